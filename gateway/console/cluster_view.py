@@ -39,7 +39,7 @@ VERDICT_SECONDS: Final = 10.0
 """Whoever asks for the diagnosis alone waits so long for one."""
 
 _NOT_YET: Final[dict[str, object]] = {
-    "at_ms": None, "age_ms": None, "why": "", "healthy": None, "problems": [], "bookies": None, "ledgers": None,
+    "at_ms": None, "age_ms": None, "why": "", "healthy": None, "problems": [], "bookies": None, "numbers_at_ms": None, "ledgers": None,
     "ledgers_at_ms": None, "ledgers_age_ms": None, "ledgers_why": "", "copies": None, "archive": None, "auditor": None,
     "offload": None,
 }  # fmt: skip
@@ -107,7 +107,8 @@ class ClusterView:
             "why": self._glances.why or self._processes.why,
             **told,
             "bookies": [self._bookie(bookie, looked) for bookie in found.bookies],
-            "ledgers_at_ms": None if counted is None else counted.at_ms,
+            "numbers_at_ms": looked and looked.at_ms,
+            "ledgers_at_ms": counted and counted.at_ms,
             "ledgers_age_ms": self._census.age_ms(),
             "ledgers_why": self._census.why,
             "auditor": glance.what.auditor,

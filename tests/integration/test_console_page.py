@@ -38,9 +38,9 @@ pytestmark = [pytest.mark.browser, pytest.mark.skipif(not CHROMIUM, reason="make
 
 
 @contextmanager
-def console(cli, metadata: str, errors: Path) -> Iterator[tuple[str, subprocess.Popen[bytes]]]:
+def console(cli, metadata: str, errors: Path, *more: object) -> Iterator[tuple[str, subprocess.Popen[bytes]]]:
     """A console of a cluster; its URL and its process."""
-    words = ["console", "run", "--json", "--metadata", metadata, "--listen", "127.0.0.1:0"]
+    words = ["console", "run", "--json", "--metadata", metadata, "--listen", "127.0.0.1:0", *more]
     with errors.open("wb") as said:
         process = cli.start(*words, stdout=subprocess.PIPE, stderr=said)
     try:
@@ -167,9 +167,10 @@ def test_the_median_and_the_slowest_hundredth_are_of_what_came_between_two_looks
         told = route.fetch().json()
         came = len(looks)
         looks.append(told["at_ms"])
-        told["at_ms"] = looks[0] + 1_000 * came
+        told["numbers_at_ms"] = looks[0] + 1_000 * came
         counts = ((1_000 + 90 * came, 2_000 + 100 * came), (100 * came, 100 * came), (-came, -came))
         for bookie, (low, high) in zip(told["bookies"], counts, strict=True):
+            bookie["numbers"], bookie["numbers_at_ms"] = {}, told["numbers_at_ms"]
             bookie["times"] = {"adds": [[0.001, low], [0.005, high], [None, high]], "reads": [[0.001, 0], [None, 0]]}
         route.fulfill(json=told)
 
@@ -277,6 +278,10 @@ def test_the_keyboard_is_enough_and_a_renewed_page_keeps_the_focus(cli, filled, 
         page = browse(url)
         page.keyboard.press("Tab")
         assert page.evaluate("document.activeElement.className") == "skip"
+        page.keyboard.press("Enter")
+        assert page.evaluate("document.activeElement.id") == "view"
+        assert page.evaluate("location.hash") in {"", "#/"}, "where it leads is no view"
+        assert rows(page, "Bookies").count() == 3
         page.get_by_role("link", name="bookie-3").focus()
         for _ in range(3):
             with page.expect_response(re.compile("overview")):
@@ -284,12 +289,129 @@ def test_the_keyboard_is_enough_and_a_renewed_page_keeps_the_focus(cli, filled, 
         assert page.evaluate("document.activeElement.textContent") == "bookie-3"
         page.keyboard.press("Enter")
         page.get_by_role("heading", name="bookie-3").wait_for()
+        assert page.evaluate("document.activeElement.textContent") == "bookie-3", "the heading of the new view"
+        with page.expect_response(re.compile("overview")):
+            pass
+        assert page.evaluate("document.activeElement.tagName") == "H1", "and a renewed view leaves it there"
         page.get_by_role("button", name="Drain bookie-3").focus()
         page.keyboard.press("Enter")
         page.get_by_role("dialog").wait_for()
         assert page.evaluate("document.activeElement.textContent") == "Cancel", "what does nothing comes first"
         page.keyboard.press("Escape")
         page.get_by_role("dialog").wait_for(state="hidden")
+
+
+def test_what_the_console_itself_has_not_seen_for_long_is_called_old(cli, filled, browse, tmp_path):
+    """The console answers at once, and with what is older each time."""
+    age_ms = 1_000
+
+    def answer(route) -> None:
+        nonlocal age_ms
+        told = route.fetch().json()
+        age_ms += 8_000
+        route.fulfill(json=told | {"age_ms": age_ms, "why": "nobody answers" if age_ms > 30_000 else ""})
+
+    with console(cli, filled[0], tmp_path / "err") as (url, _):
+        page = browse(url)
+        page.route("**/api/v1/overview", answer)
+        page.locator("#live.stale", has_text=re.compile("^1[2-9] s old$|^2. s old$")).wait_for()
+        page.locator("#live.stale", has_text=re.compile("^[3-9]. s old: nobody answers$")).wait_for()
+        assert rows(page, "Bookies").count() == 3, "it stays to be seen"
+
+
+def test_what_is_not_known_yet_is_not_shown_as_nothing(cli, filled, browse, tmp_path):
+    def unknown(route) -> None:
+        told = route.fetch().json()
+        nothing = dict.fromkeys(("at_ms", "age_ms", "bookies", "ledgers", "copies", "archive", "auditor", "offload"))
+        route.fulfill(json=told | nothing)
+
+    with console(cli, filled[0], tmp_path / "err") as (url, _):
+        page = browse(f"{url}#/ledgers")
+        page.route("**/api/v1/overview", unknown)
+        page.goto(f"{url}#/")
+        page.get_by_text("looked at for the first time").wait_for()
+        page.locator("#live.stale", has_text="nothing is known yet").wait_for()
+        assert not page.complaints
+
+
+def test_every_finding_of_the_diagnosis_is_shown_with_its_process_and_its_evidence(
+    cli, filled, blocked, browse, tmp_path
+):
+    others = ("--set", f"processes={blocked},127.0.0.1:1")
+    with console(cli, filled[0], tmp_path / "err", *others) as (url, _):
+        page = browse(url)
+        finding = rows(page, "Findings").filter(has_text="cpu-bound")
+        finding.wait_for()
+        assert blocked in finding.text_content()
+        assert "how late its timers came" in finding.locator(".evidence .above").last.text_content()
+        page.locator(".diagnosis", has_text=f"cpu-bound ({blocked})").wait_for()
+        page.locator(".silent li", has_text="127.0.0.1:1 is silent").wait_for()
+
+
+def test_bookies_that_do_not_tell_their_numbers_are_not_taken_for_idle_ones(cli, filled, browse, tmp_path):
+    silent = 1
+
+    def answer(route) -> None:
+        told = route.fetch().json()
+        for bookie in told["bookies"][:silent]:
+            bookie |= {"numbers": None, "times": None, "numbers_at_ms": None, "silent": "no answer"}
+        route.fulfill(json=told)
+
+    with console(cli, filled[0], tmp_path / "err") as (url, _):
+        page = browse(f"{url}#/ledgers")
+        page.route("**/api/v1/overview", answer)
+        page.goto(f"{url}#/")
+        tile = page.locator(".tile", has=page.get_by_role("heading", name="Writes"))
+        tile.get_by_text("of 2 of 3 bookies").wait_for()
+        tile.locator(".value", has_text="B/s").wait_for()
+        assert "does not tell its numbers" in rows(page, "Bookies").first.text_content()
+        silent = 3
+        page.get_by_text("of 0 of 3 bookies").first.wait_for()
+        tile.locator(".value", has_text=re.compile("^\u2013$")).wait_for()
+
+
+def test_a_ledger_that_cannot_be_read_is_a_row_that_says_so(cli, filled, browse, tmp_path):
+    def answer(route) -> None:
+        row = {"ledger_id": 7, "state": "unreadable", "why": "written by a newer Tallybook"}
+        route.fulfill(json={"ledgers": [row], "next": None})
+
+    with console(cli, filled[0], tmp_path / "err") as (url, _):
+        page = browse(url)
+        page.route("**/api/v1/ledgers*", answer)
+        page.goto(f"{url}#/ledgers")
+        row = rows(page, "Ledgers").first
+        row.locator(".pill.bad", has_text="unreadable").wait_for()
+        text = row.text_content()
+        assert "written by a newer Tallybook" in text
+        assert "undefined" not in text
+        assert "Invalid" not in text
+
+
+def test_lists_that_are_cut_say_how_much_is_left(cli, filled, browse, tmp_path):
+    task = {"task": "0-1", "unreadable": "", "ledgers": [3], "why": "lost", "owner": None}
+    with console(cli, filled[0], tmp_path / "err") as (url, _):
+        page = browse(url)
+        more = {"paused_since_ms": None, "tasks": [task], "next": "0-1", "total": 240}
+        page.route("**/api/v1/repair*", lambda route: route.fulfill(json=more))
+        page.route("**/api/v1/namespaces*", lambda route: route.fulfill(
+            json={"namespaces": ["default"], "next": "default", "total": 71}
+        ))  # fmt: skip
+        page.goto(f"{url}#/upkeep")
+        page.get_by_text("and 239 more").wait_for()
+        with page.expect_request(re.compile("repair.after=0-1")):
+            page.get_by_role("link", name="Next tasks").click()
+        page.goto(f"{url}#/streams")
+        page.get_by_text("and 70 more namespaces").wait_for()
+
+
+def test_who_repairs_is_shown_and_a_round_of_the_auditor_is_run_on_demand(cli, filled, browse, tmp_path):
+    with console(cli, filled[0], tmp_path / "err") as (url, _):
+        page = browse(f"{url}#/upkeep")
+        page.locator(".pill.good", has_text="running at ").wait_for()
+        page.get_by_role("button", name="Look now").click()
+        page.get_by_role("dialog").get_by_role("button", name="Look now").click()
+        page.get_by_text("0 tasks handed out").wait_for()
+        assert page.locator("main").get_by_text("UTC").count() >= 1, "a time has a zone"
 
 
 def test_a_console_that_ends_is_seen_and_what_was_shown_is_called_old(cli, filled, browse, tmp_path):

@@ -8,7 +8,8 @@ import { stream, streams } from "./streams.js";
 import { upkeep } from "./upkeep.js";
 
 const REFRESH_MS = 2000;
-const STALE_MS = 7000;
+// A look at a bookie that hangs takes some seconds.
+const STALE_MS = 12000;
 
 const ROUTES = [
   [/^\/$/, overview, "Overview"],
@@ -25,15 +26,17 @@ const ROUTES = [
 const view = document.getElementById("view");
 const live = document.getElementById("live");
 let shown = "";
+// When that was so which is shown, by this clock; 0: nothing is known.
 let seenAt = 0;
 let trouble = "";
+let byKey = false;
 let turn = 0;
 let timer = 0;
 
 function told() {
   const age = Date.now() - seenAt;
   if (seenAt && !trouble && age < STALE_MS) return ["live", "live"];
-  const old = seenAt ? `${Math.round(age / 1000)} s old` : "nothing to show";
+  const old = seenAt ? `${Math.round(age / 1000)} s old` : "nothing is known yet";
   return ["stale", trouble ? `${old}: ${trouble}` : old];
 }
 
@@ -45,6 +48,19 @@ function tell() {
   leaving.hidden = !hasToken();
 }
 
+// How old the answers are that a view is made of: the console looks at the cluster beside what it is asked.
+class Age {
+  ms = 0;
+  why = "";
+  known = true;
+
+  note(answer) {
+    if (answer.at_ms === null) this.known = false;
+    this.ms = Math.max(this.ms, answer.age_ms ?? 0);
+    this.why ||= answer.why;
+  }
+}
+
 async function refresh() {
   clearTimeout(timer);
   const mine = ++turn;
@@ -54,12 +70,13 @@ async function refresh() {
   try {
     if (route === undefined) throw new Failed(404, { message: "there is no such view" });
     const [pattern, draw, title] = route;
-    const fresh = await draw(path.match(pattern).slice(1).map(decodeURIComponent), new URLSearchParams(search), confirm);
+    const age = new Age();
+    const fresh = await draw(path.match(pattern).slice(1).map(decodeURIComponent), new URLSearchParams(search), confirm, age);
     if (mine !== turn) return;
     document.title = `${title} · Tallybook`;
     show(hash, fresh);
-    seenAt = Date.now();
-    trouble = "";
+    seenAt = age.known ? Date.now() - age.ms : 0;
+    trouble = age.why;
   } catch (error) {
     if (mine !== turn) return;
     failed(hash, error);
@@ -81,6 +98,7 @@ function failed(hash, error) {
 
 function show(hash, content) {
   const other = shown !== hash;
+  const moved = other && shown !== "" && byKey;
   shown = hash;
   renew(view, el("main", {}, ...content));
   const place = hash.slice(1).split(/[?]/)[0];
@@ -91,7 +109,17 @@ function show(hash, content) {
     else link.removeAttribute("aria-current");
   }
   if (other) scrollTo(0, 0);
+  // Whoever came by the keyboard goes on where the new view begins.
+  if (moved && !document.querySelector("dialog[open]")) (view.querySelector("h1") ?? view).focus({ preventScroll: true });
 }
+
+document.querySelector(".skip").onclick = (event) => {
+  // Its address is no view.
+  event.preventDefault();
+  view.focus();
+};
+addEventListener("keydown", () => { byKey = true; }, true);
+addEventListener("pointerdown", () => { byKey = false; }, true);
 
 const asking = document.getElementById("confirm");
 

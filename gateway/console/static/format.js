@@ -37,9 +37,16 @@ export function seconds(value) {
   return `${Math.round(value / 86400)} days`;
 }
 
-// 2026-11-24T00:50:46.976+00:00 -> 2026-11-24 00:50:46
-export function moment(text) {
-  return String(text).replace("T", " ").replace(/(\.\d+)?(Z|\+00:00)?$/, "");
+// 2026-11-24T00:50:46.976+00:00 -> 2026-11-24 00:50:46 UTC; milliseconds since the epoch likewise
+export function moment(given) {
+  if (given === null || given === undefined) return "–";
+  const text = typeof given === "number" ? new Date(given).toISOString() : String(given);
+  return text.replace("T", " ").replace(/(\.\d+)?(Z|\+00:00)?$/, " UTC");
+}
+
+// 1 ledger, 2 ledgers
+export function many(value, what) {
+  return `${count(value)} ${what}${value === 1 ? "" : "s"}`;
 }
 
 export function capital(text) {

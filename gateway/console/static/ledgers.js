@@ -7,7 +7,8 @@ import { bytes, count, moment } from "./format.js";
 const KINDS = { open: "good", closed: "", in_recovery: "warn", unreadable: "bad" };
 
 function state(found) {
-  return pill(String(found.state).replaceAll("_", " "), KINDS[found.state] ?? "");
+  const shown = pill(String(found.state).replaceAll("_", " "), KINDS[found.state] ?? "");
+  return found.why ? [shown, " ", el("span", { class: "quiet path" }, found.why)] : shown;
 }
 
 function named(bookies) {
@@ -33,16 +34,16 @@ export async function ledgers(_parts, query) {
   const columns = [
     ["Ledger", (row) => el("a", { href: `#/ledgers/${row.ledger_id}` }, String(row.ledger_id))],
     ["Name", (row) => row.custom?.name ?? "–", "name"],
-    ["State", state],
+    ["State", state, "name"],
     ["Entries", (row) => count(row.entries ?? NaN), "number"],
     ["Size", (row) => bytes(row.bytes ?? NaN), "number"],
-    ["Ensemble / write / ack", (row) => `${row.ensemble} / ${row.write_quorum} / ${row.ack_quorum}`, "number"],
+    ["Ensemble / write / ack", (row) => (row.ensemble ? `${row.ensemble} / ${row.write_quorum} / ${row.ack_quorum}` : "–"), "number"],
     ["Fragments", (row) => count(row.fragments?.length), "number"],
     ["Archive", (row) => (row.archive ? pill(row.archive.copies_released ? "archive alone" : "archived", "") : "–")],
     ["Created", (row) => moment(row.created_at), "number"],
   ];
   return [
-    el("div", { class: "title" }, el("h1", {}, "Ledgers"), go("Ledger", (id) => `#/ledgers/${id}`)),
+    el("div", { class: "title" }, el("h1", { tabindex: "-1" }, "Ledgers"), go("Ledger", (id) => `#/ledgers/${id}`)),
     el("section", { class: "card" }, table("Ledgers", columns, page.ledgers.map((row) => ({ ...row, key: row.ledger_id })), "There is no ledger.")),
     el("p", { class: "pages" },
       after !== null && el("a", { href: "#/ledgers" }, "First page"),
@@ -74,7 +75,7 @@ export async function ledger(parts, _query, confirm) {
   const custom = Object.entries(found.custom);
   return [
     el("p", { class: "crumbs" }, el("a", { href: "#/ledgers" }, "Ledgers"), " /"),
-    el("div", { class: "title" }, el("h1", {}, `Ledger ${found.ledger_id}`), state(found), deletion(found, confirm), go("Entry", (entry) => `#/ledgers/${found.ledger_id}/entries/${entry}`)),
+    el("div", { class: "title" }, el("h1", { tabindex: "-1" }, `Ledger ${found.ledger_id}`), state(found), deletion(found, confirm), go("Entry", (entry) => `#/ledgers/${found.ledger_id}/entries/${entry}`)),
     card("What it is", facts([
       ["Entries", count(found.entries ?? NaN)], ["Size", bytes(found.bytes ?? NaN)],
       ["Readers see up to", found.last_add_confirmed === null ? "–" : String(found.last_add_confirmed)],
@@ -112,7 +113,7 @@ export async function entry(parts) {
   }));
   return [
     el("p", { class: "crumbs" }, el("a", { href: "#/ledgers" }, "Ledgers"), " / ", el("a", { href: `#/ledgers/${id}` }, `Ledger ${found.ledger_id}`), " /"),
-    el("div", { class: "title" }, el("h1", {}, `Entry ${found.entry_id}`), pill(found.good ? "all copies as they must be" : "something is wrong", found.good ? "good" : "bad")),
+    el("div", { class: "title" }, el("h1", { tabindex: "-1" }, `Entry ${found.entry_id}`), pill(found.good ? "all copies as they must be" : "something is wrong", found.good ? "good" : "bad")),
     el("ul", { class: "problems" }, found.problems.map((problem) => el("li", {}, problem))),
     card(`${found.copies_intact} intact copies of ${found.copies_wanted}`, table("Copies", [
       ["Bookie", (row) => el("a", { href: `#/bookies/${encodeURIComponent(row.bookie_id)}` }, row.bookie_id)],

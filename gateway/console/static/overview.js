@@ -2,20 +2,24 @@
 
 import { get, post } from "./api.js";
 import { card, el, facts, pill, table } from "./dom.js";
-import { bytes, capital, count, milliseconds, percent, rate, seconds } from "./format.js";
-import { latest, line, take } from "./samples.js";
+import { bytes, capital, count, many, milliseconds, moment, percent, rate, seconds } from "./format.js";
+import { latest, line, ofWhom, take } from "./samples.js";
 
 const KINDS = { writable: "good", "read-only": "warn", draining: "warn", away: "bad", "no answer": "bad" };
 
-export async function overview(_parts, _query, confirm) {
+export async function overview(_parts, _query, confirm, age) {
   const found = await get("overview");
+  age.note(found);
+  const title = el("h1", { class: "hidden", tabindex: "-1" }, "Overview");
+  if (found.at_ms === null) return [title, el("p", { class: "quiet" }, "The cluster is being looked at for the first time.")];
   take(found);
   return [
-    el("h1", { class: "hidden" }, "Overview"),
+    title,
     health(found),
     tiles(found),
     card("Bookies", bookies(found.bookies, confirm)),
-    el("div", { class: "columns" }, card("Copies", copies(found.copies)), card("Archive", archive(found)), card("Ledgers", ledgers(found.ledgers))),
+    card("Diagnosis", diagnosis(found.diagnosis)),
+    el("div", { class: "columns" }, card("Copies", copies(found)), card("Archive", archive(found)), card("Ledgers", ledgers(found))),
   ];
 }
 
@@ -23,26 +27,51 @@ function health(found) {
   const problems = found.problems;
   return el("section", { class: `health ${problems.length ? "bad" : "good"}`, "aria-label": "Health" },
     el("strong", {}, problems.length ? (problems.length === 1 ? "1 problem" : `${problems.length} problems`) : "Healthy"),
-    el("ul", {}, problems.map((problem) => el("li", {}, problem))),
-    el("p", { class: "diagnosis" }, el("span", { class: "quiet" }, "Diagnosis: "), found.diagnosis.lines.join(" ")));
+    el("ul", {}, problems.map((problem) => el("li", {}, problem))));
 }
+
+// The verdict, each finding with the numbers that say so, and who says nothing.
+function diagnosis(found) {
+  const silent = Object.entries(found.silent);
+  const columns = [
+    ["Finding", (row) => pill(row.cause, HEALTHY.has(row.cause) ? "good" : row.decides ? "bad" : "warn")],
+    ["Process", (row) => row.process || "–", "name"],
+    ["Evidence", (row) => el("ul", { class: "evidence" }, row.evidence.map((each) =>
+      el("li", { class: each.above !== null && each.value >= each.above ? "above" : null }, each.told)))],
+  ];
+  return [
+    el("p", { class: "diagnosis" }, found.sentence),
+    found.verdict !== null && el("p", { class: "quiet" },
+      `${found.processes.length === 1 ? "1 process" : `${count(found.processes.length)} processes`}, watched for ${seconds(found.seconds)}, ${seconds(found.age_s)} ago`),
+    found.why && el("p", { class: "error" }, `The last look found nothing: ${found.why}`),
+    silent.length > 0 && el("ul", { class: "silent" }, silent.map(([name, why]) => el("li", {}, `${name} is silent: ${why}`))),
+    found.findings.length > 0 && table("Findings", columns, found.findings.map((row) => ({ ...row, key: `${row.cause} ${row.process}` })), ""),
+  ];
+}
+
+const HEALTHY = new Set(["client-bound", "idle"]);
 
 // What goes on at a bookie.
 function now(id) {
   const at = (name) => latest(`${id}/${name}`);
   return el("div", { class: "tiles" },
-    tile("Writes", `${bytes(at("writes"))}/s`, `${rate(at("batches"))} batches/s`, line(`${id}/writes`, "Bytes written per second")),
-    tile("Reads", `${rate(at("reads"))}/s`, "batches", line(`${id}/reads`, "Batches read per second")),
+    tile("Writes", perSecond(bytes, `${id}/writes`), `${rate(at("batches"))} batches/s`, line(`${id}/writes`, "Bytes written per second")),
+    tile("Reads", perSecond(rate, `${id}/reads`), "batches", line(`${id}/reads`, "Batches read per second")),
     latency("Write latency", `${id}/adds`, "Time until a batch is durable"),
     latency("Read latency", `${id}/reads`, "Time of a read"),
     latency("Durable write", `${id}/commits`, "Time of a group commit to the journal"));
 }
 
+function perSecond(shown, name) {
+  const value = latest(name);
+  return Number.isFinite(value) ? `${shown(value)}/s` : "–";
+}
+
 function tiles(found) {
   const short = found.copies.under_replicated;
   return el("div", { class: "tiles" },
-    tile("Writes", `${bytes(latest("all/writes"))}/s`, `${rate(latest("all/batches"))} batches/s`, line("all/writes", "Bytes written per second")),
-    tile("Reads", `${rate(latest("all/reads"))}/s`, "batches", line("all/reads", "Batches read per second")),
+    tile("Writes", perSecond(bytes, "all/writes"), `${rate(latest("all/batches"))} batches/s ${ofWhom()}`, line("all/writes", "Bytes written per second")),
+    tile("Reads", perSecond(rate, "all/reads"), `batches ${ofWhom()}`, line("all/reads", "Batches read per second")),
     latency("Write latency", "all/adds", "Time until a batch is durable on a bookie"),
     latency("Read latency", "all/reads", "Time that a bookie takes for a read"),
     tile("Under-replicated", short === null ? "–" : count(short), "ledgers lack good copies", null, short ? "bad" : ""));
@@ -73,9 +102,9 @@ function bookies(rows, confirm) {
     ["Rack", (row) => row.rack || "–"],
     ["Disk", (row) => (row.disk_used === null ? "–" : disk(row.disk_used))],
     ["Free", (row) => bytes(row.free_bytes ?? NaN), "number"],
-    ["Writes", (row) => drawn(row, "writes", `${bytes(latest(`${row.bookie_id}/writes`))}/s`), "number"],
+    ["Writes", (row) => drawn(row, "writes", perSecond(bytes, `${row.bookie_id}/writes`)), "number"],
     ["Write latency (p99)", (row) => drawn(row, "adds/p99", milliseconds(latest(`${row.bookie_id}/adds/p99`))), "number"],
-    ["Ledgers", (row) => count(row.ledgers), "number"],
+    ["Ledgers", (row) => count(row.ledgers ?? NaN), "number"],
     ["Damaged", (row) => count(row.damaged ?? NaN), "number"],
     ["", (row) => actions(row, confirm)],
   ];
@@ -83,6 +112,9 @@ function bookies(rows, confirm) {
 }
 
 function drawn(row, name, value) {
+  if (!row.numbers && row.mode !== "away" && name === "writes") {
+    return el("span", { class: "quiet", title: row.silent || null }, "does not tell its numbers");
+  }
   return el("span", { class: "drawn" }, row.numbers ? line(`${row.bookie_id}/${name}`, `${name.replace("/", ", ")} of ${row.bookie_id}`, { width: 80, height: 22 }) : null, el("span", {}, row.numbers ? value : "–"));
 }
 
@@ -106,24 +138,36 @@ export function actions(row, confirm) {
   }));
 }
 
-function copies(found) {
+// Who audits, in words, and whether that is well.
+export function audits(auditor) {
+  const who = auditor?.who ?? "somebody";
+  switch (auditor?.state) {
+    case "running": return [`running at ${who}`, "good"];
+    case "silent": return [`silent: ${who}`, "bad"];
+    case "nobody": return ["nobody repairs", "warn"];
+    case "unreadable": return [`who repairs is not known: ${auditor.why}`, "bad"];
+    default: return ["not known yet", ""];
+  }
+}
+
+function copies({ copies: found, auditor }) {
   return facts([
-    ["Too few good copies", found.under_replicated === null ? "nobody has audited them" : `${count(found.under_replicated)} ledgers`],
+    ["Too few good copies", found.under_replicated === null ? "nobody has audited them" : many(found.under_replicated, "ledger")],
     ["Audited", found.audited_s_ago === null ? "never" : `${seconds(found.audited_s_ago)} ago`],
     ["Repair tasks", el("a", { href: "#/upkeep" }, count(found.tasks))],
-    ["Repair", found.paused_since_ms === null ? "running" : `paused since ${new Date(found.paused_since_ms).toISOString().slice(0, 19)}`],
+    ["Repair", found.paused_since_ms === null ? pill(...audits(auditor)) : `paused since ${moment(found.paused_since_ms)}`],
   ]);
 }
 
 function archive(found) {
   if (found.archive === null) return el("p", { class: "quiet" }, "There is no archive.");
   const round = found.offload;
-  const failed = round.failures ? `${count(round.failures)} failures: ${round.last_error}` : "none";
+  const failed = round.failures ? `${many(round.failures, "failure")}: ${round.last_error}` : "none";
   return [
     facts([
-      ["Archived", `${count(found.archive.ledgers)} ledgers`],
-      ["In the archive alone", `${count(found.archive.released)} ledgers`],
-      ["Waiting", bytes(found.archive.waiting_bytes)],
+      ["Archived", many(found.archive.ledgers ?? NaN, "ledger")],
+      ["In the archive alone", many(found.archive.released ?? NaN, "ledger")],
+      ["Waiting", bytes(found.archive.waiting_bytes ?? NaN)],
       ["Last round", round.at_ms ? `${seconds((found.at_ms - round.at_ms) / 1000)} ago` : "never"],
       ["Failures", failed],
     ]),
@@ -131,33 +175,42 @@ function archive(found) {
   ];
 }
 
-function ledgers(found) {
+function ledgers({ ledgers: found, ledgers_age_ms: age, ledgers_why: why }) {
+  if (found === null) return el("p", { class: "quiet" }, why ? `Not counted: ${why}` : "They are being counted for the first time.");
   const states = Object.entries(found).filter(([name]) => !["total", "unreadable", "complete"].includes(name));
   return facts([
     ["All", el("a", { href: "#/ledgers" }, count(found.total))],
     ...states.map(([name, value]) => [capital(name.replaceAll("_", " ")), count(value)]),
     ["Unreadable", count(found.unreadable)],
+    ["Counted", why ? `${seconds(age / 1000)} ago; since then: ${why}` : `${seconds(age / 1000)} ago`],
   ]);
 }
 
-export async function bookie(parts, _query, confirm) {
+// Its own endpoints are served as this page is.
+function own(address) {
+  return address ? el("a", { href: `${location.protocol}//${address}/api/v1/bookie/state`, rel: "noreferrer" }, address) : "–";
+}
+
+export async function bookie(parts, _query, confirm, age) {
   const [found, all] = await Promise.all([get(`bookies/${encodeURIComponent(parts[0])}`), get("overview")]);
+  age.note(found);
   take(all);
   return [
     el("p", { class: "crumbs" }, el("a", { href: "#/" }, "Overview"), " / Bookies"),
-    el("div", { class: "title" }, el("h1", {}, found.bookie_id), pill(found.mode, KINDS[found.mode] ?? ""), actions(found, confirm)),
+    el("div", { class: "title" }, el("h1", { tabindex: "-1" }, found.bookie_id), pill(found.mode, KINDS[found.mode] ?? ""), actions(found, confirm)),
     now(found.bookie_id),
     card("What it is", facts([
-      ["Address", found.address], ["HTTP", found.http_address], ["Rack", found.rack || "–"],
+      ["Address", found.address], ["HTTP", own(found.http_address)], ["Rack", found.rack || "–"],
       ["Running for", seconds(found.uptime_seconds ?? NaN)], ["Wanted", found.wanted.replaceAll("_", " ")],
     ])),
     card("What it holds", facts([
-      ["Ledgers that name it", count(found.named_by)], ["Of those, still written", count(found.growing)],
-      ["May be switched off", found.may_be_switched_off ? "yes" : "no"],
+      ["Ledgers that name it", count(found.named_by ?? NaN)], ["Of those, still written", count(found.growing ?? NaN)],
+      ["May be switched off", found.may_be_switched_off === null ? "not known yet" : found.may_be_switched_off ? "yes" : "no"],
+      ["Counted", found.ledgers_age_ms === null ? "not yet" : `${seconds(found.ledgers_age_ms / 1000)} ago`],
       ["Entry logs", `${count(found.entry_logs ?? NaN)}, ${bytes(found.log_bytes ?? NaN)}`],
       ["Disk in use", percent(found.disk_used ?? NaN)], ["Free", bytes(found.free_bytes ?? NaN)],
       ["Journal in use", percent(found.journal_used ?? NaN)],
-      ["Damaged copies", count(found.damaged ?? NaN)], ["Ledgers in limbo", count(found.in_limbo)],
+      ["Damaged copies", count(found.damaged ?? NaN)], ["Ledgers in limbo", count(found.in_limbo ?? NaN)],
       ["Times it checked all it holds", count(found.scrub_rounds ?? NaN)], ["Memory", bytes(found.numbers?.memory_bytes ?? NaN)],
     ])),
   ];

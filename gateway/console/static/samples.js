@@ -27,28 +27,38 @@ export function remember(name, value) {
 const TIMES = ["adds", "reads", "commits"];
 const RATES = { added_bytes: "writes", added_batches: "batches", read_batches: "reads" };
 
+// Of how many bookies the totals are, in words; empty: of all that are there.
+let share = "";
+export function ofWhom() {
+  return share;
+}
+
 // Take an overview: counters become rates. One that was seen already adds nothing.
 export function take(overview) {
-  if (last !== null && overview.at_ms <= last.at_ms) return;
+  if (overview.numbers_at_ms === null || (last !== null && overview.numbers_at_ms <= last.numbers_at_ms)) return;
   const before = last;
   last = overview;
+  const there = overview.bookies.filter((bookie) => bookie.mode !== "away");
+  const telling = there.filter((bookie) => bookie.numbers !== null).length;
+  share = telling < there.length ? `of ${telling} of ${there.length} bookies` : "";
   if (before === null) return;
-  const elapsed = (overview.at_ms - before.at_ms) / 1000;
-  const known = new Map(before.bookies.map((bookie) => [bookie.bookie_id, bookie.numbers]));
-  const times = new Map(before.bookies.map((bookie) => [bookie.bookie_id, bookie.times]));
-  const totals = { writes: 0, batches: 0, reads: 0 };
+  const known = new Map(before.bookies.map((bookie) => [bookie.bookie_id, bookie]));
+  // NaN while none is known: that is not the same as none.
+  const totals = { writes: NaN, batches: NaN, reads: NaN };
   const took = Object.fromEntries(TIMES.map((name) => [name, []]));
   for (const bookie of overview.bookies) {
     const now = bookie.numbers;
-    const then = known.get(bookie.bookie_id);
-    const change = (name) => (now && then && now[name] >= then[name] ? now[name] - then[name] : NaN);
+    const earlier = known.get(bookie.bookie_id);
+    const then = earlier?.numbers;
+    const elapsed = (bookie.numbers_at_ms - earlier?.numbers_at_ms) / 1000;
+    const change = (name) => (now && then && elapsed > 0 && now[name] >= then[name] ? now[name] - then[name] : NaN);
     for (const [counter, name] of Object.entries(RATES)) {
       const value = change(counter) / elapsed;
       note(`${bookie.bookie_id}/${name}`, value);
-      totals[name] += value || 0;
+      if (Number.isFinite(value)) totals[name] = (totals[name] || 0) + value;
     }
     for (const name of TIMES) {
-      const counts = grown(times.get(bookie.bookie_id)?.[name], bookie.times?.[name]);
+      const counts = grown(earlier?.times?.[name], bookie.times?.[name]);
       noteTimes(`${bookie.bookie_id}/${name}`, counts);
       took[name].push(counts);
     }

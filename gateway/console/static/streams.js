@@ -2,29 +2,52 @@
 
 import { get } from "./api.js";
 import { card, el, facts, pill, table } from "./dom.js";
-import { bytes, count, moment, seconds } from "./format.js";
+import { bytes, count, many, moment, seconds } from "./format.js";
 import { latest, line, remember } from "./samples.js";
+
+const NAMESPACES_MS = 30000;
+let namespaces = null;
+
+// Namespaces change seldom, and there may be many.
+async function known() {
+  if (namespaces === null || Date.now() - namespaces.at > NAMESPACES_MS) namespaces = { at: Date.now(), ...(await get("namespaces")) };
+  return namespaces;
+}
+
+function records(row) {
+  if (row.end_sequence !== null || row.ended) return count((row.end_sequence ?? row.next_sequence) - row.first_sequence);
+  return `≥ ${count(row.next_sequence - row.first_sequence)}`;
+}
+
+function largest(row) {
+  if (row.largest_lag_records !== null) return many(row.largest_lag_records, "record");
+  return row.subscriptions === 0 ? "nobody reads" : "–";
+}
 
 export async function streams(parts, query) {
   const namespace = parts[0] ?? "default";
   const after = query.get("after");
   const asked = new URLSearchParams({ namespace, ...(after === null ? {} : { after }) });
-  const [{ namespaces }, page] = await Promise.all([get("namespaces"), get(`streams?${asked}`)]);
+  const [spaces, page] = await Promise.all([known(), get(`streams?${asked}`)]);
+  const names = spaces.namespaces.includes(namespace) ? spaces.namespaces : [namespace, ...spaces.namespaces];
+  const more = spaces.total - spaces.namespaces.length;
   const here = (name) => `#/streams/${encodeURIComponent(name)}`;
   const columns = [
     ["Stream", (row) => el("a", { href: `${here(namespace)}/${encodeURIComponent(row.name)}` }, row.name), "name"],
-    ["Records", (row) => count(row.next_sequence - row.first_sequence), "number"],
-    ["Segments", (row) => count(row.segments), "number"],
-    ["Writer", (row) => (row.ended ? pill("ended", "") : row.owner ?? "nobody")],
-    ["Retention", (row) => (row.policy.retention === null ? "for ever" : seconds(row.policy.retention)), "number"],
+    ["Records", (row) => (row.unreadable ? "–" : records(row)), "number"],
+    ["Largest lag", (row) => (row.unreadable ? "–" : largest(row)), "number"],
+    ["Segments", (row) => count(row.segments ?? NaN), "number"],
+    ["Writer", (row) => (row.unreadable ? [pill("unreadable", "bad"), " ", row.unreadable] : row.ended ? pill("ended", "") : row.owner ?? "nobody"), "name"],
+    ["Retention", (row) => (row.unreadable ? "–" : row.policy.retention === null ? "for ever" : seconds(row.policy.retention)), "number"],
     ["Created", (row) => moment(row.created_at), "number"],
   ];
   return [
-    el("div", { class: "title" }, el("h1", {}, "Streams"),
-      el("p", { class: "choices" }, namespaces.map((name) =>
-        el("a", { href: here(name), "aria-current": name === namespace ? "true" : null }, name)))),
+    el("div", { class: "title" }, el("h1", { tabindex: "-1" }, "Streams"),
+      el("p", { class: "choices" }, names.map((name) =>
+        el("a", { href: here(name), "aria-current": name === namespace ? "true" : null }, name)),
+      more > 0 && el("span", { class: "quiet" }, `and ${count(more)} more namespaces`))),
     el("section", { class: "card" }, table("Streams", columns, page.streams.map((row) => ({ ...row, key: row.name })), "There is no stream in this namespace."),
-      el("p", { class: "quiet" }, "Of a stream that is being written, records are counted up to its last segment.")),
+      el("p", { class: "quiet" }, "Ends and lags are some seconds old. Where the end cannot be told, records are counted up to the last segment that has ended: ≥.")),
     el("p", { class: "pages" },
       after !== null && el("a", { href: here(namespace) }, "First page"),
       page.next !== null && el("a", { href: `${here(namespace)}?${new URLSearchParams({ after: page.next })}` }, "Next page")),
@@ -46,13 +69,14 @@ function segments(found) {
 export async function stream(parts, query) {
   const [namespace, name] = parts;
   const place = `streams/${parts.map(encodeURIComponent).join("/")}`;
-  const after = query.get("after");
-  const [found, page] = await Promise.all([get(place), get(`${place}/segments${after === null ? "" : `?after=${encodeURIComponent(after)}`}`)]);
+  const [after, reader] = [query.get("after"), query.get("subscription")];
+  const to = (given) => `#/${place}?${new URLSearchParams({ ...(after === null ? {} : { after }), ...(reader === null ? {} : { subscription: reader }), ...given })}`;
+  const [found, page] = await Promise.all([get(`${place}${reader === null ? "" : `?after=${encodeURIComponent(reader)}`}`), get(`${place}/segments${after === null ? "" : `?after=${encodeURIComponent(after)}`}`)]);
   const rows = found.subscriptions.map((row) => ({ ...row, key: row.subscription, series: `${found.stream_id}/${row.subscription}` }));
   rows.forEach((row) => remember(row.series, row.lag_records ?? NaN));
   return [
     el("p", { class: "crumbs" }, el("a", { href: `#/streams/${encodeURIComponent(namespace)}` }, "Streams"), ` / ${namespace} /`),
-    el("div", { class: "title" }, el("h1", {}, found.name), found.ended ? pill("ended", "") : pill(found.owner === null ? "nobody writes it" : `written by ${found.owner}`, found.owner === null ? "" : "good")),
+    el("div", { class: "title" }, el("h1", { tabindex: "-1" }, found.name), found.ended ? pill("ended", "") : pill(found.owner === null ? "nobody writes it" : `written by ${found.owner}`, found.owner === null ? "" : "good")),
     card("What it is", facts([
       ["First record", count(found.first_sequence)], ["Next record", count(found.next_sequence)],
       ["Last position", found.last_position], ["Segments", count(found.segments)],
@@ -63,13 +87,17 @@ export async function stream(parts, query) {
     card("Subscriptions", table("Subscriptions", [
       ["Subscription", (row) => row.subscription, "name"],
       ["Reader", (row) => row.reader ?? "nobody"],
-      ["Behind", (row) => el("span", { class: "drawn" }, line(row.series, `Lag of ${row.subscription}`, { width: 80, height: 22 }), el("span", {}, row.lag_records === null ? row.why || "–" : `${count(latest(row.series))} records`)), "number"],
+      ["Behind", (row) => el("span", { class: "drawn" }, line(row.series, `Lag of ${row.subscription}`, { width: 80, height: 22 }), el("span", {}, row.lag_records === null ? row.why || "–" : many(latest(row.series), "record"))), "number"],
       ["Position", (row) => el("code", {}, row.cursor ?? "lost")],
-    ], rows, "Nobody has subscribed.")),
+    ], rows, "Nobody has subscribed."),
+      found.why && el("p", { class: "error" }, `Those that come after are not known: ${found.why}`),
+      el("p", { class: "pages" },
+        reader !== null && el("a", { href: `#/${place}` }, "First subscriptions"),
+        found.next !== null && el("a", { href: to({ subscription: found.next }) }, "and more: next subscriptions"))),
     card("Segments", segments(page.segments),
       el("p", { class: "quiet" }, "A stream is a chain of ledgers; each is a segment. The last ones are open while somebody writes.")),
     el("p", { class: "pages" },
       after !== null && el("a", { href: `#/${place}` }, "First segments"),
-      page.next !== null && el("a", { href: `#/${place}?${new URLSearchParams({ after: page.next })}` }, "Next segments")),
+      page.next !== null && el("a", { href: to({ after: page.next }) }, "Next segments")),
   ];
 }

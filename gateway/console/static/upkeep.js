@@ -2,18 +2,37 @@
 
 import { get, post } from "./api.js";
 import { card, el, facts, pill, table } from "./dom.js";
-import { bytes, count, moment, percent, seconds } from "./format.js";
+import { bytes, count, many, moment, percent, seconds } from "./format.js";
+import { audits } from "./overview.js";
 
 const SHOWN_LEDGERS = 6;
+const LOOK = "Every bookie is asked, and the metadata of all ledgers are read. What lacks copies is handed out to whoever repairs.";
 
-export async function upkeep(_parts, _query, confirm) {
-  const [auditor, repair, offload] = await Promise.all([get("auditor"), get("repair"), get("offload")]);
+export async function upkeep(_parts, query, confirm, age) {
+  const after = query.get("after");
+  const asked = after === null ? "" : `?after=${encodeURIComponent(after)}`;
+  const [auditor, repair, offload] = await Promise.all([get("auditor"), get(`repair${asked}`), get("offload")]);
+  age.note(auditor);
+  age.note(offload);
+  const more = repair.total - repair.tasks.length;
   return [
-    el("div", { class: "title" }, el("h1", {}, "Repair and archive")),
+    el("div", { class: "title" }, el("h1", { tabindex: "-1" }, "Repair and archive")),
     card("Repair", ...audited(auditor, repair, confirm)),
-    card("Repair tasks", tasks(repair.tasks)),
+    card("Repair tasks", tasks(repair.tasks),
+      after === null && repair.next !== null && el("p", { class: "quiet" }, more > 0 ? `and ${count(more)} more` : "and more"),
+      el("p", { class: "pages" },
+        after !== null && el("a", { href: "#/upkeep" }, "First tasks"),
+        repair.next !== null && el("a", { href: `#/upkeep?${new URLSearchParams({ after: repair.next })}` }, "Next tasks"))),
     card("Archive", ...archived(offload)),
   ];
+}
+
+// The round that was asked for here.
+function round(found) {
+  if (found === null) return null;
+  if (found.ended_ms === null) return `under way since ${moment(found.began_ms)}`;
+  if (found.why) return `failed: ${found.why}`;
+  return `${many(found.found.under_replicated, "ledger")} with too few good copies, ${many(found.found.tasks_handed_out, "task")} handed out, ${moment(found.ended_ms)}`;
 }
 
 function audited(auditor, repair, confirm) {
@@ -25,47 +44,55 @@ function audited(auditor, repair, confirm) {
   const named = (bookies) => (bookies?.length ? bookies.join(", ") : "none");
   return [
     el("div", { class: "title" },
-      pill(paused ? `paused since ${moment(new Date(repair.paused_since_ms).toISOString())}` : auditor.elected ? "running" : "nobody repairs", paused || !auditor.elected ? "warn" : "good"),
-      el("span", { class: "buttons" }, el("button", {
-        type: "button", onclick: () => confirm(`${name} the repair`, text, name, () => post(`repair/${word}`)),
-      }, name))),
+      paused && pill(`paused since ${moment(repair.paused_since_ms)}`, "warn"),
+      pill(...audits(auditor.auditor)),
+      el("span", { class: "buttons" },
+        el("button", {
+          type: "button", onclick: () => confirm("Look over all ledgers", LOOK, "Look now", () => post("auditor/run")),
+        }, "Look now"),
+        el("button", {
+          type: "button", onclick: () => confirm(`${name} the repair`, text, name, () => post(`repair/${word}`)),
+        }, name))),
     found === null ? el("p", { class: "quiet" }, "Nobody has looked for missing copies yet.") : facts([
       ["Last looked", `${seconds(auditor.audited_s_ago ?? NaN)} ago`],
+      auditor.round !== null && ["Round that was asked for", round(auditor.round), "long"],
       ["Ledgers with too few good copies", count(found.under_replicated ?? NaN)],
       ["Why", Object.entries(found.needing ?? {}).map(([why, many]) => `${why}: ${count(many)}`).join(", ") || "–"],
       ["Bookies that are away", named(found.away)], ["Bookies given up as lost", named(found.lost)],
       ["Bookies being emptied", named(found.draining)], ["Bookies that lost data", named(found.lost_data)],
-    ]),
+    ].filter(Boolean)),
   ];
 }
 
 function tasks(found) {
   return table("Repair tasks", [
-    ["Why", (row) => row.why],
+    ["Why", (row) => (row.unreadable ? [pill("unreadable", "bad"), " ", row.unreadable] : row.why), "name"],
     ["Ledgers", (row) => [
       row.ledgers.slice(0, SHOWN_LEDGERS).map((id, at) => [at ? ", " : "", el("a", { href: `#/ledgers/${id}` }, String(id))]),
       row.ledgers.length > SHOWN_LEDGERS ? ` and ${count(row.ledgers.length - SHOWN_LEDGERS)} more` : "",
     ], "name"],
-    ["Worked on by", (row) => row.owner ?? "nobody yet"],
+    ["Worked on by", (row) => (row.unreadable ? "–" : row.owner ?? "nobody yet")],
   ], found.map((row) => ({ ...row, key: row.task })), "Nothing is to be repaired.");
 }
 
 function archived(found) {
+  if (found.at_ms === null) return [el("p", { class: "quiet" }, "Not known yet.")];
   if (found.archive === null) return [el("p", { class: "quiet" }, "There is no archive.")];
   const round = found.last_round;
   const waiting = round.waiting_ledgers ?? NaN;
-  const part = found.archive.ledgers / (found.archive.ledgers + waiting);
+  const there = found.archive.ledgers ?? NaN;
+  const part = there / (there + waiting);
   return [
     Number.isFinite(part) && el("p", { class: "progress" },
       el("progress", { max: 1, value: part, "aria-label": "Of the closed ledgers, those in the archive" }),
       ` ${percent(part)} of the closed ledgers are in the archive`),
     facts([
-      ["Archived", `${count(found.archive.ledgers)} ledgers`], ["Waiting", `${count(waiting)} ledgers, ${bytes(found.archive.waiting_bytes)}`],
+      ["Archived", many(there, "ledger")], ["Waiting", `${many(waiting, "ledger")}, ${bytes(found.archive.waiting_bytes ?? NaN)}`],
       ["Oldest that waits", waiting > 0 ? seconds(round.oldest_waiting_s ?? NaN) : "–"],
-      ["In the archive alone", `${count(found.archive.released)} ledgers`],
-      ["Objects written since it began", `${count(round.objects_written ?? NaN)}, ${bytes(round.object_bytes ?? NaN)}`],
-      ["Objects removed since then", count(round.objects_removed ?? NaN)],
-      ["Last round", round.at_ms ? moment(new Date(round.at_ms).toISOString()) : "never"],
+      ["In the archive alone", many(found.archive.released ?? NaN, "ledger")],
+      ["Written since the offloader started", `${many(round.objects_written ?? NaN, "object")}, ${bytes(round.object_bytes ?? NaN)}`],
+      ["Removed since then", many(round.objects_removed ?? NaN, "object")],
+      ["Last round", round.at_ms ? moment(round.at_ms) : "never"],
       ["Failures", round.failures ? `${count(round.failures)}: ${round.last_error}` : "none"],
     ]),
     el("p", { class: "quiet path" }, found.archive.url),
