@@ -39,9 +39,9 @@ VERDICT_SECONDS: Final = 10.0
 """Whoever asks for the diagnosis alone waits so long for one."""
 
 _NOT_YET: Final[dict[str, object]] = {
-    "at_ms": None, "age_ms": None, "why": "", "healthy": None, "problems": [], "bookies": None, "numbers_at_ms": None, "ledgers": None,
-    "ledgers_at_ms": None, "ledgers_age_ms": None, "ledgers_why": "", "copies": None, "archive": None, "auditor": None,
-    "offload": None,
+    "at_ms": None, "age_ms": None, "why": "", "healthy": None, "problems": [], "bookies": None, "numbers_at_ms": None,
+    "ledgers": None, "ledgers_at_ms": None, "ledgers_age_ms": None, "ledgers_why": "", "copies": None, "archive": None,
+    "auditor": None, "offload": None,
 }  # fmt: skip
 """An overview of which nothing is known yet."""
 

@@ -12,6 +12,7 @@ import shutil
 import signal
 import subprocess
 import tempfile
+import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from datetime import timedelta
@@ -455,8 +456,13 @@ def archive() -> Iterator[str]:
 
 @pytest.mark.skipif(not SCREENSHOTS, reason="make console-screenshots wants them")
 def test_pictures_of_the_page_are_taken(cli, browse, archive, tmp_path):
-    with cli.up(tmp_path / "cluster", "--offload", "--archive", archive) as up, contextlib.ExitStack() as undo:
-        ledger, growing = _fill(up, archive)
+    with cli.up(tmp_path / "cluster") as up, contextlib.ExitStack() as undo:
+        ledger, growing = _fill(up)
+        offloader = cli.start("offload", "run", "--archive", archive, "--metadata", up.metadata, "--set",
+                              "max_set_wait_s=0", "--set", "interval_s=3", stdout=subprocess.DEVNULL)  # fmt: skip
+        undo.enter_context(offloader)
+        undo.callback(offloader.kill)
+        undo.enter_context(_stream_that_is_used(up.metadata))
         load = cli.start("ledger", "append", growing, "--metadata", up.metadata, stdin=subprocess.PIPE,
                          stdout=subprocess.DEVNULL)  # fmt: skip
         undo.enter_context(load)
@@ -471,18 +477,52 @@ def test_pictures_of_the_page_are_taken(cli, browse, archive, tmp_path):
                 page.emulate_media(color_scheme="dark" if name == "dark" else "light")
                 page.goto(url + place(ledger))
                 page.wait_for_selector("#live.live")
-                _load(page, load, turns=3)
+                # The lag of subscriptions is known from when the view is looked at.
+                _load(page, load, turns=40 if name == "stream" else 4)
                 # Given a path, it would write in a thread that lives as long as the browser.
                 Path(SCREENSHOTS, f"console-{name}.png").write_bytes(page.screenshot())
 
 
-def _fill(up, archive: str) -> tuple[str, str]:
-    """Ledgers, some of them in the archive, and a stream with subscriptions; a closed ledger, and an open one."""
+@contextmanager
+def _stream_that_is_used(metadata: str) -> Iterator[None]:
+    """Beside the block, orders/eu is written and read: by one who follows, by one who comes now and then."""
+    over = threading.Event()
+
+    async def read(streams: StreamStore, name: str, batch: int) -> None:
+        held = 0
+        async with await streams.subscribe("orders/eu", name) as subscription:
+            async for record in subscription:
+                held += 1
+                if held % batch == 0:
+                    await subscription.advance(record.position)
+
+    async def use() -> None:
+        async with Client(metadata) as client, StreamStore(client, name="shop-1") as streams:
+            readers = [asyncio.create_task(read(streams, *each)) for each in (("mail", 25), ("billing", 800))]
+            async with await streams.writer("orders/eu") as writer:
+                while not over.is_set():
+                    for _ in range(20):
+                        await writer.append(b"an order")
+                    await asyncio.sleep(0.1)
+            for each in readers:
+                each.cancel()
+            await asyncio.gather(*readers, return_exceptions=True)
+
+    user = threading.Thread(target=lambda: asyncio.run(use()))
+    user.start()
+    try:
+        yield
+    finally:
+        over.set()
+        user.join(60)
+
+
+def _fill(up) -> tuple[str, str]:
+    """Ledgers, and a stream with subscriptions; a closed ledger, and an open one."""
     closed = []
     for size in (5_000, 800, 12_000):
         closed.append(up("ledger", "create").out.decode().strip())
         up("ledger", "append", closed[-1], "--close", stdin=b"an entry of this ledger\n" * size)
-    assert up("offload", "run", "--archive", archive, "--once", "--set", "max_set_wait_s=0").code == 0
     up("stream", "create", "orders/eu", "--retention", "30d")
     for size in (2_000, 3_500, 1_200):
         up("stream", "append", "orders/eu", stdin=b"an order\n" * size)

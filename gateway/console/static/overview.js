@@ -37,7 +37,7 @@ function diagnosis(found) {
     ["Finding", (row) => pill(row.cause, HEALTHY.has(row.cause) ? "good" : row.decides ? "bad" : "warn")],
     ["Process", (row) => row.process || "–", "name"],
     ["Evidence", (row) => el("ul", { class: "evidence" }, row.evidence.map((each) =>
-      el("li", { class: each.above !== null && each.value >= each.above ? "above" : null }, each.told)))],
+      el("li", { class: !HEALTHY.has(row.cause) && each.above !== null && each.value >= each.above ? "above" : null }, each.told)))],
   ];
   return [
     el("p", { class: "diagnosis" }, found.sentence),
