@@ -9,6 +9,7 @@ They go on beside all requests (``watch``), and every answer says how old is wha
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Mapping
 from typing import Final, NamedTuple
 
@@ -93,8 +94,8 @@ class ClusterView:
         """
         # All three begin now, and what takes long is not waited for.
         self._census.ask()
-        self._processes.ask()
-        glance = await self._glances.wait(FIRST_SECONDS)
+        await asyncio.gather(self._processes.settle(FIRST_SECONDS), self._glances.settle(FIRST_SECONDS))
+        glance = self._glances.known()
         counted, looked = self._census.ask(), self._processes.ask()
         diagnosis = self._diagnosing.told(self._clock.monotonic(), self._processes.why)
         if glance is None:

@@ -85,15 +85,27 @@ class Watch(Generic[T]):
         Raises:
             TallybookError: nothing was ever found, and why.
         """
+        await self.settle(seconds)
+        return self.known()
+
+    def known(self) -> Found[T] | None:
+        """What was found last.
+
+        Raises:
+            TallybookError: nothing was ever found, and why.
+        """
+        if self.found is None and self.error is not None:
+            raise self.error
+        return self.found
+
+    async def settle(self, seconds: float) -> None:
+        """Wait likewise, and raise nothing."""
         idle = self._running is None or self._running.done()
         found = self.ask()
         if found is None or idle:
             with suppress(TimeoutError):
                 async with asyncio.timeout(seconds):
                     await self._news.wait()
-        if self.found is None and self.error is not None:
-            raise self.error
-        return self.found
 
     async def _go_on(self) -> None:
         while self._clock.monotonic() - self._asked_at < IDLE_SECONDS:

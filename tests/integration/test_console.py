@@ -77,7 +77,8 @@ async def test_bookies_are_shown_with_what_they_hold_and_their_numbers(cluster):
     async with console(cluster.metadata) as ask:
         shown = {each["bookie_id"]: each for each in (await ask.get("bookies"))["bookies"]}
         assert list(shown) == ["bookie-1", "bookie-2", "bookie-3"]
-        one = await ask.get("bookies/bookie-1")
+        while (one := await ask.get("bookies/bookie-1"))["numbers"] is None or one["named_by"] is None:  # noqa: ASYNC110 (nothing tells of it)
+            await asyncio.sleep(0.1)
         assert one["mode"] == "writable"
         assert 0 < one["disk_used"] < 1
         assert one["numbers"]["memory_bytes"] > 0
