@@ -105,7 +105,7 @@ class Looker:
                 try:
                     async with asyncio.timeout(2 * ANSWER_SECONDS):
                         text = await self._fetch(address, "/metrics")
-                        points = await self._workers.run(_parsed, text)
+                        points = await self._workers.run(points_in, text)
                     samples[name] = Sample(name, self._world.clock.monotonic(), points)
                 except TimeoutError:
                     silent[name] = f"no answer from {address} within {2 * ANSWER_SECONDS:.0f} s"
@@ -137,7 +137,12 @@ class Looker:
                 continue
 
 
-def _parsed(text: str) -> list[Point]:
+def points_in(text: str) -> list[Point]:
+    """What the metrics of a process say.
+
+    Raises:
+        ValueError: they are no metrics.
+    """
     return [Point(of, frozenset(labels.items()), value) for of, labels, value in parse_series(text)]
 
 

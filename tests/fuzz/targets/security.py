@@ -113,7 +113,7 @@ def some_files() -> Iterator[bytes]:
 
 @TARGET.decoder(
     "runtime/security/material.py:understand",
-    "runtime/security/material.py:_identity",
+    "runtime/security/material.py:_understood",
     "runtime/security/material.py:_certificates",
     "runtime/security/material.py:_zookeeper",
     seeds=some_files,

@@ -20,7 +20,8 @@ from tallybook.cli.stream_starts import parse_condition, parse_start, reached
 from tallybook.core.config import BookieSettings, ClientSettings, GatewaySettings, OffloadSettings, RepairSettings
 from tallybook.core.errors import InvalidArgument, InvalidConfig, NewerFormat
 from tallybook.core.trace_option import parse_traces
-from tallybook.runtime.metrics_text import parse_metrics, parse_series
+from tallybook.repair.diagnosis.look import points_in
+from tallybook.runtime.metrics_text import parse_metrics
 from tallybook.runtime.settings import ENVIRONMENT_PREFIX, LEVEL_SEPARATOR, load_settings
 from tallybook.runtime.traceparent import decode_traceparent
 from tallybook.spark.records.bounds import bounds_of, parse_place
@@ -249,6 +250,7 @@ def some_outputs() -> Iterator[bytes]:
 @TARGET.decoder(
     "runtime/metrics_text.py:parse_metrics",
     "runtime/metrics_text.py:parse_series",
+    "repair/diagnosis/look.py:points_in",
     "cli/launcher.py:read_run_file",
     "cli/launcher.py:last_error",
     seeds=some_outputs,
@@ -256,7 +258,7 @@ def some_outputs() -> Iterator[bytes]:
 def outputs(data: bytes) -> None:
     """Metrics, and the files and last words of bookies, which may have ended while they wrote them."""
     parse_metrics(data.decode(errors="replace"))
-    attempt(ValueError, lambda text: list(parse_series(text)), data.decode(errors="replace"))
+    attempt(ValueError, points_in, data.decode(errors="replace"))
     with tempfile.NamedTemporaryFile() as file:
         file.write(data)
         file.flush()
