@@ -100,7 +100,7 @@ async def test_a_log_of_very_many_pieces_comes_back_in_larger_ones(monkeypatch):
 async def test_who_reads_a_removed_log_reads_on_and_it_is_cut_after_that():
     disk = SimDisk()
     logs, location = await large_log(disk)
-    async with logs._reader._files.use(path_of(1)) as file:
+    async with logs._reader.files.use(path_of(1)) as file:
         await logs.remove(1)
         giving = asyncio.ensure_future(logs.give_back())
         await reads_on(file, location)
@@ -113,7 +113,7 @@ async def test_who_reads_a_removed_log_reads_on_and_it_is_cut_after_that():
 async def test_who_reads_a_removed_log_for_very_long_is_not_waited_for_and_not_cut_off():
     disk = SimDisk()
     logs, location = await large_log(disk)
-    async with logs._reader._files.use(path_of(1)) as file:
+    async with logs._reader.files.use(path_of(1)) as file:
         before = handles(disk)
         await logs.remove(1)
         await logs.give_back()
@@ -163,7 +163,7 @@ async def test_a_log_that_cannot_be_removed_is_not_kept_open():
 async def test_on_a_full_disk_who_reads_a_log_that_goes_reads_on():
     disk = SimDisk()
     logs, location = await large_log(disk)
-    async with logs._reader._files.use(path_of(1)) as file:
+    async with logs._reader.files.use(path_of(1)) as file:
         disk.fail("write", "lengths.tmp", error=DiskFull)
         removing = asyncio.ensure_future(logs.remove(1))
         await reads_on(file, location)
