@@ -182,8 +182,9 @@ def test_a_bookie_without_rules_or_with_an_open_key_does_not_start(secured, tmp_
     refused = secured.cli.run(*words, TALLYBOOK_SECURITY=str(client))
     assert refused.code == 3
     assert "access.toml" in refused.err
-    os.chmod(client / "tls.key", 0o644)
-    refused = secured.cli.run(*words, TALLYBOOK_SECURITY=str(client))
+    server = secured.issued("bookie", "open-key")
+    os.chmod(server / "tls.key", 0o644)
+    refused = secured.cli.run(*words, TALLYBOOK_SECURITY=str(server))
     assert refused.code == 3
     assert "open to everybody" in refused.err
     assert not (tmp_path / "b").exists()
