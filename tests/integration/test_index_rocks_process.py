@@ -127,7 +127,7 @@ async def search_on_a_slow_disk(directory: str, library: str) -> None:
     disk, workers, draws = RealDisk(), ThreadWorkers(2, "index"), random.Random(1)
     index = await RocksIndex.open(disk, directory, workers, StorageSettings(index_cache_bytes=64 << 10), create=True)
     for ledger_id in range(100):
-        rows = [IndexRow(ledger_id, 10 * i, Location(1, draws.randrange(4096, 2**40), 500, 10)) for i in range(1000)]
+        rows = [IndexRow(ledger_id, 10 * i, Location(1, 4096 + draws.randrange(2**40), 500, 10)) for i in range(1000)]
         await index.apply(rows, {ledger_id: bytes(500)})
     await asyncio.to_thread(index._database._rows.flush)
     await asyncio.to_thread(index._database._states.flush)
