@@ -29,6 +29,7 @@ ROOT = Path(__file__).resolve().parents[2]
 OTHER_FOLDERS = shutil.ignore_patterns(".*", "__pycache__", "*.egg-info", "build", "data", "dist", "out", "results")
 BESIDE_PACKAGES = {"LICENSE", "MANIFEST.in", "PKG-INFO", "README.md", "pyproject.toml", "setup.cfg"}
 FOR_READERS = ("CHANGELOG.md", "CONTRIBUTING.md", "docs/**/*.md", "docs/*.png", "examples/**/*.*")
+MADE_OF_EXAMPLES = ("examples/go/api/", "examples/go/build/", "examples/java/target/")
 BUILD_SECONDS = 120
 NEEDS_KAZOO = "zk:// needs kazoo: pip install 'tallybook[zookeeper]'"
 NEEDS_BOTOCORE = "s3:// needs botocore: pip install 'tallybook[s3]'"
@@ -75,6 +76,10 @@ def built(tmp_path_factory: pytest.TempPathFactory) -> Built:
     """Both distributions, as ``make dist`` makes them: the wheel from the source distribution."""
     tree, into = tmp_path_factory.mktemp("tree") / "tallybook", tmp_path_factory.mktemp("dist")
     shutil.copytree(ROOT, tree, ignore=OTHER_FOLDERS)
+    for folder in MADE_OF_EXAMPLES:
+        (tree / folder).mkdir(parents=True, exist_ok=True)
+        for name in ("made.go", "Made.java"):
+            (tree / folder / name).write_text("// Made of proto/ by make examples.\n")
     said = build(tree, into)
     (source,), (wheel,) = into.glob("*.tar.gz"), into.glob("*.whl")
     return Built(tree, said, source, wheel)
@@ -118,7 +123,8 @@ def test_the_source_distribution_has_what_both_are_made_of_and_what_there_is_to_
     with tarfile.open(built.source) as archive:
         names = {member.name.partition("/")[2] for member in archive.getmembers() if member.isfile()}
     generated_from = {f"proto/{file.name}" for file in (ROOT / "proto").glob("*.proto")}
-    to_read = {file.relative_to(built.tree).as_posix() for pattern in FOR_READERS for file in built.tree.glob(pattern)}
+    found = {file.relative_to(built.tree).as_posix() for pattern in FOR_READERS for file in built.tree.glob(pattern)}
+    to_read = {name for name in found if not name.startswith(MADE_OF_EXAMPLES)}
     assert {name for name in names if not name.startswith("tallybook.egg-info/")} == (
         built.product() | BESIDE_PACKAGES | generated_from | to_read
     )
