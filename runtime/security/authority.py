@@ -33,7 +33,7 @@ from tallybook.core.errors import InvalidArgument, InvalidConfig
 
 from .files import ACCESS, AUTHORITY, CERTIFICATE, PRIVATE, TOKEN_KEYS
 from .material import parse_access
-from .replacing import SECRET_MODE, replace_file
+from .replacing import SECRET_MODE, changing, replace_file
 
 AUTHORITY_PRIVATE: Final = "ca.key"
 SIGNING_KEYS: Final = "token-signing-keys.json"
@@ -199,13 +199,17 @@ class Authority:
         """Make a key that tokens are signed with from now on, beside those there are; its name.
 
         Servers have to know it before they see such a token: ``issue`` gives it to them.
+
+        Raises:
+            InvalidConfig: somebody else is changing the keys and does not come to an end.
         """
         kid = f"{datetime.now(UTC):%Y-%m-%d}-{secrets.token_hex(3)}"
         key = Ed25519PrivateKey.generate()
-        for name, half in ((TOKEN_KEYS, key.public_key()), (SIGNING_KEYS, key)):
-            entry = {**OKPAlgorithm.to_jwk(half, as_dict=True), "kid": kid, "alg": _ALGORITHM, "use": "sig"}
-            keys = [*self._keys(name), entry]
-            write_secretly(self._directory / name, json.dumps({"keys": keys}, indent=2).encode())
+        with changing(self._directory / SIGNING_KEYS):
+            for name, half in ((TOKEN_KEYS, key.public_key()), (SIGNING_KEYS, key)):
+                entry = {**OKPAlgorithm.to_jwk(half, as_dict=True), "kid": kid, "alg": _ALGORITHM, "use": "sig"}
+                keys = [*self._keys(name), entry]
+                write_secretly(self._directory / name, json.dumps({"keys": keys}, indent=2).encode())
         return kid
 
     def drop_token_key(self, kid: str) -> None:
@@ -213,13 +217,15 @@ class Authority:
 
         Raises:
             InvalidArgument: there is no such key, or it is the only one.
+            InvalidConfig: somebody else is changing the keys and does not come to an end.
         """
-        left = [key for key in self._keys(SIGNING_KEYS) if key["kid"] != kid]
-        if not left or len(left) == len(self._keys(SIGNING_KEYS)):
-            raise InvalidArgument(f"{kid} is not one of several keys: {', '.join(self.token_keys())}")
-        for name in (SIGNING_KEYS, TOKEN_KEYS):
-            keys = [key for key in self._keys(name) if key["kid"] != kid]
-            write_secretly(self._directory / name, json.dumps({"keys": keys}, indent=2).encode())
+        with changing(self._directory / SIGNING_KEYS):
+            left = [key for key in self._keys(SIGNING_KEYS) if key["kid"] != kid]
+            if not left or len(left) == len(self._keys(SIGNING_KEYS)):
+                raise InvalidArgument(f"{kid} is not one of several keys: {', '.join(self.token_keys())}")
+            for name in (SIGNING_KEYS, TOKEN_KEYS):
+                keys = [key for key in self._keys(name) if key["kid"] != kid]
+                write_secretly(self._directory / name, json.dumps({"keys": keys}, indent=2).encode())
 
     def token_keys(self) -> list[str]:
         """The names of the keys, the one that signs last."""

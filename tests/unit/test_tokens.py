@@ -3,6 +3,7 @@
 import base64
 import json
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime, timedelta
 from functools import cache
 from typing import Any, TypeAlias
@@ -215,6 +216,13 @@ def test_keys_are_rotated_without_a_token_that_fails(authority, tmp_path):
         whose(old)
     with pytest.raises(AccessDenied):
         whose(authority.token("somebody else", lifetime=timedelta(hours=1)))
+
+
+def test_keys_that_are_made_at_once_are_all_kept(authority):
+    before = authority.token_keys()
+    with ThreadPoolExecutor(8) as threads:
+        made = list(threads.map(lambda _: authority.add_token_key(), range(24)))
+    assert sorted(authority.token_keys()) == sorted([*before, *made])
 
 
 def test_a_certificate_and_a_token_at_once_are_nobody(authority, tmp_path):
