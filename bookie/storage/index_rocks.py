@@ -4,10 +4,13 @@ What was learned about the binding by measuring, and shapes this file:
 
 - ``seek``, ``get`` of one key and ``write`` hold the interpreter while they wait for the disk;
   ``get`` of a list, ``flush_wal``, ``open`` and ``close`` do not. So before a seek, the block
-  that it needs is brought into the cache by a ``get`` of a list, on a worker thread. Whether
-  that is needed, ``key_may_exist`` tells without touching the disk. (The predecessor of a key
-  is, once in about a hundred cold searches, in the block before, which the seek then reads
-  itself.) There are no bloom filters: they would keep that ``get`` away from the block.
+  in which the key would lie is brought into the cache by a ``get`` of a list, on a worker thread.
+  Whether that is needed, ``key_may_exist`` tells without touching the disk. There are no bloom
+  filters: they would keep that ``get`` away from the block.
+- The predecessor of a key is in the block before where the key would be the first of its own: once in about a hundred
+  searches. If that block is not in memory, the seek reads it while it holds the interpreter, on whichever thread: no
+  key is known by which a ``get`` could bring it, and the binding cannot be told to read memory alone. So the disk that
+  holds the index should not be a slow one.
 - Writes go to the page cache; ``sync`` flushes the log on a worker thread.
 - An iterator that met an error is merely not valid: only ``status`` tells it from the end.
 - Where a block cannot be read, every seek to a key in it fails. What is put there goes into another block and is not
@@ -145,7 +148,7 @@ class RocksIndex:
     # -- reading -----------------------------------------------------------------------------
 
     async def find(self, ledger_id: int, entry_id: int) -> IndexRow | None:
-        """The row of the batch that holds the entry: inline where no disk is needed."""
+        """The row of the batch that holds the entry: inline where the block in which it would lie is in memory."""
         if self._database.is_cached(row_key(ledger_id, entry_id)):
             rows = self._database.rows(ledger_id, entry_id, entry_id, 1)
         else:
@@ -311,7 +314,7 @@ class _Database:
         return CacheBytes(self._cache.get_usage(), self._max_cache_bytes)
 
     def is_cached(self, key: bytes) -> bool:
-        """Whether a search for ``key`` finds all it needs in memory."""
+        """Whether the block in which ``key`` would lie is in memory."""
         if self._closed:
             return False
         may_exist, value = _pair(self._rows.key_may_exist(key, fetch=True))
