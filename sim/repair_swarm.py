@@ -86,7 +86,7 @@ def with_repair(swarm: Swarm, rng: Rng) -> Swarm:
         bookies=max(swarm.bookies, FEWEST_BOOKIES),
         faults=tuple(faults.items()),
         recoverers=max(1, swarm.recoverers),
-        scrub_period_s=max(1, swarm.scrub_period_s),
+        scrub_period_s=max(5, swarm.scrub_period_s),
         safety_seconds=swarm.safety_seconds + LONGER_SECONDS,
         ledger_bursts=min(swarm.ledger_bursts, _pick(rng, 1, 2, 6)),
         think_seconds=min(swarm.think_seconds, MOST_THINKING_SECONDS),

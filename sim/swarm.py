@@ -287,7 +287,7 @@ def _with_storage(swarm: Swarm, rng: Rng) -> Swarm:
         swarm,
         entry_log_bytes=pick(rng, (12 * KIB, 24 * KIB, 64 * KIB)),
         compact_below_percent=pick(rng, (0, 20, 70, 100)),
-        scrub_period_s=pick(rng, (0, 1, 4)),
+        scrub_period_s=pick(rng, (0, 5, 20)),
     )
 
 
