@@ -2,7 +2,7 @@
 
 A mark is registered by being written down somewhere in the code, so those that no run has met
 can be named: ``known_marks`` finds the calls of ``sometimes`` and of the god's ``mark``. Of those
-in the product that are met often enough, ``MARKS_OF_MANY_SEEDS`` is a list: three hundred seeds
+in the product that are met often enough, ``MARKS_OF_MANY_SEEDS`` is a list: ``ENOUGH_SEEDS`` seeds
 that miss one of them have lost what they were good for.
 """
 
@@ -16,8 +16,8 @@ from typing import Final
 _CALLS: Final = re.compile(r'(?:\bsometimes|\bmark)\(\s*"([^"{]+)"')
 _PRODUCT_CALLS: Final = re.compile(r'\bsometimes\(\s*"([^"{]+)"')
 
-ENOUGH_SEEDS: Final = 300
-"""So many runs meet every mark of the list."""
+ENOUGH_SEEDS: Final = 180
+"""So many runs meet every mark of the list. It is also what two processors do in five minutes."""
 
 MARKS_OF_MANY_SEEDS: Final = (
     "add: held already",
@@ -80,7 +80,7 @@ MARKS_OF_MANY_SEEDS: Final = (
     "writer: no quorum is left",
     "writer: nobody to replace a member",
 )
-"""Each is met by ten or more of three hundred seeds, so that no other order of draws loses all of them."""
+"""Each is met by six or more of so many seeds, so that hardly another order of draws loses all of them."""
 
 
 class Marks:

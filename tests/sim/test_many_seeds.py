@@ -1,4 +1,4 @@
-"""Three hundred whole clusters, in parts that run side by side: no invariant is broken, and rare branches are met."""
+"""Many whole clusters, in parts that run side by side: no invariant is broken, and rare branches are met."""
 
 from __future__ import annotations
 

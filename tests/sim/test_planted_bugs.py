@@ -32,6 +32,11 @@ LONG_SOUGHT = (
     "scrub keeps damage quiet",
     "read-only for good",
     "log cut before it is gone",
+    "unnamed copies dropped at once",
+    "batch that counts left behind",
+    "any owner may add segments",
+    "repair leaves out the last entry",
+    "cursor ledger not fenced",
 )
 """Found within some 80 seeds, which takes most of a minute: in the table of the page, and not in these tests."""
 
