@@ -19,6 +19,7 @@ from typing import Final, Protocol
 
 from tallybook.archive.objects.port import ObjectInfo, Upload
 from tallybook.archive.objects.seal_format import copy_data_key
+from tallybook.archive.objects.sealed import SealedObject
 from tallybook.archive.schema import object_id_of
 from tallybook.core.errors import ArchiveKeyMissing, NewerFormat, ObjectDamaged, ObjectMissing, check
 from tallybook.core.limits import MIB
@@ -39,8 +40,8 @@ FAILED: Final = "failed"
 class Sealing(Protocol):
     """What of a sealed store is wanted here."""
 
-    async def read_sealed(self, key: str, offset: int, size: int) -> bytes:
-        """Part of an object that is sealed, as it is in the store now."""
+    async def find_sealed(self, key: str) -> SealedObject:
+        """A sealed object, as it is in the store now."""
 
     def upload_copy(self, key: str, data_key: bytes) -> Upload:
         """Begin the sealed copy of a plain object."""
@@ -153,8 +154,9 @@ async def _seal(store: Sealing, found: ObjectInfo, copy_key: bytes) -> None:
     finally:
         if not finished:
             await upload.abort()
+    sealed = await store.find_sealed(found.key)
     for (offset, size), digest in zip(ranges, digests, strict=True):
-        if _digest(await store.read_sealed(found.key, offset, size)) != digest:
+        if _digest(await sealed.read(offset, size)) != digest:
             raise ObjectDamaged(f"{found.key}: what is read back is not what was sealed; the plain object stays")
     await store.delete_plain(found.key)
 
@@ -165,12 +167,13 @@ async def _remove_plain(store: Sealing, found: ObjectInfo) -> None:
     Raises:
         ObjectDamaged: they have not.
     """
+    sealed = await store.find_sealed(found.key)
     for offset, size in _ranges(found.size_bytes):
         try:
             piece = await store.read_plain(found.key, offset, size)
         except ObjectMissing:
             return  # another run has just removed it
-        if piece != await store.read_sealed(found.key, offset, size):
+        if piece != await sealed.read(offset, size):
             raise ObjectDamaged(f"{found.key}: a plain object is there, too, and has something else in it: both stay")
     await store.delete_plain(found.key)
 

@@ -14,7 +14,7 @@ Sizes, ranges and digests are those of the plaintext. Readers and writers know o
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Final, TypeAlias, TypeVar
 
@@ -63,6 +63,15 @@ class _Seal:
     record: bytes
     plain_bytes: int
     cipher: AESGCM = field(repr=False)
+
+
+@dataclass(frozen=True, slots=True)
+class SealedObject:
+    """A sealed object as it was found in the store, whatever was remembered of it."""
+
+    read: Callable[[int, int], Awaitable[bytes]]
+    """Part of the plaintext, from an offset, of a size; opened with the key that was found, so that whatever is put in
+    the place of the object meanwhile is found out as damage, unless it is the same."""
 
 
 class SealedStore:
@@ -228,18 +237,24 @@ class SealedStore:
         """
         return (await self._current()).current
 
-    async def read_sealed(self, key: str, offset: int, size: int) -> bytes:
-        """Part of an object that is sealed, as it is in the store now.
+    async def find_sealed(self, key: str) -> SealedObject:
+        """A sealed object as it is in the store now.
 
         Raises:
             ObjectMissing: it is not there, or not sealed.
+            ObjectDamaged: its key is damaged.
+            ArchiveKeyMissing, NewerFormat: it cannot be opened here.
         """
-        check_range(_check(key), offset, size)
-        self._known.pop(key, None)
+        self._known.pop(_check(key), None)
         seal = await self._seal_of(key)
         if seal is None:
             raise ObjectMissing(f"{self.url}: there is no sealed object {key}")
-        return (await self._read_sealed(key, [(offset, size)], seal))[0]
+
+        async def read(offset: int, size: int) -> bytes:
+            check_range(key, offset, size)
+            return (await self._read_sealed(key, [(offset, size)], seal))[0]
+
+        return SealedObject(read)
 
     async def is_plain(self, key: str) -> bool:
         """Whether there is a plain object, be there a sealed one or not."""

@@ -1,13 +1,15 @@
 """Every object gets the current key, or is told by its name; a run that was cut off goes on where it was."""
 
 from collections.abc import AsyncIterator
+from dataclasses import replace
 
 import pytest
 
 from tallybook.archive.objects.memory import MemoryStore
-from tallybook.archive.objects.sealed import SealedStore
+from tallybook.archive.objects.sealed import SealedObject, SealedStore
 from tallybook.archive.schema import object_key
 from tallybook.core.errors import ArchiveUnavailable
+from tallybook.offload import rekey as rekeying
 from tallybook.offload.rekey import CURRENT, FAILED, PLAIN, REWRAPPED, SEALED, Rekeyed, rekey
 from tallybook.runtime.clock import RealClock
 from tallybook.runtime.tasks import InlineWorkers
@@ -76,15 +78,41 @@ async def test_a_plain_object_is_sealed_under_its_name_also_where_plain_ones_are
 async def test_a_plain_object_stays_until_its_sealed_copy_was_read_back(monkeypatch):
     below = await some_objects()
     store = store_of(below, HeldKeys(2, others=OLD))
-    read = store.read_sealed
+    find = store.find_sealed
 
-    async def wrong(key: str, offset: int, size: int) -> bytes:
-        return (await read(key, offset, size))[:-1] + b"!"
+    async def wrong(key: str) -> SealedObject:
+        found = await find(key)
 
-    monkeypatch.setattr(store, "read_sealed", wrong)
+        async def read(offset: int, size: int) -> bytes:
+            return (await found.read(offset, size))[:-1] + b"!"
+
+        return replace(found, read=read)
+
+    monkeypatch.setattr(store, "find_sealed", wrong)
     found = [done async for done in run_of(store) if done.key == OBJECTS[2]]
     assert (found[0].outcome, "plain object stays" in found[0].problem) == (FAILED, True)
     assert (await below.info(OBJECTS[2])).size_bytes == len(TEXT)
+
+
+async def test_the_key_of_a_sealed_copy_is_fetched_once_for_all_that_is_read_back(monkeypatch):
+    monkeypatch.setattr(rekeying, "PIECE_BYTES", len(TEXT) // 20)
+    below = await some_objects()
+    read, fetched = below.read, list[str]()
+
+    async def counted(key: str, offset: int, size: int) -> bytes:
+        fetched.append(key)
+        return bytes(await read(key, offset, size))
+
+    monkeypatch.setattr(below, "read", counted)
+    await outcomes(store_of(below, HeldKeys(2, others=OLD)), seal_plain=True)
+    assert fetched.count(f"sealed/keys/{OBJECTS[2]}") == 1
+    assert await below.read(f"sealed/keys/{OBJECTS[2]}", 0, 4) == b"TBSK"
+
+    fetched.clear()
+    await below.put(OBJECTS[2], TEXT)
+    await outcomes(store_of(below, HeldKeys(2, others=OLD)), seal_plain=True)
+    assert fetched.count(OBJECTS[2]) == 20
+    assert fetched.count(f"sealed/keys/{OBJECTS[2]}") == 2, "once for its name, once for what it opens"
 
 
 async def test_what_changes_while_it_is_sealed_is_not_sealed(monkeypatch):

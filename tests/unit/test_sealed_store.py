@@ -302,7 +302,7 @@ async def test_what_is_plain_is_never_read_as_a_sealed_object(below, keys):
     await below.put(KEY, TEXT)
     assert await store.read(KEY, 0, 3) == TEXT[:3]
     with pytest.raises(ObjectMissing):
-        await store.read_sealed(KEY, 0, 3)
+        await store.find_sealed(KEY)
 
 
 async def test_an_upload_below_is_told_under_the_key_of_its_object(below, keys):
