@@ -61,6 +61,9 @@ class Sealing(Protocol):
     async def is_plain(self, key: str) -> bool:
         """Whether there is a plain object, be there a sealed one or not."""
 
+    async def size_of_plain(self, key: str) -> int:
+        """Size of an object that is not sealed."""
+
     async def read_plain(self, key: str, offset: int, size: int) -> bytes:
         """Part of an object that is not sealed."""
 
@@ -112,7 +115,7 @@ async def _one(
     key = found.key
     if not await store.is_sealed(key):
         if seal_plain and change:
-            await _seal(store, found, copy_key)
+            await _seal(store, key, copy_key)
         return Rekeyed(key, SEALED if seal_plain else PLAIN)
     before, outcome = await store.wrapping(key), CURRENT
     if before != current:
@@ -128,54 +131,75 @@ async def _one(
         # Of a run that was stopped, or of one that is at it.
         outcome = SEALED
         if change:
-            await _remove_plain(store, found)
+            await _remove_plain(store, key)
     return Rekeyed(key, outcome, before)
 
 
-async def _seal(store: Sealing, found: ObjectInfo, copy_key: bytes) -> None:
+async def _seal(store: Sealing, key: str, copy_key: bytes) -> None:
     """Copy a plain object into a sealed one of the same name, and remove the plain one.
 
     Raises:
         ObjectMissing: somebody has removed it meanwhile.
         ObjectDamaged: it does not stay as it is, or what is read back is not what was written.
     """
-    ranges = _ranges(found.size_bytes)
-    digests = [_digest(await store.read_plain(found.key, offset, size)) for offset, size in ranges]
-    upload, finished = store.upload_copy(found.key, copy_data_key(copy_key, found.key, digests)), False
+    plain_bytes = await store.size_of_plain(key)
+    ranges = _ranges(plain_bytes)
+    digests = [_digest(await store.read_plain(key, offset, size)) for offset, size in ranges]
+    upload, finished = store.upload_copy(key, copy_data_key(copy_key, key, digests)), False
     try:
         for (offset, size), digest in zip(ranges, digests, strict=True):
-            piece = await store.read_plain(found.key, offset, size)
+            piece = await store.read_plain(key, offset, size)
             # Never seal with this key what it was not made for.
             if _digest(piece) != digest:
-                raise ObjectDamaged(f"{found.key}: it changed while it was sealed; the plain object stays")
+                raise ObjectDamaged(f"{key}: it changed while it was sealed; the plain object stays")
             await upload.write(piece)
         await upload.finish()
         finished = True
     finally:
         if not finished:
             await upload.abort()
-    sealed = await store.find_sealed(found.key)
+    sealed = await _whole_copy(store, key, plain_bytes)
     for (offset, size), digest in zip(ranges, digests, strict=True):
         if _digest(await sealed.read(offset, size)) != digest:
-            raise ObjectDamaged(f"{found.key}: what is read back is not what was sealed; the plain object stays")
-    await store.delete_plain(found.key)
+            raise ObjectDamaged(f"{key}: what is read back is not what was sealed; the plain object stays")
+    await store.delete_plain(key)
 
 
-async def _remove_plain(store: Sealing, found: ObjectInfo) -> None:
+async def _remove_plain(store: Sealing, key: str) -> None:
     """Remove a plain object of which there is a sealed copy, if they have the same in them.
 
     Raises:
         ObjectDamaged: they have not.
     """
-    sealed = await store.find_sealed(found.key)
-    for offset, size in _ranges(found.size_bytes):
+    try:
+        # Not as the listing has it, which tells the size of the sealed object.
+        plain_bytes = await store.size_of_plain(key)
+    except ObjectMissing:
+        return  # another run has just removed it
+    sealed = await _whole_copy(store, key, plain_bytes)
+    for offset, size in _ranges(plain_bytes):
         try:
-            piece = await store.read_plain(found.key, offset, size)
+            piece = await store.read_plain(key, offset, size)
         except ObjectMissing:
-            return  # another run has just removed it
+            return
         if piece != await sealed.read(offset, size):
-            raise ObjectDamaged(f"{found.key}: a plain object is there, too, and has something else in it: both stay")
-    await store.delete_plain(found.key)
+            raise ObjectDamaged(f"{key}: a plain object is there, too, and has something else in it: both stay")
+    await store.delete_plain(key)
+
+
+async def _whole_copy(store: Sealing, key: str, plain_bytes: int) -> SealedObject:
+    """The sealed copy of a plain object, if it is as long: what is behind the end of either is compared with nothing.
+
+    Raises:
+        ObjectDamaged: it is not, or it is not all there.
+    """
+    sealed = await store.find_sealed(key)
+    if sealed.plain_bytes != plain_bytes:
+        raise ObjectDamaged(
+            f"{key}: a plain object of {plain_bytes} bytes is there, too, and the sealed one is one of "
+            f"{sealed.plain_bytes}: both stay"
+        )
+    return sealed
 
 
 def _digest(piece: bytes) -> bytes:

@@ -69,6 +69,8 @@ class _Seal:
 class SealedObject:
     """A sealed object as it was found in the store, whatever was remembered of it."""
 
+    plain_bytes: int
+    """Of plaintext, as its key says, with which that is authenticated."""
     read: Callable[[int, int], Awaitable[bytes]]
     """Part of the plaintext, from an offset, of a size; opened with the key that was found, so that whatever is put in
     the place of the object meanwhile is found out as damage, unless it is the same."""
@@ -242,23 +244,34 @@ class SealedStore:
 
         Raises:
             ObjectMissing: it is not there, or not sealed.
-            ObjectDamaged: its key is damaged.
+            ObjectDamaged: it has fewer or more bytes than its key is for, or that key is damaged.
             ArchiveKeyMissing, NewerFormat: it cannot be opened here.
         """
         self._known.pop(_check(key), None)
         seal = await self._seal_of(key)
         if seal is None:
             raise ObjectMissing(f"{self.url}: there is no sealed object {key}")
+        stored, whole_bytes = (await self._store.info(OBJECTS + key)).size_bytes, sealed_bytes(seal.plain_bytes)
+        if stored != whole_bytes:
+            raise ObjectDamaged(f"{self.url}: {key} is sealed in {stored} bytes, and should be in {whole_bytes}")
 
         async def read(offset: int, size: int) -> bytes:
             check_range(key, offset, size)
             return (await self._read_sealed(key, [(offset, size)], seal))[0]
 
-        return SealedObject(read)
+        return SealedObject(seal.plain_bytes, read)
 
     async def is_plain(self, key: str) -> bool:
         """Whether there is a plain object, be there a sealed one or not."""
         return await self._has(_check(key))
+
+    async def size_of_plain(self, key: str) -> int:
+        """Size of an object that is not sealed, whatever the keys say of such, and whether there is a sealed one.
+
+        Raises:
+            ObjectMissing: there is none.
+        """
+        return (await self._store.info(_check(key))).size_bytes
 
     async def read_plain(self, key: str, offset: int, size: int) -> bytes:
         """Part of an object that is not sealed, whatever the keys say of such."""
