@@ -155,6 +155,10 @@ class Offloader:
         """Payload that was read to be written into objects: how far the objects under way are, too."""
         return self._mover.streamed_bytes
 
+    def begin_term(self) -> None:
+        """Before the first round after others may have led: what it last saw waiting is old."""
+        self._waiting_since.forget()
+
     async def round(self, *, tidy: bool = False) -> None:
         """Look once, and do what there is to do; tidy up as well if it is time to, or if ``tidy`` says so.
 

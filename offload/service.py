@@ -120,6 +120,7 @@ class OffloadService:
         self._leads = True
         try:
             # Another term, or whoever led before, may have left much behind.
+            self._offloader.begin_term()
             idle = False
             while True:
                 was_idle, streamed_bytes = idle, self._offloader.streamed_bytes

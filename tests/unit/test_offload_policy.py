@@ -79,6 +79,13 @@ def test_what_waits_as_an_offloader_begins_has_waited_since_the_policy_let_it_go
     assert WaitingSince(SETTINGS).look([ledger(1, age_s=-300)], NOW_MS) == 0, "of a clock that was wrong"
 
 
+def test_what_was_closed_while_another_offloader_led_has_not_waited_since_this_one_leads_again() -> None:
+    since = WaitingSince(SETTINGS)
+    assert since.look([], NOW_MS - 9 * 3_600_000) == 0
+    since.forget()
+    assert since.look([ledger(1, age_s=8 * 3600 + 10)], NOW_MS) == 8 * 3600
+
+
 def test_what_is_on_its_way_into_a_stream_does_not_go_though_it_is_committed() -> None:
     pending = replace(ledger(1), custom=Transaction("sales", 3).marks)
     staged = replace(ledger(2), custom=Transaction("stream.5f0c.sales", 3).marks)

@@ -1,0 +1,44 @@
+"""An offloader that leads again after others did: what it remembers of its last term is no ground for what it tells."""
+
+import asyncio
+from contextlib import suppress
+
+from tallybook.client.background import client_tasks
+from tallybook.client.client import Client
+from tallybook.offload.service import OffloadService
+from tallybook.sim.stage.archive import ArchiveStage
+from tallybook.sim.stage.cluster import MemoryCluster
+from tallybook.sim.stage.scenario import scenario
+
+from .test_offloader import EAGER, closed
+from .test_offloader_memory import opened
+
+PATIENT = EAGER.model_copy(update={"max_set_wait_s": 1_000_000, "min_age_s": 0})
+AWAY_SECONDS = 500
+
+
+@scenario()
+async def test_what_was_closed_between_two_terms_has_waited_since_then_in_the_second(
+    cluster: MemoryCluster, client: Client
+) -> None:
+    tasks, clock = client_tasks("offloader"), cluster.world.clock
+    async with ArchiveStage(cluster, PATIENT) as stage:
+        place = opened(stage, tasks)
+        worker = place.offloader(stage.client, PATIENT)
+        service = OffloadService(place, worker, PATIENT)
+
+        async def term() -> None:
+            leading = asyncio.create_task(service._rounds())
+            await clock.sleep(PATIENT.interval_s + 1)
+            leading.cancel()
+            with suppress(asyncio.CancelledError):
+                await leading
+
+        await term()
+        assert worker.backlog.waiting_ledgers == 0
+        await closed(client, 9)
+        await clock.sleep(AWAY_SECONDS)
+        await term()
+        assert worker.backlog.waiting_ledgers == 1
+        assert worker.backlog.oldest_waiting_s >= AWAY_SECONDS
+    await tasks.close()
