@@ -21,7 +21,7 @@ from tallybook.runtime.tuning import settle_memory
 from .cluster import archive_keys, cluster, security_directory
 from .exits import Exit, reading_only
 from .options import Json, Metadata
-from .output import Record, note, print_json, print_record, print_rows
+from .output import Record, complain, note, print_json, print_record, print_rows
 from .progress import Progress, watched
 from .running import run
 from .server_options import ConfigFile, Format, LogLevel, PrintConfig, set_up_log, settings_of
@@ -217,7 +217,7 @@ def rekey(
     shown = totals if as_json else {**totals, "keys_before": ", ".join(totals["keys_before"]) or "none"}
     print_record(shown, as_json=as_json)
     for problem in problems:
-        note(problem)
+        complain(problem)
     if problems:
         raise typer.Exit(Exit.FOUND_WRONG)
 
@@ -278,7 +278,7 @@ def rebuild_catalog_(
         record, damaged = run(_rebuild(url, metadata))
         print_record(record, as_json=as_json)
     for key, problem in damaged.items():
-        note(f"{key}: {problem}")
+        complain(f"{key}: {problem}")
     if damaged:
         raise typer.Exit(Exit.FOUND_WRONG)
 
