@@ -11,7 +11,7 @@ import typer
 
 from tallybook.client.client import Client
 from tallybook.core.config import OffloadSettings
-from tallybook.core.errors import InvalidConfig, NoSuchLedger
+from tallybook.core.errors import ArchiveKeyMissing, DamagedFile, InvalidConfig, NoSuchLedger
 from tallybook.core.moments import moment_of
 from tallybook.metadata.model import LedgerMetadata
 from tallybook.runtime.clock import RealClock
@@ -207,7 +207,7 @@ def rekey(
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Show what would be done, and change nothing.")] = False,
     as_json: Json = False,
 ) -> None:
-    """Give all sealed objects the current key of the archive. Exit code 1 if one could not be given it.
+    """Give all sealed objects the current key of the archive. Exit code 1 if something could not be given it.
 
     Objects are not written anew, only the key of each, 112 bytes. It may be stopped and run again at any time, while
     everything else goes on. Once it names no other key in 'keys_before', the others may be dropped
@@ -237,14 +237,21 @@ async def _rekey(metadata: str, url: str | None, *, change: bool, seal_plain: bo
         if store is None:
             raise InvalidConfig("there is nothing to be sealed here")
         current, source = await store.current_key(), store.keys
-        if change:
-            copies = await settle_copy_key(archive.metadata, source, make=seal_plain)
-        else:
-            copies = await find_copy_key(archive.metadata, source)
         copy_key = b""
-        if copies is not None:
-            before |= {copies.before} - {""}
-            copy_key = copies.key
+        try:
+            if change:
+                copies = await settle_copy_key(archive.metadata, source, make=seal_plain)
+            else:
+                copies = await find_copy_key(archive.metadata, source)
+        except (ArchiveKeyMissing, DamagedFile) as error:
+            if seal_plain:
+                raise
+            # The own keys of objects do not hang on it: they are wrapped anew without it.
+            problems.append(error.message)
+        else:
+            if copies is not None:
+                before |= {copies.before} - {""}
+                copy_key = copies.key
         progress = Progress("giving keys", archive.clock, unit="objects done")
         async with watched(progress, archive.clock, lambda: (sum(counts.values()), _bytes_read(archive.store))):
             async for done in rekeyed(store, current, change=change, seal_plain=seal_plain, copy_key=copy_key):
