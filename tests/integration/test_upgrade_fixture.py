@@ -16,10 +16,12 @@ from typing import Any
 import pytest
 
 from tallybook.bench.bookies import metadata_in
+from tallybook.bookie import ledger_state
 from tallybook.bookie.journal import records
 from tallybook.bookie.journal.inspect import inspect_journal, live_blocks
+from tallybook.bookie.storage.index_rocks import RocksIndex
 from tallybook.client import Client
-from tallybook.core.config import ClientSettings
+from tallybook.core.config import ClientSettings, StorageSettings
 from tallybook.core.errors import NoSuchLedger
 from tallybook.metadata.commits import commit
 from tallybook.metadata.model import LedgerState
@@ -29,6 +31,7 @@ from tallybook.metadata.uri import open_metadata
 from tallybook.runtime.clock import RealClock
 from tallybook.runtime.disk_real import RealDisk
 from tallybook.runtime.rng import SystemRng
+from tallybook.runtime.tasks import ThreadWorkers
 from tallybook.sim.upgrade.contents import (
     BIRTH_MS,
     DELIVERED_STREAM,
@@ -222,12 +225,16 @@ class Left:
 
     Args:
         kinds: of records in the journals.
+        rows: in the indexes, each that of a batch.
+        states: versions of the states in the indexes.
     """
 
     root: Path
     told: dict[str, Any]
     records: dict[str, bytes]
     kinds: set[str]
+    rows: int
+    states: set[int]
 
     def files(self, pattern: str) -> list[Path]:
         """Files of any bookie, or of the archive, whose path matches."""
@@ -236,6 +243,11 @@ class Left:
     def texts(self, pattern: str, begins: str) -> bool:
         """Whether one of these files begins so."""
         return any(path.read_bytes().startswith(begins.encode()) for path in self.files(pattern))
+
+    def all_have(self, pattern: str, text: str) -> bool:
+        """Whether there are such files, and each has this in it."""
+        files = self.files(pattern)
+        return bool(files) and all(text in path.read_text() for path in files)
 
     def formats(self, prefix: str) -> set[int]:
         """Of the records whose names begin so."""
@@ -257,15 +269,15 @@ HELD: dict[str, Callable[[Left], object]] = {
     "record of a journal": lambda left: left.kinds == KINDS,
     "entry log": file("b2-logs-*/entrylog-*.log"),
     "lengths of entry logs": file("b*/ledgers/lengths"),
-    "row and state in the index": file("b*/index/rocksdb/*.sst"),
-    "state of a ledger": file("b*/index/rocksdb/*.sst"),
+    "row and state in the index": lambda left: left.rows and left.states,
+    "state of a ledger": lambda left: left.states == {ledger_state.VERSION, ledger_state.NEWEST_VERSION},
     "mark of the index": file("b*/index/synced"),
     "cookie": lambda left: left.texts("b*/cookie", "tallybook cookie 1"),
     "format file": lambda left: left.texts("b2/FORMAT", "tallybook bookie-directory 2"),
     "cookie of a place": lambda left: left.texts("b2-*/cookie", "tallybook place 1"),
     "limbo marker": file("b*/limbo"),
     "note of the scrub": file("b*/scrub"),
-    "run file": lambda left: all('"format"' in path.read_text() for path in left.files("b*/run.json")),
+    "run file": lambda left: left.all_have("b*/run.json", '"format"'),
     "ledger and live bookie": file("metadata.db"),
     "SQLite schema": file("metadata.db"),
     "sink": record("sinks/", 2),
@@ -291,6 +303,9 @@ HELD: dict[str, Callable[[Left], object]] = {
 ELSEWHERE = {"ZooKeeper layout": "tests/unit/test_metadata_zookeeper_layout.py"}
 """What no file of ours holds, and which test has its bytes."""
 
+VERSION_AT = 4
+"""Where the version stands in the state of a ledger."""
+
 KINDS = {name.removeprefix("KIND_").lower().replace("_", " ") for name in vars(records) if name.startswith("KIND_")}
 
 
@@ -304,10 +319,33 @@ async def kinds_in(directory: str) -> set[str]:
         await disk.close()
 
 
+async def indexed_in(directory: str) -> tuple[int, set[int]]:
+    """How many rows an index has, up to a thousand, and of which versions its states are; all are understood."""
+    disk, workers = RealDisk(), ThreadWorkers(2, "index")
+    try:
+        index = await RocksIndex.open(disk, directory, workers, StorageSettings(), create=False)
+        try:
+            rows = await index.rows_after(-1, -1, 1000)
+            states = {each: await index.load_state(each) for each in await index.ledger_ids(-1, 10_000)}
+        finally:
+            await index.close()
+    finally:
+        await workers.close()
+        await disk.close()
+    for ledger_id, state in states.items():
+        if state is not None:
+            ledger_state.decode_row(ledger_id, state)
+    return len(rows), {state[VERSION_AT] for state in states.values() if state is not None}
+
+
 def journals_in(root: Path) -> list[str]:
     return [
         str(path.parent) for pattern in ("b*/journal", "b*-journal-*") for path in root.glob(f"{pattern}/superblock")
     ]
+
+
+def indexes_in(root: Path) -> list[str]:
+    return [str(path) for path in root.glob("b*/index")]
 
 
 async def left_by(name: str, root: Path) -> Left:
@@ -318,8 +356,10 @@ async def left_by(name: str, root: Path) -> Left:
     finally:
         await client.close()
     kinds = set().union(*[await kinds_in(directory) for directory in journals_in(root)])
+    indexes = [await indexed_in(directory) for directory in indexes_in(root)]
     values = {each: record.value for each, record in found.items() if record is not None}
-    return Left(root, {**told, "name": name}, values, kinds)
+    rows, states = sum(count for count, _ in indexes), set().union(*(versions for _, versions in indexes))
+    return Left(root, {**told, "name": name}, values, kinds, rows, states)
 
 
 async def test_the_newest_fixture_has_one_of_every_format(tmp_path):
