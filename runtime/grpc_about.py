@@ -3,18 +3,22 @@
 How it is at a moment, ``Check``, is for everybody: probes prove nothing. What lasts as long as the client likes, to
 watch its health and to ask for descriptions, is for those who are let in, and takes a part of the calls of the port at
 most: whoever has proven nothing is to find none to hold, and whoever has is to leave others theirs.
+
+gRPC would wait for the one message of a call as long as the client likes, and count the call meanwhile, before anything
+here is asked. So each method is a stream both ways, which is the same on the wire, and waits for its message itself.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Iterable
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
 from contextlib import asynccontextmanager
 from typing import Any, Final
 
 import grpc
 import grpc.aio
-from grpc_health.v1 import health, health_pb2, health_pb2_grpc
+from google.protobuf.message import DecodeError
+from grpc_health.v1 import health, health_pb2
 from grpc_reflection.v1alpha import reflection, reflection_pb2_grpc
 
 from tallybook.core.access import Access
@@ -23,9 +27,24 @@ from tallybook.core.errors import AccessDenied, Unauthenticated
 from .grpc_security import presented
 
 _PART: Final = 8
-"""Of so many calls one may last for this."""
+"""Of so many calls one may last for this, and one more be asking how it is."""
+
+MOMENT_SECONDS: Final = 5.0
+"""What a client may take to say what it asks, and to take the answer if that is all there is."""
+
+_END_SECONDS: Final = 1.0
+"""How long a status may take to leave. One that nobody takes waits for the connection's end."""
 
 _STATUS: Final = health_pb2.HealthCheckResponse
+
+
+class _Ended(Exception):
+    """A call that ends without an answer, and why."""
+
+    def __init__(self, code: grpc.StatusCode, message: str) -> None:
+        super().__init__(message)
+        self.code = code
+        self.message = message
 
 
 class About:
@@ -38,14 +57,20 @@ class About:
 
     def __init__(self, access: Access, max_calls: int) -> None:
         self._access = access
-        self._free = max(max_calls // _PART, 1)
+        self._most = self._free = max(max_calls // _PART, 1)
+        self._moments: dict[asyncio.Timeout, None] = {}  # a set would have no order
         self._served: tuple[str, ...] = ()
         self._retired = asyncio.Event()
 
     def serve(self, services: Iterable[str], server: grpc.aio.Server) -> None:
         """Answer on ``server``, which has these services besides."""
         self._served = (*services, health.SERVICE_NAME)
-        health_pb2_grpc.add_HealthServicer_to_server(_Health(self), server)
+        asked = _Health(self)
+        methods: dict[str, grpc.RpcMethodHandler[Any, Any]] = {
+            name: grpc.stream_stream_rpc_method_handler(_served(serve), None, None)
+            for name, serve in (("Check", asked.check), ("Watch", asked.watch))
+        }
+        server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(health.SERVICE_NAME, methods),))
         reflection_pb2_grpc.add_ServerReflectionServicer_to_server(_Reflection(self, self._served), server)
 
     def retire(self) -> None:
@@ -63,16 +88,47 @@ class About:
         await self._retired.wait()
 
     @asynccontextmanager
+    async def moment(self) -> AsyncIterator[None]:
+        """Let anybody in for a moment. Of too many, the one that has taken longest is over.
+
+        So whoever asks has an answer, unless as many come between his call and his message, which come together.
+
+        Raises:
+            _Ended: it is over.
+        """
+        try:
+            async with asyncio.timeout(MOMENT_SECONDS) as time:
+                if len(self._moments) >= self._most:
+                    self._end_longest()
+                self._moments[time] = None
+                try:
+                    yield
+                finally:
+                    self._moments.pop(time, None)
+        except TimeoutError:
+            raise _Ended(grpc.StatusCode.DEADLINE_EXCEEDED, "nothing was asked, or the answer not taken") from None
+
+    def _end_longest(self) -> None:
+        longest = next(iter(self._moments))
+        del self._moments[longest]
+        if not longest.expired():
+            longest.reschedule(asyncio.get_running_loop().time())
+
+    @asynccontextmanager
     async def place(self, context: Any) -> AsyncIterator[None]:
-        """Let a call in that lasts, or end it."""
+        """Let a call in that lasts.
+
+        Raises:
+            _Ended: it is not let in.
+        """
         try:
             self._access.principal(presented(context))
         except Unauthenticated as error:
-            await context.abort(grpc.StatusCode.UNAUTHENTICATED, error.message)
+            raise _Ended(grpc.StatusCode.UNAUTHENTICATED, error.message) from None
         except AccessDenied as error:
-            await context.abort(grpc.StatusCode.PERMISSION_DENIED, error.message)
+            raise _Ended(grpc.StatusCode.PERMISSION_DENIED, error.message) from None
         if not self._free:
-            await context.abort(grpc.StatusCode.RESOURCE_EXHAUSTED, "there are as many of these calls as there may be")
+            raise _Ended(grpc.StatusCode.RESOURCE_EXHAUSTED, "there are as many of these calls as there may be")
         self._free -= 1
         try:
             yield
@@ -80,28 +136,72 @@ class About:
             self._free += 1
 
 
-class _Health(health_pb2_grpc.HealthServicer):  # type: ignore[misc]  # its package has no types
+class _Health:
     """Each call waits for itself alone: one that takes nothing keeps nobody from hearing that the port retires."""
 
     def __init__(self, about: About) -> None:
         self._about = about
 
-    async def Check(self, request: Any, context: Any) -> Any:  # noqa: N802 (the method is called so)
+    async def check(self, context: Any) -> None:
         """How it is now."""
-        status = self._about.status(request.service)
-        if status is None:
-            await context.abort(grpc.StatusCode.NOT_FOUND, "there is no such service")
-        return _STATUS(status=status)
+        async with self._about.moment():
+            status = self._about.status(await _service_asked(context))
+            if status is None:
+                raise _Ended(grpc.StatusCode.NOT_FOUND, "there is no such service")
+            # Or an answer whose wait is cancelled would leave gRPC in doubt whether its headers went out.
+            await context.send_initial_metadata(())
+            await _answer(context, status)
 
-    async def Watch(self, request: Any, context: Any) -> None:  # noqa: N802
+    async def watch(self, context: Any) -> None:
         """How it is now, and whatever it becomes, until the call ends."""
         async with self._about.place(context):
-            status = self._about.status(request.service)
-            await context.write(_STATUS(status=_STATUS.SERVICE_UNKNOWN if status is None else status))
+            try:
+                async with asyncio.timeout(MOMENT_SECONDS):
+                    service = await _service_asked(context)
+            except TimeoutError:
+                raise _Ended(grpc.StatusCode.DEADLINE_EXCEEDED, "nothing was asked") from None
+            status = self._about.status(service)
+            await _answer(context, _STATUS.SERVICE_UNKNOWN if status is None else status)
             if status == _STATUS.SERVING:
                 await self._about.wait_until_retired()
-                await context.write(_STATUS(status=_STATUS.NOT_SERVING))
+                await _answer(context, _STATUS.NOT_SERVING)
             await asyncio.Event().wait()
+
+
+async def _service_asked(context: Any) -> str:
+    message = await context.read()
+    if message is grpc.aio.EOF:
+        raise _Ended(grpc.StatusCode.INVALID_ARGUMENT, "nothing was asked")
+    try:
+        service: str = health_pb2.HealthCheckRequest.FromString(message).service
+    except DecodeError:
+        raise _Ended(grpc.StatusCode.INVALID_ARGUMENT, "the message is not what this method takes") from None
+    return service
+
+
+async def _answer(context: Any, status: Any) -> None:
+    await context.write(_STATUS(status=status).SerializeToString())
+
+
+def _served(serve: Callable[[Any], Awaitable[None]]) -> Callable[[Any, Any], Awaitable[None]]:
+    async def served(_requests: object, context: Any) -> None:
+        try:
+            await serve(context)
+        except _Ended as ended:
+            await _end(context, ended)
+        except (grpc.RpcError, grpc.aio.BaseError, asyncio.InvalidStateError):
+            return  # the client is gone
+
+    return served
+
+
+async def _end(context: Any, ended: _Ended) -> None:
+    try:
+        async with asyncio.timeout(_END_SECONDS):
+            await context.abort(ended.code, ended.message)
+    except TimeoutError:
+        # gRPC keeps the status behind what waits to be sent; nothing waits for it here.
+        return
 
 
 class _Reflection(reflection.aio.ReflectionServicer):  # type: ignore[misc]  # its package has no types
@@ -113,6 +213,9 @@ class _Reflection(reflection.aio.ReflectionServicer):  # type: ignore[misc]  # i
 
     async def ServerReflectionInfo(self, request_iterator: Any, unused_context: Any) -> AsyncIterator[Any]:  # noqa: N802
         """An answer to each question."""
-        async with self._about.place(unused_context):
-            async for answer in super().ServerReflectionInfo(request_iterator, unused_context):
-                yield answer
+        try:
+            async with self._about.place(unused_context):
+                async for answer in super().ServerReflectionInfo(request_iterator, unused_context):
+                    yield answer
+        except _Ended as ended:
+            await _end(unused_context, ended)

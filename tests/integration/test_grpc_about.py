@@ -15,6 +15,7 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
 
 from tallybook.core.access import Role
+from tallybook.runtime import grpc_about
 from tallybook.runtime.calls import Call
 from tallybook.runtime.grpc_calls import CallListener, bound_calls
 from tallybook.runtime.grpc_transport import GrpcTransport
@@ -22,13 +23,17 @@ from tallybook.runtime.security import open_security
 from tallybook.runtime.security.authority import Authority, Subject
 
 DEADLINE_SECONDS = 30
-MAX_CALLS, WATCHES = 24, 3
+SOON_SECONDS = 3
+MAX_CALLS, WATCHES, MOMENTS = 24, 3, 3
+BOOKIE_STREAMS = 11
+"""With which the port of a bookie has as many calls."""
 SERVICE = "tallybook.api.v1.LedgerService"
 STATUS = health_pb2.HealthCheckResponse
-DENIED, NOT_KNOWN, EXHAUSTED = (
+DENIED, NOT_KNOWN, EXHAUSTED, LATE = (
     grpc.StatusCode.PERMISSION_DENIED,
     grpc.StatusCode.UNAUTHENTICATED,
     grpc.StatusCode.RESOURCE_EXHAUSTED,
+    grpc.StatusCode.DEADLINE_EXCEEDED,
 )
 
 RULES = """
@@ -84,7 +89,9 @@ def served(authority: Authority, tmp_path: Path):
         security = open_security(str(tmp_path / "server"), serves=True)
         async with asyncio.timeout(DEADLINE_SECONDS):
             if bookie:
-                listener: Any = await GrpcTransport(security=security).listen("127.0.0.1:0", never)
+                listener: Any = await GrpcTransport(max_streams=BOOKIE_STREAMS, security=security).listen(
+                    "127.0.0.1:0", never
+                )
             else:
                 listener = bound_calls(
                     "127.0.0.1:0", max_calls=MAX_CALLS, max_connections=MAX_CALLS, max_connection_calls=MAX_CALLS,
@@ -113,6 +120,13 @@ async def health(channel: grpc.aio.Channel, service: str = "") -> int:
     return answered.status
 
 
+async def begun(channel: grpc.aio.Channel, method: str) -> Any:
+    """A call that says nothing."""
+    call: Any = channel.stream_stream(f"/grpc.health.v1.Health/{method}")()
+    await call.wait_for_connection()
+    return call
+
+
 async def refusal(call: Any) -> grpc.StatusCode:
     with pytest.raises(grpc.aio.AioRpcError) as caught:
         await call.read()
@@ -134,6 +148,36 @@ async def test_whoever_has_proven_nothing_hears_how_it_is_now_and_holds_no_call(
             assert await refusal(watched(channel, metadata)) is NOT_KNOWN
             assert await refusal(asked(channel, metadata)) is NOT_KNOWN
         assert await refusal(watched(channel, port.token("stranger"))) is DENIED
+
+
+@pytest.mark.parametrize("bookie", [False, True])
+async def test_whoever_begins_to_ask_and_does_not_leaves_the_calls_to_others(served, bookie):
+    async with served(bookie=bookie) as port, port.by_certificate(Role.WRITER) as channel:
+        others = port.by_certificate(Role.READER)
+        held = [await begun(channel, method) for method in ("Check", "Watch") * MAX_CALLS]
+        async with asyncio.timeout(SOON_SECONDS):
+            assert await health(others) == STATUS.SERVING
+            assert (await watched(others).read()).status == STATUS.SERVING
+            if not bookie:
+                assert await others.unary_unary(f"/{SERVICE}/Describe")(b"") == b"done"
+        waiting = [call for call in held if not call.done()]
+        assert 0 < len(waiting) <= MOMENTS
+        await others.close()
+
+
+async def test_whoever_does_not_say_in_time_what_he_asks_is_over(served, monkeypatch):
+    monkeypatch.setattr(grpc_about, "MOMENT_SECONDS", 0.2)
+    async with served() as port, port.without() as channel, port.by_certificate(Role.READER) as reader:
+        assert await refusal(await begun(channel, "Check")) is LATE
+        assert await refusal(await begun(reader, "Watch")) is LATE
+
+
+async def test_what_is_no_question_has_no_answer(served):
+    async with served() as port, port.by_certificate(Role.READER) as channel:
+        for method in ("Check", "Watch"):
+            for messages in ([], [b"\xff"]):
+                call = channel.stream_stream(f"/grpc.health.v1.Health/{method}")(iter(messages))
+                assert await refusal(call) is grpc.StatusCode.INVALID_ARGUMENT
 
 
 @pytest.mark.parametrize("bookie", [False, True])

@@ -18,6 +18,7 @@ INPUTS = {
     "a preface that does not come, or comes slowly",
     "calls begun and reset as fast as that goes",
     "a thousand streams",
+    "calls to `Health/Check` and `Watch` that ask nothing",
     "more connections than there may be",
     "a flood of pings",
     "giant metadata",
