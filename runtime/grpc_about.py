@@ -47,6 +47,15 @@ class _Ended(Exception):
         self.message = message
 
 
+def most_calls(max_calls: int) -> int:
+    """How many calls of a port may be about it, those that last and those that do not."""
+    return 2 * _part(max_calls)
+
+
+def _part(max_calls: int) -> int:
+    return max(max_calls // _PART, 1)
+
+
 class About:
     """Health and reflection of one port.
 
@@ -57,7 +66,7 @@ class About:
 
     def __init__(self, access: Access, max_calls: int) -> None:
         self._access = access
-        self._most = self._free = max(max_calls // _PART, 1)
+        self._most = self._free = _part(max_calls)
         self._moments: dict[asyncio.Timeout, None] = {}  # a set would have no order
         self._served: tuple[str, ...] = ()
         self._retired = asyncio.Event()

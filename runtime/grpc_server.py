@@ -77,8 +77,7 @@ async def listen(
     Raises:
         InvalidConfig: the address cannot be bound.
     """
-    # Above the service's own count, whose refusal is typed; this one is the last line.
-    most = max_streams + max_streams // 8 + 8
+    most = calls_for(max_streams)
     options = (*SERVER_OPTIONS, ("grpc.max_allowed_incoming_connections", max_connections))
     server = grpc.aio.server(options=options, maximum_concurrent_rpcs=most)
     serving = _Serving()
@@ -93,6 +92,14 @@ async def listen(
     await server.start()
     host = address.rpartition(":")[0]
     return GrpcListener(server, about, f"{host}:{port}", serving)
+
+
+def calls_for(max_streams: int) -> int:
+    """What a port with so many streams serves at once.
+
+    It is above the service's own count, whose refusal is typed, and what calls about the port may take: the last line.
+    """
+    return max_streams + max_streams // 2 + 8
 
 
 def bind(server: grpc.aio.Server, address: str, security: Certified | None, *, certificates: bool = True) -> int:
