@@ -7,8 +7,8 @@ and acks) and ``request_lane`` (reads, fences, recovery); docs/formats/wire.md s
 Where access is controlled, who a client is comes first: who is not let in takes no place and hears nothing of the
 bookie. The lanes see to what the others may do. A stream belongs to one life of the bookie. A client that means another
 life hears StaleIncarnation before any of its work is looked at. Whatever a client does, its stream is
-all that suffers: a message that the protocol forbids ends the stream, with one line in the
-log, and a peer that stops reading ties up no more than the credits of its stream, and not for
+all that suffers: a message that the protocol forbids ends the stream, with a line in the log, if it has none for
+another one just now, and a peer that stops reading ties up no more than the credits of its stream, and not for
 long what it shares with others.
 """
 
@@ -40,6 +40,7 @@ from tallybook.runtime.grpc_messages import Hello, Welcome, decode_hello, encode
 from tallybook.runtime.logging import logger
 from tallybook.runtime.meter import Reading
 from tallybook.runtime.refusals import Refusals
+from tallybook.runtime.seldom import Seldom
 from tallybook.runtime.tasks import Tasks
 from tallybook.runtime.tracing import NO_TRACER, Tracer
 from tallybook.runtime.transport import Lane, MessageStream
@@ -99,6 +100,7 @@ class BookieService:
         self._fail_safe = fail_safe
         self._access = access or OpenAccess()
         self._refusals = Refusals(clock, self._access)
+        self._lines = Seldom()
         self._streams = dict.fromkeys(Lane, 0)
         self._load = ServiceLoad(clock)
         credit_bytes = max(int(settings.admission.stream_credit_bytes), MAX_ADD_COST_BYTES)
@@ -137,7 +139,7 @@ class BookieService:
             principal = self._access.principal(stream.presented)
             principal.check_everywhere(Permission.READ)
         except (Unauthenticated, AccessDenied) as error:
-            _log.info("stream refused", lane=lane.value, peer=stream.peer, **_told(error))
+            # The audit log tells it, in few lines.
             self._refusals.note(error, stream.presented, stream.peer, f"bookie {lane.value}")
             await self._turn_away(stream, error)
             return
@@ -159,11 +161,20 @@ class BookieService:
             self._fail_safe(f"a stream of lane {lane.value} failed: {error!r}")
             await self._refuse(stream, error)
         except TallybookError as error:
-            say = _log.warning if isinstance(error, ProtocolViolation) else _log.info
-            say("stream refused", lane=lane.value, peer=stream.peer, client_id=client, **_told(error))
+            self._tell(error, lane, stream.peer, client)
             await self._refuse(stream, error)
         finally:
             self._streams[lane] -= 1
+
+    def _tell(self, error: TallybookError, lane: Lane, peer: str, client: str) -> None:
+        """Log that a stream is refused, unless one like it just was: a client may come again at once."""
+        what = type(error).__name__
+        untold = self._lines.due(self._clock.monotonic(), (lane, what))
+        if untold is None:
+            return
+        say = _log.warning if isinstance(error, ProtocolViolation) else _log.info
+        about = {"lane": lane.value, "peer": peer, "client_id": client, "error_type": what, "error": error.message}
+        say("stream refused", **about, untold_count=untold)
 
     async def _hello(self, stream: MessageStream) -> Hello:
         try:
@@ -245,7 +256,3 @@ class BookieService:
                 await stream.send(encode_refusal(error))
         except (TimeoutError, BookieUnavailable):
             stream.abort()
-
-
-def _told(error: TallybookError) -> dict[str, str]:
-    return {"error_type": type(error).__name__, "error": error.message}

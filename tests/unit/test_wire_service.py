@@ -94,6 +94,33 @@ async def test_who_is_not_let_in_takes_no_place_and_hears_nothing_of_the_bookie(
 
 
 @bench()
+async def test_who_is_not_let_in_fills_no_log_however_often_he_comes(made, caplog):
+    caplog.set_level(logging.INFO)
+    made.service._access = Nobody(AccessDenied("not he"))
+    for _ in range(20):
+        assert isinstance(await reason_of(await made.raw(Lane.ADD)), AccessDenied)
+    assert [record.getMessage() for record in caplog.records] == ["refused"]
+
+
+@bench()
+async def test_who_is_let_in_and_refused_writes_one_line_a_second_of_a_lane_and_a_kind_of_error(made, caplog):
+    caplog.set_level(logging.INFO)
+    for _ in range(20):
+        for said in (hello(cluster_id="other"), hello(versions=Versions(0, 0))):
+            with pytest.raises(TallybookError):
+                await made.open(Lane.ADD, said)
+    await made.world.clock.sleep(1)
+    with pytest.raises(InvalidConfig):
+        await made.open(Lane.ADD, hello(cluster_id="other"))
+    fields = [record.tallybook_fields for record in caplog.records if record.getMessage() == "stream refused"]
+    assert [(line["error_type"], line["untold_count"]) for line in fields] == [
+        ("InvalidConfig", 0),
+        ("ProtocolViolation", 0),
+        ("InvalidConfig", 19),
+    ]
+
+
+@bench()
 async def test_a_client_that_offers_versions_gets_the_newest_that_the_bookie_has(made):
     for offered in (SPOKEN, Versions(SPOKEN.oldest, SPOKEN.newest + 1), Versions(SPOKEN.oldest, 2**32 - 1)):
         _, welcome = await made.open(Lane.ADD, hello(versions=offered))
