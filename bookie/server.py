@@ -19,6 +19,7 @@ from contextlib import AsyncExitStack
 from functools import partial
 from typing import Final
 
+from tallybook.core.access import OpenAccess
 from tallybook.core.config import BookieSettings, StorageSettings
 from tallybook.core.errors import InvalidConfig, NoSuchLedger
 from tallybook.metadata.client import MetadataClient
@@ -36,6 +37,7 @@ from tallybook.runtime.logging import add_to_every_line, logger
 from tallybook.runtime.metrics import Metrics
 from tallybook.runtime.open_tracing import open_tracer
 from tallybook.runtime.process import Process
+from tallybook.runtime.refusals import Refusals
 from tallybook.runtime.rng import SystemRng
 from tallybook.runtime.security import security_of_server
 from tallybook.runtime.span_catalogue import TRACE_METRICS
@@ -165,7 +167,8 @@ class _Server:
         security = security_of_server(settings.security, self._clock, self._tasks, metrics)
         endpoints = BookieEndpoints(settings, self._readiness)
         names = (settings.advertise.rpartition(":")[0],) if settings.advertise else ()
-        http = HttpServer(metrics, self._readiness, security, Offer(endpoints.table(), hosts=names))
+        refusals = Refusals(self._clock, security or OpenAccess())
+        http = HttpServer(metrics, self._readiness, security, Offer(endpoints.table(), hosts=names), refusals)
         await http.start(settings.http_listen, self._tasks)
         undo.push_async_callback(http.close)
         metadata = await unless_set(
@@ -190,7 +193,15 @@ class _Server:
         endpoints.bookie = bookie
         cluster_id = await metadata.store.cluster_id()
         service = BookieService(
-            bookie, settings, self._clock, self._tasks, cluster_id, self._process.fail_safe, security, tracer
+            bookie,
+            settings,
+            self._clock,
+            self._tasks,
+            cluster_id,
+            self._process.fail_safe,
+            security,
+            tracer,
+            refusals,
         )
         metrics.add(BOOKIE_METRICS, lambda: {**bookie.readings(), **service.readings()})
         transport = GrpcTransport(

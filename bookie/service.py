@@ -78,6 +78,7 @@ class BookieService:
         fail_safe: ends the node; called with the reason when a defect shows that it cannot keep its promises.
         access: tells who a client is.
         tracer: follows clients that have something traced.
+        refusals: those of the process, where it refuses elsewhere, too.
     """
 
     def __init__(
@@ -90,6 +91,7 @@ class BookieService:
         fail_safe: Callable[[str], None],
         access: Access | None = None,
         tracer: Tracer = NO_TRACER,
+        refusals: Refusals | None = None,
     ) -> None:
         self._tracer = tracer
         self._store = store
@@ -99,7 +101,7 @@ class BookieService:
         self._cluster_id = cluster_id
         self._fail_safe = fail_safe
         self._access = access or OpenAccess()
-        self._refusals = Refusals(clock, self._access)
+        self._refusals = refusals or Refusals(clock, self._access)
         self._lines = Seldom()
         self._streams = dict.fromkeys(Lane, 0)
         self._load = ServiceLoad(clock)

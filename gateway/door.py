@@ -17,7 +17,6 @@ from tallybook.client.client import Client
 from tallybook.core.access import LEDGER_NAME, Access, Permission, Principal
 from tallybook.runtime.audit import audit
 from tallybook.runtime.calls import Call
-from tallybook.runtime.clock import Clock
 from tallybook.runtime.refusals import Refusals
 from tallybook.stream.names import DEFAULT_NAMESPACE
 
@@ -77,11 +76,12 @@ class Door:
     Args:
         access: tells who somebody is.
         client: knows the names of ledgers.
+        refusals: those of the process.
     """
 
-    def __init__(self, access: Access, client: Client, clock: Clock) -> None:
+    def __init__(self, access: Access, client: Client, refusals: Refusals) -> None:
         self._access = access
-        self.refusals = Refusals(clock, access)
+        self.refusals = refusals
         """Those who were not let in, or may not do what they wanted."""
         self._client = client
 

@@ -27,6 +27,7 @@ from tallybook.runtime.http import HttpServer
 from tallybook.runtime.http_api import Offer
 from tallybook.runtime.logging import logger
 from tallybook.runtime.metrics import Metrics
+from tallybook.runtime.refusals import Refusals
 from tallybook.runtime.rng import SystemRng
 from tallybook.runtime.security import security_of_server
 from tallybook.runtime.tasks import Tasks
@@ -79,6 +80,7 @@ async def serving(client: Client, settings: GatewaySettings) -> AsyncIterator[Ad
         undo.push_async_callback(tasks.close)
         metrics = Metrics()
         security = security_of_server(settings.security, RealClock(), tasks, metrics)
+        refusals = Refusals(RealClock(), security or OpenAccess())
         listener = bound_calls(
             settings.listen,
             max_calls=settings.max_streams + 8 * CALLS_BESIDES_STREAMS,
@@ -94,7 +96,7 @@ async def serving(client: Client, settings: GatewaySettings) -> AsyncIterator[Ad
             keeping = keep_for_ever(stores.default, RealClock(), SystemRng(), settings.keep_streams_s, stores.load)
             undo.push_async_callback(_ended, tasks.spawn(keeping, name="stream keeper", essential=True))
         limits, counts = Limits(settings), Counts()
-        door = Door(security or OpenAccess(), client, RealClock())
+        door = Door(security or OpenAccess(), client, refusals)
         ledgers = LedgerService(client, settings, limits, counts, RealClock(), tasks, door)
         streams = StreamService(stores, settings, limits, counts, RealClock(), tasks, door)
         metrics.add(GATEWAY_METRICS, lambda: {**numbers(counts, limits.total), **bounds(settings, stores.ids)})
@@ -102,7 +104,7 @@ async def serving(client: Client, settings: GatewaySettings) -> AsyncIterator[Ad
         show_client(metrics, client)
         names = (settings.advertise.rpartition(":")[0],) if settings.advertise else ()
         offer = Offer((), hosts=names)
-        http = HttpServer(metrics, lambda: "stopping" if stopping.is_set() else None, security, offer)
+        http = HttpServer(metrics, lambda: "stopping" if stopping.is_set() else None, security, offer, refusals)
         await http.start(settings.http_listen, tasks)
         undo.push_async_callback(http.close)
         # Calls that are dropped leave ledgers and streams to be closed behind them, hence twice.

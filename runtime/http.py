@@ -55,6 +55,7 @@ class HttpServer:
         why_not_ready: ``None`` when the process serves, else one sentence for /readyz.
         security: certificates, and who somebody is; ``None``: no TLS, and anybody is let in.
         offer: what there is besides; ``None``: nothing.
+        refusals: those of the process, where it refuses elsewhere, too.
     """
 
     def __init__(
@@ -63,12 +64,14 @@ class HttpServer:
         why_not_ready: Callable[[], str | None],
         security: Guarded | None = None,
         offer: Offer | None = None,
+        refusals: Refusals | None = None,
     ) -> None:
         self._metrics = metrics
         self._why_not_ready = metrics.why_not_ready = why_not_ready
         self._security = security
         self._access: Access = security or OpenAccess()
         self._offer = offer or Offer(())
+        self._refusals = refusals or Refusals(RealClock(), self._access)
         self._server: uvicorn.Server | None = None
         self._task: asyncio.Task[None] | None = None
         self._lag: asyncio.Task[None] | None = None
@@ -127,7 +130,6 @@ class HttpServer:
         own = {**health, "/metrics": self._show_metrics}
         served = Starlette(routes=[Route(path, handler) for path, handler in own.items()])
         served.router.redirect_slashes = False
-        self._refusals = Refusals(RealClock(), self._access)
         served.router.default = Guard(self._access, self._offer.endpoints, self._offer.pages, self._refusals)
         return Front(served, self._names, anyway=health)
 

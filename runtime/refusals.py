@@ -26,7 +26,7 @@ _MOST_NAMES: Final = 4
 
 
 class Refusals:
-    """Those of one process.
+    """Those of one process: whatever refuses somebody in it has the same one, and the lines together.
 
     Args:
         access: tells whose credentials are those of somebody who is known, and may not.

@@ -31,6 +31,7 @@ from tallybook.gateway.stream_service import StreamService
 from tallybook.proto import stream_pb2 as pb
 from tallybook.runtime.calls import CallFailed
 from tallybook.runtime.histogram import Histogram
+from tallybook.runtime.refusals import Refusals
 
 from .calls import FakeCall
 from .cluster import MemoryCluster
@@ -91,7 +92,8 @@ class Gateway:
         self.limits, self.counts = Limits(chosen), Counts()
         self.stores = Stores(client, name, self.tasks, int(chosen.max_id_bytes))
         self._clock = cluster.world.clock
-        door = Door(access or OpenAccess(), client, self._clock)
+        access = access or OpenAccess()
+        door = Door(access, client, Refusals(self._clock, access))
         self.service = StreamService(self.stores, chosen, self.limits, self.counts, self._clock, self.tasks, door)
         self._calls = client_tasks("calls")
         self._dead = False

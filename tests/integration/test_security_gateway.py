@@ -21,6 +21,7 @@ from tallybook.gateway.door import PERMISSIONS
 from tallybook.gateway.metrics import METHODS
 from tallybook.gateway.server import Addresses, serving
 from tallybook.proto import ledger_pb2, ledger_pb2_grpc, stream_pb2, stream_pb2_grpc
+from tallybook.runtime import refusals
 from tallybook.runtime.security.authority import Authority, Subject
 
 from .test_gateway import refused
@@ -404,6 +405,17 @@ async def test_health_is_for_everybody_and_numbers_for_those_who_may_read(gatewa
         assert (await served.http("/metrics", head=f"{name}: {value}\r\n" * 2))[0] == 401
         [(name, value)] = served.token("nobody")
         assert (await served.http("/metrics", head=f"{name}: {value}\r\n"))[0] == 403
+
+
+async def test_whatever_refuses_somebody_has_the_lines_of_its_process_together(gateway, caplog, monkeypatch):
+    monkeypatch.setattr(refusals, "MOST_LINES", 2)
+    async with gateway() as served, served.without() as channel:
+        for service in ("LedgerService", "StreamService"):
+            with refused(NOT_KNOWN, "Unauthenticated"):
+                await called(channel, service, "Delete", any_request(service, "Delete"))
+        assert (await served.http("/metrics"))[0] == 401
+    told = [record.tallybook_fields["method"] for record in caplog.records if record.getMessage() == "refused"]
+    assert told == ["LedgerService/Delete", "StreamService/Delete"]
 
 
 @pytest.mark.filterwarnings("ignore:ssl.TLSVersion")

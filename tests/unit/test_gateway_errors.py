@@ -30,6 +30,7 @@ from tallybook.gateway.limits import Limits
 from tallybook.gateway.metrics import Counts
 from tallybook.runtime.calls import CallFailed
 from tallybook.runtime.clock import RealClock
+from tallybook.runtime.refusals import Refusals
 from tallybook.sim.stage.calls import FakeCall
 from tallybook.stream import Gap, GapReason
 
@@ -124,7 +125,7 @@ async def test_of_a_defect_clients_hear_that_it_is_one_and_the_log_hears_the_res
         raise ValueError("/etc/somewhere holds xyzzy")
 
     settings, counts = GatewaySettings(metadata="memory:"), Counts()
-    door = Door(OpenAccess(), None, RealClock())
+    door = Door(OpenAccess(), None, Refusals(RealClock(), OpenAccess()))
     serve = counted("LedgerService/Describe", broken, counts, RealClock(), door, Limits(settings))
     with pytest.raises(CallFailed) as caught:
         await serve(FakeCall(Status))

@@ -143,7 +143,7 @@ async def serving(access: Any = None, listen: str = "127.0.0.1:0", **raises: Exc
     offer = Offer(endpoints, {"/": Page("text/html; charset=utf-8", b"<!doctype html>")}, ("console.example",))
     server = HttpServer(Metrics(), lambda: None, None, offer)
     if access is not None:
-        server._access = access
+        server._access = server._refusals._access = access
     await server.start(listen, tasks)
     served = Served(server.address)
     try:
