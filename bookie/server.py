@@ -205,7 +205,10 @@ class _Server:
         )
         metrics.add(BOOKIE_METRICS, lambda: {**bookie.readings(), **service.readings()})
         transport = GrpcTransport(
-            max_streams=settings.admission.max_streams, max_connections=self._max_connections, security=security
+            max_streams=settings.admission.max_streams,
+            max_connections=self._max_connections,
+            security=security,
+            refusals=refusals,
         )
         listener = await transport.listen(settings.listen, service.accept)
         undo.push_async_callback(listener.close, GRACE_SECONDS)

@@ -88,6 +88,7 @@ async def serving(client: Client, settings: GatewaySettings) -> AsyncIterator[Ad
             max_connection_calls=settings.max_connection_streams + CALLS_BESIDES_STREAMS,
             security=security,
             token_address=settings.token_listen,
+            refusals=refusals,
         )
         undo.push_async_callback(listener.close, 0)
         stores = Stores(client, settings.advertise or listener.address, tasks, int(settings.max_id_bytes))

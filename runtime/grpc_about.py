@@ -24,7 +24,9 @@ from grpc_reflection.v1alpha import reflection, reflection_pb2_grpc
 from tallybook.core.access import Access
 from tallybook.core.errors import AccessDenied, Unauthenticated
 
+from .clock import RealClock
 from .grpc_security import presented
+from .refusals import Refusals
 
 _PART: Final = 8
 """Of so many calls one may last for this, and one more be asking how it is."""
@@ -62,10 +64,12 @@ class About:
     Args:
         access: tells who somebody is.
         max_calls: what the port serves at once.
+        refusals: those who were not let in; ``None``: of this port alone.
     """
 
-    def __init__(self, access: Access, max_calls: int) -> None:
+    def __init__(self, access: Access, max_calls: int, refusals: Refusals | None) -> None:
         self._access = access
+        self._refusals = refusals or Refusals(RealClock(), access)
         self._most = self._free = _part(max_calls)
         self._moments: dict[asyncio.Timeout, None] = {}  # a set would have no order
         self._served: tuple[str, ...] = ()
@@ -124,18 +128,20 @@ class About:
             longest.reschedule(asyncio.get_running_loop().time())
 
     @asynccontextmanager
-    async def place(self, context: Any) -> AsyncIterator[None]:
+    async def place(self, context: Any, method: str) -> AsyncIterator[None]:
         """Let a call in that lasts.
 
         Raises:
             _Ended: it is not let in.
         """
+        found = presented(context)
         try:
-            self._access.principal(presented(context))
-        except Unauthenticated as error:
-            raise _Ended(grpc.StatusCode.UNAUTHENTICATED, error.message) from None
-        except AccessDenied as error:
-            raise _Ended(grpc.StatusCode.PERMISSION_DENIED, error.message) from None
+            self._access.principal(found)
+        except (Unauthenticated, AccessDenied) as error:
+            self._refusals.note(error, found, str(context.peer()), method)
+            known = isinstance(error, AccessDenied)
+            code = grpc.StatusCode.PERMISSION_DENIED if known else grpc.StatusCode.UNAUTHENTICATED
+            raise _Ended(code, error.message) from None
         if not self._free:
             raise _Ended(grpc.StatusCode.RESOURCE_EXHAUSTED, "there are as many of these calls as there may be")
         self._free -= 1
@@ -163,7 +169,7 @@ class _Health:
 
     async def watch(self, context: Any) -> None:
         """How it is now, and whatever it becomes, until the call ends."""
-        async with self._about.place(context):
+        async with self._about.place(context, "Health/Watch"):
             try:
                 async with asyncio.timeout(MOMENT_SECONDS):
                     service = await _service_asked(context)
@@ -223,7 +229,7 @@ class _Reflection(reflection.aio.ReflectionServicer):  # type: ignore[misc]  # i
     async def ServerReflectionInfo(self, request_iterator: Any, unused_context: Any) -> AsyncIterator[Any]:  # noqa: N802
         """An answer to each question."""
         try:
-            async with self._about.place(unused_context):
+            async with self._about.place(unused_context, "ServerReflection"):
                 async for answer in super().ServerReflectionInfo(request_iterator, unused_context):
                     yield answer
         except _Ended as ended:

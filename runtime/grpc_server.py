@@ -23,6 +23,7 @@ from .grpc_about import About
 from .grpc_options import SERVER_OPTIONS, SERVICE
 from .grpc_security import add_port, presented
 from .identity import Certified, Guarded
+from .refusals import Refusals
 from .transport import Acceptor, Lane
 
 _ACCEPTOR_GRACE_SECONDS: Final = 2.0
@@ -65,7 +66,13 @@ class GrpcListener:
 
 
 async def listen(
-    address: str, acceptor: Acceptor, *, max_streams: int, max_connections: int, security: Guarded | None = None
+    address: str,
+    acceptor: Acceptor,
+    *,
+    max_streams: int,
+    max_connections: int,
+    security: Guarded | None = None,
+    refusals: Refusals | None = None,
 ) -> GrpcListener:
     """Serve ``address`` with the lanes, the standard health service and reflection.
 
@@ -73,6 +80,7 @@ async def listen(
         max_connections: more are dropped as soon as they are made, whatever they want.
         security: with TLS, to clients that have a certificate; ``None``: to anybody. Who somebody is, the acceptor asks
             itself; it is asked here for those calls about the port that last.
+        refusals: those of the process; ``None``: of this port alone.
 
     Raises:
         InvalidConfig: the address cannot be bound.
@@ -86,7 +94,7 @@ async def listen(
         for lane in Lane
     }
     server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(SERVICE, handlers),))
-    about = About(security or OpenAccess(), most)
+    about = About(security or OpenAccess(), most, refusals)
     about.serve((bookie_pb2.DESCRIPTOR.services_by_name["Bookie"].full_name,), server)
     port = bind(server, address, security)
     await server.start()

@@ -19,6 +19,7 @@ from .grpc_options import CHANNEL_OPTIONS, SERVICE
 from .grpc_security import open_channel
 from .grpc_server import listen
 from .identity import Guarded
+from .refusals import Refusals
 from .transport import Acceptor, Lane, Listener, MessageStream
 
 _CLOSE_GRACE_SECONDS: Final = 1.0
@@ -31,14 +32,21 @@ class GrpcTransport:
         max_streams: how many streams a listener serves at once.
         max_connections: how many connections it takes, with streams or without. A client has one for each stream.
         security: certificates for both ends; ``None``: without TLS.
+        refusals: those of the process; ``None``: each listener has its own.
     """
 
     def __init__(
-        self, *, max_streams: int = 4096, max_connections: int = 8192, security: Guarded | None = None
+        self,
+        *,
+        max_streams: int = 4096,
+        max_connections: int = 8192,
+        security: Guarded | None = None,
+        refusals: Refusals | None = None,
     ) -> None:
         self._max_streams = max_streams
         self._max_connections = max_connections
         self._security = security
+        self._refusals = refusals
 
     async def connect(self, address: str, lane: Lane, *, timeout_seconds: float) -> MessageStream:
         """Open a stream; see the port."""
@@ -70,6 +78,7 @@ class GrpcTransport:
             max_streams=self._max_streams,
             max_connections=self._max_connections,
             security=self._security,
+            refusals=self._refusals,
         )
 
 

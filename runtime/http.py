@@ -131,7 +131,7 @@ class HttpServer:
         served = Starlette(routes=[Route(path, handler) for path, handler in own.items()])
         served.router.redirect_slashes = False
         served.router.default = Guard(self._access, self._offer.endpoints, self._offer.pages, self._refusals)
-        return Front(served, self._names, anyway=health)
+        return Front(served, self._names, anyway=health, refusals=self._refusals)
 
     def _names(self) -> Iterator[str]:
         """Names that this process is known by."""

@@ -94,12 +94,16 @@ class Front:
         app: what answers; an application as ASGI has it.
         hosts: names that this process is known by, as they are now.
         anyway: paths that are passed on under any name.
+        refusals: those who came by a name that is not this process's.
     """
 
-    def __init__(self, app: ASGIApp, hosts: Callable[[], Iterable[str]], anyway: Container[str]) -> None:
+    def __init__(
+        self, app: ASGIApp, hosts: Callable[[], Iterable[str]], anyway: Container[str], refusals: Refusals
+    ) -> None:
         self._app = app
         self._hosts = hosts
         self._anyway = anyway
+        self._refusals = refusals
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer one request."""
@@ -120,6 +124,7 @@ class Front:
             if scope["path"] not in self._anyway:
                 self._check_host(request.headers.get("host", ""))
         except _Refused as refused:
+            self._refusals.note(refused.error, presented(request), peer_of(request), _method_of(request))
             answer = failed(refused.error, refused.status, refused.headers)
         await answer(scope, receive, headed)
 
@@ -181,10 +186,10 @@ class Guard:
             body = await _body(request, found.endpoint.fields, wanted=method != "GET")
             return await _handled(found, Asked(principal, peer_of(request), found.path, query, body))
         except _Refused as refused:
-            self._refusals.note(refused.error, presented(request), peer_of(request), f"HTTP {request.method[:16]}")
+            self._refusals.note(refused.error, presented(request), peer_of(request), _method_of(request))
             return failed(refused.error, refused.status, refused.headers)
         except TallybookError as error:
-            self._refusals.note(error, presented(request), peer_of(request), f"HTTP {request.method[:16]}")
+            self._refusals.note(error, presented(request), peer_of(request), _method_of(request))
             return failed(error)
 
     def _find(self, method: str, parts: tuple[str, ...]) -> _Found:
@@ -205,6 +210,11 @@ class Guard:
 def peer_of(request: Request) -> str:
     """The other end of the connection."""
     return "" if request.client is None else f"{request.client.host}:{request.client.port}"
+
+
+def _method_of(request: Request) -> str:
+    """For the audit log."""
+    return f"HTTP {request.method[:16]}"
 
 
 def _has_body(request: Request) -> bool:

@@ -151,6 +151,20 @@ async def test_whoever_has_proven_nothing_hears_how_it_is_now_and_holds_no_call(
 
 
 @pytest.mark.parametrize("bookie", [False, True])
+async def test_whoever_is_not_let_in_is_in_the_audit_log(served, bookie, caplog):
+    async with served(bookie=bookie) as port, port.by_certificate(Role.WRITER) as channel:
+        for _ in range(3):
+            assert await refusal(watched(channel)) is DENIED
+            assert await refusal(asked(channel)) is DENIED
+    told = [record.tallybook_fields for record in caplog.records if record.name == "tallybook.audit"]
+    assert [(line["method"], line["identity"]) for line in told] == [
+        ("Health/Watch", "tallybook://writer/somebody"),
+        ("ServerReflection", "tallybook://writer/somebody"),
+    ]
+    assert all(line["peer"].startswith("ipv4:127.0.0.1:") for line in told)
+
+
+@pytest.mark.parametrize("bookie", [False, True])
 async def test_whoever_begins_to_ask_and_does_not_leaves_the_calls_to_others(served, bookie):
     async with served(bookie=bookie) as port, port.by_certificate(Role.WRITER) as channel:
         others = port.by_certificate(Role.READER)

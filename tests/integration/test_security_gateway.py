@@ -414,6 +414,8 @@ async def test_whatever_refuses_somebody_has_the_lines_of_its_process_together(g
             with refused(NOT_KNOWN, "Unauthenticated"):
                 await called(channel, service, "Delete", any_request(service, "Delete"))
         assert (await served.http("/metrics"))[0] == 401
+        with pytest.raises(grpc.aio.AioRpcError):
+            await health_pb2_grpc.HealthStub(channel).Watch(health_pb2.HealthCheckRequest()).read()
     told = [record.tallybook_fields["method"] for record in caplog.records if record.getMessage() == "refused"]
     assert told == ["LedgerService/Delete", "StreamService/Delete"]
 

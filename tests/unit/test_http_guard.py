@@ -446,6 +446,17 @@ async def test_a_foreign_name_that_leads_here_is_not_this_process():
         assert not served.asked
 
 
+async def test_a_foreign_name_is_in_the_audit_log_and_a_host_that_cannot_be_is_not(caplog):
+    async with serving(Gate()) as served:
+        await served("GET", "/metrics", host="a b", authorization="Bearer reader")
+        await served("GET", "/metrics", host="evil.example", authorization="Bearer reader")
+    told = [record.tallybook_fields for record in caplog.records if record.name.endswith("audit")]
+    assert [(line["method"], line["principal"], line["error_type"]) for line in told] == [
+        ("HTTP GET", "reader", "AccessDenied")
+    ]
+    assert "evil.example" in told[0]["error"]
+
+
 async def test_health_is_told_to_probes_that_come_by_any_name():
     async with serving() as served:
         for path in ("/healthz", "/readyz"):
