@@ -22,19 +22,14 @@ from tallybook.runtime.grpc_transport import GrpcTransport
 from tallybook.runtime.security import open_security
 from tallybook.runtime.security.authority import Authority, Subject
 
-DEADLINE_SECONDS = 30
+from .grpc_codes import DEADLINE_SECONDS, DENIED, EXHAUSTED, LATE, NOT_KNOWN
+
 SOON_SECONDS = 3
 MAX_CALLS, WATCHES, MOMENTS = 24, 3, 3
 BOOKIE_STREAMS = 11
 """With which the port of a bookie has as many calls."""
 SERVICE = "tallybook.api.v1.LedgerService"
 STATUS = health_pb2.HealthCheckResponse
-DENIED, NOT_KNOWN, EXHAUSTED, LATE = (
-    grpc.StatusCode.PERMISSION_DENIED,
-    grpc.StatusCode.UNAUTHENTICATED,
-    grpc.StatusCode.RESOURCE_EXHAUSTED,
-    grpc.StatusCode.DEADLINE_EXCEEDED,
-)
 
 RULES = """
 [[principal]]

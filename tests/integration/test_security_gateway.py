@@ -24,14 +24,8 @@ from tallybook.proto import ledger_pb2, ledger_pb2_grpc, stream_pb2, stream_pb2_
 from tallybook.runtime import refusals
 from tallybook.runtime.security.authority import Authority, Subject
 
+from .grpc_codes import DEADLINE_SECONDS, DENIED, EXHAUSTED, NOT_KNOWN
 from .test_gateway import refused
-
-DEADLINE_SECONDS = 30
-DENIED, NOT_KNOWN, EXHAUSTED = (
-    grpc.StatusCode.PERMISSION_DENIED,
-    grpc.StatusCode.UNAUTHENTICATED,
-    grpc.StatusCode.RESOURCE_EXHAUSTED,
-)
 
 RULES = """
 [[principal]]
