@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import ssl
+import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
@@ -10,7 +12,7 @@ import pytest
 
 from tallybook.core.errors import BookieUnavailable, PeerError, ProtocolViolation
 from tallybook.runtime.http import HttpServer
-from tallybook.runtime.http_client import HttpClient
+from tallybook.runtime.http_client import HttpClient, fetch_text
 from tallybook.runtime.metrics import Metrics
 from tallybook.runtime.metrics_text import fetch_metrics
 from tallybook.runtime.tasks import Tasks
@@ -19,8 +21,8 @@ SOON_SECONDS = 5.0
 
 
 @asynccontextmanager
-async def asking() -> AsyncIterator[HttpClient]:
-    client = HttpClient(None, SOON_SECONDS)
+async def asking(seconds: float = SOON_SECONDS) -> AsyncIterator[HttpClient]:
+    client = HttpClient(None, seconds)
     try:
         yield client
     finally:
@@ -77,3 +79,56 @@ async def test_who_does_not_answer_is_named(answer):
     async with answering(answer) as (address, _), asking() as client:
         with pytest.raises(BookieUnavailable, match=address):
             await client.fetch(address, "/metrics")
+
+
+@asynccontextmanager
+async def dripping(start: bytes) -> AsyncIterator[str]:
+    """The address of somebody who says this, and then a byte now and then, without end."""
+    over = asyncio.Event()
+    serving: set[asyncio.Task[None]] = set()
+
+    async def serve(writer: asyncio.StreamWriter) -> None:
+        writer.write(start)
+        while not over.is_set() and not writer.is_closing():
+            writer.write(b"a")
+            await asyncio.sleep(0.1)
+        writer.close()
+
+    def begin(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        serving.add(asyncio.ensure_future(serve(writer)))
+
+    async with await asyncio.start_server(begin, "127.0.0.1", 0) as server:
+        yield f"127.0.0.1:{server.sockets[0].getsockname()[1]}"
+        over.set()
+        await asyncio.gather(*serving)
+
+
+HEAD = b"HTTP/1.1 200 OK\r\nx-long: "
+BODY = b"HTTP/1.1 200 OK\r\ncontent-length: 9999\r\n\r\n"
+
+
+@pytest.mark.parametrize("start", [b"", HEAD, BODY])
+async def test_who_answers_a_byte_at_a_time_is_given_up_at_the_deadline(start):
+    async with dripping(start) as address:
+        began = time.monotonic()
+        async with asking(0.5) as client, asyncio.timeout(SOON_SECONDS):
+            with pytest.raises(BookieUnavailable, match=address):
+                await client.fetch(address, "/metrics")
+        assert time.monotonic() - began < 2
+
+
+async def test_a_handshake_that_comes_a_byte_at_a_time_is_given_up_at_the_deadline():
+    # The head of a record of TLS, of which the rest never comes to an end.
+    async with dripping(b"\x16\x03\x03\x3f\xff") as address, asyncio.timeout(SOON_SECONDS):
+        with pytest.raises(BookieUnavailable, match=address):
+            await asyncio.to_thread(fetch_text, address, "/metrics", 0.5, ssl.create_default_context())
+
+
+async def test_a_client_whose_fetch_was_given_up_closes_soon():
+    async with dripping(HEAD) as address:
+        client = HttpClient(None, 0.5)
+        with pytest.raises(TimeoutError):
+            async with asyncio.timeout(0.1):
+                await client.fetch(address, "/metrics")
+        async with asyncio.timeout(SOON_SECONDS):
+            await client.close()
