@@ -24,6 +24,7 @@ from .tls_contexts import client_context
 MAX_ANSWER_BYTES: Final = 4 << 20
 """A process shows some hundred kilobytes; what shows more is none of ours."""
 _THREADS: Final = 4
+_MAX_PORT: Final = 65_535
 
 
 def fetch_text(address: str, path: str, timeout_seconds: float, context: ssl.SSLContext | None = None) -> str:
@@ -34,20 +35,20 @@ def fetch_text(address: str, path: str, timeout_seconds: float, context: ssl.SSL
         context: TLS, as a client speaks it; ``None``: without.
 
     Raises:
-        BookieUnavailable: nobody answers there, or not whoever was meant.
+        BookieUnavailable: nobody answers there, or not whoever was meant; or it is no address.
         ProtocolViolation: the answer is an error, or very long.
     """
-    host, _, port = address.rpartition(":")
-    host = host.strip("[]")
     try:
-        with _connected(host, int(port), timeout_seconds, context) as sock:
-            connection = http.client.HTTPConnection(host, int(port))
+        host, port = _place(address)
+        with _connected(host, port, timeout_seconds, context) as sock:
+            connection = http.client.HTTPConnection(host, port)
             # It uses no more of a socket than there is, and would connect by itself only if it had none.
             connection.sock = sock
             connection.request("GET", path)
             answer = connection.getresponse()
             content = answer.read(MAX_ANSWER_BYTES + 1)
-    except (OSError, http.client.HTTPException) as error:
+    except (OSError, http.client.HTTPException, ValueError) as error:
+        # A name that cannot be one is a ValueError.
         reason = str(error) or type(error).__name__
         raise BookieUnavailable(f"{address} does not answer: {reason}", outcome=Outcome.NOT_DONE) from None
     if answer.status != http.client.OK or len(content) > MAX_ANSWER_BYTES:
@@ -55,6 +56,14 @@ def fetch_text(address: str, path: str, timeout_seconds: float, context: ssl.SSL
     if answer.length:
         raise BookieUnavailable(f"{address} ends in the middle of its answer", outcome=Outcome.NOT_DONE)
     return content.decode(errors="replace")
+
+
+def _place(address: str) -> tuple[str, int]:
+    host, _, port = address.rpartition(":")
+    host = host.strip("[]")
+    if not host or not port.isascii() or not port.isdigit() or int(port) > _MAX_PORT:
+        raise ValueError("it is no HOST:PORT")
+    return host, int(port)
 
 
 @contextmanager
@@ -144,7 +153,7 @@ class HttpClient:
         """What ``path`` is at ``address``, host and port.
 
         Raises:
-            BookieUnavailable: nobody answers there, or not whoever was meant.
+            BookieUnavailable: nobody answers there, or not whoever was meant; or it is no address.
             ProtocolViolation: the answer is an error, or very long.
         """
         return await self._workers.run(self._fetch, address, path)

@@ -132,3 +132,13 @@ async def test_a_client_whose_fetch_was_given_up_closes_soon():
                 await client.fetch(address, "/metrics")
         async with asyncio.timeout(SOON_SECONDS):
             await client.close()
+
+
+ODD = ["", "host", "a b:80", "a\nb:80", "127.0.0.1:http", "127.0.0.1:99999", "127.0.0.1:-1", ":80", f"{'x' * 70}.de:80"]
+
+
+@pytest.mark.parametrize("address", ODD)
+async def test_an_address_that_is_none_is_a_peer_that_does_not_answer(address):
+    async with asking() as client:
+        with pytest.raises(BookieUnavailable):
+            await client.fetch(address, "/metrics")
