@@ -39,7 +39,7 @@ Percent = Annotated[int, Field(ge=1, le=100), _number]
 
 PlacementPolicy: TypeAlias = Literal["random", "rack_aware"]
 
-_ADDRESS: Final = re.compile(r"(?:[^\s:/\[\]]+|\[[0-9A-Fa-f:.]+\]):(?P<port>[0-9]{1,5})")
+_ADDRESS: Final = re.compile(r"(?:[^\s\x00-\x1f\x7f:/\[\]]+|\[[0-9A-Fa-f:.]+\]):(?P<port>[0-9]{1,5})")
 _BOOKIE_ID: Final = re.compile(r"[A-Za-z0-9._:\-]{1,128}")
 _PATH: Final = re.compile(r"/[!-+\--~]{0,199}")
 
@@ -568,6 +568,9 @@ class GatewaySettings(Settings):
 
 
 Hosts = Annotated[tuple[Annotated[str, Field(min_length=1, max_length=253)], ...], BeforeValidator(_split)]
+Addresses = Annotated[
+    tuple[Annotated[str, Field(max_length=260), AfterValidator(_address)], ...], BeforeValidator(_split)
+]
 
 
 class ConsoleSettings(Settings):
@@ -584,7 +587,7 @@ class ConsoleSettings(Settings):
         description="Names that browsers reach it by, besides addresses, `localhost`, the name of its machine and "
         "those of its certificate; in the environment with commas between them.",
     )
-    processes: Hosts = Field(
+    processes: Addresses = Field(
         (),
         max_length=1_000,
         description="Addresses, HOST:PORT, of health and metrics of gateways, offloaders and repairs, for the "

@@ -10,6 +10,7 @@ from tallybook.core.config import (
     BookieSettings,
     ClientSettings,
     CollectionSettings,
+    ConsoleSettings,
     GatewaySettings,
     JournalSettings,
     Settings,
@@ -210,3 +211,13 @@ def test_a_gateway_has_fewer_batches_in_flight_unless_it_is_told_otherwise():
     assert GatewaySettings(metadata="x").client.max_in_flight_batches == 3
     assert GatewaySettings(metadata="x", client={"read_bytes": "1MiB"}).client.max_in_flight_batches == 3
     assert GatewaySettings(metadata="x", client={"max_in_flight_batches": 8}).client.max_in_flight_batches == 8
+
+
+@pytest.mark.parametrize(
+    "value", ["gateway", "gateway:http", "gate way:7401", "gateway\x01:7401", "gateway:7401;b:7401"]
+)
+def test_a_console_is_told_processes_by_host_and_port(value):
+    with pytest.raises(ValidationError, match="HOST:PORT is wanted"):
+        ConsoleSettings(metadata="sqlite:///x", processes=f"gateway-1:7401, {value}")
+    given = ConsoleSettings(metadata="sqlite:///x", processes="gateway-1:7401, [::1]:7401")
+    assert given.processes == ("gateway-1:7401", "[::1]:7401")
