@@ -44,14 +44,19 @@ class TraceOption:
     share: float = DEFAULT_SHARE
     """More than 0, at most 1."""
 
+    @property
+    def stays_here(self) -> bool:
+        """Whether they go to a collector on this host."""
+        match = _ENDPOINT.fullmatch(self.endpoint)
+        return match is not None and _LOOPBACK.fullmatch(match["host"].lower()) is not None
+
     def check_private(self) -> None:
         """See that spans are read by nobody on their way.
 
         Raises:
             InvalidConfig: they go to another host, and without TLS.
         """
-        match = _ENDPOINT.fullmatch(self.endpoint)
-        if match is None or (match["scheme"] == "http" and not _LOOPBACK.fullmatch(match["host"].lower())):
+        if not self.stays_here and not self.endpoint.startswith("https://"):
             raise InvalidConfig("with security, spans go by https://, or to a collector on this host")
 
 

@@ -8,7 +8,8 @@ to one client or one server, and is not that of the whole process: a program tha
 itself. Where such a program has a span that is current, ours are parts of its trace.
 
 The usual variables of the library hold: OTEL_SERVICE_NAME and OTEL_RESOURCE_ATTRIBUTES, and for the way to the endpoint
-OTEL_EXPORTER_OTLP_HEADERS, _CERTIFICATE, _CLIENT_CERTIFICATE, _CLIENT_KEY and _COMPRESSION.
+OTEL_EXPORTER_OTLP_HEADERS, _CERTIFICATE, _CLIENT_CERTIFICATE, _CLIENT_KEY and _COMPRESSION. Those that name a proxy
+hold for an endpoint on another host only.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ import time
 from collections.abc import Mapping, Sequence
 from typing import Final
 
+import requests
 from opentelemetry import trace as api
 from opentelemetry.context import Context, get_current
 from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
@@ -66,7 +68,13 @@ class OtelTracer:
     def __init__(self, option: TraceOption, service: str, instance: str) -> None:
         told = variable("OTEL_SERVICE_NAME") or "service.name=" in variable("OTEL_RESOURCE_ATTRIBUTES")
         name = {} if told else {SERVICE_NAME: service}
-        self._exporter = _CountingExporter(OTLPSpanExporter(option.endpoint, timeout=_REQUEST_SECONDS))
+        session: requests.Session | None = None
+        if option.stays_here:
+            # A proxy that the environment names is on another host, as a rule, and would read them.
+            session = requests.Session()
+            session.trust_env = False
+        sending = OTLPSpanExporter(option.endpoint, timeout=_REQUEST_SECONDS, session=session)
+        self._exporter = _CountingExporter(sending)
         self._processor = _BoundedProcessor(self._exporter)
         self._provider = TracerProvider(
             sampler=ParentBased(TraceIdRatioBased(option.share)),

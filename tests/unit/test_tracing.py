@@ -340,6 +340,32 @@ def test_with_security_a_collector_on_this_host_may_go_without_tls(host):
     option.check_private()
 
 
+@pytest.mark.parametrize("security", ["", "/security"])
+async def test_spans_for_this_host_come_straight_to_it_whatever_the_environment_says_of_proxies(security, monkeypatch):
+    took: dict[str, list[bytes]] = {"proxy": [], "collector": []}
+
+    def taker(name: str):
+        async def take(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            took[name].append(await reader.readline())
+            writer.write(b"HTTP/1.1 200 OK\r\ncontent-length: 0\r\nconnection: close\r\n\r\n")
+            writer.close()
+
+        return asyncio.start_server(take, "127.0.0.1", 0)
+
+    async with await taker("proxy") as proxy, await taker("collector") as collector:
+        for name in ("http_proxy", "all_proxy", "HTTP_PROXY", "ALL_PROXY"):
+            monkeypatch.setenv(name, f"http://127.0.0.1:{proxy.sockets[0].getsockname()[1]}")
+        for name in ("no_proxy", "NO_PROXY"):
+            monkeypatch.delenv(name, raising=False)
+        port = collector.sockets[0].getsockname()[1]
+        tracer = open_tracer(f"http://127.0.0.1:{port},share=1", "test", security=security)
+        with begin(tracer, "tallybook.read"):
+            pass
+        await tracer.close()
+    assert took["proxy"] == []
+    assert took["collector"] == [b"POST /v1/traces HTTP/1.1\r\n"]
+
+
 @pytest.mark.parametrize("listens", [True, False], ids=["silent", "away"])
 async def test_an_endpoint_that_takes_nothing_costs_spans_and_a_bounded_end_and_nothing_else(listens, monkeypatch):
     monkeypatch.setattr(otel, "CLOSE_SECONDS", 0.2)
