@@ -507,12 +507,13 @@ def test_the_console_asks_every_process_for_numbers_and_is_let_in():
 
 def test_whoever_can_be_traced_is_let_out_to_a_collector():
     tracing = {"namespaceSelector": {"matchLabels": {"kubernetes.io/metadata.name": "tracing"}}}
+    assert re.search(r"TALLYBOOK_TRACES: https://NAME\.tracing\.svc:4318\S*` to the config map `cluster`", DEPLOYMENT)
     for name, workload in WORKLOADS.items():
         (container,) = workload["spec"]["template"]["spec"]["containers"]
-        traced = "traces" in SETTINGS[tuple(container["args"][:2])].model_fields
+        # Also those without the setting: they are clients of the cluster, and a client goes by the variable.
+        traced = {"configMapRef": {"name": "cluster"}} in container["envFrom"]
         out = manifests("NetworkPolicy")[name]["spec"]["egress"]
         assert ({"to": [tracing], "ports": [{"port": 4318}]} in out) == traced, name
-    assert "TALLYBOOK_TRACES: https://NAME.tracing.svc:4318" in DEPLOYMENT
 
 
 def test_every_pod_is_scraped_under_a_name_that_its_certificate_is_for():
