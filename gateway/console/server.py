@@ -67,7 +67,7 @@ async def serving(client: Client, settings: ConsoleSettings) -> AsyncIterator[st
         table = endpoints(
             Bookies(client, view),
             Ledgers(client),
-            Streams(stores, client.world.clock),
+            Streams(stores, client.world.clock, looks),
             Upkeep(client, view, settings, Auditing(client, looks)),
         )
         offer = Offer(table, pages(), settings.hosts)

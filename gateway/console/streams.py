@@ -10,6 +10,7 @@ from tallybook.core.errors import DamagedFile, InvalidArgument, NewerFormat, NoS
 from tallybook.core.ids import MAX_ID
 from tallybook.runtime.clock import Clock
 from tallybook.runtime.http_api import Asked
+from tallybook.runtime.tasks import Tasks
 from tallybook.stream import SegmentInfo, StreamInfo, StreamStore, SubscriptionInfo
 from tallybook.stream.names import DEFAULT_NAMESPACE, check_stream_name
 
@@ -26,9 +27,9 @@ MOST_NAME_CHARS: Final = 1_000
 class Streams:
     """What the endpoints below ``/api/v1/streams`` do."""
 
-    def __init__(self, stores: Stores, clock: Clock) -> None:
+    def __init__(self, stores: Stores, clock: Clock, looks: Tasks) -> None:
         self._stores = stores
-        self._tails = Tails(clock)
+        self._tails = Tails(stores, clock, looks)
 
     async def namespaces(self, asked: Asked) -> object:
         """Namespaces after a name; ``next`` is where to go on, if there are more, and ``total`` how many there are."""
@@ -61,7 +62,8 @@ class Streams:
                         continue
                     except (DamagedFile, NewerFormat) as error:
                         unreadable.append({"name": name, "namespace": namespace, "unreadable": error.message})
-            tails = await self._tails.of(store, infos)
+            # Within: the looks are to use this very store.
+            tails = await self._tails.of(infos)
         rows = [{**stream_told(each), **_tail_told(tails.get(each.stream_id, Tail()))} for each in infos]
         rows += unreadable
         return {
