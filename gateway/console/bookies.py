@@ -33,8 +33,8 @@ class Bookies:
     async def one(self, asked: Asked) -> object:
         """One of them, and how far it is from being empty."""
         bookie_id = asked.path["bookie"]
-        naming = await self._view.naming(bookie_id)
-        told = await self._view.overview()
+        told = await self._view.overview(counted_too=True)
+        naming = self._view.naming(bookie_id)
         bookies, counted = told["bookies"], told["ledgers"] is not None
         found = next((each for each in bookies or () if each["bookie_id"] == bookie_id), None)  # type: ignore[attr-defined]
         if found is None and not counted:

@@ -86,15 +86,22 @@ class ClusterView:
         await bookies.look(await self._client.world.membership.bookies())
         return await census(self._client.world, bookies)
 
-    async def overview(self) -> dict[str, object]:
+    async def overview(self, *, counted_too: bool = False) -> dict[str, object]:
         """All of it, as it was found last. What is not known yet is ``None``.
+
+        Args:
+            counted_too: whoever asks first, for a while, waits for the census as well.
 
         Raises:
             TallybookError: nothing was ever found, and why.
         """
-        # All three begin now, and what takes long is not waited for.
-        self._census.ask()
-        await asyncio.gather(self._processes.settle(FIRST_SECONDS), self._glances.settle(FIRST_SECONDS))
+        # All three begin now, and at once. A census takes long, and is no part of what most wait for.
+        waits = [self._processes.settle(FIRST_SECONDS), self._glances.settle(FIRST_SECONDS)]
+        if counted_too:
+            waits.append(self._census.settle(FIRST_SECONDS))
+        else:
+            self._census.ask()
+        await asyncio.gather(*waits)
         glance = self._glances.known()
         counted, looked = self._census.ask(), self._processes.ask()
         diagnosis = self._diagnosing.told(self._clock.monotonic(), self._processes.why)
@@ -133,13 +140,13 @@ class ClusterView:
     def _ms_since(self, at: float) -> int:
         return round((self._clock.monotonic() - at) * 1000)
 
-    async def naming(self, bookie_id: str) -> dict[str, object]:
+    def naming(self, bookie_id: str) -> dict[str, object]:
         """Which ledgers name a bookie, as of the last census.
 
         Raises:
             TallybookError: they were never counted, and why.
         """
-        counted = await self._census.wait(FIRST_SECONDS)
+        counted = self._census.known()
         found = None if counted is None else counted.what.naming(bookie_id)
         glance = self._glances.found
         info = None if glance is None else glance.what.survey.alive.get(bookie_id)

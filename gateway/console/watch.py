@@ -79,14 +79,14 @@ class Watch(Generic[T]):
             self._running = self._tasks.spawn(self._go_on(), name=f"look at {self._name}", apart=True)
         return self.found
 
-    async def wait(self, seconds: float) -> Found[T] | None:
-        """The same. If nobody has looked lately, or nothing is known yet, wait for a look for so long at most.
-
-        Raises:
-            TallybookError: nothing was ever found, and why.
-        """
-        await self.settle(seconds)
-        return self.known()
+    async def settle(self, seconds: float) -> None:
+        """Ask. If nobody has looked lately, or nothing is known yet, wait for a look for so long at most."""
+        idle = self._running is None or self._running.done()
+        found = self.ask()
+        if found is None or idle:
+            with suppress(TimeoutError):
+                async with asyncio.timeout(seconds):
+                    await self._news.wait()
 
     def known(self) -> Found[T] | None:
         """What was found last.
@@ -97,15 +97,6 @@ class Watch(Generic[T]):
         if self.found is None and self.error is not None:
             raise self.error
         return self.found
-
-    async def settle(self, seconds: float) -> None:
-        """Wait likewise, and raise nothing."""
-        idle = self._running is None or self._running.done()
-        found = self.ask()
-        if found is None or idle:
-            with suppress(TimeoutError):
-                async with asyncio.timeout(seconds):
-                    await self._news.wait()
 
     async def _go_on(self) -> None:
         while self._clock.monotonic() - self._asked_at < IDLE_SECONDS:

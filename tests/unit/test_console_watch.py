@@ -8,7 +8,7 @@ from collections.abc import Awaitable, Callable
 import pytest
 
 from tallybook.core.errors import MetadataUnavailable
-from tallybook.gateway.console.watch import IDLE_SECONDS, Watch
+from tallybook.gateway.console.watch import IDLE_SECONDS, Found, Watch
 from tallybook.runtime.deterministic import World, run_seed
 from tallybook.runtime.tasks import Tasks
 
@@ -42,6 +42,11 @@ def play(scenario: Callable[[World, Looks, Watch[int]], Awaitable[None]], second
     run_seed(1, whole)
 
 
+async def wait(watch: Watch[int], seconds: float) -> Found[int] | None:
+    await watch.settle(seconds)
+    return watch.known()
+
+
 def test_whoever_asks_gets_what_was_found_last_at_once_and_how_old_it_is():
     async def scenario(world: World, looks: Looks, watch: Watch[int]) -> None:
         assert watch.ask() is None
@@ -60,7 +65,7 @@ def test_whoever_asks_gets_what_was_found_last_at_once_and_how_old_it_is():
 def test_a_request_that_is_given_up_does_not_end_the_look():
     async def scenario(world: World, looks: Looks, watch: Watch[int]) -> None:
         for _ in range(3):
-            asking = asyncio.ensure_future(watch.wait(60))
+            asking = asyncio.ensure_future(wait(watch, 60))
             await world.clock.sleep(1)
             asking.cancel()
             await asyncio.gather(asking, return_exceptions=True)
@@ -72,11 +77,11 @@ def test_a_request_that_is_given_up_does_not_end_the_look():
 
 def test_nobody_looks_for_nobody_and_whoever_comes_then_waits_a_little_for_something_new():
     async def scenario(world: World, looks: Looks, watch: Watch[int]) -> None:
-        assert (await watch.wait(5)).what == 1
+        assert (await wait(watch, 5)).what == 1
         await world.clock.sleep(IDLE_SECONDS * 10)
         assert looks.taken <= IDLE_SECONDS + 2
         before = looks.taken
-        assert (await watch.wait(5)).what == before + 1
+        assert (await wait(watch, 5)).what == before + 1
         assert watch.age_ms() < 1_000
 
     play(scenario)
@@ -84,7 +89,7 @@ def test_nobody_looks_for_nobody_and_whoever_comes_then_waits_a_little_for_somet
 
 def test_nobody_waits_longer_than_he_wants_to():
     async def scenario(world: World, looks: Looks, watch: Watch[int]) -> None:
-        assert await watch.wait(3) is None
+        assert await wait(watch, 3) is None
         assert world.clock.monotonic() < 4
 
     play(scenario, seconds=100.0)
@@ -93,7 +98,7 @@ def test_nobody_waits_longer_than_he_wants_to():
 @pytest.mark.parametrize("error", [MetadataUnavailable("nobody answers"), ValueError("a defect")])
 def test_a_look_that_fails_is_told_with_what_was_found_before_and_the_next_one_is_taken(error: Exception):
     async def scenario(world: World, looks: Looks, watch: Watch[int]) -> None:
-        assert (await watch.wait(5)).what == 1
+        assert (await wait(watch, 5)).what == 1
         looks.fails = error
         await world.clock.sleep(3)
         assert watch.ask().what == 1
@@ -110,6 +115,6 @@ def test_if_nothing_was_ever_found_the_reason_is_raised():
     async def scenario(world: World, looks: Looks, watch: Watch[int]) -> None:
         looks.fails = MetadataUnavailable("nobody answers")
         with pytest.raises(MetadataUnavailable, match="nobody answers"):
-            await watch.wait(5)
+            await wait(watch, 5)
 
     play(scenario)
