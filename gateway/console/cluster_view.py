@@ -33,6 +33,8 @@ CENSUS_SECONDS: Final = 10.0
 """Between two looks of a kind, at least."""
 CENSUS_SHARE: Final = 4.0
 """Of the time, a fifth is spent on the metadata of all ledgers at most."""
+STATUS_SECONDS: Final = 5.0
+"""A census goes by what bookies said in the survey, unless that is older: then it asks them itself."""
 
 FIRST_SECONDS: Final = 3.0
 """Whoever asks first, for a while, waits so long for what a look finds. All others get what is there."""
@@ -82,8 +84,10 @@ class ClusterView:
         return Glance(found, auditor, await last_round(self._client.world.store))
 
     async def _count(self) -> Census:
-        bookies = BookieSurvey(self._client.world.connections)
-        await bookies.look(await self._client.world.membership.bookies())
+        bookies, age_ms = self._bookies, self._glances.age_ms()
+        if age_ms is None or age_ms > STATUS_SECONDS * 1_000:
+            bookies = BookieSurvey(self._client.world.connections)
+            await bookies.look(await self._client.world.membership.bookies())
         return await census(self._client.world, bookies)
 
     async def overview(self, *, counted_too: bool = False) -> dict[str, object]:

@@ -91,3 +91,29 @@ def test_whoever_asks_for_one_bookie_waits_for_all_looks_at_once(play):
         assert world.clock.monotonic() - began == pytest.approx(FIRST_SECONDS)
 
     play(scenario)
+
+
+def test_a_census_goes_by_what_bookies_have_said_a_moment_ago(play):
+    async def scenario(world: World, cluster: Cluster, view: ClusterView) -> None:
+        for _ in range(60):
+            await view.overview()
+            await world.clock.sleep(1)
+        assert len(cluster.counted) > 3
+        assert all(each.statuses for each in cluster.counted)
+        # About once a second by the survey, and once more by the census that began before there was any.
+        assert cluster.asked <= 62
+
+    play(scenario)
+
+
+def test_a_census_asks_bookies_itself_where_what_they_have_said_is_old(play):
+    async def scenario(world: World, cluster: Cluster, view: ClusterView) -> None:
+        await view.overview()
+        await world.clock.sleep(3_600)
+        asked = cluster.asked
+        await view.overview()
+        await world.clock.sleep(0.5)
+        assert cluster.asked == asked + 2
+        assert len(cluster.counted) >= 2
+
+    play(scenario)
