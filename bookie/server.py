@@ -171,16 +171,7 @@ class _Server:
         http = HttpServer(metrics, self._readiness, security, Offer(endpoints.table(), hosts=names), refusals)
         await http.start(settings.http_listen, self._tasks)
         undo.push_async_callback(http.close)
-        metadata = await unless_set(
-            stop,
-            open_metadata(
-                settings.metadata,
-                clock=self._clock,
-                rng=self._rng,
-                timeout_seconds=METADATA_SECONDS,
-                security=settings.security,
-            ),
-        )
+        metadata = await unless_set(stop, self._open_metadata())
         if metadata is None:
             return
         undo.push_async_callback(metadata.close)
@@ -192,16 +183,9 @@ class _Server:
         add_to_every_line(bookie_id=bookie.bookie_id)
         endpoints.bookie = bookie
         cluster_id = await metadata.store.cluster_id()
+        fail_safe = self._process.fail_safe
         service = BookieService(
-            bookie,
-            settings,
-            self._clock,
-            self._tasks,
-            cluster_id,
-            self._process.fail_safe,
-            security,
-            tracer,
-            refusals,
+            bookie, settings, self._clock, self._tasks, cluster_id, fail_safe, security, tracer, refusals
         )
         metrics.add(BOOKIE_METRICS, lambda: {**bookie.readings(), **service.readings()})
         transport = GrpcTransport(
@@ -238,6 +222,15 @@ class _Server:
         await self._until_stopped(stop, enrolment)
         self._why_not_ready = lambda: "stopping"
         _log.info("stopping", bookie_id=bookie.bookie_id)
+
+    async def _open_metadata(self) -> MetadataClient:
+        return await open_metadata(
+            self._settings.metadata,
+            clock=self._clock,
+            rng=self._rng,
+            timeout_seconds=METADATA_SECONDS,
+            security=self._settings.security,
+        )
 
     def _open_tracer(self, metrics: Metrics) -> Tracer:
         tracer = open_tracer(self._settings.traces, "tallybook-bookie", security=self._settings.security)

@@ -65,9 +65,9 @@ class Tails:
         """The tails of streams by their ids; those that nobody tells in time are left out."""
         looks = [look for each in streams if self._age(each) >= KEPT_SECONDS and (look := self._look(each))]
         if looks:
-            done, _ = await asyncio.wait(looks, timeout=PATIENCE_SECONDS)
-            for look in done:
-                if not look.cancelled():
+            await asyncio.wait(looks, timeout=PATIENCE_SECONDS)
+            for look in looks:
+                if look.done() and not look.cancelled():
                     look.result()
         fresh = (each.stream_id for each in streams if self._age(each) < KEPT_SECONDS + PATIENCE_SECONDS)
         return {stream_id: self._kept[stream_id][1] for stream_id in fresh}

@@ -29,6 +29,7 @@ MAX_CALLS, WATCHES, MOMENTS = 24, 3, 3
 BOOKIE_STREAMS = 11
 """With which the port of a bookie has as many calls."""
 SERVICE = "tallybook.api.v1.LedgerService"
+HEALTH = "grpc.health.v1.Health"
 STATUS = health_pb2.HealthCheckResponse
 
 RULES = """
@@ -117,7 +118,7 @@ async def health(channel: grpc.aio.Channel, service: str = "") -> int:
 
 async def begun(channel: grpc.aio.Channel, method: str) -> Any:
     """A call that says nothing."""
-    call: Any = channel.stream_stream(f"/grpc.health.v1.Health/{method}")()
+    call: Any = channel.stream_stream(f"/{HEALTH}/{method}")()
     await call.wait_for_connection()
     return call
 
@@ -185,7 +186,7 @@ async def test_what_is_no_question_has_no_answer(served):
     async with served() as port, port.by_certificate(Role.READER) as channel:
         for method in ("Check", "Watch"):
             for messages in ([], [b"\xff"]):
-                call = channel.stream_stream(f"/grpc.health.v1.Health/{method}")(iter(messages))
+                call = channel.stream_stream(f"/{HEALTH}/{method}")(iter(messages))
                 assert await refusal(call) is grpc.StatusCode.INVALID_ARGUMENT
 
 
