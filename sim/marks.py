@@ -80,7 +80,7 @@ MARKS_OF_MANY_SEEDS: Final = (
     "writer: no quorum is left",
     "writer: nobody to replace a member",
 )
-"""Each is met by six or more of so many seeds, so that hardly another order of draws loses all of them."""
+"""Each is met by one seed in thirty or more, so that hardly another order of draws loses all of them."""
 
 
 class Marks:
