@@ -23,6 +23,7 @@ from tallybook.gateway.metrics import Counts, numbers
 from tallybook.gateway.service import LedgerService
 from tallybook.proto import ledger_pb2 as pb
 from tallybook.runtime.calls import CallFailed
+from tallybook.runtime.refusals import Refusals
 from tallybook.runtime.tasks import Tasks
 from tallybook.sim.stage.calls import FakeCall
 from tallybook.sim.stage.cluster import MemoryCluster
@@ -51,8 +52,9 @@ class Stage:
     def __init__(self, cluster: MemoryCluster, client: Client, tasks: Tasks, **settings: Any) -> None:
         chosen = GatewaySettings(metadata="memory:", client=SMALL.model_dump(), **settings)
         self.limits, self.counts = Limits(chosen), Counts()
-        door = Door(OpenAccess(), client, cluster.world.clock)
-        self.service = LedgerService(client, chosen, self.limits, self.counts, cluster.world.clock, tasks, door)
+        clock, access = cluster.world.clock, OpenAccess()
+        door = Door(access, client, Refusals(clock, access))
+        self.service = LedgerService(client, chosen, self.limits, self.counts, clock, tasks, door)
         self._calls = client_tasks("calls")
 
     def call(self, method: str, call: AppendCall) -> asyncio.Task[None]:
