@@ -71,7 +71,7 @@ class Totals:
 
 @dataclass(frozen=True, slots=True)
 class Backlog:
-    """What is there to be done, as of the last round. Sizes in bytes."""
+    """What is there to be done, as of the last round, however that ended. Sizes in bytes."""
 
     ledgers: int = 0
     archived_ledgers: int = 0
@@ -120,7 +120,7 @@ class Offloader:
 
     Args:
         reader: reads receipts' objects back before copies are released, and what sets held.
-        ready: raises at the beginning of a round that must not be.
+        ready: raises before a round changes anything, if it must not.
     """
 
     def __init__(
@@ -167,15 +167,18 @@ class Offloader:
             ArchiveUnavailable, ArchiveDenied: the bucket cannot be looked at.
             Whatever ``ready`` raises.
         """
-        if self._ready is not None:
-            await self._ready()
         await self._survey.look()
-        await self._archive()
-        await self._release()
-        if tidy or self._untidy():
-            await self._tidy()
-        self.totals.rounds += 1
-        self.backlog = self._backlog()
+        try:
+            if self._ready is not None:
+                await self._ready()
+            await self._archive()
+            await self._release()
+            if tidy or self._untidy():
+                await self._tidy()
+            self.totals.rounds += 1
+        finally:
+            # With the bucket away all rounds end early, and that is when somebody is to see what waits, and how long.
+            self.backlog = self._backlog()
 
     def _untidy(self) -> bool:
         """Whether it is time for the whole bucket: at the start, and then at intervals, until one came to its end."""

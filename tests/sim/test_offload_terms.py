@@ -1,10 +1,13 @@
-"""An offloader that leads again after others did: what it remembers of its last term is no ground for what it tells."""
+"""What an offloader tells of what waits: of another's term while it did not lead, and in rounds that come to no end."""
 
 import asyncio
 from contextlib import suppress
 
+import pytest
+
 from tallybook.client.background import client_tasks
 from tallybook.client.client import Client
+from tallybook.core.errors import ArchiveUnavailable
 from tallybook.offload.service import OffloadService
 from tallybook.sim.stage.archive import ArchiveStage
 from tallybook.sim.stage.cluster import MemoryCluster
@@ -41,4 +44,25 @@ async def test_what_was_closed_between_two_terms_has_waited_since_then_in_the_se
         await term()
         assert worker.backlog.waiting_ledgers == 1
         assert worker.backlog.oldest_waiting_s >= AWAY_SECONDS
+    await tasks.close()
+
+
+@scenario()
+async def test_what_waits_is_told_in_rounds_that_end_early_as_well(cluster: MemoryCluster, client: Client) -> None:
+    tasks, clock = client_tasks("offloader"), cluster.world.clock
+
+    async def bucket_is_away() -> None:
+        raise ArchiveUnavailable("nobody answers")
+
+    async with ArchiveStage(cluster, PATIENT) as stage:
+        worker = opened(stage, tasks).offloader(stage.client, PATIENT)
+        await worker.round()
+        await closed(client, 9)
+        worker._ready = bucket_is_away
+        for waited in (0, 100, 200):
+            with pytest.raises(ArchiveUnavailable):
+                await worker.round()
+            assert worker.backlog.waiting_ledgers == 1
+            assert worker.backlog.oldest_waiting_s == waited
+            await clock.sleep(100)
     await tasks.close()
