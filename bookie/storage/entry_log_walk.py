@@ -66,6 +66,7 @@ async def walk(log: LogFile, read: ReadAt, size: int) -> AsyncGenerator[Part, No
     """The parts of a log of ``size`` bytes, behind its header block.
 
     Raises:
+        NewerFormat: a newer Tallybook has written a part of it.
         DiskFailed: it cannot be read.
     """
     position = LOG_HEADER_BYTES
@@ -89,7 +90,7 @@ async def read_footer(log: LogFile, read: ReadAt, size: int) -> Footer | None:
     """The footer, found from the end of a log; ``None`` where the log is not finished.
 
     Raises:
-        DamagedFile: there is a footer, and it is damaged.
+        DamagedFile, NewerFormat: there is a footer, and it is damaged, or of a later format.
         DiskFailed: it cannot be read.
     """
     if size < LOG_HEADER_BYTES + BLOCK_BYTES:

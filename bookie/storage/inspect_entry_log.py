@@ -93,6 +93,7 @@ async def verify_entry_log(disk: Disk, path: str) -> LogReport:
     """Read a whole log and report on it.
 
     Raises:
+        NewerFormat: a newer Tallybook has written a part of it, even where its header is damaged.
         FileNotFoundError: there is no such file.
     """
     report = LogReport(path)
@@ -147,6 +148,7 @@ async def inspect_entry_log(disk: Disk, path: str) -> AsyncGenerator[Found, None
     """Everything in a log, in order, damage included.
 
     Raises:
+        NewerFormat: a newer Tallybook has written the next part.
         FileNotFoundError: there is no such file.
     """
     file = await disk.open(path, writable=False)

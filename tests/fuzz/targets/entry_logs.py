@@ -142,9 +142,9 @@ def log(data: bytes) -> None:
                 at = part.header.end if isinstance(part, Stretch) else part.offset + getattr(part, "size", 0)
                 if isinstance(part, Footer):
                     same(await read_footer(LOG, disk.read, size), part, "a footer")
-            await verify_entry_log(disk, LOG.path)
 
-        finished(parts())
+        attempt((), finished, parts())
+        attempt((), finished, verify_entry_log(disk, LOG.path))
         attempt(DamagedFile, finished, read_footer(LOG, disk.read, size))
 
 
