@@ -154,7 +154,7 @@ def _unit(verdict: Verdict) -> str:
 
 
 def _workload(workload: Workload, measurements: Sequence[Measurement]) -> str:
-    """The figures of every round, and their medians; nothing if there is none."""
+    """The figures of every round, and the medians of those without errors; nothing if there is none."""
     found = [measurement for measurement in measurements if measurement.workload == workload.name]
     if not found:
         return ""
@@ -169,8 +169,9 @@ def _workload(workload: Workload, measurements: Sequence[Measurement]) -> str:
     ]
     for system in (PEER, TALLYBOOK):
         own = [measurement.figures for measurement in found if measurement.system == system]
-        if len(own) > 1:
-            rows.append(("median", _NAMES[system], *(_cell(_median(own, name)) for name in columns)))
+        sound = [figures for figures in own if not figures.get("errors")]
+        if len(own) > 1 and sound:
+            rows.append(("median", _NAMES[system], *(_cell(_median(sound, name)) for name in columns)))
     rendered = table(("round", "system", *(COLUMNS[name] for name in columns)), rows)
     return f"### {workload.title[0].upper()}{workload.title[1:]}\n\n{rendered}"
 

@@ -57,6 +57,17 @@ def test_the_tables_show_every_round_of_both_systems_and_their_medians():
     assert line_with(page, "median", "BookKeeper", "10,000")
 
 
+def test_a_median_is_of_the_runs_without_errors():
+    page = render(FACTS, [*MEASURED, adds(3, TALLYBOOK, 90_000.0, errors=7)], plot=False)
+    assert line_with(page, "| 3 |", "Tallybook", "90,000")
+    assert line_with(page, "median", "Tallybook", "35,000")
+
+
+def test_there_is_no_median_where_every_run_had_errors():
+    page = render(FACTS, [adds(number, PEER, 10_000.0, errors=number) for number in (1, 2)], plot=False)
+    assert "| median | BookKeeper |" not in page
+
+
 def test_a_failed_run_is_shown_with_its_errors():
     page = render(FACTS, [adds(1, PEER, 10_000.0), adds(1, TALLYBOOK, 9_000.0, errors=7)], plot=False)
     assert "| 7 |" in line_with(page, "| 1 |", "Tallybook")
