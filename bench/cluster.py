@@ -133,8 +133,9 @@ class Tallybook:
             "--entry-bytes": workload.entry_bytes,
             "--entries": pace.entries(workload),
             "--flush-seconds": pace.flush_seconds,
+            "--warm-seconds": pace.seconds if workload.again else 0.0,
         }
-        found = self._bench("read", options, pace.flush_seconds + SLACK_SECONDS)
+        found = self._bench("read", options, pace.flush_seconds + pace.seconds + SLACK_SECONDS)
         return two_passes([found["cold"], found["warm"]])
 
     def _written(self, workload: Workload, pace: Pace) -> Figures:

@@ -37,6 +37,7 @@ class Workload:
         title: for tables.
         half_of: run as an open loop at half of the rate that the peer reached in this workload, in the same round.
         entries: of the ledger, for workloads that read one.
+        again: whether the second pass over that ledger begins anew for as long as other loads are measured.
         bookies: how many Tallybook runs.
         ack_quorum: copies that must be durable; more than half where it is 0.
         stopped: whether the bookie that fails is stopped, and goes on later, instead of killed.
@@ -51,6 +52,7 @@ class Workload:
     window: int = 0
     half_of: str = ""
     entries: int = 0
+    again: bool = False
     bookies: int = 3
     ack_quorum: int = 0
     stopped: bool = False

@@ -65,6 +65,9 @@ def read(
     flush_seconds: Annotated[
         float, typer.Option(help="How long the closed ledger is left alone, for the bookies to flush it.")
     ] = FLUSH_SECONDS,
+    warm_seconds: Annotated[
+        float, typer.Option(help="How long the second pass goes on, from the beginning again and again; 0: once.")
+    ] = 0.0,
     as_json: Json = False,
 ) -> None:
     """Write a ledger and close it, then read it twice: in order, and single entries at random.
@@ -72,7 +75,7 @@ def read(
     The first pass finds the caches of the bookies cold, the second one warm. The figures at the top of the JSON are
     those of the second pass.
     """
-    plan = ReadPlan(entry_bytes, entries, flush_seconds)
+    plan = ReadPlan(entry_bytes, entries, flush_seconds, warm_seconds)
 
     async def work() -> tuple[ReadPass, ReadPass]:
         async with cluster(metadata) as client:

@@ -20,7 +20,7 @@ Metadata = Annotated[
         "--metadata",
         envvar="TALLYBOOK_METADATA",
         metavar="URI",
-        help="Metadata store of the cluster: sqlite:///PATH, or zk://HOST:PORT[,HOST:PORT...]/ROOT.",
+        help="Metadata store: sqlite:///PATH, or zk://HOST:PORT[,HOST:PORT...]/ROOT; zks:// with TLS.",
     ),
 ]
 Json = Annotated[

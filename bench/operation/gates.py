@@ -13,13 +13,15 @@ for its imports. This page is written by `make bench-operation`; it holds whatev
 
 *TLS*: two clusters of three bookies, one with certificates on both sides of every connection, one without, loaded in
 turns by one client; bookies and client share the processors of the machine below, so that what encryption takes from
-any of them shows. A ratio is of one turn; the gate looks at the median.
+any of them shows. What is read lies in the bookies' caches, so that no disk has a part in it. A ratio is of one turn;
+the gate looks at the median.
 
 *Overload*: the peak is that of one client with 5,000 entries of 1 KiB unconfirmed, measured before each turn. In the
 turn, 200 clients with connections of their own offer ten times as much together, for four times as long. An entry for
 which its client has no room is refused with BUSY, at once; a bookie refuses batches likewise. A modest client, which
 asks for 100 entries a second, goes on meanwhile. Jain's index is 1 where all 200 get the same, and 1/200 where one gets
-everything.
+everything. Two turns that are not counted come first, in which caches fill and processes find their size. After each
+turn its ledgers are deleted, and the bookies give back their room.
 
 *Import*: new interpreters that import one module and end, less one that imports nothing; the best of 20, with compiled
 code kept.

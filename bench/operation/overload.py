@@ -2,11 +2,13 @@
 
 In each turn the peak is measured first: a few clients, each with as much unconfirmed as it likes. Then two hundred
 clients offer ten times that rate. A modest client that asks for little goes on all the time, and the memory of the
-bookies is looked at again and again.
+bookies is looked at again and again. Between two turns the ledgers are deleted and the bookies collect them, so that
+all turns find as much room on the disk.
 """
 
 from __future__ import annotations
 
+import shutil
 import time
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
@@ -23,7 +25,8 @@ from tallybook.bench.latency import median
 from tallybook.bench.proc import memory_bytes
 from tallybook.bench.programs import ProgramFailed, Server, module
 from tallybook.bench.workloads import PEAK, Pace
-from tallybook.core.limits import MIB
+from tallybook.client.sync import Client
+from tallybook.core.limits import GIB, MIB
 
 from .fairness import jain_index, window_seconds, within
 
@@ -38,6 +41,13 @@ LOOK_SECONDS: Final = 0.25
 OVERLOADED_SHARE: Final = 4
 """An overload lasts as many times as long as the load that finds the peak: whether memory grows, and whether somebody
 is left out for long, does not show in some seconds."""
+WARM_UPS: Final = 2
+"""Turns before those that count. Bookies find their size in them: the read caches are full after the second peak, and
+the C library has by then what a crowd needs at most."""
+COLLECTED_SECONDS: Final = 300.0
+"""For bookies to notice, in a round of their collectors, that ledgers are gone, and to give back their room."""
+LEFT_BYTES: Final = 8 * GIB
+"""That is not given back: journals, and the entry logs that are being written."""
 _REFUSED_METRIC: Final = "tallybook_bookie_refused_adds_total"
 
 
@@ -77,16 +87,19 @@ def measure_overload(directory: Path, pace: Pace, turns: int) -> Figures:
     cluster = Tallybook(directory / "overload")
     peaks: list[float] = []
     found: list[Turn] = []
+    refusals = 0.0
     with ExitStack() as stack:
         stack.enter_context(running(cluster))
-        # Caches fill, and the C library comes to keep what a crowd needs: growth is what there is beyond that.
-        _overload(cluster, directory / "warm-up", cluster.load(PEAK, pace)["entries_per_s"] * FACTOR, pace)
-        refused = cluster.metrics().get(_REFUSED_METRIC, 0.0)
-        for turn in range(turns):
-            peaks.append(cluster.load(PEAK, pace)["entries_per_s"])
-            found.append(_overload(cluster, directory / f"turn-{turn}", peaks[-1] * FACTOR, pace))
-        refused = cluster.metrics().get(_REFUSED_METRIC, 0.0) - refused
-    figures: Figures = {"overload_refused_batches": refused}
+        free = shutil.disk_usage(directory).free
+        for turn in range(WARM_UPS + turns):
+            peak, refused = cluster.load(PEAK, pace)["entries_per_s"], _refused(cluster)
+            each = _overload(cluster, directory / f"turn-{turn}", peak * FACTOR, pace)
+            if turn >= WARM_UPS:
+                peaks.append(peak)
+                found.append(each)
+                refusals += _refused(cluster) - refused
+            _empty(cluster, directory, free - LEFT_BYTES)
+    figures: Figures = {"overload_refused_batches": refusals}
     for number, (peak, each) in enumerate(zip(peaks, found, strict=True)):
         figures[f"overload_peak_entries_per_s_{number}"] = round(peak)
         figures[f"overload_goodput_entries_per_s_{number}"] = round(each.goodput)
@@ -102,6 +115,22 @@ def measure_overload(directory: Path, pace: Pace, turns: int) -> Figures:
         "overload_errors": sum(turn.errors for turn in found),
         "overload_memory_growth": round(growth([turn.memory for turn in found]), 3),
     }
+
+
+def _refused(cluster: Tallybook) -> float:
+    return cluster.metrics().get(_REFUSED_METRIC, 0.0)
+
+
+def _empty(cluster: Tallybook, directory: Path, least_free: int) -> None:
+    """Delete all ledgers, and wait until the disk has that many free bytes again."""
+    with Client(cluster.metadata) as client:
+        for ledger_id in list(client.list_ledgers()):
+            client.delete_ledger(ledger_id)
+    until = time.monotonic() + COLLECTED_SECONDS
+    while shutil.disk_usage(directory).free < least_free:
+        if time.monotonic() > until:
+            raise ProgramFailed(f"the bookies have not given back the room of what was deleted: {directory}")
+        time.sleep(1.0)
 
 
 def _overload(cluster: Tallybook, directory: Path, rate: float, pace: Pace) -> Turn:
