@@ -19,6 +19,7 @@ INPUTS = {
     "calls begun and reset as fast as that goes",
     "a thousand streams",
     "calls to `Health/Check` and `Watch` that ask nothing",
+    "ten thousand connections that say nothing",
     "more connections than there may be",
     "a flood of pings",
     "giant metadata",

@@ -1,0 +1,70 @@
+"""Ten thousand connections to one real bookie, with its default limits: whoever has work for it is served meanwhile."""
+
+import asyncio
+import json
+import resource
+import socket
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+
+import pytest
+
+from tallybook.bench.proc import memory_bytes
+from tallybook.client.client import Client
+from tallybook.core.limits import MIB
+from tallybook.runtime.descriptors import raise_descriptor_limit
+
+from .grpc_port import PREFACE
+
+CONNECTIONS = 10_000
+OWN_DESCRIPTORS = 500
+DEADLINE_SECONDS = 120
+MOST_GROWTH_BYTES = 320 * MIB
+"""What all of them may take: twice the 16 KiB that one does."""
+
+
+@pytest.fixture
+def descriptors() -> Iterator[None]:
+    """Room for that many sockets in this process."""
+    before = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if raise_descriptor_limit() < CONNECTIONS + OWN_DESCRIPTORS:
+        pytest.skip(f"this process may not have {CONNECTIONS} files open (ulimit -Hn)")
+    yield
+    resource.setrlimit(resource.RLIMIT_NOFILE, before)
+
+
+@contextmanager
+def connected(address: str, count: int) -> Iterator[list[socket.socket]]:
+    """So many connections that have begun to speak and say nothing more."""
+    host, port = address.rsplit(":", 1)
+    with ExitStack() as stack:
+        made = []
+        for number in range(count):
+            made.append(stack.enter_context(socket.create_connection((host, int(port)), DEADLINE_SECONDS)))
+            made[-1].sendall(PREFACE[: number % len(PREFACE)])
+        yield made
+
+
+async def test_ten_thousand_connections_that_say_nothing_leave_a_bookie_at_work(
+    start_bookie, tmp_path: Path, descriptors: None
+) -> None:
+    metadata = f"sqlite:///{tmp_path}/metadata.db"
+    bookie = start_bookie(tmp_path / "b1", "b1", metadata)
+    try:
+        async with asyncio.timeout(DEADLINE_SECONDS), Client(metadata) as client:
+            while not bookie.ready():  # noqa: ASYNC110 (other processes set no event)
+                await asyncio.sleep(0.01)
+            before = memory_bytes(bookie.process.pid)
+            address = json.loads((tmp_path / "b1" / "run.json").read_text())["ports"]["grpc"]
+            async with await client.create_ledger(ensemble=1, write_quorum=1, ack_quorum=1) as ledger:
+                await ledger.append(b"before them")
+                with connected(f"127.0.0.1:{address}", CONNECTIONS):
+                    await ledger.append(b"beside them")
+                    async with Client(metadata) as newcomer:
+                        reader = await newcomer.open_ledger(ledger.id, recover=False)
+                        assert (await reader.read_entry(0)).payload == b"before them"
+                    assert memory_bytes(bookie.process.pid) - before < MOST_GROWTH_BYTES
+                await ledger.append(b"after them")
+    finally:
+        bookie.kill()
