@@ -450,6 +450,18 @@ def test_one_pod_of_a_kind_may_go_at_a_time_and_selectors_meet_them():
         assert service["spec"]["selector"] == workload["spec"]["template"]["metadata"]["labels"]
 
 
+def test_bookies_wait_for_somebody_to_replace_them_and_all_others_replace_themselves():
+    strategies = {
+        name: (workload["spec"].get("updateStrategy") or workload["spec"].get("strategy") or {}).get("type")
+        for name, workload in WORKLOADS.items()
+    }
+    assert strategies.pop("bookie") == "OnDelete"
+    assert set(strategies.values()) <= {None, "RollingUpdate"}
+    # What the commands of an upgrade go through is what there is.
+    (bookies,) = re.findall(r"^    for bookie in ((?:bookie-\d+ ?)+); do$", DEPLOYMENT, re.MULTILINE)
+    assert {f"{each}.bookie.tallybook.svc" for each in bookies.split()} == pod_names("bookie")
+
+
 def test_kustomize_takes_every_manifest_and_the_version_of_the_package():
     told = yaml.safe_load((DOCKER / "kubernetes/kustomization.yaml").read_text())
     files = {path.name for path in (DOCKER / "kubernetes").glob("*.yaml")} - {"kustomization.yaml"}
