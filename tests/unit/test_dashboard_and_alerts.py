@@ -118,6 +118,13 @@ def test_every_alert_is_explained():
     assert explained == {rule["alert"] for rule in RULES}
 
 
+def test_every_alert_is_a_symptom_of_something_that_can_be_dealt_with():
+    page = (DOCKER.parent / "docs/runbook.md").read_text()
+    symptoms = re.findall(r"^\*Symptom:\*.*?(?=\n\n)", page, re.MULTILINE | re.DOTALL)
+    told = {name for symptom in symptoms for name in re.findall(r"`(Tallybook[A-Za-z]+)`", symptom)}
+    assert told == {rule["alert"] for rule in RULES}
+
+
 def test_the_dashboard_has_every_row_and_no_two_panels_in_one_place():
     assert [row["title"] for row in DESCRIPTION["rows"]] == [
         panel["title"] for panel in DASHBOARD["panels"] if panel["type"] == "row"
