@@ -276,17 +276,18 @@ def rebuild_catalog_(
     """Tell from a bucket alone which ledgers it holds, and bring them back into a metadata store.
 
     Without --metadata nothing is written anywhere. With it, every object is read whole and checked first; ledgers that
-    the store knows are left as they are. Exit code 1 if an object is damaged.
+    the store knows are left as they are. Exit code 1 if an object is damaged, or the record that the store has of one
+    of its ledgers.
     """
     if metadata is None:
-        rows, damaged = run(_list_catalog(url))
+        rows, wrong = run(_list_catalog(url))
         print_rows(rows, _CATALOG_COLUMNS, as_json=as_json)
     else:
-        record, damaged = run(_rebuild(url, metadata))
+        record, wrong = run(_rebuild(url, metadata))
         print_record(record, as_json=as_json)
-    for key, problem in damaged.items():
-        complain(f"{key}: {problem}")
-    if damaged:
+    for what, problem in wrong.items():
+        complain(f"{what}: {problem}")
+    if wrong:
         raise typer.Exit(Exit.FOUND_WRONG)
 
 
@@ -318,7 +319,7 @@ async def _rebuild(url: str, metadata: str) -> tuple[Record, dict[str, str]]:
     from tallybook.offload.process import opened  # noqa: PLC0415
     from tallybook.offload.rebuild import rebuild_catalog  # noqa: PLC0415
 
-    entered, known, damaged = 0, 0, dict[str, str]()
+    entered, known, damaged, unreadable = 0, 0, dict[str, str](), dict[str, str]()
     async with opened(
         metadata, url, settle=True, security=security_directory(), archive_keys=archive_keys()
     ) as archive:
@@ -326,6 +327,8 @@ async def _rebuild(url: str, metadata: str) -> tuple[Record, dict[str, str]]:
         async with watched(progress, archive.clock, lambda: (entered + known, _bytes_read(archive.store))):
             async for found in rebuild_catalog(archive.store, archive.metadata, archive.workers):
                 entered, known = entered + len(found.ledger_ids), known + len(found.known)
+                unreadable |= {f"ledger {ledger_id}": why for ledger_id, why in found.unreadable.items()}
                 if found.problem:
                     damaged[found.key] = found.problem
-    return {"ledgers_entered": entered, "ledgers_known": known, "objects_damaged": len(damaged)}, damaged
+    record: Record = {"ledgers_entered": entered, "ledgers_known": known, "objects_damaged": len(damaged)}
+    return record | {"records_unreadable": len(unreadable)}, damaged | unreadable

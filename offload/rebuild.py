@@ -1,7 +1,8 @@
 """Fills a metadata store from what a bucket holds: history comes back after the loss of everything else.
 
 Each ledger comes back closed, in the object it was found in, with no copies at bookies. What was never archived is
-not in the bucket, and does not come back. Ledgers that are in the metadata store already are left alone.
+not in the bucket, and does not come back. Ledgers that are in the metadata store already are left alone, and so are
+those whose record there cannot be read.
 
 The youngest object of a ledger is tried first; if that is damaged or gone, the next older one that has it.
 
@@ -11,13 +12,21 @@ each ledger comes back as one of no transaction, in everybody's view.
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Collection, Iterable
-from dataclasses import dataclass, replace
+from collections.abc import AsyncIterator, Collection, Iterable, Mapping
+from dataclasses import dataclass, field, replace
 
 from tallybook.archive.catalog import Catalog, Found, read_catalog
 from tallybook.archive.objects.port import ObjectStore
 from tallybook.archive.packing import check_object
-from tallybook.core.errors import ArchiveKeyMissing, LedgerExists, NoSuchLedger, ObjectDamaged, ObjectMissing
+from tallybook.core.errors import (
+    ArchiveKeyMissing,
+    DamagedFile,
+    LedgerExists,
+    NewerFormat,
+    NoSuchLedger,
+    ObjectDamaged,
+    ObjectMissing,
+)
 from tallybook.metadata.archived import Receipt
 from tallybook.metadata.model import LedgerMetadata
 from tallybook.metadata.store import MetadataStore
@@ -34,6 +43,8 @@ class Rebuilt:
     """That are in the metadata store now because of it."""
     known: tuple[int, ...] = ()
     """That were there before."""
+    unreadable: Mapping[int, str] = field(default_factory=dict)
+    """That are there with a record which cannot be read, and what is wrong with it."""
     problem: str = ""
 
 
@@ -84,18 +95,20 @@ def _fallen_back(catalog: Catalog, members: Iterable[Found], bad: Collection[str
 
 
 async def _enter(metadata: MetadataStore, key: str, members: Iterable[Found], sha256: bytes) -> Rebuilt:
-    entered, known = [], []
+    entered, known, unreadable = [], [], dict[int, str]()
     for found in members:
         ledger = _ledger(found, sha256)
-        if await _is_known(metadata, ledger.ledger_id):
-            known.append(ledger.ledger_id)
-            continue
         try:
+            if await _is_known(metadata, ledger.ledger_id):
+                known.append(ledger.ledger_id)
+                continue
             await metadata.create_ledger(ledger)
             entered.append(ledger.ledger_id)
         except LedgerExists:
             known.append(ledger.ledger_id)  # somebody else was first, or it was deleted here
-    return Rebuilt(key, tuple(entered), tuple(known))
+        except (DamagedFile, NewerFormat) as error:
+            unreadable[ledger.ledger_id] = error.message
+    return Rebuilt(key, tuple(entered), tuple(known), unreadable)
 
 
 async def _is_known(metadata: MetadataStore, ledger_id: int) -> bool:

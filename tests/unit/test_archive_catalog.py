@@ -17,11 +17,12 @@ from tallybook.archive.object_encoder import ObjectEncoder
 from tallybook.archive.objects.memory import MemoryStore
 from tallybook.archive.schema import DIRECTORY_KEY, FORMAT, FORMAT_KEY, object_key
 from tallybook.core.batch import encode_batch, verify_batch
-from tallybook.core.errors import NewerFormat, ObjectMissing
+from tallybook.core.errors import DamagedFile, NewerFormat, ObjectMissing
 from tallybook.core.quorum import Quorum
 from tallybook.metadata.codec import encode_ledger
 from tallybook.metadata.memory import MemoryMetadata
 from tallybook.metadata.model import Fragment, LedgerMetadata, LedgerState
+from tallybook.metadata.store import Versioned
 from tallybook.metadata.transactions import read_view
 from tallybook.offload.rebuild import rebuild_catalog
 from tallybook.runtime.clock import RealClock
@@ -216,3 +217,21 @@ async def test_a_library_fails_where_every_object_of_a_ledger_is_damaged_or_gone
         await store.delete(OLD)
         with pytest.raises(ObjectMissing):
             await anext(library.read(1))
+
+
+@pytest.mark.parametrize("error", [DamagedFile("the record is damaged"), NewerFormat("the record is of format 9")])
+async def test_a_record_that_cannot_be_read_is_named_and_keeps_nobody_from_other_ledgers(error, monkeypatch) -> None:
+    store, metadata = MemoryStore(RealClock()), MemoryMetadata(SeededRng(1)).client().store
+    for number in (1, 2):
+        await store.put(object_key(UUID.format(number), [number]), an_object(number))
+    read_ledger = metadata.read_ledger
+
+    async def read(ledger_id: int, *, linearizable: bool = False) -> Versioned:
+        if ledger_id == 1:
+            raise error
+        return await read_ledger(ledger_id, linearizable=linearizable)
+
+    monkeypatch.setattr(metadata, "read_ledger", read)
+    found = [each async for each in rebuild_catalog(store, metadata, InlineWorkers())]
+    assert [dict(each.unreadable) for each in found] == [{1: error.message}, {}]
+    assert [each.ledger_ids for each in found] == [(), (2,)]
