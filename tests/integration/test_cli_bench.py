@@ -35,7 +35,7 @@ def test_bench_read_reads_back_what_it_wrote_cold_and_warm_and_leaves_no_ledger_
 
 
 def test_bench_journal_compares_with_the_device_and_leaves_no_file(cli, tmp_path):
-    sizes = [8192, 65536]
+    sizes = [512 * 1024, 1024 * 1024]  # small writes take long to go once through the ring
     options = ["--dir", tmp_path / "new" / "one", "--write-bytes", ",".join(map(str, sizes)), "--seconds", 0.5]
     done = cli.run("bench", "journal", *options, "--json")
     assert (done.code, done.err) == (0, "")
