@@ -32,7 +32,7 @@ from kazoo.exceptions import (
     ZookeeperError,
 )
 from kazoo.interfaces import IAsyncResult
-from kazoo.security import CREATOR_ALL_ACL
+from kazoo.security import ACL, make_digest_acl
 
 from tallybook.core.errors import AccessDenied, MetadataOutcomeUnknown, MetadataUnavailable, Unauthenticated
 from tallybook.runtime.clock import Clock
@@ -56,6 +56,12 @@ class _CutOff(Exception):
     """There is no answer that can be believed: the request may have been carried out, or may yet be."""
 
 
+def _open_to(password: str) -> list[ACL]:
+    """Everything to one user. What is open to whoever has made it is open to every certificate of his name, too."""
+    user, _, secret = password.partition(":")
+    return [make_digest_acl(user, secret, all=True)]
+
+
 class Session:
     """The connection of one client.
 
@@ -67,7 +73,7 @@ class Session:
         timeout_seconds: longest time that one operation may take.
         session_seconds: silence after which ZooKeeper takes this client for dead.
         security: directory of the certificates, for TLS; empty: without.
-        password: USER:PASSWORD. Nodes that are made are open to nobody else.
+        password: USER:PASSWORD. Nodes that are made are open to this user and nobody else.
     """
 
     def __init__(
@@ -93,7 +99,7 @@ class Session:
             connection_retry={"max_tries": -1, "delay": 0.05, "max_delay": 1.0},
             handler=TlsHandler(security) if security else None,
             auth_data=[("digest", password)] if password else None,
-            default_acl=CREATOR_ALL_ACL if password else None,
+            default_acl=_open_to(password) if password else None,
         )
         self._loop = asyncio.get_running_loop()
         self._connected = asyncio.Event()

@@ -1,19 +1,23 @@
 """Metadata in a ZooKeeper that speaks TLS, and that nobody else may touch."""
 
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 from kazoo.client import KazooClient
 from kazoo.exceptions import NoAuthError
-from kazoo.security import make_digest_acl
+from kazoo.security import CREATOR_ALL_ACL, make_digest_acl
 
 from tallybook.bench.zookeeper_server import ZooKeeperServer
 from tallybook.core.access import Role
+from tallybook.core.answers import Incarnation
 from tallybook.core.errors import AccessDenied, InvalidConfig, MetadataUnavailable
 from tallybook.core.quorum import Quorum
 from tallybook.metadata.model import Fragment, LedgerMetadata
+from tallybook.metadata.store import BookieInfo
 from tallybook.metadata.uri import open_metadata
+from tallybook.metadata.zookeeper.tls import TlsHandler
 from tallybook.runtime.clock import RealClock
 from tallybook.runtime.rng import SystemRng
 from tallybook.runtime.security.authority import Authority, Subject
@@ -28,12 +32,9 @@ def server(authority, tmp_path) -> Iterator[ZooKeeperServer]:
         yield running
 
 
-def directory(authority: Authority, place: Path, password: str = "tally:secret") -> str:
-    """The security directory of a client.
-
-    ZooKeeper opens what is made by one certificate to others of its name, too, whatever their password.
-    """
-    authority.issue(place, Subject(Role.BOOKIE, place.name, ("127.0.0.1",)), days=1)
+def directory(authority: Authority, place: Path, password: str = "tally:secret", subject: Subject | None = None) -> str:
+    """The security directory of a client; without a ``subject``, of a bookie of its name."""
+    authority.issue(place, subject or Subject(Role.BOOKIE, place.name, ("127.0.0.1",)), days=1)
     if password:
         auth = place / "zookeeper.auth"
         auth.touch(mode=0o600)
@@ -71,6 +72,69 @@ async def test_what_is_made_is_closed_to_everybody_without_the_password(server, 
         await opened(server.secure_address, other)
     async with await opened(server.secure_address, security) as metadata:
         assert (await metadata.store.read_ledger(7)).value == made
+
+
+@contextmanager
+def asking(address: str, security: str, password: str = "") -> Iterator[KazooClient]:
+    """ZooKeeper as somebody with a certificate sees it, and a password if it is given."""
+    client = KazooClient(
+        address, handler=TlsHandler(security), auth_data=[("digest", password)] if password else None, timeout=10
+    )
+    client.start()
+    try:
+        yield client
+    finally:
+        client.stop()
+        client.close()
+
+
+def below(client: KazooClient, path: str) -> Iterator[str]:
+    """A node, and all below it."""
+    yield path
+    for name in client.get_children(path):
+        yield from below(client, f"{path}/{name}")
+
+
+async def test_a_certificate_of_the_name_of_a_bookie_opens_nothing_that_the_bookie_has_made(
+    server, authority, tmp_path
+):
+    """ZooKeeper knows a certificate by its common name, which says nothing of the role that it was given for."""
+    security = directory(authority, tmp_path / "b1")
+    of_reader = directory(authority, tmp_path / "reader", "tally:guess", Subject(Role.READER, "b1"))
+    async with await opened(server.secure_address, security) as metadata:
+        await metadata.store.create_ledger(LedgerMetadata(7, Quorum(1, 1, 1), (Fragment(0, ("b1",)),), "creator", 0))
+        await metadata.membership.register(BookieInfo("b1", "127.0.0.1:7400", Incarnation("uuid", 1)))
+        with asking(server.secure_address, security, "tally:secret") as owner:
+            nodes = list(below(owner, "/tallybook"))
+            acls = {path: owner.get_acls(path)[0] for path in nodes}
+        assert len(nodes) > 8
+        with asking(server.secure_address, of_reader) as reader:
+            for path in nodes:
+                with pytest.raises(NoAuthError):
+                    reader.get(path)
+                with pytest.raises(NoAuthError):
+                    reader.set(path, b"")
+    assert set(map(tuple, acls.values())) == {(make_digest_acl("tally", "secret", all=True),)}
+    with pytest.raises(AccessDenied):
+        await opened(server.secure_address, of_reader)
+
+
+async def test_nodes_that_are_open_to_their_creator_in_every_way_are_used_as_they_are(server, authority, tmp_path):
+    security = directory(authority, tmp_path / "b1")
+    with asking(server.secure_address, security, "tally:secret") as owner:
+        owner.create("/tallybook", b"", acl=CREATOR_ALL_ACL)
+        schemes = {each.id.scheme for each in owner.get_acls("/tallybook")[0]}
+    assert schemes == {"digest", "x509"}, "so it was made by a certificate, too"
+    for name in ("b1", "b2"):
+        async with await opened(server.secure_address, directory(authority, tmp_path / name)) as metadata:
+            await metadata.store.cluster_id()
+
+
+async def test_a_password_with_a_colon_in_it_is_the_same_to_both_sides(server, authority, tmp_path):
+    security = directory(authority, tmp_path / "b1", "tally:se:cr:et")
+    for _ in range(2):
+        async with await opened(server.secure_address, security) as metadata:
+            await metadata.store.cluster_id()
 
 
 async def test_a_server_or_a_client_of_another_authority_is_not_connected_to(server, authority, tmp_path):
