@@ -90,9 +90,7 @@ def read_files(directory: str) -> Files:
         InvalidConfig: the directory cannot be read, changes all the time, or may be changed by every user of this
             machine.
     """
-    if not Path(directory).is_dir():
-        raise InvalidConfig(f"security: there is no directory {directory}")
-    mode = stat.S_IMODE(Path(directory).stat().st_mode)
+    mode = _mode_of(directory)
     if mode & stat.S_IWOTH and not mode & stat.S_ISVTX:
         # With the sticky bit, as Kubernetes mounts secrets, others may at least not replace what is there.
         raise InvalidConfig(f"everybody may put files into {directory}: chmod o-w {directory}")
@@ -102,6 +100,23 @@ def read_files(directory: str) -> Files:
         if signature_of(directory) == before:
             return Files(before, contents)
     raise InvalidConfig(f"the files of {directory} change all the time")
+
+
+def _mode_of(directory: str) -> int:
+    """Who may do what with a directory. It is asked once: what was there may be gone the next time.
+
+    Raises:
+        InvalidConfig: there is none, or what it lies in cannot be looked into.
+    """
+    try:
+        found = Path(directory).stat()
+    except (FileNotFoundError, NotADirectoryError, ValueError):  # of a name that no file can have
+        raise InvalidConfig(f"security: there is no directory {directory}") from None
+    except OSError as error:
+        raise InvalidConfig(f"security: {directory} cannot be read: {error.strerror}") from None
+    if not stat.S_ISDIR(found.st_mode):
+        raise InvalidConfig(f"security: there is no directory {directory}")
+    return stat.S_IMODE(found.st_mode)
 
 
 def _content(path: Path, *, secret: bool) -> bytes | InvalidConfig | None:

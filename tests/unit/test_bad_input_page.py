@@ -74,6 +74,7 @@ INPUTS = {
     "files swapped between bookies, ledgers or places",
     "a link, a FIFO or a directory in place of a file",
     "directories and files that everybody may write",
+    "a security directory that cannot be looked into, or goes away",
     "a file system that cannot be written",
     "names that are no text, and a hundred thousand files",
     "a file of a tebibyte, most of it a hole",

@@ -1,5 +1,6 @@
 """A security directory: read with care, taken over while a process runs, and never half."""
 
+import errno
 import json
 import logging
 import os
@@ -84,6 +85,31 @@ def test_what_is_missing_is_named(place, name):
 def test_a_directory_that_is_not_there_is_named(tmp_path):
     with pytest.raises(InvalidConfig, match="nowhere"):
         open_security(str(tmp_path / "nowhere"), serves=False)
+
+
+@pytest.mark.parametrize("name", ["x" * 300, "no\0name"])
+def test_a_directory_that_cannot_be_looked_for_is_a_wrong_setting(tmp_path, name):
+    with pytest.raises(InvalidConfig, match="security: "):
+        open_security(str(tmp_path / name), serves=False)
+
+
+def test_a_directory_in_one_that_is_closed_to_this_user_is_a_wrong_setting(place, monkeypatch):
+    """To root none is, so the answer of the system is put in its place."""
+
+    def refused(path: Path, **_: object) -> os.stat_result:
+        raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(path))
+
+    with monkeypatch.context() as patched:
+        patched.setattr(Path, "stat", refused)
+        with pytest.raises(InvalidConfig, match="b1 cannot be read: Permission denied"):
+            open_security(str(place), serves=False)
+
+
+def test_a_file_is_no_security_directory(place):
+    with pytest.raises(InvalidConfig, match="there is no directory"):
+        open_security(str(place / "ca.crt"), serves=False)
+    with pytest.raises(InvalidConfig, match="there is no directory"):
+        open_security(str(place / "ca.crt/below"), serves=False)
 
 
 @pytest.mark.parametrize("name", ["tls.key", "token-keys.json"])
@@ -369,6 +395,34 @@ def test_rules_that_vanish_do_not_open_the_door(place):
     assert security.principal(Presented(shown("tallybook://writer/app"))).name == "writers"
     with pytest.raises(AccessDenied):
         security.principal(Presented(shown("stranger")))
+
+
+def test_a_directory_that_goes_away_at_any_moment_of_a_look_leaves_what_was_in_force(place, monkeypatch):
+    """Whoever looks is an essential task of its process, so nothing but its end may get out of it."""
+    there, away, rules = Path.stat, place.with_name("away"), place / "access.toml"
+    looks = 0
+    for at in range(1, 200):
+        security = opened(place)
+        rules.write_text(f"{rules.read_text()}# {at}\n")
+        looks = 0
+
+        def look(path: Path, at: int = at, **how: bool) -> os.stat_result:
+            nonlocal looks
+            looks += 1
+            if looks == at:
+                place.rename(away)
+            return there(path, **how)
+
+        with monkeypatch.context() as patched:
+            patched.setattr(Path, "stat", look)
+            security.refresh()
+        if looks < at:
+            break
+        assert security.principal(Presented(shown("tallybook://writer/app"))).name == "writers"
+        assert security.identity.names
+        assert security.failures or security.reloads
+        away.rename(place)
+    assert looks > 2 * len(NAMES), "as many moments as there are"
 
 
 def test_links_that_are_switched_all_at_once_are_followed(authority, place, tmp_path):
