@@ -109,6 +109,10 @@ class AddLane:
             self._ended = True
             await self._outbox.stop(_STOP_GRACE_SECONDS)
 
+    def act_for(self, principal: Principal) -> None:
+        """From now on, whoever is at the other end may do what this principal may."""
+        self._may_write = principal.may(Permission.WRITE)
+
     def _attach(self, attach: Attach) -> None:
         if attach.ledger_id < 0 or len(attach.key) > KEY_BYTES:
             raise ProtocolViolation(f"ledger {attach.ledger_id} attached with a key of {len(attach.key)} bytes")

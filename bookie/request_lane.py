@@ -252,6 +252,10 @@ class RequestLane:
             finally:
                 self._room.end()
 
+    def act_for(self, principal: Principal) -> None:
+        """From now on, whoever is at the other end may do what this principal may."""
+        self._principal = principal
+
     async def _stop(self) -> None:
         running = list(self._running.values())
         for task in running:

@@ -5,7 +5,10 @@ be, the hello, and how a stream ends. What flows on them afterwards is in ``add_
 and acks) and ``request_lane`` (reads, fences, recovery); docs/formats/wire.md shows it.
 
 Where access is controlled, who a client is comes first: who is not let in takes no place and hears nothing of the
-bookie. The lanes see to what the others may do. A stream belongs to one life of the bookie. A client that means another
+bookie. The lanes see to what the others may do. Streams live as long as their clients, so who that is, is looked at
+again while they are served: they end, or are served by the rights of now.
+
+A stream belongs to one life of the bookie. A client that means another
 life hears StaleIncarnation before any of its work is looked at. Whatever a client does, its stream is
 all that suffers: a message that the protocol forbids ends the stream, with a line in the log, if it has none for
 another one just now, and a peer that stops reading ties up no more than the credits of its stream, and not for
@@ -35,6 +38,7 @@ from tallybook.core.errors import (
 from tallybook.core.limits import MAX_BATCH_BYTES
 from tallybook.core.marks import sometimes
 from tallybook.runtime.allowance import Allowance
+from tallybook.runtime.allowed import while_allowed
 from tallybook.runtime.clock import Clock
 from tallybook.runtime.grpc_messages import Hello, Welcome, decode_hello, encode_refusal, encode_welcome
 from tallybook.runtime.logging import logger
@@ -68,6 +72,9 @@ class _LaneServer(Protocol):
 
     async def serve(self) -> None:
         """Return when the client ended the stream; raise what ends it otherwise."""
+
+    def act_for(self, principal: Principal) -> None:
+        """From now on, whoever is at the other end may do what this principal may."""
 
 
 class BookieService:
@@ -138,14 +145,23 @@ class BookieService:
     async def accept(self, lane: Lane, stream: MessageStream) -> None:
         """Serve one stream until it ends."""
         try:
-            principal = self._access.principal(stream.presented)
-            principal.check_everywhere(Permission.READ)
+            principal = self._principal(stream)
         except (Unauthenticated, AccessDenied) as error:
             # The audit log tells it, in few lines.
             self._refusals.note(error, stream.presented, stream.peer, f"bookie {lane.value}")
             await self._turn_away(stream, error)
             return
         await self._accept(lane, stream, principal)
+
+    def _principal(self, stream: MessageStream) -> Principal:
+        """Who is at the other end, by the rules of now.
+
+        Raises:
+            Unauthenticated, AccessDenied: nobody who may have a stream.
+        """
+        principal = self._access.principal(stream.presented)
+        principal.check_everywhere(Permission.READ)
+        return principal
 
     async def _accept(self, lane: Lane, stream: MessageStream, principal: Principal) -> None:
         self._streams[lane] += 1
@@ -161,6 +177,9 @@ class BookieService:
         except InvariantViolation as error:
             _log.defect("stream failed", error, lane=lane.value, peer=stream.peer, client_id=client)
             self._fail_safe(f"a stream of lane {lane.value} failed: {error!r}")
+            await self._refuse(stream, error)
+        except (Unauthenticated, AccessDenied) as error:
+            self._refusals.note(error, stream.presented, stream.peer, f"bookie {lane.value}")
             await self._refuse(stream, error)
         except TallybookError as error:
             self._tell(error, lane, stream.peer, client)
@@ -238,7 +257,13 @@ class BookieService:
                 self._tracer,
                 self._refusals,
             )
-        await server.serve()
+
+        async def look() -> Principal:
+            found = self._principal(stream)
+            server.act_for(found)
+            return found
+
+        await while_allowed(server.serve(), principal, look, self._clock)
 
     async def _turn_away(self, stream: MessageStream, error: TallybookError) -> None:
         """Refuse somebody who has said nothing yet."""

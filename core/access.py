@@ -94,6 +94,8 @@ class Credentials(NamedTuple):
     """The names of a certificate."""
     subject: str = ""
     """The subject of a token."""
+    until_us: int | None = None
+    """When the token counts no more, in microseconds since the epoch."""
 
 
 class Access(Protocol):
@@ -127,7 +129,10 @@ class Principal:
             done to whatever there is.
     """
 
-    __slots__ = ("_ledgers", "_namespaces", "_permissions", "_streams", "identity", "limits", "name", "unlimited")
+    __slots__ = (
+        *("_ledgers", "_namespaces", "_permissions", "_streams"),
+        *("identity", "limits", "name", "unlimited", "until_us"),
+    )
 
     def __init__(
         self,
@@ -142,6 +147,8 @@ class Principal:
         self.name = name
         self.identity = ""
         """The name of the certificate, or the subject of the token, by which somebody is this principal."""
+        self.until_us: int | None = None
+        """When somebody is it no more by what he has shown, in microseconds since the epoch; ``None``: not known."""
         self.limits = limits or Limits()
         self._permissions = permissions
         self._streams = streams or ()
@@ -153,10 +160,11 @@ class Principal:
     def __repr__(self) -> str:
         return f"Principal({self.name!r})"
 
-    def known_by(self, identity: str) -> Self:
+    def known_by(self, identity: str, until_us: int | None = None) -> Self:
         """The same, for one of those who are it."""
         one = copy(self)
         one.identity = identity
+        one.until_us = until_us
         return one
 
     def may(self, permission: Permission) -> bool:
@@ -329,7 +337,7 @@ class AccessRules:
             known = self._subjects.get(credentials.subject)
             if known is None:
                 raise AccessDenied(f"no principal has the token subject {credentials.subject!r}")
-            return known.known_by(credentials.subject)
+            return known.known_by(credentials.subject, credentials.until_us)
         if not credentials.certificate:
             raise Unauthenticated("a certificate or a token is wanted")
         found = min(self._fitting(credentials.certificate), key=lambda fit: fit.number, default=None)

@@ -1,9 +1,10 @@
-"""Around every call of a gateway: who makes it, counting, and the status of an error."""
+"""Around every call of a gateway: who makes it, for as long as he may, counting, and the status of an error."""
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
+from functools import partial
 from typing import Final, TypeAlias
 
 from tallybook.core.access import Presented
@@ -16,6 +17,7 @@ from tallybook.core.errors import (
     TallybookError,
     is_defect,
 )
+from tallybook.runtime.allowed import while_allowed
 from tallybook.runtime.calls import Call, CallerGone, CallHandler
 from tallybook.runtime.clock import Clock
 from tallybook.runtime.logging import logger
@@ -58,7 +60,8 @@ def counted(
         try:
             guest = door.let_in(method, call)
             with limits.request(guest.principal), span_of(tracer, method, call):
-                await handler(_CountedCall(call, counts, guest))
+                serving = handler(_CountedCall(call, counts, guest))
+                await while_allowed(serving, guest.principal, partial(door.look_again, method, call, guest), clock)
         except (asyncio.CancelledError, CallerGone):
             counts.cancelled += 1
             raise

@@ -2,6 +2,7 @@
 
     call -> who is it? -> may he do that kind of thing at all?          before anything of the call is read
          -> request    -> may he do it to this stream, this ledger?     before anything is done
+         -> goes on    -> all of this, again                            now and then, while the call lasts
 
 A gateway acts on behalf of its clients with powers of its own, so nobody behind it asks again. Every method has a line
 in the tables below; one that has none is not served.
@@ -9,12 +10,13 @@ in the tables below; one that has none is not served.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Final, Protocol
+from typing import Final, Protocol, TypeAlias
 
 from tallybook.client.client import Client
 from tallybook.core.access import LEDGER_NAME, Access, Permission, Principal
+from tallybook.core.errors import AccessDenied, Outcome, TallybookError, Unauthenticated
 from tallybook.runtime.audit import audit
 from tallybook.runtime.calls import Call
 from tallybook.runtime.refusals import Refusals
@@ -51,6 +53,10 @@ PERMISSIONS: Final = {
 """What each method takes."""
 
 
+Check: TypeAlias = Callable[[Principal], Awaitable[None]]
+"""Raises AccessDenied unless a principal may do what a call does."""
+
+
 @dataclass(frozen=True, slots=True)
 class Guest:
     """Whoever has made a call."""
@@ -60,6 +66,8 @@ class Guest:
     principal: Principal
     about: dict[str, object] = field(default_factory=dict, compare=False)
     """What the call turned out to be about: fields of a line in the log."""
+    checks: list[Check] = field(default_factory=list, compare=False)
+    """What he was found to be allowed so far."""
 
 
 class GuestCall(Call, Protocol):
@@ -95,6 +103,28 @@ class Door:
         principal.check(PERMISSIONS[method])
         return Guest(call.peer, principal)
 
+    async def look_again(self, method: str, call: Call, guest: Guest) -> Principal:
+        """Who makes a call that was let in, by now: keys of tokens and rules may be others, and tokens expire.
+
+        Raises:
+            Unauthenticated, AccessDenied: nobody who may, any more. What was under way may be done or not.
+            NoSuchLedger, MetadataUnavailable: his rights are others, and what the ledger is called cannot be told.
+        """
+        unknown = Outcome.UNKNOWN
+        try:
+            principal = self._access.principal(call.presented)
+            principal.check(PERMISSIONS[method])
+            for check in guest.checks:
+                await check(principal)
+        except Unauthenticated as error:
+            why = f"the call is over, for {error.message}: call again with one that counts"
+            raise Unauthenticated(why, outcome=unknown) from None
+        except AccessDenied as error:
+            raise AccessDenied(f"the call is over: {error.message}", outcome=unknown) from None
+        except TallybookError as error:
+            raise error.told_as(unknown) from None
+        return principal
+
     async def check_ledger(self, guest: Guest, permission: Permission, ledger_id: int) -> None:
         """See that a guest may do this to a ledger.
 
@@ -103,11 +133,19 @@ class Door:
             NoSuchLedger, MetadataUnavailable: what it is called cannot be told.
         """
         guest.about["ledger_id"] = ledger_id
-        principal = guest.principal
-        principal.check(permission)
-        if not principal.unlimited:
-            metadata = await self._client.ledger_metadata(ledger_id)
-            principal.check_ledger(permission, ledger_id, _name_of(metadata.custom))
+        named: list[str | None] = []
+        """What it is called, once that was asked: it stays so."""
+
+        async def check(principal: Principal) -> None:
+            principal.check(permission)
+            if principal.unlimited:
+                return
+            if not named:
+                named.append(_name_of((await self._client.ledger_metadata(ledger_id)).custom))
+            principal.check_ledger(permission, ledger_id, named[0])
+
+        await check(guest.principal)
+        guest.checks.append(check)
 
     @staticmethod
     def check_new_ledger(guest: Guest, custom: Mapping[str, bytes]) -> None:
@@ -116,7 +154,8 @@ class Door:
         Raises:
             AccessDenied: he may not, or not under this name.
         """
-        guest.principal.check_ledger(_WRITE, -1, _name_of(custom))
+        name = _name_of(custom)
+        _check(guest, lambda principal: principal.check_ledger(_WRITE, -1, name))
 
     @staticmethod
     def check_all_ledgers(guest: Guest, permission: Permission) -> None:
@@ -125,7 +164,7 @@ class Door:
         Raises:
             AccessDenied: he may not.
         """
-        guest.principal.check_everywhere(permission)
+        _check(guest, lambda principal: principal.check_everywhere(permission))
 
     @staticmethod
     def check_stream(guest: Guest, permission: Permission, namespace: str, name: str) -> None:
@@ -137,9 +176,21 @@ class Door:
         # Of two, the first one is meant: the other is its new name.
         guest.about.setdefault("stream", name)
         guest.about.setdefault("namespace", namespace)
-        guest.principal.check_stream(
-            permission, namespace or DEFAULT_NAMESPACE, name, default_namespace=DEFAULT_NAMESPACE
+        place = namespace or DEFAULT_NAMESPACE
+        _check(
+            guest,
+            lambda principal: principal.check_stream(permission, place, name, default_namespace=DEFAULT_NAMESPACE),
         )
+
+
+def _check(guest: Guest, check: Callable[[Principal], None]) -> None:
+    """Check what is known at once, and keep it for later."""
+
+    async def again(principal: Principal) -> None:
+        check(principal)
+
+    check(guest.principal)
+    guest.checks.append(again)
 
 
 def audited(guest: Guest, action: str, **what: object) -> None:

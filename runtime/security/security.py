@@ -112,8 +112,8 @@ class Security:
             raise Unauthenticated("a certificate or a token is wanted, not both")
         if material.token_keys is None:
             raise Unauthenticated("no tokens are taken here")
-        subject = material.token_keys.subject(presented.authorization, material.rules.audience)
-        return material.rules.principal(Credentials(subject=subject))
+        token = material.token_keys.read(presented.authorization, material.rules.audience)
+        return material.rules.principal(Credentials(subject=token.subject, until_us=token.until_us))
 
     def principals(self) -> list[str]:
         """Names of those who are let in."""

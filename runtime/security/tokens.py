@@ -9,7 +9,7 @@ beside the old one, and taking that away when its last token has expired.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import jwt
 from cryptography.hazmat.primitives.asymmetric.rsa import RSAPublicKey
@@ -34,6 +34,15 @@ _REASONS: Final[tuple[tuple[type[jwt.PyJWTError], str], ...]] = (
     (jwt.MissingRequiredClaimError, "lacks aud, exp or sub"),
     (jwt.InvalidSignatureError, "is not signed by the key that it names"),
 )
+
+
+class Token(NamedTuple):
+    """What a token says that counts."""
+
+    subject: str
+    """Whose it is."""
+    until_us: int
+    """When it counts no more, in microseconds since the epoch: clocks may differ, so that is later than it says."""
 
 
 class TokenKeys:
@@ -69,8 +78,8 @@ class TokenKeys:
             keys[kid] = key
         return cls(keys)
 
-    def subject(self, authorization: tuple[str, ...], audience: str) -> str:
-        """Whose token came in headers of the name ``authorization``.
+    def read(self, authorization: tuple[str, ...], audience: str) -> Token:
+        """The token that came in headers of the name ``authorization``.
 
         Raises:
             Unauthenticated: there is not exactly one, or it is not a token that counts here and now.
@@ -102,7 +111,7 @@ class TokenKeys:
         subject = claims["sub"]
         if not isinstance(subject, str) or not subject:
             raise Unauthenticated("the token has no subject")
-        return subject
+        return Token(subject, (int(claims["exp"]) + LEEWAY_SECONDS) * 1_000_000)
 
 
 def _key(entry: Any, where: str) -> tuple[str, jwt.PyJWK]:

@@ -26,7 +26,7 @@ from tallybook.core.access import Role
 from tallybook.core.batch import encode_batch
 from tallybook.core.config import BookieSettings, ClientSettings
 from tallybook.core.errors import AccessDenied, BookieUnavailable, Busy
-from tallybook.runtime import grpc_security
+from tallybook.runtime import allowed, grpc_security
 from tallybook.runtime.clock import RealClock
 from tallybook.runtime.grpc_transport import GrpcTransport
 from tallybook.runtime.security import Security, open_security
@@ -310,6 +310,26 @@ async def test_who_is_nobody_here_is_told_so(served, client, caplog):
         port.security.refresh()
         with pytest.raises(AccessDenied, match="no principal has a certificate of tallybook://writer/app"):
             await port.connect(client("writer"))
+
+
+async def test_who_is_taken_out_of_the_rules_is_cut_off_from_streams_that_are_open(served, client, caplog, monkeypatch):
+    monkeypatch.setattr(allowed, "LOOK_SECONDS", 0.1)
+    async with served() as port:
+        writer, reader = await port.connect(client("writer")), await port.connect(client("reader"))
+        assert await added(writer, 0) == 0
+        waiting = asyncio.create_task(writer.wait_lac(1, 100, 60_000))
+        rules = port.place / "access.toml"
+        rules.write_text(rules.read_text().replace("tallybook://writer/*", "tallybook://author/*"))
+        port.security.refresh()
+        async with asyncio.timeout(DEADLINE_SECONDS):
+            with pytest.raises((AccessDenied, BookieUnavailable)):
+                await waiting
+        assert writer.broken
+        with pytest.raises(AccessDenied, match="no principal has a certificate of tallybook://writer/app"):
+            await port.connect(client("writer"))
+        assert (await reader.read_entry(1, 0)).verify().payload == b"x"
+        await asyncio.gather(writer.close(), reader.close())
+    assert {identity for _, _, identity in told_refused(caplog)} == {"tallybook://writer/app"}
 
 
 async def test_fences_are_noted_with_who_asked_for_them_and_once_for_each_ledger(served, client, caplog):

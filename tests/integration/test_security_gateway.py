@@ -21,7 +21,7 @@ from tallybook.gateway.door import PERMISSIONS
 from tallybook.gateway.metrics import METHODS
 from tallybook.gateway.server import Addresses, serving
 from tallybook.proto import ledger_pb2, ledger_pb2_grpc, stream_pb2, stream_pb2_grpc
-from tallybook.runtime import refusals
+from tallybook.runtime import allowed, refusals
 from tallybook.runtime.security.authority import Authority, Subject
 
 from .grpc_codes import DEADLINE_SECONDS, DENIED, EXHAUSTED, NOT_KNOWN
@@ -363,6 +363,38 @@ async def test_a_principal_has_no_more_under_way_than_it_may_and_others_are_serv
             assert (await call.read()).HasField("closed")
             assert await call.code() is grpc.StatusCode.OK
         await stub.Create(ledger_pb2.CreateRequest())
+
+
+@pytest.mark.parametrize("change", ["key", "rules"])
+async def test_a_stream_that_is_open_ends_when_its_token_counts_no_more(
+    gateway, authority, tmp_path, monkeypatch, change
+):
+    monkeypatch.setattr(allowed, "LOOK_SECONDS", 0.1)
+    async with gateway() as served, served.without() as channel:
+        stub, kid = ledgers(channel), authority.token_keys()[-1]
+        orders, place = served.token("orders-app"), tmp_path / "gateway"
+        made = await stub.Create(ledger_pb2.CreateRequest(custom={LEDGER_NAME: b"orders-11"}), metadata=orders)
+        tail = stub.Tail(ledger_pb2.TailRequest(ledger_id=made.ledger_id), metadata=orders)
+        append = stub.Append(metadata=orders)
+        create = ledger_pb2.CreateRequest(custom={LEDGER_NAME: b"orders-12"})
+        await append.write(ledger_pb2.AppendRequest(open=ledger_pb2.AppendOpen(create=create), payloads=[b"x"]))
+        opened = (await append.read()).opened
+        assert (await append.read()).ack.count == 1
+        if change == "key":
+            authority.add_token_key()
+            authority.drop_token_key(kid)
+            authority.issue(place, Subject(Role.BOOKIE, "gateway", ("127.0.0.1",)), days=1)
+        else:
+            rules = place / "access.toml"
+            rules.write_text(rules.read_text().replace('"orders-app"', '"orders-app-2"'))
+        expected = (NOT_KNOWN, "Unauthenticated") if change == "key" else (DENIED, "AccessDenied")
+        for call in (tail, append):
+            with refused(*expected) as told:
+                await call.read()
+            assert told["outcome"] == "unknown"
+        again = served.token("orders-app" if change == "key" else "orders-app-2")
+        found = await stub.Recover(ledger_pb2.RecoverRequest(ledger_id=opened.ledger_id), metadata=again)
+        assert found.last_entry_id == 0
 
 
 async def test_deletes_and_fences_are_noted_with_who_asked_for_them(gateway, caplog):

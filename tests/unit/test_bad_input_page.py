@@ -11,6 +11,7 @@ INPUTS = {
     "a certificate for another host",
     "the right authority and the wrong role, or none",
     "no token, one that expired, is not valid yet or is meant for others, of no algorithm, very long, not in ASCII",
+    "a token that expires, or whose key or rule is taken away, while a call goes on",
     "two tokens",
     "plain bytes to a port with TLS, TLS to one without",
     "HTTP/1.1, random bytes, broken frames",

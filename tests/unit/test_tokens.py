@@ -21,7 +21,7 @@ from tallybook.core.certificate_names import CertificateName
 from tallybook.core.errors import AccessDenied, InvalidArgument, InvalidConfig, Unauthenticated
 from tallybook.runtime.security import open_security
 from tallybook.runtime.security.authority import Subject
-from tallybook.runtime.security.tokens import ALGORITHMS, MAX_TOKEN_BYTES, TokenKeys
+from tallybook.runtime.security.tokens import ALGORITHMS, LEEWAY_SECONDS, MAX_TOKEN_BYTES, TokenKeys
 
 PrivateKey: TypeAlias = rsa.RSAPrivateKey | ec.EllipticCurvePrivateKey | Ed25519PrivateKey
 
@@ -46,12 +46,32 @@ def token(kid: str | None = "k1", key: Any = SHARED, algorithm: str = "HS256", *
 
 
 def subject(*headers: str) -> str:
-    return KEYS.subject(headers, "tallybook")
+    return KEYS.read(headers, "tallybook").subject
 
 
 def test_a_good_token_says_whose_it_is():
     assert subject(f"Bearer {token()}") == "app"
     assert subject(f"bearer   {token(aud=['other', 'tallybook'])}") == "app"
+
+
+def test_a_token_counts_for_as_long_after_its_end_as_clocks_may_differ():
+    for moment in (datetime.now(UTC) + timedelta(hours=1), datetime.now(UTC) - timedelta(seconds=LEEWAY_SECONDS - 5)):
+        found = KEYS.read((f"Bearer {token(exp=moment)}",), "tallybook")
+        assert found.until_us == (int(moment.timestamp()) + LEEWAY_SECONDS) * 1_000_000
+    for odd in (10**400, 4e9):
+        assert KEYS.read((f"Bearer {token(exp=odd)}",), "tallybook").until_us == (int(odd) + LEEWAY_SECONDS) * 1_000_000
+
+
+def test_whom_a_token_makes_somebody_is_known_with_its_end(authority, tmp_path):
+    authority.issue(tmp_path / "b", Subject(Role.BOOKIE, "b", ("localhost",)), days=1)
+    rules = tmp_path / "b/access.toml"
+    rules.write_text('[[principal]]\nname = "app"\nroles = ["reader"]\ntokens = ["app"]\ncertificates = ["x://y"]\n')
+    security = open_security(str(tmp_path / "b"), serves=True)
+    made = authority.token("app", lifetime=timedelta(hours=1))
+    until_us = security.principal(Presented(authorization=(f"Bearer {made}",))).until_us
+    left = until_us / 1e6 - LEEWAY_SECONDS - datetime.now(UTC).timestamp()
+    assert 3_590 < left <= 3_600
+    assert security.principal(Presented((CertificateName.written("x://y"),))).until_us is None
 
 
 def ago(**span: float) -> datetime:
@@ -130,9 +150,9 @@ def test_a_token_of_each_algorithm_counts_and_one_signed_by_another_key_does_not
     else:
         good, bad = SIGNING[algorithm](), SIGNING[algorithm]()
         keys = TokenKeys.parse(key_set(published(algorithm, good)), "keys")
-    assert keys.subject((f"Bearer {token(key=good, algorithm=algorithm)}",), "tallybook") == "app"
+    assert keys.read((f"Bearer {token(key=good, algorithm=algorithm)}",), "tallybook").subject == "app"
     with pytest.raises(Unauthenticated, match="not signed by the key"):
-        keys.subject((f"Bearer {token(key=bad, algorithm=algorithm)}",), "tallybook")
+        keys.read((f"Bearer {token(key=bad, algorithm=algorithm)}",), "tallybook")
 
 
 def test_a_public_key_is_not_taken_for_a_shared_secret(authority, tmp_path):
@@ -143,7 +163,7 @@ def test_a_public_key_is_not_taken_for_a_shared_secret(authority, tmp_path):
     keys = TokenKeys.parse(published, "keys")
     for secret in (public["x"].encode(), base64.urlsafe_b64decode(public["x"] + "=")):
         with pytest.raises(Unauthenticated):
-            keys.subject((f"Bearer {token(kid=public['kid'], key=secret)}",), "tallybook")
+            keys.read((f"Bearer {token(kid=public['kid'], key=secret)}",), "tallybook")
 
 
 @given(st.binary(max_size=60), st.integers(0, 400))

@@ -98,10 +98,10 @@ def some_headers() -> Iterator[bytes]:
     yield b"Basic dTpw"
 
 
-@TARGET.decoder("runtime/security/tokens.py:TokenKeys.subject", seeds=some_headers)
+@TARGET.decoder("runtime/security/tokens.py:TokenKeys.read", seeds=some_headers)
 def tokens(data: bytes) -> None:
     """What stands in a header of the name 'authorization'."""
-    attempt(Unauthenticated, KEYS.subject, (data.decode("latin-1"),), "tallybook")
+    attempt(Unauthenticated, KEYS.read, (data.decode("latin-1"),), "tallybook")
 
 
 def some_files() -> Iterator[bytes]:
