@@ -16,7 +16,14 @@ from typing import Final
 from tallybook.core.access import Permission, Principal
 from tallybook.core.answers import AddAnswer
 from tallybook.core.batch import Buffer, peek_ids
-from tallybook.core.errors import AccessDenied, InvariantViolation, ProtocolViolation, TallybookError, error_class
+from tallybook.core.errors import (
+    AccessDenied,
+    InvariantViolation,
+    ProtocolViolation,
+    TallybookError,
+    Unauthorized,
+    error_class,
+)
 from tallybook.core.limits import KEY_BYTES
 from tallybook.runtime.clock import Clock
 from tallybook.runtime.grpc_messages import Ack, Attach, decode_adds, encode_acks
@@ -48,7 +55,7 @@ class AddLane:
         principal: on whose behalf. Readers have such a stream, too, and may send nothing on it.
         load: counts what is refused, over all streams.
         tracer: follows clients that have an add traced.
-        refusals: is told who may not add.
+        refusals: is told who may not add, and whose key is wrong.
     """
 
     def __init__(
@@ -146,9 +153,7 @@ class AddLane:
         self._under_way += 1
         if not self._may_write:
             answered(AddAnswer(*ids, AccessDenied.wire_code))
-            if self._refusals is not None:
-                error = AccessDenied("who may not write may not add")
-                self._refusals.note(error, self._stream.presented, self._stream.peer, "bookie add")
+            self._note(AccessDenied("who may not write may not add"))
             return
         try:
             self._store.add(batch, attached.key, answered, deferred=attached.deferred, beside=beside)
@@ -158,10 +163,17 @@ class AddLane:
                 self._fail_safe(f"an add to ledger {ids[0]} failed: {error!r}")
             answered(AddAnswer(*ids, TallybookError.wire_code))
 
+    def _note(self, error: TallybookError) -> None:
+        """Have the audit log tell of a refusal."""
+        if self._refusals is not None:
+            self._refusals.note(error, self._stream.presented, self._stream.peer, "bookie add")
+
     def _answered(self, number: int, ids: tuple[int, int, int], cost: int, answer: AddAnswer) -> None:
         self._under_way -= 1
         if answer.code:
             self._load.errors.count(answer.code)
+            if answer.code == Unauthorized.wire_code:
+                self._note(Unauthorized(f"the key does not fit ledger {ids[0]}"))
         if not self._ended:
             # The ids as received: of bytes that are no batch, the store has none to tell.
             self._acks.append(Ack(number, AddAnswer(*ids, answer.code, answer.retry_after_ms)))

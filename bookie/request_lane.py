@@ -29,6 +29,7 @@ from tallybook.core.errors import (
     InvariantViolation,
     ProtocolViolation,
     TallybookError,
+    Unauthorized,
     error_from_wire,
 )
 from tallybook.core.ids import NO_ENTRY, check_entry_id, check_lac, check_ledger_id
@@ -102,6 +103,8 @@ _MAX_AUDITED: Final = 1_024
 """Ledgers of which a stream remembers that their fence was noted."""
 
 _WITH_BATCH: Final = (wire.RecoveryAdd, inspection.RepairAdd)
+
+_WITHOUT_KEY: Final = (inspection.RepairAdd, inspection.EndLimbo)
 
 _log = logger("bookie.request_lane")
 
@@ -180,7 +183,7 @@ class RequestLane:
         share: what this stream may have under way.
         answer_bytes: what this stream and others of its kind may have in answers together.
         tracer: follows clients that have a request traced.
-        refusals: is told who may not do what he asks for.
+        refusals: is told who may not do what he asks for, and whose key is wrong.
     """
 
     def __init__(
@@ -387,13 +390,19 @@ class RequestLane:
             raise InvalidArgument(f"the {self._lane.value} stream does not serve {type(ask).__name__}")
         try:
             self._principal.check(_PERMISSIONS[type(ask)])
-        except AccessDenied as error:
-            if self._refusals is not None:
-                self._refusals.note(error, self._stream.presented, self._stream.peer, f"bookie {type(ask).__name__}")
+            _check(ask)
+            self._audit(ask)
+            return await self._serve_kind[type(ask)](ask)
+        except (AccessDenied, Unauthorized) as error:
+            self._note(ask, error)
             raise
-        _check(ask)
-        self._audit(ask)
-        return await self._serve_kind[type(ask)](ask)
+
+    def _note(self, ask: wire.Ask, error: AccessDenied | Unauthorized) -> None:
+        """Have the audit log tell of a refusal."""
+        # A repair shows no key. It is told that it comes too early, while somebody may still write the ledger.
+        wrong_key = isinstance(error, Unauthorized) and not isinstance(ask, _WITHOUT_KEY)
+        if self._refusals is not None and (wrong_key or isinstance(error, AccessDenied)):
+            self._refusals.note(error, self._stream.presented, self._stream.peer, f"bookie {type(ask).__name__}")
 
     def _audit(self, ask: wire.Ask) -> None:
         """Note who fences a ledger, or declares what a bookie lost as given back; once for each ledger."""

@@ -90,7 +90,7 @@ class Door:
     def __init__(self, access: Access, client: Client, refusals: Refusals) -> None:
         self._access = access
         self.refusals = refusals
-        """Those who were not let in, or may not do what they wanted."""
+        """Those who were not let in, may not do what they wanted, or have said a wrong password."""
         self._client = client
 
     def let_in(self, method: str, call: Call) -> Guest:

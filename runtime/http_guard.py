@@ -22,6 +22,7 @@ import asyncio
 import ipaddress
 import re
 from collections.abc import Callable, Container, Iterable, Mapping, Sequence
+from functools import partial
 from typing import Any, Final, NamedTuple
 from urllib.parse import parse_qsl, unquote_to_bytes
 
@@ -37,6 +38,7 @@ from tallybook.core.errors import (
     Outcome,
     RequestTimeout,
     TallybookError,
+    Unauthorized,
 )
 
 from .audit import audit
@@ -146,7 +148,7 @@ class Guard:
         access: tells who somebody is.
         endpoints: all that there is.
         pages: files by their paths.
-        refusals: those who were not let in, or may not do what they wanted.
+        refusals: those who were not let in, may not do what they wanted, or have said a wrong password.
     """
 
     def __init__(
@@ -184,13 +186,18 @@ class Guard:
                 _check_origin(request)
             query = _query(request.scope["query_string"], found.endpoint.parameters)
             body = await _body(request, found.endpoint.fields, wanted=method != "GET")
-            return await _handled(found, Asked(principal, peer_of(request), found.path, query, body))
+            asked = Asked(principal, peer_of(request), found.path, query, body)
+            return await _handled(found, asked, partial(self._note, request))
         except _Refused as refused:
-            self._refusals.note(refused.error, presented(request), peer_of(request), _method_of(request))
+            self._note(request, refused.error)
             return failed(refused.error, refused.status, refused.headers)
         except TallybookError as error:
-            self._refusals.note(error, presented(request), peer_of(request), _method_of(request))
+            self._note(request, error)
             return failed(error)
+
+    def _note(self, request: Request, error: TallybookError) -> None:
+        """Have the audit log tell of a refusal, if it is one."""
+        self._refusals.note(error, presented(request), peer_of(request), _method_of(request))
 
     def _find(self, method: str, parts: tuple[str, ...]) -> _Found:
         """The endpoint of a path; those without places go first."""
@@ -338,7 +345,7 @@ def fields_of(body: bytes, known: tuple[str, ...]) -> Mapping[str, Any]:
     return found
 
 
-async def _handled(found: _Found, asked: Asked) -> Response:
+async def _handled(found: _Found, asked: Asked, note: Callable[[TallybookError], None]) -> Response:
     endpoint = found.endpoint
     if endpoint.action:
         audit(endpoint.action, asked.principal, asked.peer, **asked.path)
@@ -350,6 +357,9 @@ async def _handled(found: _Found, asked: Asked) -> Response:
         outcome = Outcome.UNKNOWN if changes else Outcome.NOT_DONE
         return failed(RequestTimeout(f"no answer within {ANSWER_SECONDS:.0f} s", outcome=outcome))
     except TallybookError as error:
+        if isinstance(error, Unauthorized):
+            # That of a ledger, which whoever asks has said. What is denied here is denied to this process.
+            note(error)
         return failed(error if changes else error.told_as(Outcome.NOT_DONE))
     except Exception as error:  # noqa: BLE001 - see below
         # A defect in one answer is not the end of the process; what it was is for the log, not for who asks.

@@ -4,8 +4,9 @@
      "peer": "ipv4:...", "method": "LedgerService/Delete", "error_type": "AccessDenied",
      "error": "readers may not write", "untold_count": 0}
 
-A line is written for the first of its kind in a minute: of one host, certificate, method and kind of error. Of all
-kinds together there are so many lines in a minute, and the next line says how many refusals had none.
+Refused is who is not let in, who may not do what he wants, and who has another password than the ledger. A line is
+written for the first of its kind in a minute: of one host, certificate, method and kind of error. Of all kinds together
+there are so many lines in a minute, and the next line says how many refusals had none.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from typing import Final
 
 from tallybook.core.access import Access, Presented, Principal
 from tallybook.core.certificate_names import CertificateName
-from tallybook.core.errors import AccessDenied, TallybookError, Unauthenticated
+from tallybook.core.errors import AccessDenied, TallybookError, Unauthenticated, Unauthorized
 
 from .audit import refused
 from .clock import Clock
@@ -23,6 +24,8 @@ SPAN_SECONDS: Final = 60.0
 MOST_LINES: Final = 50
 """In that time."""
 _MOST_NAMES: Final = 4
+
+_REFUSED: Final = (AccessDenied, Unauthenticated, Unauthorized)
 
 
 class Refusals:
@@ -40,13 +43,13 @@ class Refusals:
         self._untold = 0
 
     def note(self, error: TallybookError, presented: Presented, peer: str, method: str) -> None:
-        """Have an error told, if it says that somebody is not let in, or may not.
+        """Have an error told, if it says that somebody is not let in, may not, or has a wrong password.
 
         Args:
             presented: what he has come with. Nothing of a token is shown.
             method: what he wanted; one of a small number of names.
         """
-        if not isinstance(error, AccessDenied | Unauthenticated):
+        if not isinstance(error, _REFUSED):
             return
         now = self._clock.monotonic()
         if now - self._began >= SPAN_SECONDS:

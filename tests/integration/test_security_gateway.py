@@ -397,6 +397,23 @@ async def test_a_stream_that_is_open_ends_when_its_token_counts_no_more(
         assert found.last_entry_id == 0
 
 
+async def test_who_guesses_the_password_of_a_ledger_leaves_a_trace(gateway, caplog):
+    async with gateway() as served, served.by_certificate("writer", "app") as channel:
+        stub = ledgers(channel)
+        made = await stub.Create(ledger_pb2.CreateRequest(password=b"open sesame"))
+        for guess in range(20):
+            with refused(DENIED, "Unauthorized"):
+                await stub.Delete(ledger_pb2.DeleteRequest(ledger_id=made.ledger_id, password=b"%d" % guess))
+        with refused(DENIED, "Unauthorized"):
+            await stub.Close(ledger_pb2.CloseRequest(ledger_id=made.ledger_id, password=b"open sesam"))
+    told = [record.tallybook_fields for record in caplog.records if record.getMessage() == "refused"]
+    assert [(line["method"], line["principal"], line["identity"], line["untold_count"]) for line in told] == [
+        ("LedgerService/Delete", "writers", "tallybook://writer/app", 0),
+        ("LedgerService/Close", "writers", "tallybook://writer/app", 19),
+    ]
+    assert "sesam" not in caplog.text
+
+
 async def test_deletes_and_fences_are_noted_with_who_asked_for_them(gateway, caplog):
     caplog.set_level("INFO", "tallybook.audit")
     async with gateway() as served, served.without() as channel:

@@ -21,6 +21,7 @@ from tallybook.core.errors import (
     MetadataOutcomeUnknown,
     NoSuchLedger,
     Unauthenticated,
+    Unauthorized,
 )
 from tallybook.runtime import http_guard, http_protocol
 from tallybook.runtime.http import HttpServer
@@ -154,6 +155,18 @@ async def serving(access: Any = None, listen: str = "127.0.0.1:0", **raises: Exc
 
 
 # --- who may ----------------------------------------------------------------------------------------------------------
+
+
+async def test_a_wrong_password_is_in_the_audit_log_and_what_is_denied_to_the_process_itself_is_not(caplog):
+    errors = {"password": Unauthorized("the password does not fit"), "own": AccessDenied("bookies refuse this process")}
+    async with serving(Gate(), **errors) as served:
+        for how in ("password", "password", "own"):
+            answer = await served("POST", f"/api/v1/fails/{how}", b"{}", authorization="Bearer admin", **JSON)
+            assert answer.json["error"]["type"] == type(errors[how]).__name__
+    told = [record.tallybook_fields for record in caplog.records if record.getMessage() == "refused"]
+    assert [(line["principal"], line["method"], line["error"]) for line in told] == [
+        ("admin", "HTTP POST", "the password does not fit")
+    ]
 
 
 CALLS = [

@@ -7,7 +7,7 @@ import pytest
 
 from tallybook.core.access import AccessFile, AccessRules, Credentials, Presented, Principal
 from tallybook.core.certificate_names import CertificateName
-from tallybook.core.errors import AccessDenied, NoSuchLedger, TallybookError, Unauthenticated
+from tallybook.core.errors import AccessDenied, NoSuchLedger, TallybookError, Unauthenticated, Unauthorized
 from tallybook.runtime.deterministic import SimClock
 from tallybook.runtime.logging import line_of
 from tallybook.runtime.refusals import MOST_LINES, SPAN_SECONDS, Refusals
@@ -83,6 +83,18 @@ def test_what_is_refused_again_and_again_is_told_once_a_minute_and_how_often(ref
     assert len(lines(caplog)) == 1
     clock.now = SPAN_SECONDS
     refusals.note(DENIED, READER, "ipv4:10.0.0.9:5", "LedgerService/Delete")
+    assert lines(caplog)[1].endswith("untold_count=999")
+
+
+def test_wrong_passwords_are_told_once_a_minute_and_how_many_there_were(refusals, clock, caplog):
+    for guess in range(1000):
+        wrong = Unauthorized(f"ledger {guess % 7}: the password does not fit")
+        refusals.note(wrong, READER, f"ipv4:10.0.0.9:{guess}", "LedgerService/Close")
+    [line] = lines(caplog)
+    assert "principal=readers identity=tallybook://reader/x" in line
+    assert 'error_type=Unauthorized error="ledger 0: the password does not fit" untold_count=0' in line
+    clock.now = SPAN_SECONDS
+    refusals.note(Unauthorized("ledger 1: the password does not fit"), READER, "ipv4:10.0.0.9:5", "LedgerService/Close")
     assert lines(caplog)[1].endswith("untold_count=999")
 
 

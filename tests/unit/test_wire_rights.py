@@ -1,15 +1,19 @@
-"""Rights on a bookie's streams: those of now, however old the stream is."""
+"""Rights on a bookie's streams: those of now, however old the stream is, and a trace of who has a wrong key."""
 
 import pytest
 
 from tallybook.core.access import Permission, Presented, Principal
-from tallybook.core.errors import AccessDenied, TallybookError
+from tallybook.core.errors import AccessDenied, TallybookError, Unauthorized
+from tallybook.core.keys import key_verifier
+from tallybook.runtime import grpc_inspection as inspection
 from tallybook.runtime import grpc_messages as wire
 from tallybook.runtime.allowed import LOOK_SECONDS
 from tallybook.runtime.transport import Lane
 from tallybook.runtime.wire import frame_batch
 from tallybook.sim.wire_bench import batch_of as batch
 from tallybook.sim.wire_bench import bench, reason_of, reply_on
+
+KEY, WRONG = b"k" * 16, b"w" * 16
 
 
 class Somebody:
@@ -65,3 +69,39 @@ async def test_streams_are_served_by_the_rights_of_now(made):
         await made.world.clock.sleep(LOOK_SECONDS + 1)
         assert await allowed() == (expected, expected)
     assert made.service.stream_count == 2
+
+
+async def verifier(_ledger_id: int) -> bytes:
+    return key_verifier(KEY)
+
+
+@bench()
+async def test_who_guesses_the_key_of_a_ledger_is_in_the_audit_log_once_a_minute_of_each_kind_of_request(made, caplog):
+    made.bookie._verifier_of = verifier
+    made.service._access = made.service._refusals._access = Somebody(*Permission)
+    adds, _ = await made.open(Lane.ADD)
+    await adds.send(wire.encode_attach(wire.Attach(1, WRONG)))
+    control, _ = await made.open(Lane.CONTROL)
+    for number in range(1, 11):
+        await adds.send(frame_batch(batch(number)))
+        [ack] = wire.decode_acks(await adds.receive())
+        assert ack.answer.code == Unauthorized.wire_code
+        await control.send(wire.encode_request(2 * number, wire.Fence(1, WRONG)))
+        assert isinstance(await reply_on(control, 2 * number), Unauthorized)
+        await control.send(wire.encode_request(2 * number + 1, wire.RecoveryAdd(WRONG, batch(number))))
+        assert isinstance(await reply_on(control, 2 * number + 1), Unauthorized)
+    told = [record.tallybook_fields for record in caplog.records if record.getMessage() == "refused"]
+    assert {(line["method"], line["principal"], line["error_type"]) for line in told} == {
+        (f"bookie {what}", "somebody", "Unauthorized") for what in ("add", "Fence", "RecoveryAdd")
+    }
+    assert len(told) == 3
+
+
+@bench()
+async def test_a_repair_that_comes_too_early_guesses_no_key(made, caplog):
+    made.service._access = Somebody(*Permission)
+    control, _ = await made.open(Lane.CONTROL)
+    await control.send(wire.encode_request(1, inspection.EndLimbo(1)))
+    outcome = await reply_on(control, 1)
+    assert isinstance(outcome, Unauthorized)
+    assert not [record for record in caplog.records if record.getMessage() == "refused"]
