@@ -330,5 +330,5 @@ async def _rebuild(url: str, metadata: str) -> tuple[Record, dict[str, str]]:
                 unreadable |= {f"ledger {ledger_id}": why for ledger_id, why in found.unreadable.items()}
                 if found.problem:
                     damaged[found.key] = found.problem
-    record: Record = {"ledgers_entered": entered, "ledgers_known": known, "objects_damaged": len(damaged)}
-    return record | {"records_unreadable": len(unreadable)}, damaged | unreadable
+    counts = {"ledgers_entered": entered, "ledgers_known": known, "objects_damaged": len(damaged)}
+    return {**counts, "records_unreadable": len(unreadable)}, damaged | unreadable

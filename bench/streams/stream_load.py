@@ -278,7 +278,7 @@ async def _rate(writer: _Appends, payload: bytes, seconds: float) -> float:
 
     What a client and its bookies buffer is a second's worth, and would otherwise pass for a rate.
     """
-    began, records = time.monotonic(), 0
+    began, records, last = time.monotonic(), 0, None
     while time.monotonic() - began < seconds:
         for _ in range(_PIECE):
             while True:
@@ -289,7 +289,8 @@ async def _rate(writer: _Appends, payload: bytes, seconds: float) -> float:
                     await asyncio.sleep(0.001)
         records += _PIECE
         await asyncio.sleep(0)
-    await last
+    if last is not None:
+        await last
     return records / (time.monotonic() - began)
 
 
