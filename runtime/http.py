@@ -14,6 +14,7 @@ from __future__ import annotations
 import asyncio
 import socket
 from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Any, Final, TypeAlias
 
 import uvicorn
@@ -27,10 +28,9 @@ from tallybook.core.access import Access, OpenAccess, Permission
 from tallybook.core.errors import AccessDenied, InvalidConfig, Unauthenticated
 
 from .clock import RealClock
-from .http_api import Offer
-from .http_guard import Front, Guard, peer_of
+from .http_api import Offer, headers_of, status_of
+from .http_guard import Front, Guard
 from .http_protocol import MAX_CONNECTIONS, BoundedProtocol
-from .http_security import presented
 from .http_tls import TlsPort
 from .identity import Guarded
 from .metrics import Metrics
@@ -39,6 +39,7 @@ from .tasks import Tasks
 from .tls_contexts import server_context
 
 CLOSE_SECONDS: Final = 2.0
+_METRICS: Final = "/metrics"
 _METRICS_TYPE: Final = "text/plain; version=1.0.0; charset=utf-8"
 _KEEP_ALIVE_SECONDS: Final = 5
 
@@ -127,11 +128,13 @@ class HttpServer:
 
     def _application(self) -> ASGIApp:
         health = {"/healthz": self._healthz, "/readyz": self._readyz}
-        own = {**health, "/metrics": self._show_metrics}
+        paths, offer = (*health, _METRICS), self._offer
+        guard = Guard(self._access, offer.endpoints, offer.pages, self._refusals, own=paths)
+        own: dict[str, Callable[..., Any]] = {**health, _METRICS: partial(self._show_metrics, guard)}
         served = Starlette(routes=[Route(path, handler) for path, handler in own.items()])
         served.router.redirect_slashes = False
-        served.router.default = Guard(self._access, self._offer.endpoints, self._offer.pages, self._refusals)
-        return Front(served, self._names, anyway=health, refusals=self._refusals)
+        served.router.default = guard
+        return Front(served, self._names, anyway=health, refusals=self._refusals, name_of=guard.name_of)
 
     def _names(self) -> Iterator[str]:
         """Names that this process is known by."""
@@ -148,15 +151,12 @@ class HttpServer:
         reason = self._why_not_ready()
         return PlainTextResponse("ok\n" if reason is None else f"{reason}\n", status_code=503 if reason else 200)
 
-    async def _show_metrics(self, request: Request) -> Response:
+    async def _show_metrics(self, guard: Guard, request: Request) -> Response:
         try:
-            self._access.principal(presented(request)).check_everywhere(Permission.READ)
-        except Unauthenticated as error:
-            self._refusals.note(error, presented(request), peer_of(request), "HTTP /metrics")
-            return PlainTextResponse(f"{error.message}\n", status_code=401, headers={"www-authenticate": "Bearer"})
-        except AccessDenied as error:
-            self._refusals.note(error, presented(request), peer_of(request), "HTTP /metrics")
-            return PlainTextResponse(f"{error.message}\n", status_code=403)
+            guard.let_in(request, Permission.READ)
+        except (Unauthenticated, AccessDenied) as error:
+            guard.note(error, request)
+            return PlainTextResponse(f"{error.message}\n", status_code=status_of(error), headers=headers_of(error))
         return Response(self._metrics.text(), media_type=_METRICS_TYPE)
 
 

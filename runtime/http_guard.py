@@ -21,7 +21,7 @@ from __future__ import annotations
 import asyncio
 import ipaddress
 import re
-from collections.abc import Callable, Container, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Container, Iterable, Mapping, Sequence
 from typing import Any, Final, NamedTuple
 from urllib.parse import parse_qsl, unquote_to_bytes
 
@@ -29,7 +29,7 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from tallybook.core.access import Access
+from tallybook.core.access import Access, Permission, Principal
 from tallybook.core.errors import (
     AccessDenied,
     InvalidArgument,
@@ -59,6 +59,8 @@ _ONCE: Final = frozenset({"host", "origin", "content-type", "content-length", "t
 _JSON: Final = re.compile(r"application/json *(?:; *charset=utf-8)?", re.IGNORECASE)
 _HOST: Final = re.compile(r"(?P<name>\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9._-]+)(?::[0-9]{1,5})?")
 _FAILED: Final = 400
+_NO_ENDPOINT: Final = "HTTP, no endpoint"
+"""Whatever has no line in the table, for the audit log."""
 _HEADERS: Final = (
     (
         b"content-security-policy",
@@ -95,15 +97,22 @@ class Front:
         hosts: names that this process is known by, as they are now.
         anyway: paths that are passed on under any name.
         refusals: those who came by a name that is not this process's.
+        name_of: what a request wants, as the audit log has it.
     """
 
     def __init__(
-        self, app: ASGIApp, hosts: Callable[[], Iterable[str]], anyway: Container[str], refusals: Refusals
+        self,
+        app: ASGIApp,
+        hosts: Callable[[], Iterable[str]],
+        anyway: Container[str],
+        refusals: Refusals,
+        name_of: Callable[[Request], str],
     ) -> None:
         self._app = app
         self._hosts = hosts
         self._anyway = anyway
         self._refusals = refusals
+        self._name_of = name_of
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer one request."""
@@ -124,7 +133,7 @@ class Front:
             if scope["path"] not in self._anyway:
                 self._check_host(request.headers.get("host", ""))
         except _Refused as refused:
-            self._refusals.note(refused.error, presented(request), peer_of(request), _method_of(request))
+            self._refusals.note(refused.error, presented(request), peer_of(request), self._name_of(request))
             answer = failed(refused.error, refused.status, refused.headers)
         await answer(scope, receive, headed)
 
@@ -147,14 +156,22 @@ class Guard:
         endpoints: all that there is.
         pages: files by their paths.
         refusals: those who were not let in, or may not do what they wanted.
+        own: paths that others answer. It only has names for them.
     """
 
     def __init__(
-        self, access: Access, endpoints: Sequence[Endpoint], pages: Mapping[str, Page], refusals: Refusals
+        self,
+        access: Access,
+        endpoints: Sequence[Endpoint],
+        pages: Mapping[str, Page],
+        refusals: Refusals,
+        *,
+        own: Collection[str],
     ) -> None:
         self._access = access
         self._refusals = refusals
         self._pages = pages
+        self._own = own
         self._table: dict[tuple[str, ...], dict[str, Endpoint]] = {}
         for endpoint in endpoints:
             self._table.setdefault(tuple(endpoint.path.split("/")[1:]), {})[endpoint.method] = endpoint
@@ -168,29 +185,56 @@ class Guard:
             return
         await response(scope, receive, send)
 
+    def let_in(self, request: Request, permission: Permission) -> Principal:
+        """Who makes a request.
+
+        Raises:
+            Unauthenticated, AccessDenied: nobody who may.
+        """
+        principal = self._access.principal(presented(request))
+        principal.check_everywhere(permission)
+        return principal
+
+    def name_of(self, request: Request) -> str:
+        """What a request wants, for the audit log: a name for each endpoint, and one for all that is none."""
+        method = _method_of(request)
+        if method not in _METHODS:
+            return _NO_ENDPOINT
+        try:
+            parts = _parts(request.scope["raw_path"])
+            path = "/" + "/".join(parts)
+            if path not in self._own and path not in self._pages:
+                path = self._find(method, parts).endpoint.path
+        except _Refused:
+            return _NO_ENDPOINT
+        return f"HTTP {method} {path}"
+
     async def _answer(self, request: Request) -> Response:
         try:
             parts = _parts(request.scope["raw_path"])
-            method = "GET" if request.method == "HEAD" else request.method
+            method = _method_of(request)
             if method not in _METHODS:
                 raise _Refused(405, InvalidArgument("only GET, HEAD, POST and DELETE are known"), _allow(_METHODS))
             page = self._pages.get("/" + "/".join(parts))
             if page is not None:
                 return _shown(page, method)
             found = self._find(method, parts)
-            principal = self._access.principal(presented(request))
-            principal.check_everywhere(found.endpoint.permission)
+            principal = self.let_in(request, found.endpoint.permission)
             if method != "GET":
                 _check_origin(request)
             query = _query(request.scope["query_string"], found.endpoint.parameters)
             body = await _body(request, found.endpoint.fields, wanted=method != "GET")
             return await _handled(found, Asked(principal, peer_of(request), found.path, query, body))
         except _Refused as refused:
-            self._refusals.note(refused.error, presented(request), peer_of(request), _method_of(request))
+            self.note(refused.error, request)
             return failed(refused.error, refused.status, refused.headers)
         except TallybookError as error:
-            self._refusals.note(error, presented(request), peer_of(request), _method_of(request))
+            self.note(error, request)
             return failed(error)
+
+    def note(self, error: TallybookError, request: Request) -> None:
+        """Have it told that a request was refused, if it was."""
+        self._refusals.note(error, presented(request), peer_of(request), self.name_of(request))
 
     def _find(self, method: str, parts: tuple[str, ...]) -> _Found:
         """The endpoint of a path; those without places go first."""
@@ -213,8 +257,7 @@ def peer_of(request: Request) -> str:
 
 
 def _method_of(request: Request) -> str:
-    """For the audit log."""
-    return f"HTTP {request.method[:16]}"
+    return "GET" if request.method == "HEAD" else request.method
 
 
 def _has_body(request: Request) -> bool:
