@@ -25,7 +25,7 @@ from starlette.routing import Route
 from starlette.types import ASGIApp
 
 from tallybook.core.access import Access, OpenAccess, Permission
-from tallybook.core.errors import AccessDenied, InvalidConfig, Unauthenticated
+from tallybook.core.errors import AccessDenied, Busy, InvalidConfig, Unauthenticated
 
 from .clock import RealClock
 from .http_api import Offer, headers_of, status_of
@@ -37,6 +37,7 @@ from .metrics import Metrics
 from .refusals import Refusals
 from .tasks import Tasks
 from .tls_contexts import server_context
+from .under_way import UnderWay
 
 CLOSE_SECONDS: Final = 2.0
 _METRICS: Final = "/metrics"
@@ -57,6 +58,7 @@ class HttpServer:
         security: certificates, and who somebody is; ``None``: no TLS, and anybody is let in.
         offer: what there is besides; ``None``: nothing.
         refusals: those of the process, where it refuses elsewhere, too.
+        under_way: the same of what is asked.
     """
 
     def __init__(
@@ -66,6 +68,7 @@ class HttpServer:
         security: Guarded | None = None,
         offer: Offer | None = None,
         refusals: Refusals | None = None,
+        under_way: UnderWay | None = None,
     ) -> None:
         self._metrics = metrics
         self._why_not_ready = metrics.why_not_ready = why_not_ready
@@ -73,6 +76,7 @@ class HttpServer:
         self._access: Access = security or OpenAccess()
         self._offer = offer or Offer(())
         self._refusals = refusals or Refusals(RealClock(), self._access)
+        self._under_way = under_way or UnderWay()
         self._server: uvicorn.Server | None = None
         self._task: asyncio.Task[None] | None = None
         self._lag: asyncio.Task[None] | None = None
@@ -129,7 +133,7 @@ class HttpServer:
     def _application(self) -> ASGIApp:
         health = {"/healthz": self._healthz, "/readyz": self._readyz}
         paths, offer = (*health, _METRICS), self._offer
-        guard = Guard(self._access, offer.endpoints, offer.pages, self._refusals, own=paths)
+        guard = Guard(self._access, offer.endpoints, offer.pages, self._refusals, self._under_way, own=paths)
         own: dict[str, Callable[..., Any]] = {**health, _METRICS: partial(self._show_metrics, guard)}
         served = Starlette(routes=[Route(path, handler) for path, handler in own.items()])
         served.router.redirect_slashes = False
@@ -154,7 +158,7 @@ class HttpServer:
     async def _show_metrics(self, guard: Guard, request: Request) -> Response:
         try:
             guard.let_in(request, Permission.READ)
-        except (Unauthenticated, AccessDenied) as error:
+        except (Unauthenticated, AccessDenied, Busy) as error:
             guard.note(error, request)
             return PlainTextResponse(f"{error.message}\n", status_code=status_of(error), headers=headers_of(error))
         return Response(self._metrics.text(), media_type=_METRICS_TYPE)

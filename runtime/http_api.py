@@ -128,6 +128,8 @@ def status_of(error: TallybookError) -> int:
         return 409
     if isinstance(error, RequestTimeout):
         return 504
+    if isinstance(error, Busy) and error.own_limit:
+        return 429
     return 503 if isinstance(error, PeerError) else 500
 
 

@@ -3,8 +3,11 @@
     bytes -> is it one request, to us?                                                     Front: whatever is asked
           -> method, path -> who is it, and may he? -> parameters, body -> handler         Guard: the table of endpoints
 
-Whatever has no line in the table is not there. A browser sends what any page tells it to, with the certificate of
-whoever sits before it, and without asking where a name leads. So, with and without security:
+Whatever has no line in the table is not there. Whoever is let in has a request under way until its answer was taken,
+and where he has a bound on these it counts: connections are few.
+
+A browser sends what any page tells it to, with the certificate of whoever sits before it, and without asking where a
+name leads. So, with and without security:
 
 - the ``Host`` of a request is an address, or a name that is known to be this process's: a foreign name that was
   made to lead here (DNS rebinding) is not;
@@ -22,6 +25,7 @@ import asyncio
 import ipaddress
 import re
 from collections.abc import Callable, Collection, Container, Iterable, Mapping, Sequence
+from contextlib import ExitStack
 from typing import Any, Final, NamedTuple
 from urllib.parse import parse_qsl, unquote_to_bytes
 
@@ -45,6 +49,7 @@ from .http_security import presented
 from .json_once import loads_once
 from .logging import logger
 from .refusals import Refusals
+from .under_way import UnderWay
 
 MAX_BODY_BYTES: Final = 64 << 10
 MAX_PATH_BYTES: Final = 2_048
@@ -59,6 +64,8 @@ _ONCE: Final = frozenset({"host", "origin", "content-type", "content-length", "t
 _JSON: Final = re.compile(r"application/json *(?:; *charset=utf-8)?", re.IGNORECASE)
 _HOST: Final = re.compile(r"(?P<name>\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9._-]+)(?::[0-9]{1,5})?")
 _FAILED: Final = 400
+_HELD: Final = "tallybook.held"
+"""What a request holds until its answer was taken, in its scope."""
 _NO_ENDPOINT: Final = "HTTP, no endpoint"
 """Whatever has no line in the table, for the audit log."""
 _HEADERS: Final = (
@@ -125,6 +132,10 @@ class Front:
                     # Nobody has read it, and nobody will.
                     headers.append((b"connection", b"close"))
                 message = {**message, "headers": headers}
+            if message["type"] == "http.response.body" and message.get("body") and not message.get("more_body"):
+                # The end by itself: it waits until what was written before it is taken.
+                await send({**message, "more_body": True})
+                message = {**message, "body": b""}
             await send(message)
 
         answer = self._app
@@ -135,7 +146,8 @@ class Front:
         except _Refused as refused:
             self._refusals.note(refused.error, presented(request), peer_of(request), self._name_of(request))
             answer = failed(refused.error, refused.status, refused.headers)
-        await answer(scope, receive, headed)
+        with ExitStack() as held:
+            await answer({**scope, _HELD: held}, receive, headed)
 
     def _check_host(self, host: str) -> None:
         found = _HOST.fullmatch(host)
@@ -156,6 +168,7 @@ class Guard:
         endpoints: all that there is.
         pages: files by their paths.
         refusals: those who were not let in, or may not do what they wanted.
+        under_way: the requests of each principal.
         own: paths that others answer. It only has names for them.
     """
 
@@ -165,11 +178,13 @@ class Guard:
         endpoints: Sequence[Endpoint],
         pages: Mapping[str, Page],
         refusals: Refusals,
+        under_way: UnderWay,
         *,
         own: Collection[str],
     ) -> None:
         self._access = access
         self._refusals = refusals
+        self._under_way = under_way
         self._pages = pages
         self._own = own
         self._table: dict[tuple[str, ...], dict[str, Endpoint]] = {}
@@ -186,13 +201,16 @@ class Guard:
         await response(scope, receive, send)
 
     def let_in(self, request: Request, permission: Permission) -> Principal:
-        """Who makes a request.
+        """Who makes a request, which counts as his until its answer was taken.
 
         Raises:
             Unauthenticated, AccessDenied: nobody who may.
+            Busy: he has as many under way as he may have.
         """
         principal = self._access.principal(presented(request))
         principal.check_everywhere(permission)
+        held: ExitStack = request.scope[_HELD]
+        held.enter_context(self._under_way.request(principal))
         return principal
 
     def name_of(self, request: Request) -> str:

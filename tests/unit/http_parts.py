@@ -3,14 +3,14 @@
 import asyncio
 import contextlib
 import json
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
 import pytest
 
-from tallybook.core.access import ANYBODY, Permission, Presented, Principal
+from tallybook.core.access import ANYBODY, Limits, Permission, Presented, Principal
 from tallybook.core.errors import AccessDenied, Unauthenticated
 from tallybook.runtime.http import HttpServer
 from tallybook.runtime.http_api import Asked, Endpoint, Offer, Page
@@ -56,6 +56,7 @@ class Gate:
         "Bearer reader": Principal("reader", frozenset({Permission.READ})),
         "Bearer limited": Principal("limited", frozenset(Permission), ledgers=("mine-",)),
         "Bearer admin": Principal("admin", frozenset(Permission)),
+        "Bearer one": Principal("one", frozenset(Permission), limits=Limits(max_requests=1)),
     }
 
     def principal(self, presented: Presented) -> Principal:
@@ -105,7 +106,9 @@ class Served:
 
 
 @asynccontextmanager
-async def serving(access: Any = None, listen: str = "127.0.0.1:0", **raises: Exception) -> AsyncIterator[Served]:
+async def serving(
+    access: Any = None, listen: str = "127.0.0.1:0", more: Sequence[Endpoint] = (), **raises: Exception
+) -> AsyncIterator[Served]:
     """A server whose endpoints write down what they were asked."""
 
     async def note(asked: Asked) -> object:
@@ -127,6 +130,7 @@ async def serving(access: Any = None, listen: str = "127.0.0.1:0", **raises: Exc
         Endpoint("DELETE", "/api/v1/things/{thing}", Permission.ADMINISTER, note, action="delete"),
         Endpoint("GET", "/api/v1/fails/{how}", Permission.READ, fail),
         Endpoint("POST", "/api/v1/fails/{how}", Permission.ADMINISTER, fail, action="fail"),
+        *more,
     ]
     tasks = Tasks("test", lambda name, error: pytest.fail(f"{name}: {error!r}"))
     offer = Offer(endpoints, {"/": Page("text/html; charset=utf-8", b"<!doctype html>")}, ("console.example",))

@@ -60,6 +60,7 @@ INPUTS = {
     "line breaks in headers and names",
     "a head or a body that comes byte by byte",
     "silence, and answers that nobody reads",
+    "more requests at once than a principal may have, or one whose answer it does not take",
     "too many connections",
     "what is no HTTP",
     "names that are HTML",
