@@ -6,12 +6,13 @@
 
 What else a process offers (``http_api``) goes through a guard (``http_guard``), whose front is before all of this. It
 listens on loopback unless told otherwise. Where access is controlled it speaks TLS, and numbers are for those who may
-read everything; health and readiness are for everybody.
+read everything; health and readiness are for everybody. Where it is not, a process is administered on loopback only.
 """
 
 from __future__ import annotations
 
 import asyncio
+import ipaddress
 import socket
 from collections.abc import Callable, Iterator
 from functools import partial
@@ -95,10 +96,11 @@ class HttpServer:
             InvalidConfig: the address cannot be bound; the message names it.
         """
         bound = bind(listen) if isinstance(listen, str) else listen
+        administered = self._security is not None or is_loopback(bound.getsockname()[0])
         self._listens_as = listen.rpartition(":")[0] if isinstance(listen, str) else ""
         self.address = address_of(bound)
         config = uvicorn.Config(
-            self._application(),
+            self._application(administered),
             log_config=None,
             access_log=False,
             lifespan="off",
@@ -130,10 +132,18 @@ class HttpServer:
     def _protocol(self) -> Any:
         return BoundedProtocol if self._security is None else TlsPort(server_context(self._security))
 
-    def _application(self) -> ASGIApp:
+    def _application(self, administered: bool) -> ASGIApp:
         health = {"/healthz": self._healthz, "/readyz": self._readyz}
         paths, offer = (*health, _METRICS), self._offer
-        guard = Guard(self._access, offer.endpoints, offer.pages, self._refusals, self._under_way, own=paths)
+        guard = Guard(
+            self._access,
+            offer.endpoints,
+            offer.pages,
+            self._refusals,
+            self._under_way,
+            own=paths,
+            administered=administered,
+        )
         own: dict[str, Callable[..., Any]] = {**health, _METRICS: partial(self._show_metrics, guard)}
         served = Starlette(routes=[Route(path, handler) for path, handler in own.items()])
         served.router.redirect_slashes = False
@@ -168,6 +178,14 @@ def address_of(bound: Listening) -> str:
     """Host and port of a socket that listens."""
     host, port = bound.getsockname()[:2]
     return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+
+
+def is_loopback(host: str) -> bool:
+    """Whether only this machine reaches a host. Of names, that is said of ``localhost`` alone."""
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"
 
 
 def bind(listen: str) -> Listening:

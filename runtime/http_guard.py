@@ -170,6 +170,7 @@ class Guard:
         refusals: those who were not let in, or may not do what they wanted.
         under_way: the requests of each principal.
         own: paths that others answer. It only has names for them.
+        administered: whether endpoints that administer are offered at all.
     """
 
     def __init__(
@@ -181,12 +182,14 @@ class Guard:
         under_way: UnderWay,
         *,
         own: Collection[str],
+        administered: bool,
     ) -> None:
         self._access = access
         self._refusals = refusals
         self._under_way = under_way
         self._pages = pages
         self._own = own
+        self._administered = administered
         self._table: dict[tuple[str, ...], dict[str, Endpoint]] = {}
         for endpoint in endpoints:
             self._table.setdefault(tuple(endpoint.path.split("/")[1:]), {})[endpoint.method] = endpoint
@@ -209,6 +212,10 @@ class Guard:
         """
         principal = self._access.principal(presented(request))
         principal.check_everywhere(permission)
+        if permission is Permission.ADMINISTER and not self._administered:
+            raise AccessDenied(
+                "anybody could administer this process here: without security that is done on loopback only"
+            )
         held: ExitStack = request.scope[_HELD]
         held.enter_context(self._under_way.request(principal))
         return principal

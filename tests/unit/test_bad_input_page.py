@@ -66,6 +66,7 @@ INPUTS = {
     "names that are HTML",
     "pages of other origins (CORS, CSRF)",
     "a foreign name that leads here (DNS rebinding)",
+    "a call to administer a process off loopback, without security",
     "names that would break metrics, or be a line of them each",
     "records that are flipped, cut, zeroed or of another type",
     "records of a newer version",

@@ -1,12 +1,20 @@
-"""How many requests over HTTP one principal may have under way."""
+"""How many requests over HTTP one principal may have under way, and where a process is administered at all."""
 
 import asyncio
 import contextlib
+import ssl
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
-from tallybook.core.access import Permission
-from tallybook.runtime.http_api import Asked, Endpoint
+import pytest
+
+from tallybook.core.access import Permission, Role
+from tallybook.runtime.http import HttpServer, is_loopback
+from tallybook.runtime.http_api import Asked, Endpoint, Offer
+from tallybook.runtime.metrics import Metrics
+from tallybook.runtime.security import open_security
+from tallybook.runtime.security.authority import Subject
+from tallybook.runtime.tasks import Tasks
 
 from .http_parts import DEADLINE_SECONDS, JSON, Answer, Gate, Served, serving
 
@@ -107,3 +115,61 @@ async def test_whoever_is_refused_has_nothing_under_way():
             assert (await served("GET", "/api/v1/things?unknown=1", **ONE)).status == 400
             assert (await served("POST", "/api/v1/things/a/go", b"{", **ONE, **JSON)).status == 400
             assert (await served("GET", "/api/v1/things", **ONE)).status == 200
+
+
+# --- where a process is administered ----------------------------------------------------------------------------------
+
+
+async def test_without_security_nobody_administers_a_process_off_loopback_and_it_tells_what_it_told(caplog):
+    async with serving(listen="0.0.0.0:0") as served:
+        for method, path in (("POST", "/api/v1/things/a/go"), ("DELETE", "/api/v1/things/a")):
+            answer = await served(method, path, **JSON)
+            assert answer.status == 403
+            assert "without security that is done on loopback only" in answer.json["error"]["message"]
+        assert not served.asked
+        assert (await served("GET", "/api/v1/things")).status == 200
+        assert (await served("GET", "/metrics")).status == 200
+        assert (await served("GET", "/healthz")).status == 200
+    told = [record.tallybook_fields["method"] for record in caplog.records if record.name.endswith("audit")]
+    assert told == ["HTTP POST /api/v1/things/{thing}/go", "HTTP DELETE /api/v1/things/{thing}"]
+
+
+@pytest.mark.parametrize("listen", ["127.0.0.1:0", "localhost:0", "127.0.0.2:0"])
+async def test_on_loopback_whoever_is_there_administers(listen):
+    async with serving(listen=listen) as served:
+        assert (await served("DELETE", "/api/v1/things/a", **JSON)).status == 200
+
+
+async def test_with_security_whoever_may_administers_a_process_from_wherever_he_is(authority, tmp_path):
+    authority.issue(tmp_path / "server", Subject(Role.BOOKIE, "server", ("127.0.0.1",)), days=1)
+    authority.issue(tmp_path / "admin", Subject(Role.ADMIN, "root"), days=1)
+
+    async def done(asked: Asked) -> object:
+        return {"by": asked.principal.name}
+
+    tasks = Tasks("test", lambda name, error: pytest.fail(f"{name}: {error!r}"))
+    offer = Offer([Endpoint("POST", "/go", Permission.ADMINISTER, done)])
+    server = HttpServer(Metrics(), lambda: None, open_security(str(tmp_path / "server"), serves=True), offer)
+    await server.start("0.0.0.0:0", tasks)
+    context = ssl.create_default_context(cafile=tmp_path / "admin/ca.crt")
+    context.load_cert_chain(tmp_path / "admin/tls.crt", tmp_path / "admin/tls.key")
+    head = "POST /go HTTP/1.1\r\nhost: 127.0.0.1\r\ncontent-type: application/json\r\nconnection: close\r\n\r\n"
+    try:
+        port = server.address.rpartition(":")[2]
+        reader, writer = await asyncio.open_connection("127.0.0.1", port, ssl=context)
+        writer.write(head.encode())
+        async with asyncio.timeout(DEADLINE_SECONDS):
+            assert (await reader.read()).startswith(b"HTTP/1.1 200 ")
+        writer.close()
+    finally:
+        await server.close()
+        await tasks.close()
+
+
+@pytest.mark.parametrize(
+    ("host", "only_here"),
+    [("127.0.0.1", True), ("127.9.9.9", True), ("::1", True), ("localhost", True), ("0.0.0.0", False), ("::", False),
+     ("10.0.0.1", False), ("localhost.example", False), ("", False)],
+)  # fmt: skip
+def test_what_only_this_machine_reaches_is_told_by_its_address(host, only_here):
+    assert is_loopback(host) == only_here
