@@ -296,6 +296,15 @@ class Bookie:
         """Have the next of these rounds at once, where they come by themselves."""
         self._parts.collector.request()
 
+    @property
+    def compaction_suspended(self) -> bool:
+        """Whether entry logs are compacted no more, until that is taken back or the bookie starts again."""
+        return self._parts.collector.reclaimer.suspended
+
+    def suspend_compaction(self, suspended: bool) -> None:
+        """Compact no more entry logs once the one that is being compacted is, or go on."""
+        self._parts.collector.reclaimer.suspended = suspended
+
     async def enrolled(self) -> None:
         """It is registered under its id, and whoever was before it is not. To be called every time it starts.
 

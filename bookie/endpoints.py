@@ -1,9 +1,11 @@
 """What a bookie says and does over its own HTTP port, beside health and numbers.
 
-GET  /api/v1/bookie/state     how it is
-GET  /api/v1/bookie/gc        what its collector of garbage has done
-POST /api/v1/bookie/gc        have a round of it now
-GET  /api/v1/bookie/config    the settings in force
+GET  /api/v1/bookie/state                    how it is
+GET  /api/v1/bookie/gc                       what its collector of garbage has done
+POST /api/v1/bookie/gc                       have a round of it now
+POST /api/v1/bookie/gc/suspend_compaction    let it compact nothing
+POST /api/v1/bookie/gc/resume_compaction     let it compact again
+GET  /api/v1/bookie/config                   the settings in force
 """
 
 from __future__ import annotations
@@ -14,7 +16,7 @@ from typing import Final
 from tallybook.core.access import Permission
 from tallybook.core.config import BookieSettings
 from tallybook.core.errors import BookieUnavailable, InvalidConfig, Outcome
-from tallybook.runtime.http_api import Asked, Endpoint
+from tallybook.runtime.http_api import Asked, Endpoint, Handler
 
 from .bookie import Bookie
 
@@ -46,7 +48,9 @@ class BookieEndpoints:
         return [
             Endpoint("GET", "/api/v1/bookie/state", Permission.READ, self._state),
             Endpoint("GET", "/api/v1/bookie/gc", Permission.READ, self._gc),
-            Endpoint("POST", "/api/v1/bookie/gc", Permission.ADMINISTER, self._collect, action="collect garbage"),
+            _change("gc", self._collect, "collect garbage"),
+            _change("gc/suspend_compaction", self._suspend, "suspend compaction"),
+            _change("gc/resume_compaction", self._resume, "resume compaction"),
             Endpoint("GET", "/api/v1/bookie/config", Permission.ADMINISTER, self._config),
         ]
 
@@ -76,9 +80,23 @@ class BookieEndpoints:
         bookie.request_collection()
         return {"requested": True, **before}
 
-    def _collected(self) -> Mapping[str, float]:
-        numbers = self._there().stats()
-        return {name.removesuffix("_total"): numbers[name] for name in _GC_NUMBERS}
+    async def _suspend(self, asked: Asked) -> object:
+        self._there().suspend_compaction(True)
+        return self._collected()
+
+    async def _resume(self, asked: Asked) -> object:
+        self._there().suspend_compaction(False)
+        return self._collected()
+
+    def _collected(self) -> Mapping[str, object]:
+        bookie = self._there()
+        numbers = bookie.stats()
+        found = {name.removesuffix("_total"): numbers[name] for name in _GC_NUMBERS}
+        return {**found, "compaction_suspended": bookie.compaction_suspended}
 
     async def _config(self, asked: Asked) -> object:
         return self._settings.model_dump(mode="json")
+
+
+def _change(path: str, handler: Handler, action: str) -> Endpoint:
+    return Endpoint("POST", f"/api/v1/bookie/{path}", Permission.ADMINISTER, handler, action=action)

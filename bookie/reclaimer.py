@@ -4,6 +4,7 @@
 
 How much of a log counts is known from a measurement and what was dropped since (storage/live_bytes.py), which is never
 too little. A log is removed on proof alone: every ledger in it is gone for certain, or every batch in it has moved.
+Whoever operates the bookie may suspend the copying, and with it compaction.
 """
 
 from __future__ import annotations
@@ -36,6 +37,7 @@ _log = logger("bookie.reclaimer")
 PRESSED_BELOW: Final = 0.95
 """A bookie that is short of disk copies whatever gives back more than a twentieth."""
 _LEDGERS_AT_ONCE: Final = 200
+_NOTHING: Final = Bounds(0.0)
 
 
 class Held(NamedTuple):
@@ -108,6 +110,8 @@ class Reclaimer:
         self._left: set[int] = set()
         """Logs that stay for what is damaged in them, until all are looked at again."""
         self._all_due_at = clock.monotonic() + settings.compact_all_interval_ms / 1000
+        self.suspended = False
+        """Whether nothing is to be copied, short of disk or not. What is dead is removed all the same."""
         self.contents = LogContents(index, logs)
         pace = Pace(clock, settings.compact_bytes_per_second)
         self._compaction = Compaction(self.contents, index, logs, pace, undisturbed, damage)
@@ -175,6 +179,9 @@ class Reclaimer:
                 await self._unless_unreadable(log_id, self._measure(log_id))
         full = await self._settle_growing(bounds)
         for facts in worth_copying(self._facts(), bounds):
+            if self.suspended and facts.live_bytes:
+                # Since the round began.
+                break
             await self._unless_unreadable(facts.log_id, self._free(facts))
         if full is not None:
             raise full
@@ -194,6 +201,9 @@ class Reclaimer:
 
     def _bounds(self) -> Bounds:
         """What is worth copying now."""
+        if self.suspended:
+            # The look that comes once in a while waits until it can do something.
+            return _NOTHING
         if self._clock.monotonic() >= self._all_due_at:
             self._all_due_at = self._clock.monotonic() + self._settings.compact_all_interval_ms / 1000
             self._left.clear()
@@ -201,7 +211,7 @@ class Reclaimer:
         if self._pressed():
             return Bounds(PRESSED_BELOW)
         if not self._settings.compact_below_percent:
-            return Bounds(0.0)
+            return _NOTHING
         return Bounds(
             self._settings.compact_below_percent / 100,
             self._settings.compact_above_garbage_percent / 100,

@@ -44,6 +44,7 @@ from tallybook.runtime.span_catalogue import TRACE_METRICS
 from tallybook.runtime.tasks import Tasks, ThreadWorkers, unless_set
 from tallybook.runtime.tracing import Tracer
 from tallybook.runtime.tuning import settle_memory
+from tallybook.runtime.under_way import UnderWay
 
 from .bookie import Bookie
 from .boot import BookieWorld, boot
@@ -167,8 +168,9 @@ class _Server:
         security = security_of_server(settings.security, self._clock, self._tasks, metrics)
         endpoints = BookieEndpoints(settings, self._readiness)
         names = (settings.advertise.rpartition(":")[0],) if settings.advertise else ()
-        refusals = Refusals(self._clock, security or OpenAccess())
-        http = HttpServer(metrics, self._readiness, security, Offer(endpoints.table(), hosts=names), refusals)
+        refusals, under_way = Refusals(self._clock, security or OpenAccess()), UnderWay()
+        offer = Offer(endpoints.table(), hosts=names)
+        http = HttpServer(metrics, self._readiness, security, offer, refusals, under_way)
         await http.start(settings.http_listen, self._tasks)
         undo.push_async_callback(http.close)
         metadata = await unless_set(stop, self._open_metadata())
@@ -185,7 +187,7 @@ class _Server:
         cluster_id = await metadata.store.cluster_id()
         fail_safe = self._process.fail_safe
         service = BookieService(
-            bookie, settings, self._clock, self._tasks, cluster_id, fail_safe, security, tracer, refusals
+            bookie, settings, self._clock, self._tasks, cluster_id, fail_safe, security, tracer, refusals, under_way
         )
         metrics.add(BOOKIE_METRICS, lambda: {**bookie.readings(), **service.readings()})
         transport = GrpcTransport(
@@ -193,6 +195,7 @@ class _Server:
             max_connections=self._max_connections,
             security=security,
             refusals=refusals,
+            under_way=under_way,
         )
         listener = await transport.listen(settings.listen, service.accept)
         undo.push_async_callback(listener.close, GRACE_SECONDS)

@@ -48,6 +48,7 @@ from tallybook.runtime.seldom import Seldom
 from tallybook.runtime.tasks import Tasks
 from tallybook.runtime.tracing import NO_TRACER, Tracer
 from tallybook.runtime.transport import Lane, MessageStream
+from tallybook.runtime.under_way import UnderWay
 from tallybook.runtime.wire import MAX_ADD_COST_BYTES
 from tallybook.runtime.wire_versions import agreed
 
@@ -86,6 +87,7 @@ class BookieService:
         access: tells who a client is.
         tracer: follows clients that have something traced.
         refusals: those of the process, where it refuses elsewhere, too.
+        under_way: the same of what is asked.
     """
 
     def __init__(
@@ -99,6 +101,7 @@ class BookieService:
         access: Access | None = None,
         tracer: Tracer = NO_TRACER,
         refusals: Refusals | None = None,
+        under_way: UnderWay | None = None,
     ) -> None:
         self._tracer = tracer
         self._store = store
@@ -113,7 +116,7 @@ class BookieService:
         self._streams = dict.fromkeys(Lane, 0)
         self._load = ServiceLoad(clock)
         credit_bytes = max(int(settings.admission.stream_credit_bytes), MAX_ADD_COST_BYTES)
-        self._shares = Shares(Share(credit_bytes, ANSWER_BYTES, MAX_REQUESTS, MAX_WAITS))
+        self._shares = Shares(Share(credit_bytes, ANSWER_BYTES, MAX_REQUESTS, MAX_WAITS), under_way)
         read_bytes = int(settings.admission.max_read_bytes)
         self._answer_bytes = {
             Lane.READ: Allowance(read_bytes),

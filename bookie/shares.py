@@ -18,6 +18,7 @@ from tallybook.core.access import Principal
 from tallybook.core.errors import Busy
 from tallybook.core.limits import MAX_BATCH_BYTES
 from tallybook.runtime.transport import Lane
+from tallybook.runtime.under_way import UnderWay
 from tallybook.runtime.wire import MAX_ADD_COST_BYTES
 
 LEAST_BYTES: Final = MAX_ADD_COST_BYTES + MAX_BATCH_BYTES
@@ -41,11 +42,10 @@ class Share(NamedTuple):
 
 @dataclass(slots=True)
 class _Taken:
-    """What the streams of a principal have."""
+    """What the streams of a principal have, besides requests."""
 
     streams: int = 0
     bytes: int = 0
-    requests: int = 0
 
 
 class Shares:
@@ -53,10 +53,12 @@ class Shares:
 
     Args:
         most: what a stream is granted of which nobody counts.
+        under_way: what is asked of the process, where it is asked elsewhere, too.
     """
 
-    def __init__(self, most: Share) -> None:
+    def __init__(self, most: Share, under_way: UnderWay | None = None) -> None:
         self._most = most
+        self._under_way = under_way or UnderWay()
         self._taken: dict[str, _Taken] = {}
 
     @contextmanager
@@ -72,22 +74,22 @@ class Shares:
             return
         taken = self._taken.setdefault(principal.name, _Taken())
         taken.streams += 1
-        size = requests = 0
+        size = 0
         try:
             # Both kinds of bytes are under way on a Control stream, one of them on the others.
             kinds = 2 if lane is Lane.CONTROL else 1
             each = self._granted(principal, "bytes", limits.max_bytes, taken.bytes, LEAST_BYTES * kinds) // kinds
-            asks = self._granted(principal, "requests", limits.max_requests, taken.requests, LEAST_REQUESTS)
+            asked = self._under_way.of(principal)
+            asks = self._granted(principal, "requests", limits.max_requests, asked, LEAST_REQUESTS)
             share = self._cut(each, asks)
-            # Long polls are requests, too.
-            size, requests = kinds * max(share.credit_bytes, share.answer_bytes), share.requests + share.waits
+            size = kinds * max(share.credit_bytes, share.answer_bytes)
             taken.bytes += size
-            taken.requests += requests
-            yield share
+            # Long polls are requests, too.
+            with self._under_way.granted(principal, share.requests + share.waits):
+                yield share
         finally:
             taken.streams -= 1
             taken.bytes -= size
-            taken.requests -= requests
             if not taken.streams:
                 del self._taken[principal.name]
 
@@ -98,7 +100,7 @@ class Shares:
         granted = (most - taken) // _PART
         if granted < least:
             raise Busy(
-                f"{principal.name} may have {most} {what} under way; its streams were granted {taken}, and one more "
+                f"{principal.name} may have {most} {what} under way; {taken} of these are taken, and one more stream "
                 f"would get too few",
                 retry_after_ms=_RETRY_MS,
             )

@@ -14,6 +14,7 @@ from tallybook.bookie.storage.inspect_entry_log import (
     FoundBatch,
     FoundLog,
     FoundStretch,
+    LaterFormat,
     LogReport,
     inspect_entry_log,
     lost_bytes,
@@ -22,52 +23,66 @@ from tallybook.bookie.storage.inspect_entry_log import (
 from tallybook.runtime.disk import Disk
 
 from .exits import Exit
-from .offline import Directory, stopped
+from .offline import Directory, refuse_later_formats, stopped
 from .options import Json
 from .output import Record, print_json, print_rows
 from .running import run
 
 app = typer.Typer(help="Look into the entry logs of a stopped bookie.")
 
-_COLUMNS = ("log", "bytes", "finished", "batches", "ledgers", "damage")
+_COLUMNS = ("log", "bytes", "finished", "batches", "ledgers", "damage", "later_format")
 
 
 @app.command()
 def dump(directory: Directory, as_json: Json = False) -> None:
-    """Print what the entry logs hold: every batch, in the order of the files, and any damage."""
+    """Print what the entry logs hold: every batch, in the order of the files, and any damage.
 
-    async def work() -> None:
+    Ends with exit code 6 if some of it is of a later format.
+    """
+
+    async def work() -> list[str]:
+        later = []
         async with stopped(directory, "ledgers") as (disk, directories):
             for path in await _logs(disk, directories):
                 async for found in inspect_entry_log(disk, path):
                     fields = {"log": _name(path), **_fields(found)}
                     print(json.dumps(fields) if as_json else " ".join(f"{k}={v}" for k, v in fields.items()))
+                    if isinstance(found, LaterFormat):
+                        later.append(found.what)
+        return later
 
-    run(work())
+    refuse_later_formats(run(work()))
 
 
 @app.command()
 def verify(directory: Directory, as_json: Json = False) -> None:
     """Check every batch in every entry log, and that none is missing or cut.
 
-    Ends with exit code 1 if anything durable is damaged or lost.
+    Ends with exit code 1 if anything durable is damaged or lost. What is of a later format is told apart from that; if
+    it is all that was found, the exit code is 6.
     """
 
-    async def work() -> tuple[list[LogReport], list[Damage]]:
+    async def work() -> tuple[list[LogReport], list[Damage | LaterFormat]]:
         async with stopped(directory, "ledgers") as (disk, directories):
             reports = [await verify_entry_log(disk, path) for path in await _logs(disk, directories)]
             return reports, [lost for each in directories for lost in await lost_bytes(disk, each)]
 
     reports, lost = run(work())
-    damaged = [*lost, *(damage for report in reports for damage in report.damage)]
+    found = [*lost, *(each for report in reports for each in (*report.damage, *report.later))]
+    damaged = [each.what for each in found if isinstance(each, Damage)]
+    later = [each.what for each in found if isinstance(each, LaterFormat)]
+    summaries = [_summary(report) for report in reports]
     if as_json:
-        print_json({"logs": [_summary(report) for report in reports], "damage": [each.what for each in damaged]})
+        print_json({"logs": summaries, "damage": damaged, "later_format": later})
     else:
-        print_rows([_summary(report) for report in reports], _COLUMNS, as_json=False)
-        for each in damaged:
-            print(f"damaged: {each.what}")
+        print_rows(summaries, _COLUMNS, as_json=False)
+        for what in damaged:
+            print(f"damaged: {what}")
+        for what in later:
+            print(f"of a later format: {what}")
     if damaged:
         raise typer.Exit(Exit.FOUND_WRONG)
+    refuse_later_formats(later)
 
 
 async def _logs(disk: Disk, directories: Sequence[str]) -> list[str]:
@@ -89,6 +104,7 @@ def _summary(report: LogReport) -> Record:
         "batches": report.batches,
         "ledgers": len(report.ledgers),
         "damage": len(report.damage),
+        "later_format": len(report.later),
     }
 
 
@@ -112,5 +128,7 @@ def _fields(found: Found) -> dict[str, object]:
             }
         case Footer():
             return {"kind": "footer", "offset": found.offset, "ledgers": len(found.ledgers)}
+        case LaterFormat():
+            return {"kind": "later format", "offset": found.offset, "problem": found.what}
         case _:
             return {"kind": "damage", "offset": found.offset, "bytes": found.size, "problem": found.what}

@@ -17,15 +17,18 @@ from tallybook.bookie.journal.inspect import (
     inspect_journal,
     live_blocks,
 )
+from tallybook.core.errors import NewerFormat
 from tallybook.runtime.disk import Disk
 
 from .exits import Exit
-from .offline import Directory, stopped
+from .offline import Directory, refuse_later_formats, stopped
 from .options import Json
 from .output import Record, print_json, print_record
 from .running import run
 
 app = typer.Typer(help="Look into the journal of a stopped bookie.")
+
+_LISTS = ("damage", "later_format")
 
 
 @app.command()
@@ -36,35 +39,49 @@ def dump(
     ] = False,
     as_json: Json = False,
 ) -> None:
-    """Print the records that the next start would replay, in order; of several journals one after the other."""
+    """Print the records that the next start would replay, in order; of several journals one after the other.
 
-    async def work() -> None:
+    Ends with exit code 6 if some of them are of a later format; of a journal that is, none are shown.
+    """
+
+    async def work() -> list[str]:
+        later = []
         async with stopped(directory, "journal") as (disk, paths):
             for path in paths:
-                view = await inspect_journal(disk, path)
+                try:
+                    view = await inspect_journal(disk, path)
+                except NewerFormat as error:
+                    later.append(error.message)
+                    continue
                 async for block in every_block(disk, view) if everything else live_blocks(disk, view):
+                    later += _later_formats(block)
                     for line in _lines(block, as_json):
                         print(line)
+        return later
 
-    run(work())
+    refuse_later_formats(run(work()))
 
 
 @app.command()
 def verify(directory: Directory, as_json: Json = False) -> None:
     """Check every record that the next start would replay. Ends with exit code 1 if anything is damaged.
 
-    Of several journals, each is told of on its own.
+    Of several journals, each is told of on its own. What is of a later format is told apart from damage; if it is all
+    that was found, the exit code is 6.
     """
     results = run(_verify(directory))
     for result in results:
         if as_json:
             print_json(result)
         else:
-            print_record({name: value for name, value in result.items() if name != "damage"}, as_json=False)
+            print_record({name: value for name, value in result.items() if name not in _LISTS}, as_json=False)
             for found in _list(result["damage"]):
                 print(f"damaged: {found}")
+            for found in _list(result["later_format"]):
+                print(f"of a later format: {found}")
     if any(result["damage"] for result in results):
         raise typer.Exit(Exit.FOUND_WRONG)
+    refuse_later_formats([str(found) for result in results for found in _list(result["later_format"])])
 
 
 async def _verify(directory: Path) -> list[dict[str, object]]:
@@ -74,12 +91,17 @@ async def _verify(directory: Path) -> list[dict[str, object]]:
 
 async def _verify_one(disk: Disk, path: str) -> dict[str, object]:
     blocks = records = size = 0
-    view = await inspect_journal(disk, path)
-    damage = [str(found) for found in view.damage]
+    try:
+        view = await inspect_journal(disk, path)
+    except NewerFormat as error:
+        return {"directory": path, "damage": [], "later_format": [error.message]}
+    damage, later = [str(found) for found in view.damage], list[str]()
     async for block in live_blocks(disk, view):
         blocks, records, size = blocks + 1, records + len(block.records), size + block.size_bytes
         damage += _problems(block)
-    return {**_summary(view), "live_blocks": blocks, "live_records": records, "live_bytes": size, "damage": damage}
+        later += _later_formats(block)
+    live = {"live_blocks": blocks, "live_records": records, "live_bytes": size}
+    return {**_summary(view), **live, "damage": damage, "later_format": later}
 
 
 def _summary(view: JournalView) -> Record:
@@ -104,14 +126,24 @@ def _problems(block: BlockView) -> Iterator[str]:
             yield f"{place}: {record.kind}: {record.problem}"
 
 
+def _later_formats(block: BlockView) -> Iterator[str]:
+    place = f"{block.path} at {block.offset}"
+    if block.later_format:
+        yield f"{place}: {block.later_format}"
+    for record in block.records:
+        if record.later_format:
+            yield f"{place}: {record.kind}: {record.later_format}"
+
+
 def _lines(block: BlockView, as_json: bool) -> Iterator[str]:
     """One line for each record of a block, or one for a block that has none to show."""
     name = Path(block.path).name
     place: dict[str, object] = {"segment": name, "offset": block.offset, "block": block.mark.block}
-    if block.problem or not block.records:
-        kind = "damaged" if block.problem else "seal"
-        told: dict[str, object] = {**place, "kind": kind, "problem": block.problem}
-        yield json.dumps(told) if as_json else f"{name}@{block.offset} block {block.mark.block}: {kind} {block.problem}"
+    problem = block.problem or block.later_format
+    if problem or not block.records:
+        kind = "damaged" if block.problem else "later format" if block.later_format else "seal"
+        told: dict[str, object] = {**place, "kind": kind, "problem": problem}
+        yield json.dumps(told) if as_json else f"{name}@{block.offset} block {block.mark.block}: {kind} {problem}"
     for record in block.records:
         if as_json:
             yield json.dumps({**place, **_fields(record)})
@@ -130,6 +162,8 @@ def _fields(record: RecordView) -> dict[str, object]:
         fields["lac"] = record.lac
     if record.problem:
         fields["problem"] = record.problem
+    if record.later_format:
+        fields["later_format"] = record.later_format
     return fields
 
 

@@ -12,7 +12,7 @@ bookkeeping: nothing here waits.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from types import TracebackType
 from typing import Final, Self
@@ -20,6 +20,7 @@ from typing import Final, Self
 from tallybook.core.access import Principal
 from tallybook.core.config import GatewaySettings
 from tallybook.core.errors import Busy
+from tallybook.runtime.under_way import UnderWay
 
 from .door import Guest
 
@@ -33,44 +34,30 @@ class Usage:
 
     streams: int = 0
     reserved_bytes: int = 0
-    requests: int = 0
-    """Calls of any kind. Counted of principals only."""
 
 
 class Limits:
-    """What streams have taken of one gateway."""
+    """What calls and streams have taken of one gateway.
 
-    def __init__(self, settings: GatewaySettings) -> None:
+    Args:
+        under_way: what is asked of the process, where it is asked elsewhere, too.
+    """
+
+    def __init__(self, settings: GatewaySettings, under_way: UnderWay | None = None) -> None:
         self._settings = settings
+        self._under_way = under_way or UnderWay()
         self._peers: dict[str, Usage] = {}
         self._principals: dict[str, Usage] = {}
-        """Of those that are limited in what they take."""
+        """Of those that are limited in what they reserve."""
         self.total = Usage()
 
-    @contextmanager
-    def request(self, principal: Principal) -> Iterator[None]:
+    def request(self, principal: Principal) -> AbstractContextManager[None]:
         """Count a call of a principal until the block is left.
 
         Raises:
             Busy: as many as it may have are under way.
         """
-        most = principal.limits.max_requests
-        if most is None:
-            yield
-            return
-        mine = self._principals.setdefault(principal.name, Usage())
-        if mine.requests >= most:
-            raise Busy(
-                f"{mine.requests} calls of {principal.name} are under way, which is its limit",
-                retry_after_ms=RETRY_MS,
-                own_limit=True,
-            )
-        mine.requests += 1
-        try:
-            yield
-        finally:
-            mine.requests -= 1
-            self._forget(self._principals, principal.name)
+        return self._under_way.request(principal)
 
     def room_bytes(self, guest: Guest) -> int:
         """What one more stream of a guest could reserve at the most."""

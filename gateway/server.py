@@ -31,6 +31,7 @@ from tallybook.runtime.refusals import Refusals
 from tallybook.runtime.rng import SystemRng
 from tallybook.runtime.security import security_of_server
 from tallybook.runtime.tasks import Tasks
+from tallybook.runtime.under_way import UnderWay
 from tallybook.stream import keep_for_ever
 from tallybook.stream.load import STREAM_METRICS
 
@@ -80,7 +81,7 @@ async def serving(client: Client, settings: GatewaySettings) -> AsyncIterator[Ad
         undo.push_async_callback(tasks.close)
         metrics = Metrics()
         security = security_of_server(settings.security, RealClock(), tasks, metrics)
-        refusals = Refusals(RealClock(), security or OpenAccess())
+        refusals, under_way = Refusals(RealClock(), security or OpenAccess()), UnderWay()
         listener = bound_calls(
             settings.listen,
             max_calls=settings.max_streams + 8 * CALLS_BESIDES_STREAMS,
@@ -89,6 +90,7 @@ async def serving(client: Client, settings: GatewaySettings) -> AsyncIterator[Ad
             security=security,
             token_address=settings.token_listen,
             refusals=refusals,
+            under_way=under_way,
         )
         undo.push_async_callback(listener.close, 0)
         stores = Stores(client, settings.advertise or listener.address, tasks, int(settings.max_id_bytes))
@@ -96,7 +98,7 @@ async def serving(client: Client, settings: GatewaySettings) -> AsyncIterator[Ad
         if settings.keep_streams_s:
             keeping = keep_for_ever(stores.default, RealClock(), SystemRng(), settings.keep_streams_s, stores.load)
             undo.push_async_callback(_ended, tasks.spawn(keeping, name="stream keeper", essential=True))
-        limits, counts = Limits(settings), Counts()
+        limits, counts = Limits(settings, under_way), Counts()
         door = Door(security or OpenAccess(), client, refusals)
         ledgers = LedgerService(client, settings, limits, counts, RealClock(), tasks, door)
         streams = StreamService(stores, settings, limits, counts, RealClock(), tasks, door)
@@ -105,7 +107,9 @@ async def serving(client: Client, settings: GatewaySettings) -> AsyncIterator[Ad
         show_client(metrics, client)
         names = (settings.advertise.rpartition(":")[0],) if settings.advertise else ()
         offer = Offer((), hosts=names)
-        http = HttpServer(metrics, lambda: "stopping" if stopping.is_set() else None, security, offer, refusals)
+        http = HttpServer(
+            metrics, lambda: "stopping" if stopping.is_set() else None, security, offer, refusals, under_way
+        )
         await http.start(settings.http_listen, tasks)
         undo.push_async_callback(http.close)
         # Calls that are dropped leave ledgers and streams to be closed behind them, hence twice.

@@ -2,7 +2,8 @@
 
 How it is at a moment, ``Check``, is for everybody: probes prove nothing. What lasts as long as the client likes, to
 watch its health and to ask for descriptions, is for those who are let in, and takes a part of the calls of the port at
-most: whoever has proven nothing is to find none to hold, and whoever has is to leave others theirs.
+most: whoever has proven nothing is to find none to hold, and whoever has is to leave others theirs. For whoever has a
+bound of his own, such a call is one of the requests that he may have under way.
 
 gRPC would wait for the one message of a call as long as the client likes, and count the call meanwhile, before anything
 here is asked. So each method is a stream both ways, which is the same on the wire, and waits for its message itself.
@@ -12,7 +13,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
-from contextlib import asynccontextmanager
+from contextlib import ExitStack, asynccontextmanager
 from typing import Any, Final
 
 import grpc
@@ -22,11 +23,12 @@ from grpc_health.v1 import health, health_pb2
 from grpc_reflection.v1alpha import reflection, reflection_pb2_grpc
 
 from tallybook.core.access import Access
-from tallybook.core.errors import AccessDenied, Unauthenticated
+from tallybook.core.errors import AccessDenied, Busy, Unauthenticated
 
 from .clock import RealClock
 from .grpc_security import presented
 from .refusals import Refusals
+from .under_way import UnderWay
 
 _PART: Final = 8
 """Of so many calls one may last for this, and one more be asking how it is."""
@@ -65,10 +67,14 @@ class About:
         access: tells who somebody is.
         max_calls: what the port serves at once.
         refusals: those who were not let in; ``None``: of this port alone.
+        under_way: the same of what is asked.
     """
 
-    def __init__(self, access: Access, max_calls: int, refusals: Refusals | None) -> None:
+    def __init__(
+        self, access: Access, max_calls: int, refusals: Refusals | None, under_way: UnderWay | None = None
+    ) -> None:
         self._access = access
+        self._under_way = under_way or UnderWay()
         self._refusals = refusals or Refusals(RealClock(), access)
         self._most = self._free = _part(max_calls)
         self._moments: dict[asyncio.Timeout, None] = {}  # a set would have no order
@@ -136,7 +142,7 @@ class About:
         """
         found = presented(context)
         try:
-            self._access.principal(found)
+            principal = self._access.principal(found)
         except (Unauthenticated, AccessDenied) as error:
             self._refusals.note(error, found, str(context.peer()), method)
             known = isinstance(error, AccessDenied)
@@ -144,11 +150,16 @@ class About:
             raise _Ended(code, error.message) from None
         if not self._free:
             raise _Ended(grpc.StatusCode.RESOURCE_EXHAUSTED, "there are as many of these calls as there may be")
-        self._free -= 1
-        try:
-            yield
-        finally:
-            self._free += 1
+        with ExitStack() as held:
+            try:
+                held.enter_context(self._under_way.request(principal))
+            except Busy as error:
+                raise _Ended(grpc.StatusCode.RESOURCE_EXHAUSTED, error.message) from None
+            self._free -= 1
+            try:
+                yield
+            finally:
+                self._free += 1
 
 
 class _Health:

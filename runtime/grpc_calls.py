@@ -23,6 +23,7 @@ from .grpc_security import presented
 from .grpc_server import bind
 from .identity import Certified, Guarded
 from .refusals import Refusals
+from .under_way import UnderWay
 
 DETAILS_KEY: Final = "grpc-status-details-bin"
 """The trailer in which every gRPC library looks for the details of an error."""
@@ -82,6 +83,7 @@ def bound_calls(
     security: Guarded | None = None,
     token_address: str = "",
     refusals: Refusals | None = None,
+    under_way: UnderWay | None = None,
 ) -> CallListener:
     """Bind ``address``, and let nobody in before ``CallListener.serve``: services may want to know where they are.
 
@@ -90,6 +92,7 @@ def bound_calls(
             themselves; it is asked here for those calls about the port that last.
         token_address: another one, to clients that have none, with TLS as well; empty: none.
         refusals: those of the process; ``None``: of this port alone.
+        under_way: the same of what is asked.
         max_calls: more at once are refused.
         max_connections: more are dropped as soon as they are made, whatever they want.
         max_connection_calls: more calls on one connection wait, at the client.
@@ -101,7 +104,8 @@ def bound_calls(
     server = grpc.aio.server(options=options, maximum_concurrent_rpcs=max_calls)
     served = _bound(server, address, security, certificates=True)
     for_tokens = _bound(server, token_address, security, certificates=False) if token_address else ""
-    return CallListener(server, About(security or OpenAccess(), max_calls, refusals), served, for_tokens)
+    about = About(security or OpenAccess(), max_calls, refusals, under_way)
+    return CallListener(server, about, served, for_tokens)
 
 
 def _bound(server: grpc.aio.Server, address: str, security: Certified | None, *, certificates: bool) -> str:

@@ -25,6 +25,7 @@ from .grpc_security import add_port, presented
 from .identity import Certified, Guarded
 from .refusals import Refusals
 from .transport import Acceptor, Lane
+from .under_way import UnderWay
 
 _ACCEPTOR_GRACE_SECONDS: Final = 2.0
 
@@ -73,6 +74,7 @@ async def listen(
     max_connections: int,
     security: Guarded | None = None,
     refusals: Refusals | None = None,
+    under_way: UnderWay | None = None,
 ) -> GrpcListener:
     """Serve ``address`` with the lanes, the standard health service and reflection.
 
@@ -81,6 +83,7 @@ async def listen(
         security: with TLS, to clients that have a certificate; ``None``: to anybody. Who somebody is, the acceptor asks
             itself; it is asked here for those calls about the port that last.
         refusals: those of the process; ``None``: of this port alone.
+        under_way: the same of what is asked.
 
     Raises:
         InvalidConfig: the address cannot be bound.
@@ -94,7 +97,7 @@ async def listen(
         for lane in Lane
     }
     server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(SERVICE, handlers),))
-    about = About(security or OpenAccess(), most, refusals)
+    about = About(security or OpenAccess(), most, refusals, under_way)
     about.serve((bookie_pb2.DESCRIPTOR.services_by_name["Bookie"].full_name,), server)
     port = bind(server, address, security)
     await server.start()

@@ -21,6 +21,7 @@ from .grpc_server import listen
 from .identity import Guarded
 from .refusals import Refusals
 from .transport import Acceptor, Lane, Listener, MessageStream
+from .under_way import UnderWay
 
 _CLOSE_GRACE_SECONDS: Final = 1.0
 
@@ -33,6 +34,7 @@ class GrpcTransport:
         max_connections: how many connections it takes, with streams or without. A client has one for each stream.
         security: certificates for both ends; ``None``: without TLS.
         refusals: those of the process; ``None``: each listener has its own.
+        under_way: the same of what is asked.
     """
 
     def __init__(
@@ -42,11 +44,13 @@ class GrpcTransport:
         max_connections: int = 8192,
         security: Guarded | None = None,
         refusals: Refusals | None = None,
+        under_way: UnderWay | None = None,
     ) -> None:
         self._max_streams = max_streams
         self._max_connections = max_connections
         self._security = security
         self._refusals = refusals
+        self._under_way = under_way
 
     async def connect(self, address: str, lane: Lane, *, timeout_seconds: float) -> MessageStream:
         """Open a stream; see the port."""
@@ -79,6 +83,7 @@ class GrpcTransport:
             max_connections=self._max_connections,
             security=self._security,
             refusals=self._refusals,
+            under_way=self._under_way,
         )
 
 

@@ -6,14 +6,16 @@
 
 What else a process offers (``http_api``) goes through a guard (``http_guard``), whose front is before all of this. It
 listens on loopback unless told otherwise. Where access is controlled it speaks TLS, and numbers are for those who may
-read everything; health and readiness are for everybody.
+read everything; health and readiness are for everybody. Where it is not, a process is administered on loopback only.
 """
 
 from __future__ import annotations
 
 import asyncio
+import ipaddress
 import socket
 from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Any, Final, TypeAlias
 
 import uvicorn
@@ -24,21 +26,22 @@ from starlette.routing import Route
 from starlette.types import ASGIApp
 
 from tallybook.core.access import Access, OpenAccess, Permission
-from tallybook.core.errors import AccessDenied, InvalidConfig, Unauthenticated
+from tallybook.core.errors import AccessDenied, Busy, InvalidConfig, Unauthenticated
 
 from .clock import RealClock
-from .http_api import Offer
-from .http_guard import Front, Guard, peer_of
+from .http_api import Offer, headers_of, status_of
+from .http_guard import Front, Guard
 from .http_protocol import MAX_CONNECTIONS, BoundedProtocol
-from .http_security import presented
 from .http_tls import TlsPort
 from .identity import Guarded
 from .metrics import Metrics
 from .refusals import Refusals
 from .tasks import Tasks
 from .tls_contexts import server_context
+from .under_way import UnderWay
 
 CLOSE_SECONDS: Final = 2.0
+_METRICS: Final = "/metrics"
 _METRICS_TYPE: Final = "text/plain; version=1.0.0; charset=utf-8"
 _KEEP_ALIVE_SECONDS: Final = 5
 
@@ -56,6 +59,7 @@ class HttpServer:
         security: certificates, and who somebody is; ``None``: no TLS, and anybody is let in.
         offer: what there is besides; ``None``: nothing.
         refusals: those of the process, where it refuses elsewhere, too.
+        under_way: the same of what is asked.
     """
 
     def __init__(
@@ -65,6 +69,7 @@ class HttpServer:
         security: Guarded | None = None,
         offer: Offer | None = None,
         refusals: Refusals | None = None,
+        under_way: UnderWay | None = None,
     ) -> None:
         self._metrics = metrics
         self._why_not_ready = metrics.why_not_ready = why_not_ready
@@ -72,6 +77,7 @@ class HttpServer:
         self._access: Access = security or OpenAccess()
         self._offer = offer or Offer(())
         self._refusals = refusals or Refusals(RealClock(), self._access)
+        self._under_way = under_way or UnderWay()
         self._server: uvicorn.Server | None = None
         self._task: asyncio.Task[None] | None = None
         self._lag: asyncio.Task[None] | None = None
@@ -90,10 +96,11 @@ class HttpServer:
             InvalidConfig: the address cannot be bound; the message names it.
         """
         bound = bind(listen) if isinstance(listen, str) else listen
+        administered = self._security is not None or is_loopback(bound.getsockname()[0])
         self._listens_as = listen.rpartition(":")[0] if isinstance(listen, str) else ""
         self.address = address_of(bound)
         config = uvicorn.Config(
-            self._application(),
+            self._application(administered),
             log_config=None,
             access_log=False,
             lifespan="off",
@@ -125,13 +132,23 @@ class HttpServer:
     def _protocol(self) -> Any:
         return BoundedProtocol if self._security is None else TlsPort(server_context(self._security))
 
-    def _application(self) -> ASGIApp:
+    def _application(self, administered: bool) -> ASGIApp:
         health = {"/healthz": self._healthz, "/readyz": self._readyz}
-        own = {**health, "/metrics": self._show_metrics}
+        paths, offer = (*health, _METRICS), self._offer
+        guard = Guard(
+            self._access,
+            offer.endpoints,
+            offer.pages,
+            self._refusals,
+            self._under_way,
+            own=paths,
+            administered=administered,
+        )
+        own: dict[str, Callable[..., Any]] = {**health, _METRICS: partial(self._show_metrics, guard)}
         served = Starlette(routes=[Route(path, handler) for path, handler in own.items()])
         served.router.redirect_slashes = False
-        served.router.default = Guard(self._access, self._offer.endpoints, self._offer.pages, self._refusals)
-        return Front(served, self._names, anyway=health, refusals=self._refusals)
+        served.router.default = guard
+        return Front(served, self._names, anyway=health, refusals=self._refusals, name_of=guard.name_of)
 
     def _names(self) -> Iterator[str]:
         """Names that this process is known by."""
@@ -148,15 +165,12 @@ class HttpServer:
         reason = self._why_not_ready()
         return PlainTextResponse("ok\n" if reason is None else f"{reason}\n", status_code=503 if reason else 200)
 
-    async def _show_metrics(self, request: Request) -> Response:
+    async def _show_metrics(self, guard: Guard, request: Request) -> Response:
         try:
-            self._access.principal(presented(request)).check_everywhere(Permission.READ)
-        except Unauthenticated as error:
-            self._refusals.note(error, presented(request), peer_of(request), "HTTP /metrics")
-            return PlainTextResponse(f"{error.message}\n", status_code=401, headers={"www-authenticate": "Bearer"})
-        except AccessDenied as error:
-            self._refusals.note(error, presented(request), peer_of(request), "HTTP /metrics")
-            return PlainTextResponse(f"{error.message}\n", status_code=403)
+            guard.let_in(request, Permission.READ)
+        except (Unauthenticated, AccessDenied, Busy) as error:
+            guard.note(request, error)
+            return PlainTextResponse(f"{error.message}\n", status_code=status_of(error), headers=headers_of(error))
         return Response(self._metrics.text(), media_type=_METRICS_TYPE)
 
 
@@ -164,6 +178,14 @@ def address_of(bound: Listening) -> str:
     """Host and port of a socket that listens."""
     host, port = bound.getsockname()[:2]
     return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+
+
+def is_loopback(host: str) -> bool:
+    """Whether only this machine reaches a host. Of names, that is said of ``localhost`` alone."""
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"
 
 
 def bind(listen: str) -> Listening:

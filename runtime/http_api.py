@@ -128,7 +128,18 @@ def status_of(error: TallybookError) -> int:
         return 409
     if isinstance(error, RequestTimeout):
         return 504
+    if isinstance(error, Busy) and error.own_limit:
+        return 429
     return 503 if isinstance(error, PeerError) else 500
+
+
+def headers_of(error: TallybookError) -> dict[str, str]:
+    """The headers that say what to do about an error."""
+    if isinstance(error, Unauthenticated):
+        return {"www-authenticate": "Bearer"}
+    if isinstance(error, Busy):
+        return {"retry-after": str(max(1, -(-error.retry_after_ms // 1000)))}
+    return {}
 
 
 def failed(error: TallybookError, status: int | None = None, headers: Mapping[str, str] | None = None) -> Response:
@@ -144,12 +155,7 @@ def failed(error: TallybookError, status: int | None = None, headers: Mapping[st
         "retriable": error.retriable,
         "outcome": error.outcome.value,
     }
-    more = dict(headers or {})
-    if isinstance(error, Unauthenticated):
-        more["www-authenticate"] = "Bearer"
-    if isinstance(error, Busy):
-        more["retry-after"] = str(max(1, -(-error.retry_after_ms // 1000)))
-    return _json({"error": told}, status or status_of(error), more)
+    return _json({"error": told}, status or status_of(error), {**(headers or {}), **headers_of(error)})
 
 
 def answered(value: object) -> Response:

@@ -3,8 +3,11 @@
     bytes -> is it one request, to us?                                                     Front: whatever is asked
           -> method, path -> who is it, and may he? -> parameters, body -> handler         Guard: the table of endpoints
 
-Whatever has no line in the table is not there. A browser sends what any page tells it to, with the certificate of
-whoever sits before it, and without asking where a name leads. So, with and without security:
+Whatever has no line in the table is not there. Whoever is let in has a request under way until its answer was taken,
+and where he has a bound on these it counts: connections are few.
+
+A browser sends what any page tells it to, with the certificate of whoever sits before it, and without asking where a
+name leads. So, with and without security:
 
 - the ``Host`` of a request is an address, or a name that is known to be this process's: a foreign name that was
   made to lead here (DNS rebinding) is not;
@@ -21,7 +24,8 @@ from __future__ import annotations
 import asyncio
 import ipaddress
 import re
-from collections.abc import Callable, Container, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Container, Iterable, Mapping, Sequence
+from contextlib import ExitStack
 from functools import partial
 from typing import Any, Final, NamedTuple
 from urllib.parse import parse_qsl, unquote_to_bytes
@@ -30,7 +34,7 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from tallybook.core.access import Access
+from tallybook.core.access import Access, Permission, Principal
 from tallybook.core.errors import (
     AccessDenied,
     InvalidArgument,
@@ -47,6 +51,7 @@ from .http_security import presented
 from .json_once import loads_once
 from .logging import logger
 from .refusals import Refusals
+from .under_way import UnderWay
 
 MAX_BODY_BYTES: Final = 64 << 10
 MAX_PATH_BYTES: Final = 2_048
@@ -61,6 +66,10 @@ _ONCE: Final = frozenset({"host", "origin", "content-type", "content-length", "t
 _JSON: Final = re.compile(r"application/json *(?:; *charset=utf-8)?", re.IGNORECASE)
 _HOST: Final = re.compile(r"(?P<name>\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9._-]+)(?::[0-9]{1,5})?")
 _FAILED: Final = 400
+_HELD: Final = "tallybook.held"
+"""What a request holds until its answer was taken, in its scope."""
+_NO_ENDPOINT: Final = "HTTP, no endpoint"
+"""Whatever has no line in the table, for the audit log."""
 _HEADERS: Final = (
     (
         b"content-security-policy",
@@ -97,15 +106,22 @@ class Front:
         hosts: names that this process is known by, as they are now.
         anyway: paths that are passed on under any name.
         refusals: those who came by a name that is not this process's.
+        name_of: what a request wants, as the audit log has it.
     """
 
     def __init__(
-        self, app: ASGIApp, hosts: Callable[[], Iterable[str]], anyway: Container[str], refusals: Refusals
+        self,
+        app: ASGIApp,
+        hosts: Callable[[], Iterable[str]],
+        anyway: Container[str],
+        refusals: Refusals,
+        name_of: Callable[[Request], str],
     ) -> None:
         self._app = app
         self._hosts = hosts
         self._anyway = anyway
         self._refusals = refusals
+        self._name_of = name_of
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer one request."""
@@ -118,6 +134,10 @@ class Front:
                     # Nobody has read it, and nobody will.
                     headers.append((b"connection", b"close"))
                 message = {**message, "headers": headers}
+            if message["type"] == "http.response.body" and message.get("body") and not message.get("more_body"):
+                # The end by itself: it waits until what was written before it is taken.
+                await send({**message, "more_body": True})
+                message = {**message, "body": b""}
             await send(message)
 
         answer = self._app
@@ -126,9 +146,10 @@ class Front:
             if scope["path"] not in self._anyway:
                 self._check_host(request.headers.get("host", ""))
         except _Refused as refused:
-            self._refusals.note(refused.error, presented(request), peer_of(request), _method_of(request))
+            self._refusals.note(refused.error, presented(request), peer_of(request), self._name_of(request))
             answer = failed(refused.error, refused.status, refused.headers)
-        await answer(scope, receive, headed)
+        with ExitStack() as held:
+            await answer({**scope, _HELD: held}, receive, headed)
 
     def _check_host(self, host: str) -> None:
         found = _HOST.fullmatch(host)
@@ -149,14 +170,28 @@ class Guard:
         endpoints: all that there is.
         pages: files by their paths.
         refusals: those who were not let in, may not do what they wanted, or have said a wrong password.
+        under_way: the requests of each principal.
+        own: paths that others answer. It only has names for them.
+        administered: whether endpoints that administer are offered at all.
     """
 
     def __init__(
-        self, access: Access, endpoints: Sequence[Endpoint], pages: Mapping[str, Page], refusals: Refusals
+        self,
+        access: Access,
+        endpoints: Sequence[Endpoint],
+        pages: Mapping[str, Page],
+        refusals: Refusals,
+        under_way: UnderWay,
+        *,
+        own: Collection[str],
+        administered: bool,
     ) -> None:
         self._access = access
         self._refusals = refusals
+        self._under_way = under_way
         self._pages = pages
+        self._own = own
+        self._administered = administered
         self._table: dict[tuple[str, ...], dict[str, Endpoint]] = {}
         for endpoint in endpoints:
             self._table.setdefault(tuple(endpoint.path.split("/")[1:]), {})[endpoint.method] = endpoint
@@ -170,34 +205,64 @@ class Guard:
             return
         await response(scope, receive, send)
 
+    def let_in(self, request: Request, permission: Permission) -> Principal:
+        """Who makes a request, which counts as his until its answer was taken.
+
+        Raises:
+            Unauthenticated, AccessDenied: nobody who may.
+            Busy: he has as many under way as he may have.
+        """
+        principal = self._access.principal(presented(request))
+        principal.check_everywhere(permission)
+        if permission is Permission.ADMINISTER and not self._administered:
+            raise AccessDenied(
+                "anybody could administer this process here: without security that is done on loopback only"
+            )
+        held: ExitStack = request.scope[_HELD]
+        held.enter_context(self._under_way.request(principal))
+        return principal
+
+    def name_of(self, request: Request) -> str:
+        """What a request wants, for the audit log: a name for each endpoint, and one for all that is none."""
+        method = _method_of(request)
+        if method not in _METHODS:
+            return _NO_ENDPOINT
+        try:
+            parts = _parts(request.scope["raw_path"])
+            path = "/" + "/".join(parts)
+            if path not in self._own and path not in self._pages:
+                path = self._find(method, parts).endpoint.path
+        except _Refused:
+            return _NO_ENDPOINT
+        return f"HTTP {method} {path}"
+
     async def _answer(self, request: Request) -> Response:
         try:
             parts = _parts(request.scope["raw_path"])
-            method = "GET" if request.method == "HEAD" else request.method
+            method = _method_of(request)
             if method not in _METHODS:
                 raise _Refused(405, InvalidArgument("only GET, HEAD, POST and DELETE are known"), _allow(_METHODS))
             page = self._pages.get("/" + "/".join(parts))
             if page is not None:
                 return _shown(page, method)
             found = self._find(method, parts)
-            principal = self._access.principal(presented(request))
-            principal.check_everywhere(found.endpoint.permission)
+            principal = self.let_in(request, found.endpoint.permission)
             if method != "GET":
                 _check_origin(request)
             query = _query(request.scope["query_string"], found.endpoint.parameters)
             body = await _body(request, found.endpoint.fields, wanted=method != "GET")
             asked = Asked(principal, peer_of(request), found.path, query, body)
-            return await _handled(found, asked, partial(self._note, request))
+            return await _handled(found, asked, partial(self.note, request))
         except _Refused as refused:
-            self._note(request, refused.error)
+            self.note(request, refused.error)
             return failed(refused.error, refused.status, refused.headers)
         except TallybookError as error:
-            self._note(request, error)
+            self.note(request, error)
             return failed(error)
 
-    def _note(self, request: Request, error: TallybookError) -> None:
+    def note(self, request: Request, error: TallybookError) -> None:
         """Have the audit log tell of a refusal, if it is one."""
-        self._refusals.note(error, presented(request), peer_of(request), _method_of(request))
+        self._refusals.note(error, presented(request), peer_of(request), self.name_of(request))
 
     def _find(self, method: str, parts: tuple[str, ...]) -> _Found:
         """The endpoint of a path; those without places go first."""
@@ -220,8 +285,7 @@ def peer_of(request: Request) -> str:
 
 
 def _method_of(request: Request) -> str:
-    """For the audit log."""
-    return f"HTTP {request.method[:16]}"
+    return "GET" if request.method == "HEAD" else request.method
 
 
 def _has_body(request: Request) -> bool:

@@ -4,6 +4,9 @@ Everything here reads only, and hands out plain values. ``inspect_journal`` says
 superblock and the files hold and what is damaged; ``live_blocks`` walks through what the next
 boot would replay, in order; ``every_block`` walks through whatever well-formed blocks the
 files still hold, recycled ones included, file by file.
+
+What is intact and of a later format is told as that, and is no damage. Where it is more than a batch, nothing of a
+journal is to be believed, and nothing is handed out of it.
 """
 
 from __future__ import annotations
@@ -55,7 +58,11 @@ class SegmentView:
 
 @dataclass(frozen=True, slots=True)
 class RecordView:
-    """One record. Of a batch: its entries; ``problem`` says why its own checks fail, empty where they pass."""
+    """One record. Of a batch: its entries.
+
+    ``problem`` says why its own checks fail, empty where they pass; ``later_format`` that only a newer Tallybook can
+    tell.
+    """
 
     kind: str
     ledger_id: int
@@ -65,11 +72,16 @@ class RecordView:
     last_entry_id: int | None = None
     lac: int | None = None
     problem: str = ""
+    later_format: str = ""
 
 
 @dataclass(frozen=True, slots=True)
 class BlockView:
-    """One block; ``records`` is empty for a seal, and where ``problem`` says that its body is damaged."""
+    """One block.
+
+    ``records`` is empty for a seal, where ``problem`` says that its body is damaged, and where ``later_format`` says
+    that a newer Tallybook has written some of them.
+    """
 
     path: str
     offset: int
@@ -78,6 +90,7 @@ class BlockView:
     is_seal: bool
     records: tuple[RecordView, ...]
     problem: str = ""
+    later_format: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,15 +166,17 @@ async def every_block(disk: Disk, view: JournalView) -> AsyncIterator[BlockView]
 
 def _describe(path: str, header: BlockHeader, body: memoryview) -> BlockView:
     records: tuple[RecordView, ...] = ()
-    problem = ""
+    problem = later = ""
     if not body_is_intact(header, body):
         problem = "the body fails its checksum"
     else:
         try:
             records = tuple(map(_describe_record, decode_records(body, header.record_count)))
-        except (MalformedRecord, NewerFormat) as error:
+        except MalformedRecord as error:
             problem = str(error)
-    return BlockView(path, header.offset, header.mark, header.total_bytes, header.is_seal, records, problem)
+        except NewerFormat as error:
+            later = error.message
+    return BlockView(path, header.offset, header.mark, header.total_bytes, header.is_seal, records, problem, later)
 
 
 def _describe_record(record: Record) -> RecordView:
@@ -176,8 +191,10 @@ def _describe_batch(kind: str, record: BatchRecord) -> RecordView:
     size = len(record.batch)
     try:
         header = verify_batch(record.batch)
-    except (InvalidBatch, NewerFormat) as error:
+    except InvalidBatch as error:
         return RecordView(kind, -1, size, record.recovery, problem=error.message)
+    except NewerFormat as error:
+        return RecordView(kind, -1, size, record.recovery, later_format=error.message)
     return RecordView(
         kind,
         header.ledger_id,

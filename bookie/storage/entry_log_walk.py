@@ -15,7 +15,7 @@ from __future__ import annotations
 from collections.abc import AsyncGenerator, Awaitable, Callable
 from typing import Final, NamedTuple
 
-from tallybook.core.errors import DamagedFile
+from tallybook.core.errors import DamagedFile, NewerFormat
 from tallybook.core.limits import BLOCK_BYTES, KIB
 
 from .entry_log_format import (
@@ -66,7 +66,7 @@ async def walk(log: LogFile, read: ReadAt, size: int) -> AsyncGenerator[Part, No
     """The parts of a log of ``size`` bytes, behind its header block.
 
     Raises:
-        NewerFormat: a newer Tallybook has written a part of it.
+        NewerFormat: a newer Tallybook has written the next part of it.
         DiskFailed: it cannot be read.
     """
     position = LOG_HEADER_BYTES
@@ -115,7 +115,7 @@ async def _part_at(log: LogFile, read: ReadAt, position: int, size: int) -> Stre
 
 
 async def _next_part(log: LogFile, read: ReadAt, position: int, size: int) -> int:
-    """Where the next intact part begins, at or after ``position``; the end of the log if there is none."""
+    """Where the next intact part begins, of whatever version, at or after ``position``; else the end of the log."""
     while position < size:
         window = await read(position, _SEARCH_BYTES)
         for at in range(0, len(window), BLOCK_BYTES):
@@ -130,4 +130,7 @@ async def _is_part(log: LogFile, read: ReadAt, position: int, size: int) -> bool
         await _part_at(log, read, position, size)
     except DamagedFile:
         return False
+    except NewerFormat:
+        # Whoever walks on to it says so, behind the damage.
+        return True
     return True

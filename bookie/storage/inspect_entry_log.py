@@ -2,6 +2,9 @@
 
 Reads everything, changes nothing, and does not give up at damage: each finding names the
 offset, and the walk goes on behind it. It needs no bookie, only the file.
+
+What is intact and of a later format is no damage, and found as what it is. Where that is the log, or a part of it,
+nothing can be said of what follows: only of a batch is it known where it ends.
 """
 
 from __future__ import annotations
@@ -32,14 +35,17 @@ from .entry_log_format import (
 )
 from .entry_log_lengths import FILE_NAME as LENGTHS_FILE
 from .entry_log_lengths import read_lengths
-from .entry_log_walk import Damage, Stretch, walk
+from .entry_log_walk import Damage, Part, Stretch, walk
 from .location import Location
 
 MAX_REPORTED_DAMAGE: Final = 1_000
 
 
 class FoundLog(NamedTuple):
-    """The log itself, from its header, or from what follows where the header is damaged."""
+    """The log itself, from its header, or from what follows where the header is damaged.
+
+    One of a later format is known by its name alone, and its directory not at all.
+    """
 
     directory_uuid: str
     log_id: int
@@ -62,7 +68,14 @@ class FoundBatch(NamedTuple):
     location: Location
 
 
-Found = FoundLog | FoundStretch | FoundBatch | Footer | Damage
+class LaterFormat(NamedTuple):
+    """Something intact that only a newer Tallybook can read."""
+
+    offset: int
+    what: str
+
+
+Found = FoundLog | FoundStretch | FoundBatch | Footer | Damage | LaterFormat
 
 
 @dataclass(slots=True)
@@ -73,6 +86,7 @@ class LogReport:
         finished: it has an intact footer.
         damage: what is wrong with bytes that were once durable, by offset; at most ``MAX_REPORTED_DAMAGE``.
         torn: what is wrong behind the last byte vouched for: what a power loss leaves, or damage.
+        later: what only a newer Tallybook can read; at most ``MAX_REPORTED_DAMAGE``.
     """
 
     path: str
@@ -87,13 +101,13 @@ class LogReport:
     ledgers: dict[int, LedgerShare] = field(default_factory=dict)
     damage: list[Damage] = field(default_factory=list)
     torn: list[Damage] = field(default_factory=list)
+    later: list[LaterFormat] = field(default_factory=list)
 
 
 async def verify_entry_log(disk: Disk, path: str) -> LogReport:
     """Read a whole log and report on it.
 
     Raises:
-        NewerFormat: a newer Tallybook has written a part of it, even where its header is damaged.
         FileNotFoundError: there is no such file.
     """
     report = LogReport(path)
@@ -102,6 +116,8 @@ async def verify_entry_log(disk: Disk, path: str) -> LogReport:
         async for found in everything:
             if isinstance(found, Damage):
                 found_damage = [*found_damage, found][:MAX_REPORTED_DAMAGE]
+            elif isinstance(found, LaterFormat):
+                report.later = [*report.later, found][:MAX_REPORTED_DAMAGE]
             else:
                 _count(report, found)
     report.damage = [each for each in found_damage if each.offset < max(report.vouched, LOG_HEADER_BYTES)]
@@ -109,8 +125,10 @@ async def verify_entry_log(disk: Disk, path: str) -> LogReport:
     return report
 
 
-async def lost_bytes(disk: Disk, directory: str) -> list[Damage]:
+async def lost_bytes(disk: Disk, directory: str) -> list[Damage | LaterFormat]:
     """What was durable once in the logs of ``directory`` and is not there: logs that are missing, or end too early.
+
+    What is known of it may be of a later format.
 
     Raises:
         FileNotFoundError: there is no such directory.
@@ -119,9 +137,11 @@ async def lost_bytes(disk: Disk, directory: str) -> list[Damage]:
     note = f"{directory}/{LENGTHS_FILE}"
     try:
         lengths = await read_lengths(disk, directory, None)
-    except (DamagedFile, NewerFormat) as error:
+    except DamagedFile as error:
         return [Damage(0, 0, error.message)]
-    found: list[Damage] = []
+    except NewerFormat as error:
+        return [LaterFormat(0, error.message)]
+    found: list[Damage | LaterFormat] = []
     present = set(await disk.list(directory))
     for log_id, noted in sorted(lengths.items()):
         if removed_name(log_id) in present:
@@ -148,7 +168,6 @@ async def inspect_entry_log(disk: Disk, path: str) -> AsyncGenerator[Found, None
     """Everything in a log, in order, damage included.
 
     Raises:
-        NewerFormat: a newer Tallybook has written the next part.
         FileNotFoundError: there is no such file.
     """
     file = await disk.open(path, writable=False)
@@ -164,12 +183,18 @@ async def inspect_entry_log(disk: Disk, path: str) -> AsyncGenerator[Found, None
 
 
 async def _inspect(path: str, file: DiskFile, size: int) -> AsyncGenerator[Found, None]:
-    log, damage = await _identity(path, file)
+    try:
+        log, damage = await _identity(path, file)
+    except NewerFormat as error:
+        named_id = parse_log_name(path.rpartition("/")[2])
+        yield FoundLog("", -1 if named_id is None else named_id, size)
+        yield LaterFormat(0, error.message)
+        return
     yield FoundLog(str(uuid.UUID(bytes=log.directory_uuid)), log.log_id, size)
     if damage is not None:
         yield damage
     ledgers: dict[int, LedgerShare] = {}
-    async with aclosing(walk(log, file.read, size)) as parts:
+    async with aclosing(_parts(log, file, size)) as parts:
         async for part in parts:
             if not isinstance(part, Stretch):
                 yield part
@@ -184,6 +209,21 @@ async def _inspect(path: str, file: DiskFile, size: int) -> AsyncGenerator[Found
                 yield found
             for row, _ in part.batches:
                 add_to_map(ledgers, row)
+
+
+async def _parts(log: LogFile, file: DiskFile, size: int) -> AsyncGenerator[Part | LaterFormat, None]:
+    """What a walk comes by, up to the first part of a later format."""
+    end = LOG_HEADER_BYTES
+    async with aclosing(walk(log, file.read, size)) as parts:
+        try:
+            async for part in parts:
+                if isinstance(part, Stretch):
+                    end = part.header.end
+                elif isinstance(part, Damage):
+                    end = part.offset + part.size
+                yield part
+        except NewerFormat as error:
+            yield LaterFormat(end, error.message)
 
 
 async def _identity(path: str, file: DiskFile) -> tuple[LogFile, Damage | None]:
@@ -201,7 +241,7 @@ async def _identity(path: str, file: DiskFile) -> tuple[LogFile, Damage | None]:
     return log, None
 
 
-def _batches(log: LogFile, stretch: Stretch, data: bytes) -> Iterator[FoundBatch | Damage]:
+def _batches(log: LogFile, stretch: Stretch, data: bytes) -> Iterator[FoundBatch | Damage | LaterFormat]:
     """Check every batch of a stretch, and its padding."""
     start = stretch.header.batches_offset
     for row, location in stretch.batches:
@@ -210,7 +250,10 @@ def _batches(log: LogFile, stretch: Stretch, data: bytes) -> Iterator[FoundBatch
             header = _checked(row, data[begin : begin + row.size])
         except (InvalidBatch, NewerFormat) as error:
             what = f"the batch of ledger {row.ledger_id} from entry {row.first_entry_id} on: {error.message}"
-            yield Damage(location.offset, row.size, log.damaged(location.offset, what).message)
+            if isinstance(error, NewerFormat):
+                yield LaterFormat(location.offset, f"{log.path}, offset {location.offset}: {what}")
+            else:
+                yield Damage(location.offset, row.size, log.damaged(location.offset, what).message)
         else:
             yield FoundBatch(header, location)
     padding_at = stretch.header.batch_bytes

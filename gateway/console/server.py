@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import ipaddress
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
 
@@ -13,7 +12,7 @@ from tallybook.core.config import ConsoleSettings
 from tallybook.core.errors import InvalidConfig, InvariantViolation
 from tallybook.repair.diagnosis.look import ANSWER_SECONDS, AT_ONCE, Looker
 from tallybook.runtime.clock import RealClock
-from tallybook.runtime.http import HttpServer
+from tallybook.runtime.http import HttpServer, is_loopback
 from tallybook.runtime.http_api import Offer
 from tallybook.runtime.http_client import HttpClient
 from tallybook.runtime.logging import logger
@@ -81,11 +80,7 @@ async def serving(client: Client, settings: ConsoleSettings) -> AsyncIterator[st
 
 def _check_listen(settings: ConsoleSettings) -> None:
     host = settings.listen.rpartition(":")[0].strip("[]")
-    try:
-        here = ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        here = host == "localhost"
-    if not here and not settings.security:
+    if not is_loopback(host) and not settings.security:
         raise InvalidConfig(
             f"a console on {settings.listen} would let anybody administer the cluster: without security it listens on "
             "loopback only"

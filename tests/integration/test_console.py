@@ -496,5 +496,9 @@ async def test_a_bookie_tells_how_it_is_and_collects_garbage_when_it_is_told_to(
     async with asyncio.timeout(DEADLINE_SECONDS):
         while (await ask.get("bookie/gc"))["collector_rounds"] <= told["collector_rounds"]:
             pass  # each look is a connection, and so a wait
+    for name, suspended in (("suspend", True), ("resume", False)):
+        status, told = await ask("POST", f"/api/v1/bookie/gc/{name}_compaction", {})
+        assert (status, told["compaction_suspended"]) == (200, suspended)
+        assert (await ask.get("bookie/gc"))["compaction_suspended"] is suspended
     assert (await ask("POST", "/api/v1/bookie/gc", {}, origin="http://evil.example"))[0] == 403
     assert (await ask("GET", "/api/v1/bookie/config", host="evil.example"))[0] == 403

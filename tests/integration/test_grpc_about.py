@@ -38,6 +38,12 @@ name = "readers"
 roles = ["reader"]
 certificates = ["tallybook://reader/*"]
 tokens = ["app"]
+
+[[principal]]
+name = "few"
+roles = ["reader"]
+certificates = ["tallybook://admin/*"]
+max_requests = 2
 """
 
 
@@ -228,6 +234,29 @@ async def test_those_who_are_let_in_hold_a_part_of_the_calls_and_their_places_co
         again: Any = EXHAUSTED
         for _ in range(100):
             again = await first(watched(channel))
+            if again is not EXHAUSTED:
+                break
+            await asyncio.sleep(0.05)
+        assert again == STATUS.SERVING
+
+
+@pytest.mark.parametrize("bookie", [False, True])
+async def test_whoever_has_a_bound_of_his_own_leaves_places_to_others(served, bookie):
+    async with (
+        served(bookie=bookie) as port,
+        port.by_certificate(Role.ADMIN) as bounded,
+        port.by_certificate(Role.READER) as others,
+    ):
+        held = [watched(bounded) for _ in range(2)]
+        assert [(await watch.read()).status for watch in held] == [STATUS.SERVING] * 2
+        assert await refusal(watched(bounded)) is EXHAUSTED
+        assert await refusal(asked(bounded)) is EXHAUSTED
+        assert await health(bounded) == STATUS.SERVING
+        assert (await watched(others).read()).status == STATUS.SERVING
+        held[0].cancel()
+        again: Any = EXHAUSTED
+        for _ in range(100):
+            again = await first(watched(bounded))
             if again is not EXHAUSTED:
                 break
             await asyncio.sleep(0.05)

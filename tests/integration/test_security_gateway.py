@@ -356,6 +356,11 @@ async def test_a_principal_has_no_more_under_way_than_it_may_and_others_are_serv
         with refused(EXHAUSTED, "Busy") as told:
             await stub.Create(ledger_pb2.CreateRequest())
         assert told["retry_ms"] > 0
+        assert (await served.http("/metrics", client=served.directory("writer", "modest")))[0] == 429
+        with pytest.raises(grpc.aio.AioRpcError) as caught:
+            await health_pb2_grpc.HealthStub(channel).Watch(health_pb2.HealthCheckRequest()).read()
+        assert caught.value.code() is EXHAUSTED
+        assert (await served.http("/metrics", client=served.directory("writer", "app")))[0] == 200
         async with served.by_certificate("writer", "app") as other:
             await ledgers(other).Create(ledger_pb2.CreateRequest())
         for call in held:

@@ -28,7 +28,9 @@ pytestmark = pytest.mark.slow
 ROOT = Path(__file__).resolve().parents[2]
 OTHER_FOLDERS = shutil.ignore_patterns(".*", "__pycache__", "*.egg-info", "build", "data", "dist", "out", "results")
 BESIDE_PACKAGES = {"LICENSE", "MANIFEST.in", "PKG-INFO", "README.md", "pyproject.toml", "setup.cfg"}
-FOR_READERS = ("CHANGELOG.md", "CONTRIBUTING.md", "docs/**/*.md", "docs/*.png", "examples/**/*.*")
+FOR_IMAGES = {"requirements-build.lock", "requirements-run.lock"}
+FOR_READERS = ("CHANGELOG.md", "CONTRIBUTING.md", "docs/**/*.md", "docs/*.png", "docker/**/*", "examples/**/*.*")
+FOR_DEVELOPERS = ("tests/", "scripts/")
 MADE_OF_EXAMPLES = ("examples/go/api/", "examples/go/build/", "examples/java/target/")
 BUILD_SECONDS = 120
 NEEDS_KAZOO = "zk:// needs kazoo: pip install 'tallybook[zookeeper]'"
@@ -123,11 +125,28 @@ def test_the_source_distribution_has_what_both_are_made_of_and_what_there_is_to_
     with tarfile.open(built.source) as archive:
         names = {member.name.partition("/")[2] for member in archive.getmembers() if member.isfile()}
     generated_from = {f"proto/{file.name}" for file in (ROOT / "proto").glob("*.proto")}
-    found = {file.relative_to(built.tree).as_posix() for pattern in FOR_READERS for file in built.tree.glob(pattern)}
+    files = (file for pattern in FOR_READERS for file in built.tree.glob(pattern) if file.is_file())
+    found = {file.relative_to(built.tree).as_posix() for file in files}
     to_read = {name for name in found if not name.startswith(MADE_OF_EXAMPLES)}
     assert {name for name in names if not name.startswith("tallybook.egg-info/")} == (
-        built.product() | BESIDE_PACKAGES | generated_from | to_read
+        built.product() | BESIDE_PACKAGES | FOR_IMAGES | generated_from | to_read
     )
+
+
+def test_what_a_page_of_the_source_distribution_leads_to_is_in_it_unless_it_is_for_developers(built):
+    with tarfile.open(built.source) as archive:
+        files = {member.name.partition("/")[2]: member for member in archive.getmembers() if member.isfile()}
+        pages = {
+            name: archive.extractfile(file).read().decode() for name, file in files.items() if name.endswith(".md")
+        }
+    missing = [
+        (page, target)
+        for page, text in pages.items()
+        for link in re.findall(r"\]\((?!https?:)([^)#\s]+)[^)]*\)", text)
+        for target in [os.path.normpath(Path(page).parent / link)]
+        if target not in files and not any(name.startswith(f"{target}/") for name in files)
+    ]
+    assert [each for each in missing if not each[1].startswith(FOR_DEVELOPERS)] == []
 
 
 def test_the_wheel_is_the_same_whether_it_is_built_from_the_source_distribution_or_from_the_tree(built, tmp_path):

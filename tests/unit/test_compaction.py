@@ -8,12 +8,15 @@ from typing import Any
 import pytest
 
 from tallybook.bookie.compaction_plan import Bounds, LogFacts, worth_copying, worth_finishing
+from tallybook.bookie.endpoints import BookieEndpoints
 from tallybook.bookie.garbage import Fate
 from tallybook.bookie.storage.entry_log_format import log_name
+from tallybook.core.access import ANYBODY, Permission
 from tallybook.core.errors import Busy, DiskFull, EntryCorrupt
 from tallybook.core.ids import MAX_ID
 from tallybook.core.limits import KIB, SECTOR_BYTES
 from tallybook.runtime.deterministic import SimClock, SimDisk, World, run_seed
+from tallybook.runtime.http_api import Asked
 from tallybook.runtime.tasks import Tasks
 from tallybook.sim.stage.disk_bookie import ROOT, DiskBookie, KnownMetadata, batch_of, tiny_settings
 
@@ -314,6 +317,83 @@ def test_copies_are_made_at_the_pace_that_is_set() -> None:
         await drop(node)
         assert copied(node) > 5_000
         assert world.clock.monotonic() - began >= copied(node) / 1_000
+
+    play(scenario)
+
+
+def test_while_compaction_is_suspended_only_what_is_dead_goes_and_afterwards_the_rest() -> None:
+    async def scenario(node: DiskBookie, world: World) -> None:
+        kept = await fill(node, range(40))
+        for entry_id in range(40, 60):
+            await add(node, batch(DROPPED, entry_id))
+            await node.bookie.flush()
+        node.bookie.suspend_compaction(True)
+        assert node.bookie.compaction_suspended
+        await drop(node)
+        await world.clock.sleep(2 * 86_400)
+        await node.bookie.collect()
+        assert copied(node) == 0, "not even by the look that comes once in a while"
+        assert node.bookie.stats()["entry_logs_removed_total"] > 0, "what is dead"
+        before = node.bookie.stats()["entry_logs_removed_total"]
+        node.bookie.suspend_compaction(False)
+        await node.bookie.collect()
+        assert copied(node) > 0, "which is made up for"
+        assert node.bookie.stats()["entry_logs_removed_total"] > before
+        await holds(node, kept)
+
+    play(scenario, below=5)
+
+
+def test_a_round_that_is_under_way_when_compaction_is_suspended_ends_with_the_log_that_it_is_at() -> None:
+    async def scenario(node: DiskBookie, world: World) -> None:
+        kept = await fill(node, range(60))
+        reclaimer = node.bookie._parts.collector.reclaimer
+        compact = reclaimer._compaction.compact
+        compacted = []
+
+        async def suspended_meanwhile(log_id: int) -> int:
+            node.bookie.suspend_compaction(True)
+            compacted.append(log_id)
+            return await compact(log_id)
+
+        reclaimer._compaction.compact = suspended_meanwhile  # type: ignore[method-assign]
+        await drop(node)
+        assert len(compacted) == 1
+        await holds(node, kept)
+        node.bookie.suspend_compaction(False)
+        await node.bookie.collect()
+        assert len(compacted) == 2
+
+    play(scenario)
+
+
+def test_a_bookie_that_starts_compacts() -> None:
+    async def scenario(node: DiskBookie, world: World) -> None:
+        node.bookie.suspend_compaction(True)
+        await node.stop()
+        await node.boot()
+        assert not node.bookie.compaction_suspended
+
+    play(scenario)
+
+
+def test_the_endpoints_suspend_compaction_and_say_so() -> None:
+    async def scenario(node: DiskBookie, world: World) -> None:
+        endpoints = BookieEndpoints(node.settings, lambda: None)
+        endpoints.bookie = node.bookie
+        table = {(each.method, each.path): each for each in endpoints.table()}
+        nothing = Asked(ANYBODY, "", {}, {}, {})
+
+        async def state() -> object:
+            return (await table["GET", "/api/v1/bookie/gc"].handler(nothing))["compaction_suspended"]
+
+        assert await state() is False
+        for name, suspended in (("suspend", True), ("resume", False)):
+            change = table["POST", f"/api/v1/bookie/gc/{name}_compaction"]
+            assert (change.permission, change.action) == (Permission.ADMINISTER, f"{name} compaction")
+            assert (await change.handler(nothing))["compaction_suspended"] is suspended
+            assert await state() is suspended
+            assert node.bookie.compaction_suspended is suspended
 
     play(scenario)
 

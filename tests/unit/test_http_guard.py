@@ -1,18 +1,12 @@
 """The guard of HTTP endpoints, over real connections: requests that are none, and callers who may not."""
 
 import asyncio
-import contextlib
-import json
 import logging
 import socket
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
-from dataclasses import dataclass, field
-from typing import Any, ClassVar
 
 import pytest
 
-from tallybook.core.access import ANYBODY, Permission, Presented, Principal
+from tallybook.core.access import Permission
 from tallybook.core.errors import (
     AccessDenied,
     Busy,
@@ -20,139 +14,15 @@ from tallybook.core.errors import (
     LedgerFenced,
     MetadataOutcomeUnknown,
     NoSuchLedger,
-    Unauthenticated,
     Unauthorized,
 )
 from tallybook.runtime import http_guard, http_protocol
 from tallybook.runtime.http import HttpServer
-from tallybook.runtime.http_api import Asked, Endpoint, Offer, Page
+from tallybook.runtime.http_api import Asked, Endpoint, Offer
 from tallybook.runtime.metrics import Metrics
 from tallybook.runtime.tasks import Tasks
 
-DEADLINE_SECONDS = 20
-JSON = {"content-type": "application/json"}
-
-
-@dataclass
-class Answer:
-    """What came back, up to the end of the connection."""
-
-    raw: bytes
-
-    @property
-    def status(self) -> int:
-        return int(self.raw.split(b" ", 2)[1])
-
-    @property
-    def head(self) -> str:
-        return self.raw.partition(b"\r\n\r\n")[0].decode().lower()
-
-    @property
-    def body(self) -> bytes:
-        return self.raw.partition(b"\r\n\r\n")[2]
-
-    @property
-    def json(self) -> Any:
-        return json.loads(self.body)
-
-    @property
-    def count(self) -> int:
-        """How many answers there are."""
-        return self.raw.count(b"HTTP/1.1 ")
-
-
-class Gate:
-    """Lets in by a word in place of a token."""
-
-    known: ClassVar = {
-        "Bearer reader": Principal("reader", frozenset({Permission.READ})),
-        "Bearer limited": Principal("limited", frozenset(Permission), ledgers=("mine-",)),
-        "Bearer admin": Principal("admin", frozenset(Permission)),
-    }
-
-    def principal(self, presented: Presented) -> Principal:
-        if not presented.authorization:
-            raise Unauthenticated("a token is wanted")
-        if len(presented.authorization) > 1:
-            raise Unauthenticated("one token is wanted")
-        try:
-            return self.known[presented.authorization[0]]
-        except KeyError:
-            raise AccessDenied("nobody has this token") from None
-
-
-class Open:
-    def principal(self, presented: Presented) -> Principal:
-        return ANYBODY
-
-
-@dataclass
-class Served:
-    """A server with a few endpoints."""
-
-    address: str
-    asked: list[Asked] = field(default_factory=list)
-
-    async def raw(self, request: bytes) -> Answer:
-        """Send bytes, and read until the server closes."""
-        reader, writer = await asyncio.open_connection(*self.address.rsplit(":", 1))
-        try:
-            async with asyncio.timeout(DEADLINE_SECONDS):
-                writer.write(request)
-                raw = b""
-                with contextlib.suppress(ConnectionResetError):
-                    # Where not all was read of what was sent, the end of a connection is a reset.
-                    while piece := await reader.read(1 << 16):
-                        raw += piece
-                return Answer(raw)
-        finally:
-            writer.close()
-
-    async def __call__(self, method: str, target: str, body: bytes = b"", **headers: str) -> Answer:
-        lines = {"host": self.address, "connection": "close", **headers}
-        if body:
-            lines["content-length"] = str(len(body))
-        head = "".join(f"{name.replace('_', '-')}: {value}\r\n" for name, value in lines.items())
-        return await self.raw(f"{method} {target} HTTP/1.1\r\n{head}\r\n".encode("latin-1") + body)
-
-
-@asynccontextmanager
-async def serving(access: Any = None, listen: str = "127.0.0.1:0", **raises: Exception) -> AsyncIterator[Served]:
-    """A server whose endpoints write down what they were asked."""
-
-    async def note(asked: Asked) -> object:
-        served.asked.append(asked)
-        return {"path": dict(asked.path), "query": dict(asked.query), "text": "<script>alert(1)</script>"}
-
-    async def number(asked: Asked) -> object:
-        served.asked.append(asked)
-        return {"id": asked.id("id"), "limit": asked.count("limit", 7, 100)}
-
-    async def fail(asked: Asked) -> object:
-        raise raises[asked.path["how"]]
-
-    endpoints = [
-        Endpoint("GET", "/api/v1/things", Permission.READ, note, ("after",)),
-        Endpoint("GET", "/api/v1/things/{thing}", Permission.READ, note),
-        Endpoint("GET", "/api/v1/numbers/{id}", Permission.READ, number, ("limit",)),
-        Endpoint("POST", "/api/v1/things/{thing}/go", Permission.ADMINISTER, note, (), ("fast",), "go"),
-        Endpoint("DELETE", "/api/v1/things/{thing}", Permission.ADMINISTER, note, action="delete"),
-        Endpoint("GET", "/api/v1/fails/{how}", Permission.READ, fail),
-        Endpoint("POST", "/api/v1/fails/{how}", Permission.ADMINISTER, fail, action="fail"),
-    ]
-    tasks = Tasks("test", lambda name, error: pytest.fail(f"{name}: {error!r}"))
-    offer = Offer(endpoints, {"/": Page("text/html; charset=utf-8", b"<!doctype html>")}, ("console.example",))
-    server = HttpServer(Metrics(), lambda: None, None, offer)
-    if access is not None:
-        server._access = server._refusals._access = access
-    await server.start(listen, tasks)
-    served = Served(server.address)
-    try:
-        yield served
-    finally:
-        await server.close()
-        await tasks.close()
-
+from .http_parts import DEADLINE_SECONDS, JSON, Gate, Served, serving
 
 # --- who may ----------------------------------------------------------------------------------------------------------
 
@@ -165,7 +35,7 @@ async def test_a_wrong_password_is_in_the_audit_log_and_what_is_denied_to_the_pr
             assert answer.json["error"]["type"] == type(errors[how]).__name__
     told = [record.tallybook_fields for record in caplog.records if record.getMessage() == "refused"]
     assert [(line["principal"], line["method"], line["error"]) for line in told] == [
-        ("admin", "HTTP POST", "the password does not fit")
+        ("admin", "HTTP POST /api/v1/fails/{how}", "the password does not fit")
     ]
 
 
@@ -222,12 +92,37 @@ async def test_whoever_is_refused_is_there_too_and_his_token_is_not(caplog):
         await served("GET", "/nowhere", authorization="Bearer reader")
     told = [record.tallybook_fields for record in caplog.records if record.name.endswith("audit")]
     assert [(line["method"], line["principal"], line["error_type"]) for line in told] == [
-        ("HTTP DELETE", "reader", "AccessDenied"),
-        ("HTTP GET", "", "AccessDenied"),
-        ("HTTP /metrics", "", "Unauthenticated"),
+        ("HTTP DELETE /api/v1/things/{thing}", "reader", "AccessDenied"),
+        ("HTTP GET /api/v1/things/{thing}", "", "AccessDenied"),
+        ("HTTP GET /metrics", "", "Unauthenticated"),
     ]
     assert all(line["peer"].startswith("127.0.0.1:") for line in told)
     assert "stolen" not in str(told)
+
+
+async def test_what_was_wanted_is_told_of_each_endpoint_once_whatever_it_was_wanted_of(caplog):
+    known = {"authorization": "Bearer reader"}
+    async with serving(Gate()) as served:
+        for thing in range(5):
+            await served("DELETE", f"/api/v1/things/{thing}", **known, **JSON)
+            await served("POST", f"/api/v1/things/{thing}/go", **known, **JSON)
+            await served("POST", f"/api/v1/fails/{thing}", **known, **JSON)
+    told = [record.tallybook_fields["method"] for record in caplog.records if record.name.endswith("audit")]
+    assert told == [
+        "HTTP DELETE /api/v1/things/{thing}",
+        "HTTP POST /api/v1/things/{thing}/go",
+        "HTTP POST /api/v1/fails/{how}",
+    ]
+
+
+async def test_all_that_is_no_endpoint_has_one_name_in_the_audit_log(caplog):
+    async with serving(Gate()) as served:
+        for method, path in (("GET", "/a"), ("GET", "/b/c"), ("GET", "/%ff"), ("DELETE", "/nothing"), ("BREW", "/")):
+            await served(method, path, host="evil.example", authorization="Bearer reader")
+        await served("HEAD", "/", host="evil.example", authorization="Bearer reader")
+        await served("HEAD", "/api/v1/things/a", host="evil.example", authorization="Bearer reader")
+    told = [record.tallybook_fields["method"] for record in caplog.records if record.name.endswith("audit")]
+    assert told == ["HTTP, no endpoint", "HTTP GET /", "HTTP GET /api/v1/things/{thing}"]
 
 
 async def test_health_and_the_page_are_for_everybody_and_numbers_are_not():
@@ -465,7 +360,7 @@ async def test_a_foreign_name_is_in_the_audit_log_and_a_host_that_cannot_be_is_n
         await served("GET", "/metrics", host="evil.example", authorization="Bearer reader")
     told = [record.tallybook_fields for record in caplog.records if record.name.endswith("audit")]
     assert [(line["method"], line["principal"], line["error_type"]) for line in told] == [
-        ("HTTP GET", "reader", "AccessDenied")
+        ("HTTP GET /metrics", "reader", "AccessDenied")
     ]
     assert "evil.example" in told[0]["error"]
 

@@ -1,0 +1,146 @@
+"""A server of HTTP with a few endpoints, and who asks it, over real connections."""
+
+import asyncio
+import contextlib
+import json
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from typing import Any, ClassVar
+
+import pytest
+
+from tallybook.core.access import ANYBODY, Limits, Permission, Presented, Principal
+from tallybook.core.errors import AccessDenied, Unauthenticated
+from tallybook.runtime.http import HttpServer
+from tallybook.runtime.http_api import Asked, Endpoint, Offer, Page
+from tallybook.runtime.metrics import Metrics
+from tallybook.runtime.tasks import Tasks
+
+DEADLINE_SECONDS = 20
+JSON = {"content-type": "application/json"}
+
+
+@dataclass
+class Answer:
+    """What came back, up to the end of the connection."""
+
+    raw: bytes
+
+    @property
+    def status(self) -> int:
+        return int(self.raw.split(b" ", 2)[1])
+
+    @property
+    def head(self) -> str:
+        return self.raw.partition(b"\r\n\r\n")[0].decode().lower()
+
+    @property
+    def body(self) -> bytes:
+        return self.raw.partition(b"\r\n\r\n")[2]
+
+    @property
+    def json(self) -> Any:
+        return json.loads(self.body)
+
+    @property
+    def count(self) -> int:
+        """How many answers there are."""
+        return self.raw.count(b"HTTP/1.1 ")
+
+
+class Gate:
+    """Lets in by a word in place of a token."""
+
+    known: ClassVar = {
+        "Bearer reader": Principal("reader", frozenset({Permission.READ})),
+        "Bearer limited": Principal("limited", frozenset(Permission), ledgers=("mine-",)),
+        "Bearer admin": Principal("admin", frozenset(Permission)),
+        "Bearer one": Principal("one", frozenset(Permission), limits=Limits(max_requests=1)),
+    }
+
+    def principal(self, presented: Presented) -> Principal:
+        if not presented.authorization:
+            raise Unauthenticated("a token is wanted")
+        if len(presented.authorization) > 1:
+            raise Unauthenticated("one token is wanted")
+        try:
+            return self.known[presented.authorization[0]]
+        except KeyError:
+            raise AccessDenied("nobody has this token") from None
+
+
+class Open:
+    def principal(self, presented: Presented) -> Principal:
+        return ANYBODY
+
+
+@dataclass
+class Served:
+    """A server with a few endpoints."""
+
+    address: str
+    asked: list[Asked] = field(default_factory=list)
+
+    async def raw(self, request: bytes) -> Answer:
+        """Send bytes, and read until the server closes."""
+        reader, writer = await asyncio.open_connection(*self.address.rsplit(":", 1))
+        try:
+            async with asyncio.timeout(DEADLINE_SECONDS):
+                writer.write(request)
+                raw = b""
+                with contextlib.suppress(ConnectionResetError):
+                    # Where not all was read of what was sent, the end of a connection is a reset.
+                    while piece := await reader.read(1 << 16):
+                        raw += piece
+                return Answer(raw)
+        finally:
+            writer.close()
+
+    async def __call__(self, method: str, target: str, body: bytes = b"", **headers: str) -> Answer:
+        lines = {"host": self.address, "connection": "close", **headers}
+        if body:
+            lines["content-length"] = str(len(body))
+        head = "".join(f"{name.replace('_', '-')}: {value}\r\n" for name, value in lines.items())
+        return await self.raw(f"{method} {target} HTTP/1.1\r\n{head}\r\n".encode("latin-1") + body)
+
+
+@asynccontextmanager
+async def serving(
+    access: Any = None, listen: str = "127.0.0.1:0", more: Sequence[Endpoint] = (), **raises: Exception
+) -> AsyncIterator[Served]:
+    """A server whose endpoints write down what they were asked."""
+
+    async def note(asked: Asked) -> object:
+        served.asked.append(asked)
+        return {"path": dict(asked.path), "query": dict(asked.query), "text": "<script>alert(1)</script>"}
+
+    async def number(asked: Asked) -> object:
+        served.asked.append(asked)
+        return {"id": asked.id("id"), "limit": asked.count("limit", 7, 100)}
+
+    async def fail(asked: Asked) -> object:
+        raise raises[asked.path["how"]]
+
+    endpoints = [
+        Endpoint("GET", "/api/v1/things", Permission.READ, note, ("after",)),
+        Endpoint("GET", "/api/v1/things/{thing}", Permission.READ, note),
+        Endpoint("GET", "/api/v1/numbers/{id}", Permission.READ, number, ("limit",)),
+        Endpoint("POST", "/api/v1/things/{thing}/go", Permission.ADMINISTER, note, (), ("fast",), "go"),
+        Endpoint("DELETE", "/api/v1/things/{thing}", Permission.ADMINISTER, note, action="delete"),
+        Endpoint("GET", "/api/v1/fails/{how}", Permission.READ, fail),
+        Endpoint("POST", "/api/v1/fails/{how}", Permission.ADMINISTER, fail, action="fail"),
+        *more,
+    ]
+    tasks = Tasks("test", lambda name, error: pytest.fail(f"{name}: {error!r}"))
+    offer = Offer(endpoints, {"/": Page("text/html; charset=utf-8", b"<!doctype html>")}, ("console.example",))
+    server = HttpServer(Metrics(), lambda: None, None, offer)
+    if access is not None:
+        server._access = server._refusals._access = access
+    await server.start(listen, tasks)
+    served = Served(server.address)
+    try:
+        yield served
+    finally:
+        await server.close()
+        await tasks.close()
