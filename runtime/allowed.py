@@ -3,7 +3,8 @@
     let in -> served --- LOOK_SECONDS, or what he has shown expires ---> may he still? -> served
                                                                            `-> no: his work ends, with the reason
 
-A look costs what letting in costs, once in a while for each call or stream, and nothing for what passes on it.
+A look costs what letting in costs, once in a while for each call or stream; besides, each has a task of its own that
+waits for it. What passes on it costs nothing.
 """
 
 from __future__ import annotations

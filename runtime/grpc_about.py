@@ -3,7 +3,8 @@
 How it is at a moment, ``Check``, is for everybody: probes prove nothing. What lasts as long as the client likes, to
 watch its health and to ask for descriptions, is for those who are let in, and takes a part of the calls of the port at
 most: whoever has proven nothing is to find none to hold, and whoever has is to leave others theirs. For whoever has a
-bound of his own, such a call is one of the requests that he may have under way.
+bound of his own, such a call is one of the requests that he may have under way. Who may no more loses his place:
+whoever watches is looked at again and again, whoever asks for descriptions with each question, and has to ask on.
 
 gRPC would wait for the one message of a call as long as the client likes, and count the call meanwhile, before anything
 here is asked. So each method is a stream both ways, which is the same on the wire, and waits for its message itself.
@@ -14,6 +15,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
 from contextlib import ExitStack, asynccontextmanager
+from functools import partial
 from typing import Any, Final
 
 import grpc
@@ -22,9 +24,10 @@ from google.protobuf.message import DecodeError
 from grpc_health.v1 import health, health_pb2
 from grpc_reflection.v1alpha import reflection, reflection_pb2_grpc
 
-from tallybook.core.access import Access
+from tallybook.core.access import Access, Principal
 from tallybook.core.errors import AccessDenied, Busy, Unauthenticated
 
+from .allowed import while_allowed
 from .clock import RealClock
 from .grpc_security import presented
 from .refusals import Refusals
@@ -36,10 +39,16 @@ _PART: Final = 8
 MOMENT_SECONDS: Final = 5.0
 """What a client may take to say what it asks, and to take the answer if that is all there is."""
 
+QUESTION_SECONDS: Final = 60.0
+"""Between two questions about what a port offers."""
+
 _END_SECONDS: Final = 1.0
 """How long a status may take to leave. One that nobody takes waits for the connection's end."""
 
 _STATUS: Final = health_pb2.HealthCheckResponse
+
+
+_REFLECTION: Final = "ServerReflection"
 
 
 class _Ended(Exception):
@@ -133,21 +142,29 @@ class About:
         if not longest.expired():
             longest.reschedule(asyncio.get_running_loop().time())
 
-    @asynccontextmanager
-    async def place(self, context: Any, method: str) -> AsyncIterator[None]:
-        """Let a call in that lasts.
+    async def let_in(self, context: Any, method: str) -> Principal:
+        """Who makes a call, if he is let in now.
 
         Raises:
-            _Ended: it is not let in.
+            _Ended: he is not.
         """
         found = presented(context)
         try:
-            principal = self._access.principal(found)
+            return self._access.principal(found)
         except (Unauthenticated, AccessDenied) as error:
             self._refusals.note(error, found, str(context.peer()), method)
             known = isinstance(error, AccessDenied)
             code = grpc.StatusCode.PERMISSION_DENIED if known else grpc.StatusCode.UNAUTHENTICATED
             raise _Ended(code, error.message) from None
+
+    @asynccontextmanager
+    async def place(self, context: Any, method: str) -> AsyncIterator[Principal]:
+        """Let a call in that lasts.
+
+        Raises:
+            _Ended: it is not let in.
+        """
+        principal = await self.let_in(context, method)
         if not self._free:
             raise _Ended(grpc.StatusCode.RESOURCE_EXHAUSTED, "there are as many of these calls as there may be")
         with ExitStack() as held:
@@ -157,7 +174,7 @@ class About:
                 raise _Ended(grpc.StatusCode.RESOURCE_EXHAUSTED, error.message) from None
             self._free -= 1
             try:
-                yield
+                yield principal
             finally:
                 self._free += 1
 
@@ -180,18 +197,23 @@ class _Health:
 
     async def watch(self, context: Any) -> None:
         """How it is now, and whatever it becomes, until the call ends."""
-        async with self._about.place(context, "Health/Watch"):
-            try:
-                async with asyncio.timeout(MOMENT_SECONDS):
-                    service = await _service_asked(context)
-            except TimeoutError:
-                raise _Ended(grpc.StatusCode.DEADLINE_EXCEEDED, "nothing was asked") from None
-            status = self._about.status(service)
-            await _answer(context, _STATUS.SERVICE_UNKNOWN if status is None else status)
-            if status == _STATUS.SERVING:
-                await self._about.wait_until_retired()
-                await _answer(context, _STATUS.NOT_SERVING)
-            await asyncio.Event().wait()
+        method = "Health/Watch"
+        async with self._about.place(context, method) as principal:
+            look = partial(self._about.let_in, context, method)
+            await while_allowed(self._watch(context), principal, look, RealClock())
+
+    async def _watch(self, context: Any) -> None:
+        try:
+            async with asyncio.timeout(MOMENT_SECONDS):
+                service = await _service_asked(context)
+        except TimeoutError:
+            raise _Ended(grpc.StatusCode.DEADLINE_EXCEEDED, "nothing was asked") from None
+        status = self._about.status(service)
+        await _answer(context, _STATUS.SERVICE_UNKNOWN if status is None else status)
+        if status == _STATUS.SERVING:
+            await self._about.wait_until_retired()
+            await _answer(context, _STATUS.NOT_SERVING)
+        await asyncio.Event().wait()
 
 
 async def _service_asked(context: Any) -> str:
@@ -240,8 +262,22 @@ class _Reflection(reflection.aio.ReflectionServicer):  # type: ignore[misc]  # i
     async def ServerReflectionInfo(self, request_iterator: Any, unused_context: Any) -> AsyncIterator[Any]:  # noqa: N802
         """An answer to each question."""
         try:
-            async with self._about.place(unused_context, "ServerReflection"):
-                async for answer in super().ServerReflectionInfo(request_iterator, unused_context):
+            async with self._about.place(unused_context, _REFLECTION):
+                questions = self._questions(request_iterator, unused_context)
+                async for answer in super().ServerReflectionInfo(questions, unused_context):
                     yield answer
         except _Ended as ended:
             await _end(unused_context, ended)
+
+    async def _questions(self, asked: AsyncIterator[Any], context: Any) -> AsyncIterator[Any]:
+        """What is asked by somebody who may still ask, and goes on asking."""
+        while True:
+            try:
+                async with asyncio.timeout(QUESTION_SECONDS):
+                    question = await anext(asked, None)
+            except TimeoutError:
+                raise _Ended(grpc.StatusCode.DEADLINE_EXCEEDED, "nothing was asked any more") from None
+            if question is None:
+                return
+            await self._about.let_in(context, _REFLECTION)
+            yield question

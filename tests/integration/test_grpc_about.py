@@ -15,7 +15,7 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
 
 from tallybook.core.access import Role
-from tallybook.runtime import grpc_about
+from tallybook.runtime import allowed, grpc_about
 from tallybook.runtime.calls import Call
 from tallybook.runtime.grpc_calls import CallListener, bound_calls
 from tallybook.runtime.grpc_transport import GrpcTransport
@@ -31,6 +31,7 @@ BOOKIE_STREAMS = 11
 SERVICE = "tallybook.api.v1.LedgerService"
 HEALTH = "grpc.health.v1.Health"
 STATUS = health_pb2.HealthCheckResponse
+QUESTION = reflection_pb2.ServerReflectionRequest(list_services="")
 
 RULES = """
 [[principal]]
@@ -59,7 +60,8 @@ async def never(_lane: Any, stream: Any) -> None:
 class Port:
     """A port, and those who come to it."""
 
-    def __init__(self, place: Path, authority: Authority, listener: Any) -> None:
+    def __init__(self, place: Path, authority: Authority, security: Any, listener: Any) -> None:
+        self._security = security
         self.listener = listener
         self._place = place
         self._authority = authority
@@ -71,6 +73,12 @@ class Port:
         files = (made / "ca.crt", made / "tls.key", made / "tls.crt")
         credentials = grpc.ssl_channel_credentials(*(file.read_bytes() for file in files))
         return grpc.aio.secure_channel(self.listener.address, credentials)
+
+    def forbid(self, certificates: str) -> None:
+        """Let those in no more who have such certificates."""
+        rules = self._place / "server/access.toml"
+        rules.write_text(rules.read_text().replace(certificates, "tallybook://writer/nobody"))
+        self._security.refresh()
 
     def without(self) -> grpc.aio.Channel:
         trusted = (self._place / "authority/ca.crt").read_bytes()
@@ -101,7 +109,7 @@ def served(authority: Authority, tmp_path: Path):
                 )  # fmt: skip
                 await listener.serve({SERVICE: {"Describe": answer}})
             try:
-                yield Port(tmp_path, authority, listener)
+                yield Port(tmp_path, authority, security, listener)
             finally:
                 await listener.close(0)
 
@@ -113,8 +121,7 @@ def watched(channel: grpc.aio.Channel, metadata: Any = (), service: str = "") ->
 
 
 def asked(channel: grpc.aio.Channel, metadata: Any = ()) -> Any:
-    question = reflection_pb2.ServerReflectionRequest(list_services="")
-    return reflection_pb2_grpc.ServerReflectionStub(channel).ServerReflectionInfo(iter([question]), metadata=metadata)
+    return reflection_pb2_grpc.ServerReflectionStub(channel).ServerReflectionInfo(iter([QUESTION]), metadata=metadata)
 
 
 async def health(channel: grpc.aio.Channel, service: str = "") -> int:
@@ -261,6 +268,30 @@ async def test_whoever_has_a_bound_of_his_own_leaves_places_to_others(served, bo
                 break
             await asyncio.sleep(0.05)
         assert again == STATUS.SERVING
+
+
+@pytest.mark.parametrize("bookie", [False, True], ids=["calls", "bookie"])
+async def test_whoever_may_no_more_loses_his_place(served, bookie, monkeypatch):
+    monkeypatch.setattr(allowed, "LOOK_SECONDS", 0.1)
+    async with served(bookie=bookie) as port, port.by_certificate(Role.READER) as channel:
+        watch = watched(channel)
+        assert (await watch.read()).status == STATUS.SERVING
+        descriptions: Any = reflection_pb2_grpc.ServerReflectionStub(channel).ServerReflectionInfo()
+        await descriptions.write(QUESTION)
+        assert (await descriptions.read()).list_services_response.service
+        port.forbid("tallybook://reader/*")
+        assert await refusal(watch) == DENIED
+        await descriptions.write(QUESTION)
+        assert await refusal(descriptions) == DENIED
+
+
+async def test_whoever_asks_for_descriptions_and_asks_no_more_loses_his_place(served, monkeypatch):
+    monkeypatch.setattr(grpc_about, "QUESTION_SECONDS", 0.2)
+    async with served() as port, port.by_certificate(Role.READER) as channel:
+        descriptions: Any = reflection_pb2_grpc.ServerReflectionStub(channel).ServerReflectionInfo()
+        await descriptions.write(QUESTION)
+        assert (await descriptions.read()).list_services_response.service
+        assert await refusal(descriptions) == LATE
 
 
 async def test_whoever_watches_hears_that_the_port_is_about_to_stop(served):
