@@ -390,18 +390,23 @@ class RequestLane:
             raise InvalidArgument(f"the {self._lane.value} stream does not serve {type(ask).__name__}")
         try:
             self._principal.check(_PERMISSIONS[type(ask)])
-            _check(ask)
-            self._audit(ask)
-            return await self._serve_kind[type(ask)](ask)
-        except (AccessDenied, Unauthorized) as error:
+        except AccessDenied as error:
             self._note(ask, error)
+            raise
+        _check(ask)
+        self._audit(ask)
+        try:
+            # What is denied in there is denied to this bookie, by the metadata for example.
+            return await self._serve_kind[type(ask)](ask)
+        except Unauthorized as error:
+            # A repair shows no key. It is told that it comes too early, while somebody may still write the ledger.
+            if not isinstance(ask, _WITHOUT_KEY):
+                self._note(ask, error)
             raise
 
     def _note(self, ask: wire.Ask, error: AccessDenied | Unauthorized) -> None:
         """Have the audit log tell of a refusal."""
-        # A repair shows no key. It is told that it comes too early, while somebody may still write the ledger.
-        wrong_key = isinstance(error, Unauthorized) and not isinstance(ask, _WITHOUT_KEY)
-        if self._refusals is not None and (wrong_key or isinstance(error, AccessDenied)):
+        if self._refusals is not None:
             self._refusals.note(error, self._stream.presented, self._stream.peer, f"bookie {type(ask).__name__}")
 
     def _audit(self, ask: wire.Ask) -> None:

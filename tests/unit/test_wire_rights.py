@@ -105,3 +105,15 @@ async def test_a_repair_that_comes_too_early_guesses_no_key(made, caplog):
     outcome = await reply_on(control, 1)
     assert isinstance(outcome, Unauthorized)
     assert not [record for record in caplog.records if record.getMessage() == "refused"]
+
+
+@bench()
+async def test_what_is_denied_to_the_bookie_itself_is_no_refusal_of_the_client(made, caplog):
+    async def denied(_ledger_id: int) -> bytes:
+        raise AccessDenied("the metadata are another user's")
+
+    made.bookie._verifier_of = denied
+    control, _ = await made.open(Lane.CONTROL)
+    await control.send(wire.encode_request(1, wire.Fence(1, KEY)))
+    assert isinstance(await reply_on(control, 1), AccessDenied)
+    assert not [record for record in caplog.records if record.getMessage() == "refused"]
