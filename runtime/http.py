@@ -148,7 +148,7 @@ class HttpServer:
         served = Starlette(routes=[Route(path, handler) for path, handler in own.items()])
         served.router.redirect_slashes = False
         served.router.default = guard
-        return Front(served, self._names, anyway=health, refusals=self._refusals, name_of=guard.name_of)
+        return Front(served, self._names, anyway=health, refusals=self._refusals)
 
     def _names(self) -> Iterator[str]:
         """Names that this process is known by."""

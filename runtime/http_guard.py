@@ -69,6 +69,7 @@ _FAILED: Final = 400
 _HELD: Final = "tallybook.held"
 """What a request holds until its answer was taken, in its scope."""
 _NO_ENDPOINT: Final = "HTTP, no endpoint"
+_FOREIGN_NAME: Final = "HTTP, a foreign name"
 """Whatever has no line in the table, for the audit log."""
 _HEADERS: Final = (
     (
@@ -106,7 +107,6 @@ class Front:
         hosts: names that this process is known by, as they are now.
         anyway: paths that are passed on under any name.
         refusals: those who came by a name that is not this process's.
-        name_of: what a request wants, as the audit log has it.
     """
 
     def __init__(
@@ -115,13 +115,11 @@ class Front:
         hosts: Callable[[], Iterable[str]],
         anyway: Container[str],
         refusals: Refusals,
-        name_of: Callable[[Request], str],
     ) -> None:
         self._app = app
         self._hosts = hosts
         self._anyway = anyway
         self._refusals = refusals
-        self._name_of = name_of
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer one request."""
@@ -146,7 +144,8 @@ class Front:
             if scope["path"] not in self._anyway:
                 self._check_host(request.headers.get("host", ""))
         except _Refused as refused:
-            self._refusals.note(refused.error, presented(request), peer_of(request), self._name_of(request))
+            # One name for all of it: nobody is known yet, and of lines about anybody there are few.
+            self._refusals.note(refused.error, presented(request), peer_of(request), _FOREIGN_NAME)
             answer = failed(refused.error, refused.status, refused.headers)
         with ExitStack() as held:
             await answer({**scope, _HELD: held}, receive, headed)
@@ -230,7 +229,7 @@ class Guard:
         try:
             parts = _parts(request.scope["raw_path"])
             path = "/" + "/".join(parts)
-            if path not in self._own and path not in self._pages:
+            if path not in self._own:
                 path = self._find(method, parts).endpoint.path
         except _Refused:
             return _NO_ENDPOINT
