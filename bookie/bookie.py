@@ -435,6 +435,7 @@ class Bookie:
             **parts.journals.stats(),
             "records_total": parts.commits.last_record,
             "records_durable_total": parts.commits.durable_record,
+            "compaction_suspended": float(self.compaction_suspended),
             "read_only": float(self.read_only),
             "disk_used_fraction": parts.disk_watch.used_part,
             "disk_free_bytes": parts.disk_watch.free_bytes,

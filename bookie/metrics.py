@@ -284,6 +284,12 @@ BOOKIE_METRICS: Final = (
         _C,
         "Seconds in which a checkpoint waited for room on a full disk.",
     ),
+    MetricInfo(
+        "compaction_suspended",
+        "tallybook_bookie_compaction_suspended",
+        _G,
+        "1 while an operator has suspended compaction, else 0.",
+    ),
     MetricInfo("read_only", "tallybook_bookie_read_only", _G, "1 while ordinary adds are refused, else 0."),
     *(
         MetricInfo(

@@ -329,6 +329,7 @@ def test_while_compaction_is_suspended_only_what_is_dead_goes_and_afterwards_the
             await node.bookie.flush()
         node.bookie.suspend_compaction(True)
         assert node.bookie.compaction_suspended
+        assert node.bookie.stats()["compaction_suspended"] == 1
         await drop(node)
         await world.clock.sleep(2 * 86_400)
         await node.bookie.collect()
