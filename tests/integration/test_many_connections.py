@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import os
 import resource
 import socket
 from collections.abc import Iterator
@@ -34,6 +35,10 @@ def descriptors() -> Iterator[None]:
     resource.setrlimit(resource.RLIMIT_NOFILE, before)
 
 
+def open_files(pid: int) -> int:
+    return len(os.listdir(f"/proc/{pid}/fd"))
+
+
 @contextmanager
 def connected(address: str, count: int) -> Iterator[list[socket.socket]]:
     """So many connections that have begun to speak and say nothing more."""
@@ -55,11 +60,13 @@ async def test_ten_thousand_connections_that_say_nothing_leave_a_bookie_at_work(
         async with asyncio.timeout(DEADLINE_SECONDS), Client(metadata) as client:
             while not bookie.ready():  # noqa: ASYNC110 (other processes set no event)
                 await asyncio.sleep(0.01)
-            before = memory_bytes(bookie.process.pid)
+            before, open_before = memory_bytes(bookie.process.pid), open_files(bookie.process.pid)
             address = json.loads((tmp_path / "b1" / "run.json").read_text())["ports"]["grpc"]
             async with await client.create_ledger(ensemble=1, write_quorum=1, ack_quorum=1) as ledger:
                 await ledger.append(b"before them")
                 with connected(f"127.0.0.1:{address}", CONNECTIONS):
+                    while open_files(bookie.process.pid) - open_before < CONNECTIONS:  # noqa: ASYNC110 (as above)
+                        await asyncio.sleep(0.01)
                     await ledger.append(b"beside them")
                     async with Client(metadata) as newcomer:
                         reader = await newcomer.open_ledger(ledger.id, recover=False)
