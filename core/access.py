@@ -130,9 +130,8 @@ class Principal:
     """
 
     __slots__ = (
-        *("_ledgers", "_namespaces", "_permissions", "_streams"),
-        *("identity", "limits", "name", "unlimited", "until_us"),
-    )
+        "_ledgers", "_namespaces", "_permissions", "_streams", "identity", "limits", "name", "unlimited", "until_us",
+    )  # fmt: skip
 
     def __init__(
         self,
