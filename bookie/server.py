@@ -37,6 +37,7 @@ from tallybook.runtime.logging import add_to_every_line, logger
 from tallybook.runtime.metrics import Metrics
 from tallybook.runtime.open_tracing import open_tracer
 from tallybook.runtime.process import Process
+from tallybook.runtime.quiet_memory import give_back_when_quiet
 from tallybook.runtime.refusals import Refusals
 from tallybook.runtime.rng import SystemRng
 from tallybook.runtime.security import security_of_server
@@ -152,6 +153,7 @@ class _Server:
         self._rng = SystemRng()
         self._disk = RealDisk(direct=settings.direct_io, read_threads=settings.storage.read_threads)
         self._tasks = Tasks("bookie", self._essential_task_died)
+        self._chores = ThreadWorkers(1, "memory")
         self._why_not_ready: Callable[[], str | None] = lambda: "starting"
 
     async def run(self, stop: asyncio.Event, ready: asyncio.Event) -> None:
@@ -163,6 +165,7 @@ class _Server:
     async def _run(self, stop: asyncio.Event, ready: asyncio.Event) -> None:
         undo, settings, metrics = self._undo, self._settings, Metrics()
         undo.push_async_callback(self._disk.close)
+        undo.push_async_callback(self._chores.close)
         undo.push_async_callback(self._tasks.close)
         tracer = self._open_tracer(metrics)
         security = security_of_server(settings.security, self._clock, self._tasks, metrics)
@@ -220,6 +223,7 @@ class _Server:
         self._why_not_ready = lambda: None if enrolment.listed else "not registered"
         await self._publish_run_file(bookie, {"grpc": _port(listener.address), "http": _port(http.address)})
         settle_memory()
+        self._tasks.spawn(give_back_when_quiet(self._clock, self._chores), name="memory")
         ready.set()
         _log.info("ready", bookie_id=bookie.bookie_id, address=listener.address, boot=bookie.incarnation.boot)
         await self._until_stopped(stop, enrolment)

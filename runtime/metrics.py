@@ -41,7 +41,7 @@ PROCESS_METRICS: Final = (
         "heap_kept",
         "tallybook_process_heap_kept_bytes",
         Kind.GAUGE,
-        "Memory that was given back to the C library, and that it keeps for what comes next.",
+        "Memory that was given back to the C library, and that it keeps, or has given on to the system when the process was quiet.",
     ),
     MetricInfo(
         "python_blocks",
