@@ -41,7 +41,7 @@ PROCESS_METRICS: Final = (
         "heap_kept",
         "tallybook_process_heap_kept_bytes",
         Kind.GAUGE,
-        "Memory that was given back to the C library, and that it keeps, or has given on to the system when the process was quiet.",
+        "Memory given back to the C library, which keeps it, or gave it to the system when little was to do.",
     ),
     MetricInfo(
         "python_blocks",
