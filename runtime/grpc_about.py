@@ -29,6 +29,7 @@ from tallybook.core.errors import AccessDenied, Busy, Unauthenticated
 
 from .allowed import while_allowed
 from .clock import RealClock
+from .grpc_handlers import Handlers
 from .grpc_security import presented
 from .refusals import Refusals
 from .under_way import UnderWay
@@ -75,14 +76,22 @@ class About:
     Args:
         access: tells who somebody is.
         max_calls: what the port serves at once.
+        handlers: those of the port.
         refusals: those who were not let in; ``None``: of this port alone.
         under_way: the same of what is asked.
     """
 
     def __init__(
-        self, access: Access, max_calls: int, refusals: Refusals | None, under_way: UnderWay | None = None
+        self,
+        access: Access,
+        max_calls: int,
+        handlers: Handlers,
+        refusals: Refusals | None,
+        under_way: UnderWay | None = None,
     ) -> None:
         self._access = access
+        self.handlers = handlers
+        """Those of the port, and so of its calls about itself."""
         self._under_way = under_way or UnderWay()
         self._refusals = refusals or Refusals(RealClock(), access)
         self._most = self._free = _part(max_calls)
@@ -95,7 +104,7 @@ class About:
         self._served = (*services, health.SERVICE_NAME)
         asked = _Health(self)
         methods: dict[str, grpc.RpcMethodHandler[Any, Any]] = {
-            name: grpc.stream_stream_rpc_method_handler(_served(serve), None, None)
+            name: grpc.stream_stream_rpc_method_handler(_served(serve, self.handlers), None, None)
             for name, serve in (("Check", asked.check), ("Watch", asked.watch))
         }
         server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(health.SERVICE_NAME, methods),))
@@ -231,8 +240,9 @@ async def _answer(context: Any, status: Any) -> None:
     await context.write(_STATUS(status=status).SerializeToString())
 
 
-def _served(serve: Callable[[Any], Awaitable[None]]) -> Callable[[Any, Any], Awaitable[None]]:
+def _served(serve: Callable[[Any], Awaitable[None]], handlers: Handlers) -> Callable[[Any, Any], Awaitable[None]]:
     async def served(_requests: object, context: Any) -> None:
+        await handlers.enter(context)
         try:
             await serve(context)
         except _Ended as ended:
@@ -261,6 +271,7 @@ class _Reflection(reflection.aio.ReflectionServicer):  # type: ignore[misc]  # i
 
     async def ServerReflectionInfo(self, request_iterator: Any, unused_context: Any) -> AsyncIterator[Any]:  # noqa: N802
         """An answer to each question."""
+        await self._about.handlers.enter(unused_context)
         try:
             async with self._about.place(unused_context, _REFLECTION):
                 questions = self._questions(request_iterator, unused_context)

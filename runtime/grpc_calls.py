@@ -18,6 +18,7 @@ from tallybook.core.access import OpenAccess, Presented
 
 from .calls import Call, CallerGone, CallFailed, CallHandler, Services
 from .grpc_about import About
+from .grpc_handlers import Handlers
 from .grpc_options import gateway_options
 from .grpc_security import presented
 from .grpc_server import bind
@@ -37,9 +38,12 @@ _CODES: Final = {code.value[0]: code for code in grpc.StatusCode}
 class CallListener:
     """An address, bound, and then served. Made by ``bound_calls``."""
 
-    def __init__(self, server: grpc.aio.Server, about: About, address: str, token_address: str) -> None:
+    def __init__(
+        self, server: grpc.aio.Server, about: About, handlers: Handlers, address: str, token_address: str
+    ) -> None:
         self._server = server
         self._about = about
+        self._handlers = handlers
         self._address = address
         self.token_address = token_address
         """Host and port for clients without a certificate; empty: there is none."""
@@ -58,7 +62,7 @@ class CallListener:
         for service, methods in services.items():
             # No serialisers: messages are bytes already.
             handlers: dict[str, grpc.RpcMethodHandler[Any, Any]] = {
-                name: grpc.stream_stream_rpc_method_handler(_served(handler), None, None)
+                name: grpc.stream_stream_rpc_method_handler(_served(handler, self._handlers), None, None)
                 for name, handler in methods.items()
             }
             self._server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(service, handlers),))
@@ -72,6 +76,7 @@ class CallListener:
     async def close(self, grace_seconds: float) -> None:
         """Accept nothing more, give calls ``grace_seconds`` to end, then cancel them."""
         await self._server.stop(grace_seconds)
+        await self._handlers.close()
 
 
 def bound_calls(
@@ -104,8 +109,9 @@ def bound_calls(
     server = grpc.aio.server(options=options, maximum_concurrent_rpcs=max_calls)
     served = _bound(server, address, security, certificates=True)
     for_tokens = _bound(server, token_address, security, certificates=False) if token_address else ""
-    about = About(security or OpenAccess(), max_calls, refusals, under_way)
-    return CallListener(server, about, served, for_tokens)
+    handlers = Handlers()
+    about = About(security or OpenAccess(), max_calls, handlers, refusals, under_way)
+    return CallListener(server, about, handlers, served, for_tokens)
 
 
 def _bound(server: grpc.aio.Server, address: str, security: Certified | None, *, certificates: bool) -> str:
@@ -113,8 +119,9 @@ def _bound(server: grpc.aio.Server, address: str, security: Certified | None, *,
     return f"{address.rpartition(':')[0]}:{port}"
 
 
-def _served(handler: CallHandler) -> Callable[[Any, Any], Awaitable[None]]:
+def _served(handler: CallHandler, handlers: Handlers) -> Callable[[Any, Any], Awaitable[None]]:
     async def serve(_requests: object, context: Any) -> None:
+        await handlers.enter(context)
         call: Call = _GrpcCall(context)
         try:
             await handler(call)

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
-from typing import Any, Final
+from typing import Any
 
 import grpc
 import grpc.aio
@@ -20,6 +20,7 @@ from tallybook.core.errors import BookieUnavailable, InvalidConfig
 from tallybook.proto import bookie_pb2
 
 from .grpc_about import About
+from .grpc_handlers import Handlers
 from .grpc_options import SERVER_OPTIONS, SERVICE
 from .grpc_security import add_port, presented
 from .identity import Certified, Guarded
@@ -27,25 +28,15 @@ from .refusals import Refusals
 from .transport import Acceptor, Lane
 from .under_way import UnderWay
 
-_ACCEPTOR_GRACE_SECONDS: Final = 2.0
-
-
-class _Serving:
-    """The acceptors at work, and whether there may be more."""
-
-    def __init__(self) -> None:
-        self.tasks: dict[asyncio.Task[None], None] = {}  # a set of tasks would have no order
-        self.closed = False
-
 
 class GrpcListener:
     """A served address. Made by ``listen``."""
 
-    def __init__(self, server: grpc.aio.Server, about: About, address: str, serving: _Serving) -> None:
+    def __init__(self, server: grpc.aio.Server, about: About, address: str, handlers: Handlers) -> None:
         self._server = server
         self._about = about
         self._address = address
-        self._serving = serving
+        self._handlers = handlers
 
     @property
     def address(self) -> str:
@@ -56,14 +47,7 @@ class GrpcListener:
         """Accept nothing more, give streams ``grace_seconds`` to end, then drop them."""
         self._about.retire()
         await self._server.stop(grace_seconds)
-        # The calls are over; their acceptors have yet to hear of it. A call that came last may begin even now.
-        self._serving.closed = True
-        serving = list(self._serving.tasks)
-        if serving:
-            await asyncio.wait(serving, timeout=_ACCEPTOR_GRACE_SECONDS)
-        for task in serving:
-            task.cancel()
-        await asyncio.gather(*serving, return_exceptions=True)
+        await self._handlers.close()
 
 
 async def listen(
@@ -91,18 +75,18 @@ async def listen(
     most = calls_for(max_streams)
     options = (*SERVER_OPTIONS, ("grpc.max_allowed_incoming_connections", max_connections))
     server = grpc.aio.server(options=options, maximum_concurrent_rpcs=most)
-    serving = _Serving()
-    handlers: dict[str, grpc.RpcMethodHandler[Any, Any]] = {
-        lane.value: grpc.stream_stream_rpc_method_handler(_handler(lane, acceptor, serving), None, None)
+    handlers = Handlers()
+    methods: dict[str, grpc.RpcMethodHandler[Any, Any]] = {
+        lane.value: grpc.stream_stream_rpc_method_handler(_handler(lane, acceptor, handlers), None, None)
         for lane in Lane
     }
-    server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(SERVICE, handlers),))
-    about = About(security or OpenAccess(), most, refusals, under_way)
+    server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(SERVICE, methods),))
+    about = About(security or OpenAccess(), most, handlers, refusals, under_way)
     about.serve((bookie_pb2.DESCRIPTOR.services_by_name["Bookie"].full_name,), server)
     port = bind(server, address, security)
     await server.start()
     host = address.rpartition(":")[0]
-    return GrpcListener(server, about, f"{host}:{port}", serving)
+    return GrpcListener(server, about, f"{host}:{port}", handlers)
 
 
 def calls_for(max_streams: int) -> int:
@@ -132,16 +116,14 @@ def bind(server: grpc.aio.Server, address: str, security: Certified | None, *, c
     return bound
 
 
-def _handler(lane: Lane, acceptor: Acceptor, serving: _Serving) -> Callable[[Any, Any], Awaitable[None]]:
+def _handler(lane: Lane, acceptor: Acceptor, handlers: Handlers) -> Callable[[Any, Any], Awaitable[None]]:
     async def serve(_requests: object, context: Any) -> None:
-        if serving.closed:
-            await context.abort(grpc.StatusCode.UNAVAILABLE, "the server stops")
+        await handlers.enter(context)
         stream = _ServerStream(context)
         # The acceptor runs in a task of its own: a connection that is lost reaches it as a broken stream, not as a
         # cancellation in the middle of whatever it awaits.
         task = asyncio.get_running_loop().create_task(_accepted(acceptor, lane, stream), name=f"{lane.value} stream")
-        serving.tasks[task] = None
-        task.add_done_callback(serving.tasks.pop)
+        handlers.keep(task)
         try:
             await asyncio.wait((task, stream.ended), return_when=asyncio.FIRST_COMPLETED)
             if stream.ended.done() and not stream.ended.result():

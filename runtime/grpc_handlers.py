@@ -1,0 +1,54 @@
+"""The handlers of a gRPC port that are at work, so that a port that is closed leaves none behind.
+
+gRPC says that a server has stopped when its calls are over. The handlers of those calls hear of it afterwards, each in
+its own time, and whoever closes the port is about to close what they work with.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any, Final
+
+import grpc
+import grpc.aio
+
+GRACE_SECONDS: Final = 2.0
+"""What a handler whose call is over may take to end of itself."""
+
+
+class Handlers:
+    """Those of one port: each is a task."""
+
+    def __init__(self) -> None:
+        self._tasks: dict[asyncio.Task[Any], None] = {}  # a set of tasks would have no order
+        self._closed = False
+
+    async def enter(self, context: Any) -> None:
+        """Keep the task that calls this, until it ends. A call that came last may begin after the port has closed.
+
+        Raises:
+            grpc.aio.AbortError: the port has closed, and the call was told so.
+        """
+        if self._closed:
+            await context.abort(grpc.StatusCode.UNAVAILABLE, "the server stops")
+        task = asyncio.current_task()
+        if task is not None:
+            self.keep(task)
+
+    def keep(self, task: asyncio.Task[Any]) -> None:
+        """Keep a task until it ends."""
+        self._tasks[task] = None
+        task.add_done_callback(self._forget)
+
+    def _forget(self, task: asyncio.Task[Any]) -> None:
+        self._tasks.pop(task, None)
+
+    async def close(self) -> None:
+        """Wait until all have ended, and cancel those that take too long. The calls are over."""
+        self._closed = True
+        tasks = list(self._tasks)
+        if tasks:
+            await asyncio.wait(tasks, timeout=GRACE_SECONDS)
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
