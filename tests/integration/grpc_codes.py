@@ -1,10 +1,12 @@
-"""What ends calls over gRPC that are refused, and how long a test of such calls may take."""
+"""What ends calls over gRPC that are refused, how they are begun, and how long a test of such calls may take."""
 
 from __future__ import annotations
 
-from typing import Final
+from collections.abc import Callable
+from typing import Any, Final
 
 import grpc
+import grpc.aio
 
 DEADLINE_SECONDS: Final = 30
 
@@ -12,3 +14,25 @@ DENIED: Final = grpc.StatusCode.PERMISSION_DENIED
 NOT_KNOWN: Final = grpc.StatusCode.UNAUTHENTICATED
 EXHAUSTED: Final = grpc.StatusCode.RESOURCE_EXHAUSTED
 LATE: Final = grpc.StatusCode.DEADLINE_EXCEEDED
+
+
+async def begun(call: Callable[[], Any], message: Any, *, alone: bool = False) -> Any:
+    """A call that has said ``message``; ``alone``: and says nothing more.
+
+    Where the server refuses it before the client has written, gRPC may tell the client of the write (INTERNAL) instead
+    of the refusal. Such a call is made again.
+
+    Raises:
+        grpc.aio.AioRpcError: it was refused.
+    """
+    while True:
+        made = call()
+        try:
+            await made.write(message)
+            if alone:
+                await made.done_writing()
+        except grpc.aio.AioRpcError as error:
+            if error.code() is not grpc.StatusCode.INTERNAL:
+                raise
+        else:
+            return made

@@ -26,7 +26,8 @@ from tallybook.gateway.service import LEDGER_SERVICE
 from tallybook.proto import ledger_pb2 as pb
 from tallybook.proto import ledger_pb2_grpc
 
-DEADLINE_SECONDS = 30
+from .grpc_codes import DEADLINE_SECONDS, begun
+
 CLOSED = pb.LEDGER_STATE_CLOSED
 OPEN = pb.LEDGER_STATE_OPEN
 
@@ -48,8 +49,7 @@ class Gateway:
 
     async def append(self, **opening: Any) -> "Appending":
         """Open an Append stream."""
-        call = self.stub.Append()
-        await call.write(pb.AppendRequest(open=pb.AppendOpen(**opening)))
+        call = await begun(self.stub.Append, pb.AppendRequest(open=pb.AppendOpen(**opening)))
         return Appending(call, (await call.read()).opened)
 
     async def written(self, payloads: list[bytes]) -> pb.Ledger:

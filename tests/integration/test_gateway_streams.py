@@ -27,6 +27,8 @@ from tallybook.proto import stream_pb2 as pb
 from tallybook.proto import stream_pb2_grpc
 from tallybook.runtime.grpc_calls import DETAILS_KEY
 
+from .grpc_codes import begun
+
 DEADLINE_SECONDS = 60
 
 
@@ -44,8 +46,7 @@ class Gateway:
 
     async def append(self, name: str, **opening: Any) -> "Appending":
         """Open an Append stream."""
-        call = self.stub.Append()
-        await call.write(pb.StreamAppendRequest(open=pb.StreamAppendOpen(name=name, **opening)))
+        call = await begun(self.stub.Append, pb.StreamAppendRequest(open=pb.StreamAppendOpen(name=name, **opening)))
         return Appending(call, (await call.read()).opened)
 
     async def written(self, name: str, payloads: list[bytes]) -> None:

@@ -24,7 +24,7 @@ from tallybook.proto import ledger_pb2, ledger_pb2_grpc, stream_pb2, stream_pb2_
 from tallybook.runtime import allowed, refusals
 from tallybook.runtime.security.authority import Authority, Subject
 
-from .grpc_codes import DEADLINE_SECONDS, DENIED, EXHAUSTED, NOT_KNOWN
+from .grpc_codes import DEADLINE_SECONDS, DENIED, EXHAUSTED, NOT_KNOWN, begun
 from .test_gateway import refused
 
 RULES = """
@@ -161,9 +161,7 @@ async def called(channel: grpc.aio.Channel, service: str, method: str, request: 
     stub = ledgers(channel) if service == "LedgerService" else streams(channel)
     call = getattr(stub, method)
     if method in ("Append", "Subscribe"):
-        stream = call(metadata=metadata)
-        await stream.write(request)
-        await stream.done_writing()
+        stream = await begun(lambda: call(metadata=metadata), request, alone=True)
         return [reply async for reply in stream]
     answer = call(request, metadata=metadata)
     return [reply async for reply in answer] if method in ("Read", "Tail") else [await answer]
