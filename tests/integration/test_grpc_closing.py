@@ -104,17 +104,3 @@ async def test_whoever_watches_or_asks_has_no_handler_left_either(bookie: bool, 
         assert not any(task.done() for task in kept)
         await listener.close(0)
         assert all(task.done() for task in kept)
-
-
-async def test_a_call_that_comes_after_the_close_is_told_so():
-    handlers, told = Handlers(), []
-
-    class Context:
-        async def abort(self, code: grpc.StatusCode, message: str) -> None:
-            told.append((code, message))
-            raise grpc.aio.AbortError
-
-    await handlers.close()
-    with pytest.raises(grpc.aio.AbortError):
-        await handlers.enter(Context())
-    assert told == [(grpc.StatusCode.UNAVAILABLE, "the server stops")]

@@ -3,7 +3,8 @@
 import grpc
 import pytest
 
-from tallybook.runtime.grpc_server import _handler, _Serving
+from tallybook.runtime.grpc_handlers import Handlers
+from tallybook.runtime.grpc_server import _handler
 from tallybook.runtime.transport import Lane
 
 
@@ -20,9 +21,8 @@ async def test_a_call_that_begins_after_the_close_is_turned_away():
     async def acceptor(_lane, _stream):
         pytest.fail("the acceptor was called")
 
-    serving = _Serving()
-    serving.closed = True
+    handlers = Handlers()
+    await handlers.close()
     with pytest.raises(Aborted) as refusal:
-        await _handler(Lane.ADD, acceptor, serving)(None, Call())
+        await _handler(Lane.ADD, acceptor, handlers)(None, Call())
     assert refusal.value.args == (grpc.StatusCode.UNAVAILABLE,)
-    assert not serving.tasks
