@@ -1,8 +1,8 @@
 """The Add stream of a connection, at the client: batches out, acks in.
 
 Batches are numbered by both sides as they pass, from 1. The bookie grants a number of bytes
-that may be unanswered; what exceeds it waits here, where whoever adds must bound it. Small
-batches that wait together leave together in one message. An ack must name the ids of the batch
+that may be unanswered; what exceeds it, or the part of it that ``add_window`` leaves, waits here, where whoever adds
+must bound it. Small batches that wait together leave together in one message. An ack must name the ids of the batch
 it is for: an ack of anything else would count for the wrong entries.
 """
 
@@ -14,7 +14,7 @@ from typing import Final, NamedTuple
 
 from tallybook.core.answers import AddAnswer
 from tallybook.core.batch import peek_ids
-from tallybook.core.errors import BookieUnavailable, ProtocolViolation, error_class
+from tallybook.core.errors import BookieUnavailable, Busy, ProtocolViolation, error_class
 from tallybook.runtime.grpc_messages import Ack, Attach, decode_acks, encode_attach, encode_traced
 from tallybook.runtime.outbox import Outbox
 from tallybook.runtime.span_catalogue import REQUEST
@@ -23,6 +23,7 @@ from tallybook.runtime.tracing import Span, SpanKind, current_span
 from tallybook.runtime.transport import MessageStream
 from tallybook.runtime.wire import MAX_ATTACHED_LEDGERS, FrameCache, add_cost_bytes
 
+from .add_window import AddWindow
 from .bookie_port import AddCallback
 from .load import ClientLoad
 
@@ -56,7 +57,7 @@ class AddStream:
         self, stream: MessageStream, credit_bytes: int, tasks: Tasks, frames: FrameCache, load: ClientLoad
     ) -> None:
         self._stream = stream
-        self._credit_bytes = credit_bytes
+        self._window = AddWindow(credit_bytes)
         self._frames = frames
         self._load = load
         self._queue: deque[_Add] = deque()
@@ -118,8 +119,12 @@ class AddStream:
             raise ProtocolViolation(f"{self._stream.peer} acked add {ack.number} as {ack.answer}, which was not sent")
         del self._unanswered[ack.number]
         self._load.add_seconds.observe(now - since)
-        if ack.answer.code:
+        if not ack.answer.code:
+            self._window.taken(add.cost_bytes)
+        else:
             self._load.errors.count(ack.answer.code)
+            if ack.answer.code == Busy.wire_code:
+                self._window.refused(ack.number, self._sent)
         self._unanswered_bytes -= add.cost_bytes
         if add.span is not None:
             add.span.set(code=ack.answer.code)
@@ -146,7 +151,7 @@ class AddStream:
         while self._queue:
             add = self._queue[0]
             size += len(add.frame)
-            if self._unanswered_bytes + add.cost_bytes > self._credit_bytes or (parts and size > _JOINED_BYTES):
+            if not self._window.fits(self._unanswered_bytes, add.cost_bytes) or (parts and size > _JOINED_BYTES):
                 break
             if parts and add.span is not None:
                 # What a message says of a trace is of its first batch.

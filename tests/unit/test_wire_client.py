@@ -14,6 +14,7 @@ from tallybook.core.batch import encode_batch
 from tallybook.core.config import ClientSettings
 from tallybook.core.errors import (
     BookieUnavailable,
+    Busy,
     InvalidArgument,
     ProtocolViolation,
     RequestTimeout,
@@ -200,6 +201,33 @@ async def test_no_more_than_the_credit_is_sent_and_the_rest_follows_as_acks_come
     while not bookie.heard[Lane.ADD].empty():
         sent += len((await bookie.adds())[1])
     assert sent == 2
+    await connection.close()
+
+
+@scripted
+async def test_whoever_is_refused_for_want_of_room_sends_less_at_once_until_he_is_not(bookie):
+    size = 256 * 1024 - 1024
+    connection = await bookie.open()
+
+    async def sent(first: int, count: int) -> int:
+        for entry_id in range(first, first + count):
+            connection.add(batch(entry_id, size), b"", Answers())
+        await bookie.settle()
+        found = 0
+        while not bookie.heard[Lane.ADD].empty():
+            found += len((await bookie.adds())[1])
+        return found
+
+    assert await sent(0, 20) == 16, "of a credit of 4 MiB"
+    for number in range(1, 5):
+        await bookie.ack(number, AddAnswer(1, number - 1, 1, Busy.wire_code))
+    assert await sent(20, 0) == 0, "12 are unanswered, and 8 may be"
+    for number in range(5, 17):
+        await bookie.ack(number, AddAnswer(1, number - 1, 1))
+    assert await sent(20, 20) == 8 + 1, "a window of 2 MiB, and what 3 MiB that were taken have made of it"
+    for number in range(17, 40):
+        await bookie.ack(number, AddAnswer(1, number - 1, 1))
+        assert await sent(40, 0) <= 2
     await connection.close()
 
 
