@@ -3,8 +3,8 @@
 How it is at a moment, ``Check``, is for everybody: probes prove nothing. What lasts as long as the client likes, to
 watch its health and to ask for descriptions, is for those who are let in, and takes a part of the calls of the port at
 most: whoever has proven nothing is to find none to hold, and whoever has is to leave others theirs. For whoever has a
-bound of his own, such a call is one of the requests that he may have under way. Who may no more loses his place:
-whoever watches is looked at again and again, whoever asks for descriptions with each question, and has to ask on.
+bound of his own, such a call is one of the requests that he may have under way. Who may no more loses his place, since
+he is looked at again and again; whoever asks for descriptions has to ask on, and to take the answers.
 
 gRPC would wait for the one message of a call as long as the client likes, and count the call meanwhile, before anything
 here is asked. So each method is a stream both ways, which is the same on the wire, and waits for its message itself.
@@ -13,18 +13,18 @@ here is asked. So each method is a stream both ways, which is the same on the wi
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
-from contextlib import ExitStack, asynccontextmanager
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Iterable
+from contextlib import ExitStack, aclosing, asynccontextmanager
 from functools import partial
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import grpc
 import grpc.aio
 from google.protobuf.message import DecodeError
 from grpc_health.v1 import health, health_pb2
-from grpc_reflection.v1alpha import reflection, reflection_pb2_grpc
+from grpc_reflection.v1alpha import reflection, reflection_pb2
 
-from tallybook.core.access import Access, Principal
+from tallybook.core.access import Access, Presented, Principal
 from tallybook.core.errors import AccessDenied, Busy, Unauthenticated
 
 from .allowed import while_allowed
@@ -70,6 +70,14 @@ def _part(max_calls: int) -> int:
     return max(max_calls // _PART, 1)
 
 
+class _Caller(NamedTuple):
+    """Who makes a call that lasts."""
+
+    presented: Presented
+    peer: str
+    method: str
+
+
 class About:
     """Health and reflection of one port.
 
@@ -90,8 +98,7 @@ class About:
         under_way: UnderWay | None = None,
     ) -> None:
         self._access = access
-        self.handlers = handlers
-        """Those of the port, and so of its calls about itself."""
+        self._handlers = handlers
         self._under_way = under_way or UnderWay()
         self._refusals = refusals or Refusals(RealClock(), access)
         self._most = self._free = _part(max_calls)
@@ -102,13 +109,16 @@ class About:
     def serve(self, services: Iterable[str], server: grpc.aio.Server) -> None:
         """Answer on ``server``, which has these services besides."""
         self._served = (*services, health.SERVICE_NAME)
-        asked = _Health(self)
-        methods: dict[str, grpc.RpcMethodHandler[Any, Any]] = {
-            name: grpc.stream_stream_rpc_method_handler(_served(serve, self.handlers), None, None)
-            for name, serve in (("Check", asked.check), ("Watch", asked.watch))
-        }
-        server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(health.SERVICE_NAME, methods),))
-        reflection_pb2_grpc.add_ServerReflectionServicer_to_server(_Reflection(self, self._served), server)
+        asked, described = _Health(self), _Reflection(self, self._served)
+        for service, methods in (
+            (health.SERVICE_NAME, {"Check": asked.check, "Watch": asked.watch}),
+            (reflection.SERVICE_NAME, {"ServerReflectionInfo": described.describe}),
+        ):
+            handlers: dict[str, grpc.RpcMethodHandler[Any, Any]] = {
+                name: grpc.stream_stream_rpc_method_handler(_served(serve, self._handlers), None, None)
+                for name, serve in methods.items()
+            }
+            server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(service, handlers),))
 
     def retire(self) -> None:
         """From now on it is not well."""
@@ -151,29 +161,32 @@ class About:
         if not longest.expired():
             longest.reschedule(asyncio.get_running_loop().time())
 
-    async def let_in(self, context: Any, method: str) -> Principal:
+    async def let_in(self, caller: _Caller, was: Principal | None = None) -> Principal:
         """Who makes a call, if he is let in now.
+
+        Args:
+            was: who he was when he was let in before.
 
         Raises:
             _Ended: he is not.
         """
-        found = presented(context)
         try:
-            return self._access.principal(found)
+            return self._access.principal(caller.presented)
         except (Unauthenticated, AccessDenied) as error:
-            self._refusals.note(error, found, str(context.peer()), method)
+            self._refusals.note(error, caller.presented, caller.peer, caller.method, was)
             known = isinstance(error, AccessDenied)
             code = grpc.StatusCode.PERMISSION_DENIED if known else grpc.StatusCode.UNAUTHENTICATED
             raise _Ended(code, error.message) from None
 
-    @asynccontextmanager
-    async def place(self, context: Any, method: str) -> AsyncIterator[Principal]:
-        """Let a call in that lasts.
+    async def last(self, context: Any, method: str, work: Callable[[Any], Awaitable[None]]) -> None:
+        """Let a call in that lasts, and do ``work`` for as long as whoever makes it may.
 
         Raises:
-            _Ended: it is not let in.
+            _Ended: it is not let in, or not allowed to go on.
         """
-        principal = await self.let_in(context, method)
+        # Asked now, because gRPC brings the process down when it is asked after the call has ended.
+        caller = _Caller(presented(context), str(context.peer()), method)
+        principal = await self.let_in(caller)
         if not self._free:
             raise _Ended(grpc.StatusCode.RESOURCE_EXHAUSTED, "there are as many of these calls as there may be")
         with ExitStack() as held:
@@ -183,7 +196,7 @@ class About:
                 raise _Ended(grpc.StatusCode.RESOURCE_EXHAUSTED, error.message) from None
             self._free -= 1
             try:
-                yield principal
+                await while_allowed(work(context), principal, partial(self.let_in, caller, principal), RealClock())
             finally:
                 self._free += 1
 
@@ -206,10 +219,7 @@ class _Health:
 
     async def watch(self, context: Any) -> None:
         """How it is now, and whatever it becomes, until the call ends."""
-        method = "Health/Watch"
-        async with self._about.place(context, method) as principal:
-            look = partial(self._about.let_in, context, method)
-            await while_allowed(self._watch(context), principal, look, RealClock())
+        await self._about.last(context, "Health/Watch", self._watch)
 
     async def _watch(self, context: Any) -> None:
         try:
@@ -262,33 +272,43 @@ async def _end(context: Any, ended: _Ended) -> None:
         return
 
 
-class _Reflection(reflection.aio.ReflectionServicer):  # type: ignore[misc]  # its package has no types
-    """Descriptions for those who are let in."""
+class _Reflection:
+    """Descriptions for those who are let in. What is answered is the library's."""
 
     def __init__(self, about: About, services: Iterable[str]) -> None:
-        super().__init__((*services, reflection.SERVICE_NAME))
         self._about = about
+        self._described = reflection.aio.ReflectionServicer((*services, reflection.SERVICE_NAME))
 
-    async def ServerReflectionInfo(self, request_iterator: Any, unused_context: Any) -> AsyncIterator[Any]:  # noqa: N802
-        """An answer to each question."""
-        await self._about.handlers.enter(unused_context)
-        try:
-            async with self._about.place(unused_context, _REFLECTION):
-                questions = self._questions(request_iterator, unused_context)
-                async for answer in super().ServerReflectionInfo(questions, unused_context):
-                    yield answer
-        except _Ended as ended:
-            await _end(unused_context, ended)
+    async def describe(self, context: Any) -> None:
+        """An answer to each question, to whoever goes on asking and takes the answers."""
+        await self._about.last(context, _REFLECTION, self._describe)
 
-    async def _questions(self, asked: AsyncIterator[Any], context: Any) -> AsyncIterator[Any]:
-        """What is asked by somebody who may still ask, and goes on asking."""
+    async def _describe(self, context: Any) -> None:
+        async with (
+            aclosing(self._questions(context)) as questions,
+            aclosing(self._described.ServerReflectionInfo(questions, context)) as answers,
+        ):
+            # Or an answer whose wait is cancelled would leave gRPC in doubt whether its headers went out.
+            await context.send_initial_metadata(())
+            async for answer in answers:
+                try:
+                    async with asyncio.timeout(MOMENT_SECONDS):
+                        await context.write(answer.SerializeToString())
+                except TimeoutError:
+                    raise _Ended(grpc.StatusCode.DEADLINE_EXCEEDED, "the answer was not taken") from None
+
+    @staticmethod
+    async def _questions(context: Any) -> AsyncGenerator[Any, None]:
         while True:
             try:
                 async with asyncio.timeout(QUESTION_SECONDS):
-                    question = await anext(asked, None)
+                    message = await context.read()
             except TimeoutError:
                 raise _Ended(grpc.StatusCode.DEADLINE_EXCEEDED, "nothing was asked any more") from None
-            if question is None:
+            if message is grpc.aio.EOF:
                 return
-            await self._about.let_in(context, _REFLECTION)
+            try:
+                question = reflection_pb2.ServerReflectionRequest.FromString(message)
+            except DecodeError:
+                raise _Ended(grpc.StatusCode.INVALID_ARGUMENT, "the message is not what this method takes") from None
             yield question

@@ -18,6 +18,7 @@ from tallybook.core.access import Role
 from tallybook.runtime import allowed, grpc_about
 from tallybook.runtime.calls import Call
 from tallybook.runtime.grpc_calls import CallListener, bound_calls
+from tallybook.runtime.grpc_options import SERVICE as BOOKIE_SERVICE
 from tallybook.runtime.grpc_transport import GrpcTransport
 from tallybook.runtime.security import open_security
 from tallybook.runtime.security.authority import Authority, Subject
@@ -31,6 +32,8 @@ BOOKIE_STREAMS = 11
 SERVICE = "tallybook.api.v1.LedgerService"
 HEALTH = "grpc.health.v1.Health"
 STATUS = health_pb2.HealthCheckResponse
+MORE_QUESTIONS = 3_000
+"""Whose answers do not fit what a client may be sent that reads none of it."""
 QUESTION = reflection_pb2.ServerReflectionRequest(list_services="")
 
 RULES = """
@@ -150,6 +153,23 @@ async def first(watch: Any) -> Any:
         return error.code()
 
 
+async def keep_all(call: Any, kept: list[Any]) -> None:
+    """Read to the end of a call."""
+    while (answer := await call.read()) is not grpc.aio.EOF:
+        kept.append(answer)
+
+
+async def until_one_more_is_let_in(channel: grpc.aio.Channel) -> None:
+    """Wait until a place has come free."""
+    again: Any = EXHAUSTED
+    for _ in range(100):
+        again = await first(watched(channel))
+        if again is not EXHAUSTED:
+            break
+        await asyncio.sleep(0.05)
+    assert again == STATUS.SERVING
+
+
 async def test_whoever_has_proven_nothing_hears_how_it_is_now_and_holds_no_call(served):
     async with served() as port, port.without() as channel:
         assert await health(channel) == STATUS.SERVING
@@ -238,13 +258,7 @@ async def test_those_who_are_let_in_hold_a_part_of_the_calls_and_their_places_co
         assert await channel.unary_unary(f"/{SERVICE}/Describe")(b"") == b"done"
         for watch in held:
             watch.cancel()
-        again: Any = EXHAUSTED
-        for _ in range(100):
-            again = await first(watched(channel))
-            if again is not EXHAUSTED:
-                break
-            await asyncio.sleep(0.05)
-        assert again == STATUS.SERVING
+        await until_one_more_is_let_in(channel)
 
 
 @pytest.mark.parametrize("bookie", [False, True])
@@ -261,13 +275,7 @@ async def test_whoever_has_a_bound_of_his_own_leaves_places_to_others(served, bo
         assert await health(bounded) == STATUS.SERVING
         assert (await watched(others).read()).status == STATUS.SERVING
         held[0].cancel()
-        again: Any = EXHAUSTED
-        for _ in range(100):
-            again = await first(watched(bounded))
-            if again is not EXHAUSTED:
-                break
-            await asyncio.sleep(0.05)
-        assert again == STATUS.SERVING
+        await until_one_more_is_let_in(bounded)
 
 
 @pytest.mark.parametrize("bookie", [False, True], ids=["calls", "bookie"])
@@ -281,7 +289,6 @@ async def test_whoever_may_no_more_loses_his_place(served, bookie, monkeypatch):
         assert (await descriptions.read()).list_services_response.service
         port.forbid("tallybook://reader/*")
         assert await refusal(watch) == DENIED
-        await descriptions.write(QUESTION)
         assert await refusal(descriptions) == DENIED
 
 
@@ -292,6 +299,32 @@ async def test_whoever_asks_for_descriptions_and_asks_no_more_loses_his_place(se
         await descriptions.write(QUESTION)
         assert (await descriptions.read()).list_services_response.service
         assert await refusal(descriptions) == LATE
+
+
+@pytest.mark.parametrize("bookie", [False, True], ids=["calls", "bookie"])
+async def test_whoever_asks_for_descriptions_and_takes_none_loses_his_place(served, bookie, monkeypatch):
+    monkeypatch.setattr(grpc_about, "MOMENT_SECONDS", 0.2)
+    async with served(bookie=bookie) as port, port.by_certificate(Role.ADMIN) as bounded:
+        flood: Any = reflection_pb2_grpc.ServerReflectionStub(bounded).ServerReflectionInfo()
+        held = watched(bounded)
+        assert (await held.read()).status == STATUS.SERVING
+        for _ in range(MORE_QUESTIONS):
+            await flood.write(reflection_pb2.ServerReflectionRequest(file_containing_symbol=BOOKIE_SERVICE))
+        await until_one_more_is_let_in(bounded)
+        # What was on its way comes first; the end is behind it.
+        answers: list[Any] = []
+        with pytest.raises(grpc.aio.AioRpcError) as caught:
+            await keep_all(flood, answers)
+        assert caught.value.code() is LATE
+        assert 0 < len(answers) < MORE_QUESTIONS
+
+
+async def test_what_is_no_question_about_descriptions_has_no_answer(served):
+    async with served() as port, port.by_certificate(Role.READER) as channel:
+        path = "/grpc.reflection.v1alpha.ServerReflection/ServerReflectionInfo"
+        call: Any = channel.stream_stream(path)()
+        await call.write(b"\xff")
+        assert await refusal(call) is grpc.StatusCode.INVALID_ARGUMENT
 
 
 async def test_whoever_watches_hears_that_the_port_is_about_to_stop(served):
