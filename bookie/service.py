@@ -182,7 +182,7 @@ class BookieService:
             self._fail_safe(f"a stream of lane {lane.value} failed: {error!r}")
             await self._refuse(stream, error)
         except (Unauthenticated, AccessDenied) as error:
-            self._refusals.note(error, stream.presented, stream.peer, f"bookie {lane.value}")
+            self._refusals.note(error, stream.presented, stream.peer, f"bookie {lane.value}", principal)
             await self._refuse(stream, error)
         except TallybookError as error:
             self._tell(error, lane, stream.peer, client)

@@ -9,12 +9,15 @@ from typing import Final, TypeAlias
 
 from tallybook.core.access import Presented
 from tallybook.core.errors import (
+    AccessDenied,
     Busy,
     CreditExceeded,
     Fault,
     InvariantViolation,
+    PeerError,
     ReaderTooSlow,
     TallybookError,
+    Unauthenticated,
     is_defect,
 )
 from tallybook.runtime.allowed import while_allowed
@@ -68,15 +71,16 @@ def counted(
         except Exception as error:
             counts.failed += 1
             counts.rejected += isinstance(error, Busy | CreditExceeded)
-            known = error if isinstance(error, TallybookError) else _DEFECT
+            known = _told(error, guest)
             all_counts.errors.count(known.wire_code)
             all_counts.failures[cause_of(known)] += 1
-            if is_defect(error) or (known.fault is not Fault.CALLER and not isinstance(known, Busy)):
+            ours = is_defect(error) or known is not error
+            if ours or (known.fault is not Fault.CALLER and not isinstance(known, Busy)):
                 # An outage of the metadata fails every call there is.
                 untold = lines.due(clock.monotonic(), type(error).__name__)
                 if untold is not None:
                     _tell(method, call, guest, error, known, untold)
-            door.refusals.note(known, call.presented, call.peer, method)
+            door.refusals.note(known, call.presented, call.peer, method, None if guest is None else guest.principal)
             raise status_of(known) from error
         finally:
             counts.open -= 1
@@ -85,13 +89,24 @@ def counted(
     return serve
 
 
+def _told(error: Exception, guest: Guest | None) -> TallybookError:
+    """What the client is told of."""
+    if not isinstance(error, TallybookError):
+        return _DEFECT
+    denied = isinstance(error, AccessDenied | Unauthenticated)
+    if guest is not None and denied and error not in guest.refusals:
+        # A client who took that for his own would look for what is wrong with him.
+        return PeerError(f"this gateway was denied what it needs for the call: {error.message}", outcome=error.outcome)
+    return error
+
+
 def _tell(method: str, call: Call, guest: Guest | None, error: Exception, known: TallybookError, untold: int) -> None:
     """Log that a call has failed, and ``untold`` others like it since the last line."""
     about = {} if guest is None else {"principal": guest.principal.name, **guest.about}
     if is_defect(error):
         _log.defect("call failed", error, method=method, peer=call.peer, untold_count=untold, **about)
         return
-    what, said = type(known).__name__, known.message
+    what, said = type(error).__name__, known.message
     _log.warning(
         "call failed", method=method, peer=call.peer, error_type=what, error=said, untold_count=untold, **about
     )

@@ -10,7 +10,8 @@ in the tables below; one that has none is not served.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Final, Protocol, TypeAlias
 
@@ -68,6 +69,17 @@ class Guest:
     """What the call turned out to be about: fields of a line in the log."""
     checks: list[Check] = field(default_factory=list, compare=False)
     """What he was found to be allowed so far."""
+    refusals: list[TallybookError] = field(default_factory=list, compare=False)
+    """What the door has refused him with. What else is denied is denied to the gateway itself, by those it asks."""
+
+    @contextmanager
+    def judged(self) -> Iterator[None]:
+        """What says in here that somebody may not says it of him."""
+        try:
+            yield
+        except (AccessDenied, Unauthenticated) as error:
+            self.refusals.append(error)
+            raise
 
 
 class GuestCall(Call, Protocol):
@@ -112,17 +124,19 @@ class Door:
         """
         unknown = Outcome.UNKNOWN
         try:
-            principal = self._access.principal(call.presented)
-            principal.check(PERMISSIONS[method])
+            with guest.judged():
+                principal = self._access.principal(call.presented)
+                principal.check(PERMISSIONS[method])
             for check in guest.checks:
                 await check(principal)
-        except Unauthenticated as error:
-            why = f"the call is over, for {error.message}: call again with one that counts"
-            raise Unauthenticated(why, outcome=unknown) from None
-        except AccessDenied as error:
-            raise AccessDenied(f"the call is over: {error.message}", outcome=unknown) from None
         except TallybookError as error:
-            raise error.told_as(unknown) from None
+            if error not in guest.refusals:
+                raise error.told_as(unknown) from None
+            with guest.judged():
+                if isinstance(error, Unauthenticated):
+                    why = f"the call is over, for {error.message}: call again with one that counts"
+                    raise Unauthenticated(why, outcome=unknown) from None
+                raise AccessDenied(f"the call is over: {error.message}", outcome=unknown) from None
         return principal
 
     async def check_ledger(self, guest: Guest, permission: Permission, ledger_id: int) -> None:
@@ -137,12 +151,14 @@ class Door:
         """What it is called, once that was asked: it stays so."""
 
         async def check(principal: Principal) -> None:
-            principal.check(permission)
+            with guest.judged():
+                principal.check(permission)
             if principal.unlimited:
                 return
             if not named:
                 named.append(_name_of((await self._client.ledger_metadata(ledger_id)).custom))
-            principal.check_ledger(permission, ledger_id, named[0])
+            with guest.judged():
+                principal.check_ledger(permission, ledger_id, named[0])
 
         await check(guest.principal)
         guest.checks.append(check)
@@ -187,9 +203,11 @@ def _check(guest: Guest, check: Callable[[Principal], None]) -> None:
     """Check what is known at once, and keep it for later."""
 
     async def again(principal: Principal) -> None:
-        check(principal)
+        with guest.judged():
+            check(principal)
 
-    check(guest.principal)
+    with guest.judged():
+        check(guest.principal)
     guest.checks.append(again)
 
 

@@ -42,12 +42,20 @@ class Refusals:
         self._told = set[tuple[str, tuple[CertificateName, ...], str, str]]()
         self._untold = 0
 
-    def note(self, error: TallybookError, presented: Presented, peer: str, method: str) -> None:
+    def note(
+        self,
+        error: TallybookError,
+        presented: Presented,
+        peer: str,
+        method: str,
+        principal: Principal | None = None,
+    ) -> None:
         """Have an error told, if it says that somebody is not let in, may not, or has a wrong password.
 
         Args:
             presented: what he has come with. Nothing of a token is shown.
             method: what he wanted; one of a small number of names.
+            principal: who he was when he was let in; ``None``: he was not, or that is not known.
         """
         if not isinstance(error, _REFUSED):
             return
@@ -60,7 +68,7 @@ class Refusals:
             self._untold += 1
             return
         self._told.add(kind)
-        principal = self._principal(presented)
+        principal = principal or self._principal(presented)
         shown = ", ".join(name.text for name in presented.certificate[:_MOST_NAMES])
         refused(
             error,

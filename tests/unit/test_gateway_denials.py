@@ -1,0 +1,141 @@
+"""Who is told that he may not, and who is blamed for it: a client, or the gateway that acts on his behalf."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import pytest
+from google.rpc.code_pb2 import PERMISSION_DENIED, UNAVAILABLE
+from google.rpc.error_details_pb2 import ErrorInfo
+from google.rpc.status_pb2 import Status
+
+from tallybook.core.access import NOTHING, Permission, Presented, Principal
+from tallybook.core.config import GatewaySettings
+from tallybook.core.errors import AccessDenied, Outcome, TallybookError, Unauthenticated
+from tallybook.gateway.counted import counted
+from tallybook.gateway.door import Door, GuestCall
+from tallybook.gateway.limits import Limits
+from tallybook.gateway.metrics import Counts
+from tallybook.runtime.calls import CallFailed
+from tallybook.runtime.clock import RealClock
+from tallybook.runtime.logging import line_of
+from tallybook.runtime.refusals import Refusals
+
+METHOD = "LedgerService/Delete"
+DENIED = AccessDenied("zookeeper:2281: these nodes are open to others only")
+READER = Principal("readers", frozenset({Permission.READ})).known_by("tallybook://reader/x")
+WRITER = Principal("writers", frozenset({Permission.READ, Permission.WRITE}), ledgers=("orders-",)).known_by(
+    "tallybook://writer/x"
+)
+
+
+class Rules:
+    """Whoever comes is one and the same."""
+
+    def __init__(self, principal: Principal) -> None:
+        self._principal = principal
+
+    def principal(self, presented: Presented) -> Principal:
+        return self._principal
+
+
+class Metadata:
+    """What a client knows of ledgers: nothing, for a reason."""
+
+    def __init__(self, error: TallybookError) -> None:
+        self._error = error
+
+    async def ledger_metadata(self, ledger_id: int) -> Any:
+        raise self._error
+
+
+class Called:
+    """A call that says nothing."""
+
+    peer = "ipv4:10.0.0.9:5"
+    presented = NOTHING
+
+
+async def failed(
+    principal: Principal, error: TallybookError, serve: Callable[[Door, GuestCall], Awaitable[None]]
+) -> Any:
+    """The status and the reason that a call ends with, where the metadata refuse the gateway."""
+    access, clock = Rules(principal), RealClock()
+    door = Door(access, Metadata(error), Refusals(clock, access))  # type: ignore[arg-type]
+
+    async def handler(call: GuestCall) -> None:
+        await serve(door, call)
+
+    limits = Limits(GatewaySettings(metadata="memory:"))
+    call: Any = Called()
+    with pytest.raises(CallFailed) as caught:
+        await counted(METHOD, handler, Counts(), clock, door, limits)(call)
+    status, info = Status.FromString(caught.value.details), ErrorInfo()
+    assert status.details[0].Unpack(info)
+    return caught.value.code, info.reason, caught.value.message
+
+
+def lines(caplog: pytest.LogCaptureFixture, name: str) -> list[str]:
+    return [line_of(record) for record in caplog.records if record.name == name]
+
+
+async def of_a_ledger(door: Door, call: GuestCall) -> None:
+    await door.check_ledger(call.guest, Permission.WRITE, 7)
+
+
+async def of_a_stream(door: Door, call: GuestCall) -> None:
+    door.check_stream(call.guest, Permission.WRITE, "", "payments")
+
+
+async def never(_door: Door, _call: GuestCall) -> None:
+    pytest.fail("it was let in")
+
+
+@pytest.mark.parametrize("error", [DENIED, Unauthenticated("zookeeper:2281 does not take the password")])
+async def test_what_is_denied_to_the_gateway_is_no_client_s_fault(error: TallybookError, caplog):
+    caplog.set_level(logging.INFO)
+    code, reason, message = await failed(WRITER, error, of_a_ledger)
+    assert (code, reason) == (UNAVAILABLE, "PeerError")
+    assert message == f"this gateway was denied what it needs for the call: {error.message}"
+    assert lines(caplog, "tallybook.audit") == []
+    [line] = lines(caplog, "tallybook.gateway")
+    assert f"error_type={type(error).__name__}" in line
+    assert "principal=writers" in line
+    assert "ledger_id=7" in line
+
+
+@pytest.mark.parametrize(("principal", "serve"), [(READER, never), (WRITER, of_a_stream)], ids=["at once", "later"])
+async def test_what_is_denied_to_a_client_is_told_him_and_the_audit_log(principal, serve, caplog):
+    caplog.set_level(logging.INFO)
+    code, reason, _ = await failed(principal, DENIED, serve)
+    assert (code, reason) == (PERMISSION_DENIED, "AccessDenied")
+    [line] = lines(caplog, "tallybook.audit")
+    assert line.startswith(f"refused principal={principal.name} ")
+    assert lines(caplog, "tallybook.gateway") == []
+
+
+async def test_a_call_that_is_looked_at_again_is_not_blamed_either(caplog):
+    async def again(door: Door, call: GuestCall) -> None:
+        async def check(principal: Principal) -> None:
+            raise DENIED
+
+        call.guest.checks.append(check)
+        await door.look_again(METHOD, call, call.guest)
+
+    caplog.set_level(logging.INFO)
+    code, reason, _ = await failed(WRITER, DENIED, again)
+    assert (code, reason) == (UNAVAILABLE, "PeerError")
+    assert lines(caplog, "tallybook.audit") == []
+
+
+async def test_whoever_is_cut_off_is_told_by_the_name_that_he_was_let_in_by(caplog):
+    async def cut_off(door: Door, call: GuestCall) -> None:
+        with call.guest.judged():
+            raise Unauthenticated("the token has expired", outcome=Outcome.UNKNOWN)
+
+    caplog.set_level(logging.INFO)
+    await failed(WRITER, DENIED, cut_off)
+    [line] = lines(caplog, "tallybook.audit")
+    assert line.startswith("refused principal=writers identity=tallybook://writer/x ")
