@@ -22,8 +22,8 @@ from tallybook.bookie.storage.inspect_entry_log import (
 )
 from tallybook.runtime.disk import Disk
 
-from .exits import Exit
-from .offline import Directory, refuse_later_formats, stopped
+from .exits import Exit, refuse_later_formats
+from .offline import Directory, stopped
 from .options import Json
 from .output import Record, print_json, print_rows
 from .running import run

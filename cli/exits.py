@@ -7,7 +7,7 @@ docs/cli.md shows the table. ``--json`` turns the sentence into an object on sta
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from enum import IntEnum
 from typing import Final
@@ -18,6 +18,7 @@ from tallybook.core.errors import (
     Fault,
     InvalidArgument,
     InvalidConfig,
+    NewerFormat,
     Outcome,
     PeerError,
     StorageError,
@@ -133,3 +134,17 @@ def error_object(error: TallybookError, code: int) -> str:
             }
         }
     )
+
+
+def refuse_later_formats(found: Sequence[str]) -> None:
+    """End a command that has told everything it can, and has met what it cannot read.
+
+    Args:
+        found: what there is of a later format, in sentences.
+
+    Raises:
+        NewerFormat: there is something.
+    """
+    if found:
+        more = f" ({len(found) - 1} more like this)" if found[1:] else ""
+        raise NewerFormat(f"{found[0]}{more}")

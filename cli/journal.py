@@ -20,8 +20,8 @@ from tallybook.bookie.journal.inspect import (
 from tallybook.core.errors import NewerFormat
 from tallybook.runtime.disk import Disk
 
-from .exits import Exit
-from .offline import Directory, refuse_later_formats, stopped
+from .exits import Exit, refuse_later_formats
+from .offline import Directory, stopped
 from .options import Json
 from .output import Record, print_json, print_record
 from .running import run

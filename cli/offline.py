@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Annotated
@@ -12,7 +12,7 @@ import typer
 
 from tallybook.bookie.directories import read_places
 from tallybook.bookie.places import PLACE_KIND
-from tallybook.core.errors import DiskFailed, DiskFull, InvalidArgument, NewerFormat
+from tallybook.core.errors import DiskFailed, DiskFull, InvalidArgument
 from tallybook.runtime.disk import Disk
 from tallybook.runtime.disk_real import RealDisk
 
@@ -22,20 +22,6 @@ Directory = Annotated[
         metavar="DIR", help="Data directory of a stopped bookie, or the one of its other directories that is meant."
     ),
 ]
-
-
-def refuse_later_formats(found: Sequence[str]) -> None:
-    """End a command that has told everything it can, and has met what it cannot read.
-
-    Args:
-        found: what there is of a later format, in sentences.
-
-    Raises:
-        NewerFormat: there is something.
-    """
-    if found:
-        more = f" ({len(found) - 1} more like this)" if found[1:] else ""
-        raise NewerFormat(f"{found[0]}{more}")
 
 
 @asynccontextmanager

@@ -19,7 +19,7 @@ from tallybook.runtime.rng import SystemRng
 from tallybook.runtime.tuning import settle_memory
 
 from .cluster import archive_keys, cluster, security_directory
-from .exits import Exit, reading_only
+from .exits import Exit, reading_only, refuse_later_formats
 from .options import Json, Metadata
 from .output import Record, complain, note, print_json, print_record, print_rows
 from .progress import Progress, watched
@@ -277,18 +277,22 @@ def rebuild_catalog_(
 
     Without --metadata nothing is written anywhere. With it, every object is read whole and checked first; ledgers that
     the store knows are left as they are. Exit code 1 if an object is damaged, or the record that the store has of one
-    of its ledgers.
+    of its ledgers; 6 if nothing is, and a newer Tallybook has written such a record.
     """
+    later: list[str] = []
     if metadata is None:
         rows, wrong = run(_list_catalog(url))
         print_rows(rows, _CATALOG_COLUMNS, as_json=as_json)
     else:
-        record, wrong = run(_rebuild(url, metadata))
+        record, wrong, later = run(_rebuild(url, metadata))
         print_record(record, as_json=as_json)
     for what, problem in wrong.items():
         complain(f"{what}: {problem}")
     if wrong:
+        for record_of_later in later:
+            complain(record_of_later)
         raise typer.Exit(Exit.FOUND_WRONG)
+    refuse_later_formats(later)
 
 
 async def _list_catalog(url: str) -> tuple[list[Record], dict[str, str]]:
@@ -315,11 +319,12 @@ async def _list_catalog(url: str) -> tuple[list[Record], dict[str, str]]:
         return rows, dict(library.damaged)
 
 
-async def _rebuild(url: str, metadata: str) -> tuple[Record, dict[str, str]]:
+async def _rebuild(url: str, metadata: str) -> tuple[Record, dict[str, str], list[str]]:
     from tallybook.offload.process import opened  # noqa: PLC0415
     from tallybook.offload.rebuild import rebuild_catalog  # noqa: PLC0415
 
     entered, known, damaged, unreadable = 0, 0, dict[str, str](), dict[str, str]()
+    later: list[str] = []
     async with opened(
         metadata, url, settle=True, security=security_directory(), archive_keys=archive_keys()
     ) as archive:
@@ -328,7 +333,8 @@ async def _rebuild(url: str, metadata: str) -> tuple[Record, dict[str, str]]:
             async for found in rebuild_catalog(archive.store, archive.metadata, archive.workers):
                 entered, known = entered + len(found.ledger_ids), known + len(found.known)
                 unreadable |= {f"ledger {ledger_id}": why for ledger_id, why in found.unreadable.items()}
+                later += [f"ledger {ledger_id}: {why}" for ledger_id, why in found.newer.items()]
                 if found.problem:
                     damaged[found.key] = found.problem
     counts = {"ledgers_entered": entered, "ledgers_known": known, "objects_damaged": len(damaged)}
-    return {**counts, "records_unreadable": len(unreadable)}, damaged | unreadable
+    return {**counts, "records_unreadable": len(unreadable) + len(later)}, damaged | unreadable, later

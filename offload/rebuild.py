@@ -44,7 +44,9 @@ class Rebuilt:
     known: tuple[int, ...] = ()
     """That were there before."""
     unreadable: Mapping[int, str] = field(default_factory=dict)
-    """That are there with a record which cannot be read, and what is wrong with it."""
+    """That are there with a record which is damaged, and how."""
+    newer: Mapping[int, str] = field(default_factory=dict)
+    """That are there with a record which a newer Tallybook has written."""
     problem: str = ""
 
 
@@ -95,7 +97,7 @@ def _fallen_back(catalog: Catalog, members: Iterable[Found], bad: Collection[str
 
 
 async def _enter(metadata: MetadataStore, key: str, members: Iterable[Found], sha256: bytes) -> Rebuilt:
-    entered, known, unreadable = [], [], dict[int, str]()
+    entered, known, unreadable, newer = [], [], dict[int, str](), dict[int, str]()
     for found in members:
         ledger = _ledger(found, sha256)
         try:
@@ -106,9 +108,11 @@ async def _enter(metadata: MetadataStore, key: str, members: Iterable[Found], sh
             entered.append(ledger.ledger_id)
         except LedgerExists:
             known.append(ledger.ledger_id)  # somebody else was first, or it was deleted here
-        except (DamagedFile, NewerFormat) as error:
+        except DamagedFile as error:
             unreadable[ledger.ledger_id] = error.message
-    return Rebuilt(key, tuple(entered), tuple(known), unreadable)
+        except NewerFormat as error:
+            newer[ledger.ledger_id] = error.message
+    return Rebuilt(key, tuple(entered), tuple(known), unreadable, newer)
 
 
 async def _is_known(metadata: MetadataStore, ledger_id: int) -> bool:
