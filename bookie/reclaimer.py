@@ -195,7 +195,7 @@ class Reclaimer:
                     await self._unless_unreadable(log_id, self._settle_if_worth(log_id, bounds))
                 except DiskFull as error:
                     full = error
-        if full is None:
+        if full is None and not self.suspended:
             self._freed.clear()
         return full
 

@@ -345,6 +345,28 @@ def test_while_compaction_is_suspended_only_what_is_dead_goes_and_afterwards_the
     play(scenario, below=5)
 
 
+def test_a_log_that_is_still_written_is_finished_early_once_compaction_is_resumed() -> None:
+    async def scenario(node: DiskBookie, world: World) -> None:
+        logs = node.bookie._parts.logs
+        for entry_id in range(58):
+            await add(node, batch(DROPPED, entry_id))
+        await add(node, batch(KEPT, 0))
+        await node.bookie.flush()
+        growing = set(logs.growing_log_ids)
+        node.bookie.suspend_compaction(True)
+        await drop(node)
+        await node.bookie.collect()
+        await node.bookie.collect()
+        assert set(logs.growing_log_ids) == growing
+        node.bookie.suspend_compaction(False)
+        await node.bookie.collect()
+        assert not growing & set(logs.growing_log_ids)
+        assert copied(node) > 0
+        await holds(node, [0])
+
+    play(scenario)
+
+
 def test_a_round_that_is_under_way_when_compaction_is_suspended_ends_with_the_log_that_it_is_at() -> None:
     async def scenario(node: DiskBookie, world: World) -> None:
         kept = await fill(node, range(60))
