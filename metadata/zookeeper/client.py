@@ -116,11 +116,18 @@ def _password(security: str) -> str:
 async def _say_if_open(session: Session, layout: Layout) -> None:
     """What was made without a password stays as open as it was made."""
     [(entries, _)] = await session.ask(acl(layout.root))
-    if any(entry.id.scheme == "world" and entry.perms & _CHANGES for entry in entries):
+    others = [entry.id for entry in entries if entry.id.scheme != "digest" and entry.perms & _CHANGES]
+    if any(other.scheme == "world" for other in others):
         _log.warning(
             "metadata are open to everybody",
             path=session.name,
             error=f"whoever reaches ZooKeeper may change {layout.root}: close it with setAcl -R",
+        )
+    elif others:
+        _log.warning(
+            "metadata are open to others",
+            path=session.name,
+            error=f"{others[0].scheme}:{others[0].id} may change {layout.root}: close it with setAcl -R",
         )
 
 

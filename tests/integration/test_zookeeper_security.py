@@ -119,7 +119,9 @@ async def test_a_certificate_of_the_name_of_a_bookie_opens_nothing_that_the_book
         await opened(server.secure_address, of_reader)
 
 
-async def test_nodes_that_are_open_to_their_creator_in_every_way_are_used_as_they_are(server, authority, tmp_path):
+async def test_nodes_that_are_open_to_a_certificate_are_used_as_they_are_with_a_warning(
+    server, authority, tmp_path, caplog
+):
     security = directory(authority, tmp_path / "b1")
     with asking(server.secure_address, security, "tally:secret") as owner:
         owner.create("/tallybook", b"", acl=CREATOR_ALL_ACL)
@@ -128,6 +130,9 @@ async def test_nodes_that_are_open_to_their_creator_in_every_way_are_used_as_the
     for name in ("b1", "b2"):
         async with await opened(server.secure_address, directory(authority, tmp_path / name)) as metadata:
             await metadata.store.cluster_id()
+    assert [line.msg % line.args for line in caplog.records if line.name.startswith("tallybook")] == [
+        "metadata are open to others"
+    ] * 2
 
 
 async def test_a_password_with_a_colon_in_it_is_the_same_to_both_sides(server, authority, tmp_path):
