@@ -12,8 +12,12 @@ from typing import Any, Final
 import grpc
 import grpc.aio
 
+from .logging import logger
+
 GRACE_SECONDS: Final = 2.0
-"""What a handler whose call is over may take to end of itself."""
+"""What a handler whose call is over may take to end of itself, and then to end when it is cancelled."""
+
+_log = logger("grpc")
 
 
 class Handlers:
@@ -44,11 +48,18 @@ class Handlers:
         self._tasks.pop(task, None)
 
     async def close(self) -> None:
-        """Wait until all have ended, and cancel those that take too long. The calls are over."""
+        """Wait until all have ended, and cancel those that take too long. The calls are over.
+
+        What does not end then either, ``GRACE_SECONDS`` later, is left alone, and told.
+        """
         self._closed = True
-        tasks = list(self._tasks)
-        if tasks:
-            await asyncio.wait(tasks, timeout=GRACE_SECONDS)
-        for task in tasks:
+        await self._wait()
+        for task in self._tasks:
             task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+        await self._wait()
+        if self._tasks:
+            _log.error("handlers of calls that are over do not end", tasks=[task.get_name() for task in self._tasks])
+
+    async def _wait(self) -> None:
+        if self._tasks:
+            await asyncio.wait(list(self._tasks), timeout=GRACE_SECONDS)
