@@ -56,3 +56,18 @@ async def test_nothing_is_given_back_under_load_nor_in_a_short_pause_of_it():
 async def test_each_load_is_followed_by_a_giving_back():
     quiet = [LITTLE] * QUIET_LOOKS
     assert await given_back_after(*quiet, MUCH, *quiet, MUCH, MUCH, *quiet) == [3, 7, 12]
+
+
+async def test_an_error_in_the_giving_back_is_told_and_ends_nothing(caplog):
+    class Failing(Looks):
+        def give_back(self) -> None:
+            super().give_back()
+            raise RuntimeError("can't start new thread")
+
+    looks = Failing([LITTLE] * QUIET_LOOKS + [MUCH] + [LITTLE] * QUIET_LOOKS)
+    with pytest.raises(Over):
+        await give_back_when_quiet(looks, InlineWorkers(), looks.cpu_seconds, looks.give_back)  # type: ignore[arg-type]
+    assert looks.given_back_after == [QUIET_LOOKS, 2 * QUIET_LOOKS + 1]
+    assert [record.args for record in caplog.records if record.name == "tallybook.memory"] == [
+        ("freed memory was not given back",)
+    ] * 2
