@@ -69,8 +69,9 @@ _FAILED: Final = 400
 _HELD: Final = "tallybook.held"
 """What a request holds until its answer was taken, in its scope."""
 _NO_ENDPOINT: Final = "HTTP, no endpoint"
+"""For the audit log: whatever has no line in the table."""
 _FOREIGN_NAME: Final = "HTTP, a foreign name"
-"""Whatever has no line in the table, for the audit log."""
+"""The same: whatever comes by a name that is not this process's."""
 _HEADERS: Final = (
     (
         b"content-security-policy",

@@ -8,6 +8,8 @@ from typing import Any, Final
 import grpc
 import grpc.aio
 
+from tallybook.runtime.grpc_calls import DETAILS_KEY
+
 DEADLINE_SECONDS: Final = 30
 
 DENIED: Final = grpc.StatusCode.PERMISSION_DENIED
@@ -20,19 +22,20 @@ async def begun(call: Callable[[], Any], message: Any, *, alone: bool = False) -
     """A call that has said ``message``; ``alone``: and says nothing more.
 
     Where the server refuses it before the client has written, gRPC may tell the client of the write (INTERNAL) instead
-    of the refusal. Such a call is made again.
+    of the refusal, without details. Such a call is made again.
 
     Raises:
         grpc.aio.AioRpcError: it was refused.
     """
-    while True:
+    while True:  # each attempt was refused; whoever calls has a deadline
         made = call()
         try:
             await made.write(message)
             if alone:
                 await made.done_writing()
         except grpc.aio.AioRpcError as error:
-            if error.code() is not grpc.StatusCode.INTERNAL:
+            ours = any(key == DETAILS_KEY for key, _ in error.trailing_metadata() or ())
+            if error.code() is not grpc.StatusCode.INTERNAL or ours:
                 raise
         else:
             return made
