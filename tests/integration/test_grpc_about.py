@@ -12,7 +12,7 @@ from typing import Any
 import grpc
 import pytest
 from grpc_health.v1 import health_pb2, health_pb2_grpc
-from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
+from grpc_reflection.v1alpha import reflection, reflection_pb2, reflection_pb2_grpc
 
 from tallybook.core.access import Role
 from tallybook.runtime import allowed, grpc_about
@@ -321,8 +321,7 @@ async def test_whoever_asks_for_descriptions_and_takes_none_loses_his_place(serv
 
 async def test_what_is_no_question_about_descriptions_has_no_answer(served):
     async with served() as port, port.by_certificate(Role.READER) as channel:
-        path = "/grpc.reflection.v1alpha.ServerReflection/ServerReflectionInfo"
-        call: Any = channel.stream_stream(path)()
+        call: Any = channel.stream_stream(f"/{reflection.SERVICE_NAME}/ServerReflectionInfo")()
         await call.write(b"\xff")
         assert await refusal(call) is grpc.StatusCode.INVALID_ARGUMENT
 
