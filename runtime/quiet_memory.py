@@ -9,7 +9,7 @@ needs: three bookies that two hundred clients had overloaded kept 500 MiB each, 
       '--------------------------------- a busy look ---------------------------------------'
 
 To get it anew costs a page fault for every 4 KiB, so it is not done under load. Whatever needs memory meanwhile, the
-event loop included, waits for the C library: 12 ms for each 100 MiB that it looks through (measured), once after a load.
+event loop included, waits for the C library: 12 ms for each 100 MiB that it looks through (measured), once a load.
 """
 
 from __future__ import annotations
