@@ -58,7 +58,8 @@ class Handlers:
             task.cancel()
         await self._wait()
         if self._tasks:
-            _log.error("handlers of calls that are over do not end", tasks=[task.get_name() for task in self._tasks])
+            names = [task.get_name() for task in self._tasks]
+            _log.error("handlers of calls that are over do not end", task=names[0], untold_count=len(names) - 1)
 
     async def _wait(self) -> None:
         if self._tasks:
