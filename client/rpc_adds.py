@@ -1,9 +1,9 @@
 """The Add stream of a connection, at the client: batches out, acks in.
 
 Batches are numbered by both sides as they pass, from 1. The bookie grants a number of bytes that may be unanswered.
-What exceeds it, or the part of it that ``add_window`` leaves, waits here, where whoever adds must bound it. Small batches
-that wait together leave together in one message. An ack must name the ids of the batch it is for: an ack of anything
-else would count for the wrong entries.
+What exceeds it, or the part of it that ``add_window`` leaves, waits here, where whoever adds must bound it. Small
+batches that wait together leave together in one message. An ack must name the ids of the batch it is for: an ack of
+anything else would count for the wrong entries.
 """
 
 from __future__ import annotations
