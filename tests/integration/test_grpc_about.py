@@ -127,6 +127,11 @@ def asked(channel: grpc.aio.Channel, metadata: Any = ()) -> Any:
     return reflection_pb2_grpc.ServerReflectionStub(channel).ServerReflectionInfo(iter([QUESTION]), metadata=metadata)
 
 
+def asking(channel: grpc.aio.Channel, metadata: Any = ()) -> Any:
+    """To be refused before it has said anything: of a question that comes too late gRPC may tell instead (INTERNAL)."""
+    return reflection_pb2_grpc.ServerReflectionStub(channel).ServerReflectionInfo(metadata=metadata)
+
+
 async def health(channel: grpc.aio.Channel, service: str = "") -> int:
     answered = await health_pb2_grpc.HealthStub(channel).Check(health_pb2.HealthCheckRequest(service=service))
     return answered.status
@@ -175,7 +180,7 @@ async def test_whoever_has_proven_nothing_hears_how_it_is_now_and_holds_no_call(
         assert await health(channel) == STATUS.SERVING
         for metadata in ((), (("authorization", "Bearer x"),)):
             assert await refusal(watched(channel, metadata)) is NOT_KNOWN
-            assert await refusal(asked(channel, metadata)) is NOT_KNOWN
+            assert await refusal(asking(channel, metadata)) is NOT_KNOWN
         assert await refusal(watched(channel, port.token("stranger"))) is DENIED
 
 
@@ -184,7 +189,7 @@ async def test_whoever_is_not_let_in_is_in_the_audit_log(served, bookie, caplog)
     async with served(bookie=bookie) as port, port.by_certificate(Role.WRITER) as channel:
         for _ in range(3):
             assert await refusal(watched(channel)) is DENIED
-            assert await refusal(asked(channel)) is DENIED
+            assert await refusal(asking(channel)) is DENIED
     told = [record.tallybook_fields for record in caplog.records if record.name == "tallybook.audit"]
     assert [(line["method"], line["identity"]) for line in told] == [
         ("Health/Watch", "tallybook://writer/somebody"),
@@ -228,7 +233,7 @@ async def test_a_certificate_without_a_rule_hears_how_it_is_now_and_holds_no_cal
     async with served(bookie=bookie) as port, port.by_certificate(Role.WRITER) as channel:
         assert await health(channel) == STATUS.SERVING
         assert await refusal(watched(channel)) is DENIED
-        assert await refusal(asked(channel)) is DENIED
+        assert await refusal(asking(channel)) is DENIED
 
 
 @pytest.mark.parametrize("bookie", [False, True])
@@ -253,7 +258,7 @@ async def test_those_who_are_let_in_hold_a_part_of_the_calls_and_their_places_co
         held = [watched(channel) for _ in range(WATCHES)]
         assert [(await watch.read()).status for watch in held] == [STATUS.SERVING] * WATCHES
         assert await refusal(watched(channel)) is EXHAUSTED
-        assert await refusal(asked(channel)) is EXHAUSTED
+        assert await refusal(asking(channel)) is EXHAUSTED
         assert await health(others) == STATUS.SERVING
         assert await channel.unary_unary(f"/{SERVICE}/Describe")(b"") == b"done"
         for watch in held:
@@ -271,7 +276,7 @@ async def test_whoever_has_a_bound_of_his_own_leaves_places_to_others(served, bo
         held = [watched(bounded) for _ in range(2)]
         assert [(await watch.read()).status for watch in held] == [STATUS.SERVING] * 2
         assert await refusal(watched(bounded)) is EXHAUSTED
-        assert await refusal(asked(bounded)) is EXHAUSTED
+        assert await refusal(asking(bounded)) is EXHAUSTED
         assert await health(bounded) == STATUS.SERVING
         assert (await watched(others).read()).status == STATUS.SERVING
         held[0].cancel()
