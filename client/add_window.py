@@ -3,6 +3,10 @@
     BUSY ----> half of it, down to LEAST_BYTES; one batch at a time goes in any case
     taken ---> STEP_BYTES more for each whole window, up to the credit
 
+What does not fit waits for its turn; while the window is reduced no more than another one of it, for a bookie that is
+slow must not seem to be gone to whoever counts the time since he gave his batch. What may not wait is refused here, as
+the bookie would refuse it.
+
 A batch that is refused has been sent, received and summed up in vain, and what has arrived and waits to be looked at is
 memory of the bookie. A bookie that is asked for more than it can do would have a whole credit of every client there.
 Additive increase and multiplicative decrease, as TCP has them, share its room evenly.
@@ -38,6 +42,15 @@ class AddWindow:
     def fits(self, unanswered_bytes: int, cost_bytes: int) -> bool:
         """Whether one more batch may go."""
         return unanswered_bytes + cost_bytes <= (self._size_bytes if unanswered_bytes else self._credit_bytes)
+
+    def may_wait(self, before_bytes: int, cost_bytes: int) -> bool:
+        """Whether one more batch may wait until it fits.
+
+        Args:
+            before_bytes: of those that are unanswered, and those that wait already.
+            cost_bytes: of the batch.
+        """
+        return self._size_bytes == self._credit_bytes or before_bytes + cost_bytes <= 2 * self._size_bytes
 
     def refused(self, number: int, sent: int) -> None:
         """A batch was refused for want of room. Those that were under way with it say nothing new.

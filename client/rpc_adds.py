@@ -1,9 +1,10 @@
 """The Add stream of a connection, at the client: batches out, acks in.
 
 Batches are numbered by both sides as they pass, from 1. The bookie grants a number of bytes that may be unanswered.
-What exceeds it, or the part of it that ``add_window`` leaves, waits here, where whoever adds must bound it. Small
-batches that wait together leave together in one message. An ack must name the ids of the batch it is for: an ack of
-anything else would count for the wrong entries.
+What exceeds it waits here, where whoever adds must bound it. A bookie that has refused batches lately is sent less
+(``add_window``), and what it would have to refuse, too, is refused here. Small batches that wait together leave
+together in one message. An ack must name the ids of the batch it is for: an ack of anything else would count for the
+wrong entries.
 """
 
 from __future__ import annotations
@@ -64,6 +65,10 @@ class AddStream:
         self._unanswered: dict[int, tuple[_Add, float]] = {}
         """Each with the moment when it was sent."""
         self._unanswered_bytes = 0
+        self._waiting_bytes = 0
+        """Of what is queued."""
+        self._retry_after_ms = 0
+        """When to try again, as the bookie said when it refused something last."""
         self._sent = 0
         self._attached: OrderedDict[int, Attach] = OrderedDict()
         self._ended = False
@@ -75,11 +80,16 @@ class AddStream:
         if self._ended:
             asyncio.get_running_loop().call_soon(on_answer, _lost(ids))
             return
+        cost_bytes = add_cost_bytes(len(batch))
+        if self._queue and not self._window.may_wait(self._unanswered_bytes + self._waiting_bytes, cost_bytes):
+            asyncio.get_running_loop().call_soon(on_answer, self._refusal(ids))
+            return
         frame = self._frames.frame(batch)
         attach = Attach(ids[0], key, deferred)
         above = current_span()
         span = None if above is None else self._span(above, ids, len(batch))
-        self._queue.append(_Add(ids, attach, frame, add_cost_bytes(len(batch)), on_answer, span))
+        self._queue.append(_Add(ids, attach, frame, cost_bytes, on_answer, span))
+        self._waiting_bytes += cost_bytes
         self._outbox.kick()
 
     async def receive(self) -> None:
@@ -102,6 +112,7 @@ class AddStream:
         lost = [*(add for add, _ in self._unanswered.values()), *self._queue]
         self._unanswered.clear()
         self._queue.clear()
+        self._waiting_bytes = 0
         loop = asyncio.get_running_loop()
         for add in lost:
             if add.span is not None:
@@ -124,12 +135,31 @@ class AddStream:
         else:
             self._load.errors.count(ack.answer.code)
             if ack.answer.code == Busy.wire_code:
+                self._retry_after_ms = ack.answer.retry_after_ms
                 self._window.refused(ack.number, self._sent)
         self._unanswered_bytes -= add.cost_bytes
+        if ack.answer.code == Busy.wire_code:
+            self._refuse_the_rest()
         if add.span is not None:
             add.span.set(code=ack.answer.code)
             add.span.end(error_class(ack.answer.code).__name__ if ack.answer.code else None)
         add.on_answer(ack.answer)
+
+    def _refuse_the_rest(self) -> None:
+        """What would have to wait too long hears at once what the bookie would say: the last ones first."""
+        loop = asyncio.get_running_loop()
+        while len(self._queue) > 1:
+            before_bytes = self._unanswered_bytes + self._waiting_bytes - self._queue[-1].cost_bytes
+            if self._window.may_wait(before_bytes, self._queue[-1].cost_bytes):
+                break
+            add = self._queue.pop()
+            self._waiting_bytes -= add.cost_bytes
+            if add.span is not None:
+                add.span.end(Busy.__name__)
+            loop.call_soon(add.on_answer, self._refusal(add.ids))
+
+    def _refusal(self, ids: tuple[int, int, int]) -> AddAnswer:
+        return AddAnswer(*ids, Busy.wire_code, self._retry_after_ms)
 
     def _span(self, above: Span, ids: tuple[int, int, int], batch_bytes: int) -> Span:
         return above.child(
@@ -167,6 +197,7 @@ class AddStream:
             parts.append(add.frame)
             self._sent += 1
             self._unanswered[self._sent] = (self._queue.popleft(), now)
+            self._waiting_bytes -= add.cost_bytes
             self._unanswered_bytes += add.cost_bytes
         if len(parts) <= 1:
             return parts[0] if parts else None

@@ -1,0 +1,149 @@
+"""Adds that a client holds back: in what order they go, and what becomes of those that would wait too long."""
+
+import asyncio
+from contextlib import asynccontextmanager
+
+import pytest
+
+from tallybook.client.add_window import LEAST_BYTES
+from tallybook.client.load import ClientLoad
+from tallybook.client.rpc_adds import AddStream
+from tallybook.core.answers import AddAnswer
+from tallybook.core.batch import encode_batch, peek_ids
+from tallybook.core.errors import Busy
+from tallybook.core.limits import KIB, MIB
+from tallybook.runtime import grpc_messages as wire
+from tallybook.runtime.clock import RealClock
+from tallybook.runtime.deterministic.tracing import MemoryTracer
+from tallybook.runtime.tasks import Tasks
+from tallybook.runtime.tracing import begin
+from tallybook.runtime.wire import FrameCache, add_cost_bytes
+
+CREDIT = 4 * MIB
+PAYLOAD = 60 * KIB
+
+
+def batch(number: int) -> bytes:
+    return encode_batch(1, number, [bytes(PAYLOAD)], lac=-1, ledger_length=10**9, written_at_us=0)
+
+
+COST = add_cost_bytes(len(batch(0)))
+
+
+class Bookie:
+    """The other end of a stream: keeps what it is sent, and answers what it is told to."""
+
+    peer = "b1:1"
+
+    def __init__(self) -> None:
+        self.taken: list[int] = []
+        """First ids, in the order of their arrival."""
+        self._answers: asyncio.Queue[bytes] = asyncio.Queue()
+        self.answered = 0
+
+    async def send(self, message: bytes) -> None:
+        self.taken += [peek_ids(bytes(each))[1] for each in wire.decode_adds(message).batches]
+
+    async def receive(self) -> bytes:
+        return await self._answers.get()
+
+    def answer(self, code: int = 0, retry_after_ms: int = 0, count: int = 1) -> None:
+        """Answer the next ones that have no answer yet."""
+        for _ in range(count):
+            self.answered += 1
+            first = self.taken[self.answered - 1]
+            ack = wire.Ack(self.answered, AddAnswer(1, first, 1, code, retry_after_ms))
+            self._answers.put_nowait(wire.encode_acks([ack]))
+
+    def abort(self) -> None:
+        """Nothing is left."""
+
+    async def close(self) -> None:
+        """Nothing is left."""
+
+
+@asynccontextmanager
+async def stream():
+    bookie, tasks = Bookie(), Tasks("test", lambda name, error: pytest.fail(f"{name}: {error!r}"))
+    adds = AddStream(bookie, CREDIT, tasks, FrameCache(), ClientLoad(RealClock()))
+    tasks.spawn(adds.receive(), name="receive")
+    yield bookie, adds
+    adds.end()
+    await adds.close()
+    await tasks.close()
+
+
+async def turns(count: int = 20) -> None:
+    """Let whatever is due happen: nothing here waits for anything but the loop."""
+    for _ in range(count):
+        await asyncio.sleep(0)
+
+
+def refused(answers: list[AddAnswer]) -> list[int]:
+    return [answer.first_entry_id for answer in answers if answer.code == Busy.wire_code]
+
+
+async def test_what_exceeds_the_credit_waits_however_much_it_is_as_long_as_nothing_is_refused():
+    async with stream() as (bookie, adds):
+        answers: list[AddAnswer] = []
+        for number in range(200):
+            adds.add(batch(number), b"", answers.append)
+        await turns()
+        assert bookie.taken == list(range(CREDIT // COST))
+        for _ in range(200):
+            bookie.answer()
+            await turns(5)
+        assert [answer[:4] for answer in answers] == [(1, number, 1, 0) for number in range(200)]
+
+
+async def test_one_refusal_is_told_to_all_that_would_wait_for_more_than_another_window():
+    async with stream() as (bookie, adds):
+        answers: list[AddAnswer] = []
+        for number in range(200):
+            adds.add(batch(number), b"", answers.append)
+        await turns()
+        sent = len(bookie.taken)
+        bookie.answer(Busy.wire_code, retry_after_ms=70)
+        await turns()
+        # All of the old window is unanswered still, which is twice the new one: one batch may wait, to go first.
+        assert refused(answers) == [0, *range(199, sent, -1)]
+        assert {answer.retry_after_ms for answer in answers} == {70}
+        bookie.answer(count=sent - 1)
+        await turns()
+        assert bookie.taken[-1] == sent
+        assert refused(answers) == [0, *range(199, sent, -1)]
+
+
+async def test_a_client_that_was_refused_again_and_again_holds_two_windows_at_most_and_is_told_the_rest_at_once():
+    async with stream() as (bookie, adds):
+        answers: list[AddAnswer] = []
+        for number in range(8):
+            adds.add(batch(number), b"", answers.append)
+            await turns(5)
+            bookie.answer(Busy.wire_code, retry_after_ms=40)
+            await turns(5)
+        answers.clear()
+        for number in range(100, 120):
+            adds.add(batch(number), b"", answers.append)
+        await turns()
+        held = 2 * LEAST_BYTES // COST
+        assert bookie.taken[8:] == list(range(100, 100 + LEAST_BYTES // COST))
+        assert refused(answers) == list(range(100 + held, 120))
+        assert {answer.retry_after_ms for answer in answers} == {40}
+        for _ in range(held):
+            bookie.answer()
+            await turns(5)
+        assert bookie.taken[8:] == list(range(100, 100 + held))
+
+
+async def test_what_is_refused_here_ends_its_span_with_that():
+    tracer = MemoryTracer()
+    async with stream() as (bookie, adds):
+        with begin(tracer, "tallybook.add"):
+            for number in range(200):
+                adds.add(batch(number), b"", lambda answer: None)
+        await turns(200)
+        bookie.answer(Busy.wire_code)
+        await turns()
+        assert tracer.spans[-1].error == "Busy"
+        assert all(span.ends == 1 for span in tracer.spans if span.error == "Busy")
