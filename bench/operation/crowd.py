@@ -55,7 +55,7 @@ class Member:
         self.refused: Counter[int] = Counter()
         """Entries that found no room, by slot."""
         self.errors: Counter[str] = Counter()
-        """What else went wrong, by the type of the error."""
+        """What else went wrong, by the type and the words of the error."""
 
     async def append(self, over: asyncio.Event) -> None:
         """Append at the rate until ``over``, then wait for the last confirmation."""
@@ -86,7 +86,7 @@ class Member:
         except Busy:
             pass  # what is not taken is counted by the caller
         except TallybookError as error:
-            self.errors[type(error).__name__] += 1
+            self.errors[_told(error)] += 1
         self._unconfirmed += taken
         if taken:
             self._drained.clear()
@@ -99,11 +99,15 @@ class Member:
         if group.error is None:
             self.slots[time.monotonic_ns() // SLOT_NS] += group.entry_count
         else:
-            self.errors[type(group.error).__name__] += group.entry_count
+            self.errors[_told(group.error)] += group.entry_count
 
     def record(self) -> dict[str, Any]:
         """What became of it."""
         return {"slots": self.slots, "refused": self.refused, "errors": self.errors}
+
+
+def _told(error: BaseException) -> str:
+    return f"{type(error).__name__}: {error}"
 
 
 async def _crowd(

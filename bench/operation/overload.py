@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import sys
 import time
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
@@ -51,6 +52,8 @@ COLLECTED_SECONDS: Final = 300.0
 """For bookies to notice, in a round of their collectors, that ledgers are gone, and to give back their room."""
 LEFT_BYTES: Final = 8 * GIB
 """That is not given back: journals, and the entry logs that are being written."""
+TOLD_ERRORS: Final = 10
+"""Of what went wrong, in a turn."""
 _REFUSED_METRIC: Final = "tallybook_bookie_refused_adds_total"
 
 
@@ -169,6 +172,8 @@ def turn_of(
     errors: Counter[str] = Counter()
     for member in (*crowd, modest):
         errors.update(member["errors"])
+    for error, count in errors.most_common(TOLD_ERRORS):
+        print(f"{count} entries: {error}", file=sys.stderr)
     return Turn(
         goodput=sum(confirmed) / window.seconds,
         refused_part=refused / (rate * window.seconds),
