@@ -129,6 +129,7 @@ class AddStream:
         if add is None or add.ids != ack.answer[:3]:
             raise ProtocolViolation(f"{self._stream.peer} acked add {ack.number} as {ack.answer}, which was not sent")
         del self._unanswered[ack.number]
+        self._unanswered_bytes -= add.cost_bytes
         self._load.add_seconds.observe(now - since)
         if not ack.answer.code:
             self._window.taken(add.cost_bytes)
@@ -137,9 +138,7 @@ class AddStream:
             if ack.answer.code == Busy.wire_code:
                 self._retry_after_ms = ack.answer.retry_after_ms
                 self._window.refused(ack.number, self._sent)
-        self._unanswered_bytes -= add.cost_bytes
-        if ack.answer.code == Busy.wire_code:
-            self._refuse_the_rest()
+                self._refuse_the_rest()
         if add.span is not None:
             add.span.set(code=ack.answer.code)
             add.span.end(error_class(ack.answer.code).__name__ if ack.answer.code else None)

@@ -13,7 +13,7 @@ import shutil
 import sys
 import time
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -156,7 +156,10 @@ def _overload(cluster: Tallybook, directory: Path, rate: float, pace: Pace) -> T
         for each in (*crowds, modest):
             each.stop()
     [asked_little] = _members(modest)
-    return turn_of([member for each in crowds for member in _members(each)], asked_little, window, rate, memory)
+    members = [member for each in crowds for member in _members(each)]
+    for error, count in _errors((*members, asked_little)).most_common(TOLD_ERRORS):
+        print(f"{count} entries: {error}", file=sys.stderr)
+    return turn_of(members, asked_little, window, rate, memory)
 
 
 def turn_of(
@@ -169,19 +172,22 @@ def turn_of(
     """Judge what the clients say (``crowd.Member.record``)."""
     confirmed = [_within(member["slots"], window) for member in crowd]
     refused = sum(_within(member["refused"], window) for member in crowd)
-    errors: Counter[str] = Counter()
-    for member in (*crowd, modest):
-        errors.update(member["errors"])
-    for error, count in errors.most_common(TOLD_ERRORS):
-        print(f"{count} entries: {error}", file=sys.stderr)
     return Turn(
         goodput=sum(confirmed) / window.seconds,
         refused_part=refused / (rate * window.seconds),
         jain=jain_index(confirmed),
         modest_part=_within(modest["slots"], window) / (MODEST_RATE * window.seconds),
         memory=memory,
-        errors=errors.total(),
+        errors=_errors((*crowd, modest)).total(),
     )
+
+
+def _errors(members: Iterable[Mapping[str, Any]]) -> Counter[str]:
+    """What went wrong, in words, and for how many entries."""
+    errors: Counter[str] = Counter()
+    for member in members:
+        errors.update(member["errors"])
+    return errors
 
 
 def growth(turns: Sequence[Mapping[str, Sequence[int]]]) -> float:

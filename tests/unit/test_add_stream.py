@@ -1,6 +1,7 @@
 """Adds that a client holds back: in what order they go, and what becomes of those that would wait too long."""
 
 import asyncio
+from collections.abc import Iterable
 from contextlib import asynccontextmanager
 
 import pytest
@@ -79,16 +80,22 @@ async def turns(count: int = 20) -> None:
         await asyncio.sleep(0)
 
 
+async def added(adds: AddStream, numbers: Iterable[int]) -> list[AddAnswer]:
+    """Add those, and have what fits sent. Their answers, as they come."""
+    answers: list[AddAnswer] = []
+    for number in numbers:
+        adds.add(batch(number), b"", answers.append)
+    await turns()
+    return answers
+
+
 def refused(answers: list[AddAnswer]) -> list[int]:
     return [answer.first_entry_id for answer in answers if answer.code == Busy.wire_code]
 
 
 async def test_what_exceeds_the_credit_waits_however_much_it_is_as_long_as_nothing_is_refused():
     async with stream() as (bookie, adds):
-        answers: list[AddAnswer] = []
-        for number in range(200):
-            adds.add(batch(number), b"", answers.append)
-        await turns()
+        answers = await added(adds, range(200))
         assert bookie.taken == list(range(CREDIT // COST))
         for _ in range(200):
             bookie.answer()
@@ -98,10 +105,7 @@ async def test_what_exceeds_the_credit_waits_however_much_it_is_as_long_as_nothi
 
 async def test_one_refusal_is_told_to_all_that_would_wait_for_more_than_another_window():
     async with stream() as (bookie, adds):
-        answers: list[AddAnswer] = []
-        for number in range(200):
-            adds.add(batch(number), b"", answers.append)
-        await turns()
+        answers = await added(adds, range(200))
         sent = len(bookie.taken)
         bookie.answer(Busy.wire_code, retry_after_ms=70)
         await turns()
@@ -116,16 +120,11 @@ async def test_one_refusal_is_told_to_all_that_would_wait_for_more_than_another_
 
 async def test_a_client_that_was_refused_again_and_again_holds_two_windows_at_most_and_is_told_the_rest_at_once():
     async with stream() as (bookie, adds):
-        answers: list[AddAnswer] = []
         for number in range(8):
-            adds.add(batch(number), b"", answers.append)
-            await turns(5)
+            await added(adds, [number])
             bookie.answer(Busy.wire_code, retry_after_ms=40)
             await turns(5)
-        answers.clear()
-        for number in range(100, 120):
-            adds.add(batch(number), b"", answers.append)
-        await turns()
+        answers = await added(adds, range(100, 120))
         held = 2 * LEAST_BYTES // COST
         assert bookie.taken[8:] == list(range(100, 100 + LEAST_BYTES // COST))
         assert refused(answers) == list(range(100 + held, 120))
@@ -140,8 +139,7 @@ async def test_what_is_refused_here_ends_its_span_with_that():
     tracer = MemoryTracer()
     async with stream() as (bookie, adds):
         with begin(tracer, "tallybook.add"):
-            for number in range(200):
-                adds.add(batch(number), b"", lambda answer: None)
+            await added(adds, range(200))
         await turns(200)
         bookie.answer(Busy.wire_code)
         await turns()
