@@ -170,6 +170,20 @@ class LedgerWriter:
         """
         return self._line.wait(self._engine.force)
 
+    def show(self) -> int:
+        """Have readers see now what was appended by now, not only with the next entry or after a silence.
+
+        Nothing of it depends on the metadata store.
+
+        Returns:
+            The last entry that every reader sees who asks from now on, as an ack quorum of bookies has told; -1 for
+            none. It is less than what was appended if bookies are away, or the handle is dead: ask again, or close.
+
+        Raises:
+            RequestTimeout: appends are still pending after the close timeout.
+        """
+        return self._line.wait(self._engine.show)
+
     def close(self) -> LedgerMetadata:
         """Wait for pending appends, settle the end of the ledger, return its final metadata.
 

@@ -10,7 +10,7 @@ import asyncio
 from collections.abc import Coroutine, Mapping
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar
 
 from tallybook.core.answers import AddAnswer, Incarnation
 from tallybook.core.config import ClientSettings
@@ -24,6 +24,7 @@ from tallybook.core.errors import (
     StorageError,
     TallybookError,
 )
+from tallybook.core.ids import NO_ENTRY
 from tallybook.metadata.model import LedgerMetadata, LedgerState, of_members, record_missed
 from tallybook.runtime.clock import Clock
 from tallybook.runtime.tasks import Tasks
@@ -50,6 +51,8 @@ from .codes import CONNECTION_CODES
 from .machine import WriterMachine
 from .members import Member
 from .replacing import Replacing
+
+T = TypeVar("T")
 
 
 class WriterEvents(Protocol):
@@ -133,6 +136,8 @@ class WriterDriver:
         self._record_again_at = float("-inf")
         self._quiet_since = clock.monotonic()
         self._lac_sent = machine.lac
+        self._lac_shown = NO_ENTRY
+        """Up to where an ack quorum has answered that it has heard of it."""
         self._replacing = Replacing(
             machine,
             metadata,
@@ -170,6 +175,29 @@ class WriterDriver:
                     await self._moved.wait()
             except TimeoutError:
                 return
+
+    async def show(self) -> int:
+        """Tell bookies the LAC now; return what so many of them have heard by now as ack an entry, -1 for nothing.
+
+        A writer that has ended for itself does so, too, until it is stopped: its LAC stands.
+        """
+        lac = self.machine.lac
+        if self._lac_shown < lac and not self._stopped.is_set():
+            heard = 0
+            for telling in asyncio.as_completed(self._telling(lac)):
+                heard += await telling
+                if heard == self.machine.quorum.ack_quorum:
+                    # Those that take longer are told all the same, and not waited for.
+                    self._lac_shown = max(lac, self._lac_shown)
+                    break
+        return self._lac_shown
+
+    def _telling(self, lac: int) -> list[asyncio.Task[bool]]:
+        return [
+            self._spawn(self._write_lac(link.connection, lac), f"show-{link.position}")
+            for link in self._links
+            if link.connection is not None
+        ]
 
     async def force(self) -> None:
         """Have every bookie make durable what it has acked, and move the LAC to what was confirmed before.
@@ -225,12 +253,12 @@ class WriterDriver:
         if self._lac_timer is not None:
             self._lac_timer.cancel()
 
-    def _spawn(self, work: Coroutine[Any, Any, None], name: str) -> asyncio.Task[None]:
+    def _spawn(self, work: Coroutine[Any, Any, T], name: str) -> asyncio.Task[T]:
         task = self._tasks.spawn(work, name=f"writer-{self.machine.ledger_id}-{name}")
         task.add_done_callback(self._ended)
         return task
 
-    def _ended(self, task: asyncio.Task[None]) -> None:
+    def _ended(self, task: asyncio.Task[Any]) -> None:
         """A writer whose timers or connections died of a defect must not look alive."""
         error = defect_of(task)
         if error is not None:
@@ -409,13 +437,15 @@ class WriterDriver:
             if link.connection is not None and self.machine.member(position) is Member.UP:
                 self._spawn(self._write_lac(link.connection, lac), f"lac-{position}")
 
-    async def _write_lac(self, connection: BookieConnection, lac: int) -> None:
+    async def _write_lac(self, connection: BookieConnection, lac: int) -> bool:
+        """Whether the bookie has heard of it, and will not forget it."""
         try:
             await connection.write_lac(self.machine.ledger_id, lac, self._key)
         except TallybookError:
             # The next batch or the close tells it; readers only learn of the entry later. If the ledger is not ours
             # any more, the answer to the next batch says so.
-            return
+            return False
+        return True
 
     async def _record_missed(self) -> None:
         self._missed_stale = False

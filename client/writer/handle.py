@@ -252,6 +252,25 @@ class LedgerWriter:
             await self._driver.force()
         return self._machine.lac
 
+    # -- show -------------------------------------------------------------------------
+
+    async def show(self) -> int:
+        """Have readers see now what was appended by now, not only with the next entry or after a silence.
+
+        Nothing of it depends on the metadata store. Bound the wait by ``asyncio.timeout``.
+
+        Returns:
+            The last entry that every reader sees who asks from now on, as an ack quorum of bookies has told; -1 for
+            none. It is less than what was appended if bookies are away, or the handle is dead: ask again, or close.
+
+        Raises:
+            RequestTimeout: appends are still pending after the close timeout.
+        """
+        if self._closed is not None:
+            return self._closed.last_entry_id
+        await self._appends.finish()
+        return await self._driver.show()
+
     # -- close ------------------------------------------------------------------------
 
     async def close(self) -> LedgerMetadata:

@@ -41,12 +41,14 @@ class Target:
     Args:
         number: of the segment.
         opened_at: monotonic second.
+        end_mark: entry that tells readers that it is over, once there is one.
     """
 
     number: int
     ledger: LedgerWriter
     opened_at: float
     sent_bytes: int = 0
+    end_mark: int | None = None
 
 
 class Flow:
@@ -176,7 +178,7 @@ class Flow:
         held = len(mark) + BATCH_TABLE_ROW_BYTES
         self._budget.exchange(0, held)
         try:
-            target.ledger.append_held(mark, held)
+            target.end_mark = target.ledger.append_held(mark, held).entry_id
         except TallybookError as error:
             if is_defect(error):
                 raise

@@ -497,6 +497,8 @@ class StreamWriter:
                 mark = self._flow.mark(Kind.KEEP_ALIVE)
                 if not mark.done:
                     await mark.wait()
+                if mark.error is None and not await self._segments.show_full():
+                    raise self._refusal(Outcome.UNKNOWN)
         except TimeoutError:
             raise RequestTimeout(f"stream {self.name}: appends are still pending") from None
         if mark.error is not None:

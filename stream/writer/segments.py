@@ -216,6 +216,22 @@ class Segments:
         finally:
             self._sealing = None
 
+    async def show_full(self) -> bool:
+        """Have readers see that segments are over which are full and not sealed yet; ``False``: the writer is over.
+
+        Until they do, they take what is in the next one for hidden: there might be more before it. Bound the wait.
+        """
+        for full in tuple(self._full):
+            while full in self._full and not await self._shows_its_end(full):
+                if self._flow.error is not None:
+                    return False
+                sometimes("stream: bookies have not heard yet that a segment is over")
+                await self._clock.sleep(FIRST_PAUSE_SECONDS)
+        return True
+
+    async def _shows_its_end(self, full: Target) -> bool:
+        return full.end_mark is not None and await full.ledger.show() >= full.end_mark
+
     async def _close_and_seal(self, full: Target) -> None:
         try:
             await full.ledger.close()

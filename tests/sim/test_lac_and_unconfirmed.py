@@ -26,7 +26,7 @@ from tallybook.core.quorum import Quorum
 from tallybook.metadata.model import Fragment, LedgerMetadata
 from tallybook.runtime.clock import RealClock
 from tallybook.sim.stage.cluster import MemoryCluster
-from tallybook.sim.stage.scenario import eventually, lines, scenario
+from tallybook.sim.stage.scenario import SMALL, eventually, lines, scenario
 from tallybook.sim.stage.tail import Tail
 
 
@@ -196,6 +196,40 @@ async def test_c38_an_explicit_lac_survives_the_restart_of_the_bookies(cluster: 
     for bookie in cluster.bookies.values():
         bookie.restart()
     assert (await client.open_ledger(ledger.id, recover=False)).last_add_confirmed == 9
+
+
+@scenario(bookies=3)
+async def test_what_a_writer_shows_is_seen_at_once_though_a_bookie_hangs(
+    cluster: MemoryCluster, client: Client
+) -> None:
+    async with cluster.client(SMALL.model_copy(update={"explicit_lac_ms": 600_000})) as silent:
+        ledger = await silent.create_ledger(ensemble=3, write_quorum=3, ack_quorum=2)
+        await ledger.append_many(lines(10))
+        assert (await client.open_ledger(ledger.id, recover=False)).last_add_confirmed < 9
+        cluster.bookies["bookie-1"].pause()
+        before = cluster.world.clock.monotonic()
+        assert await ledger.show() == 9
+        assert cluster.world.clock.monotonic() - before < 0.1
+        cluster.bookies["bookie-1"].resume()
+        assert (await client.open_ledger(ledger.id, recover=False)).last_add_confirmed == 9
+
+
+@scenario(bookies=3)
+async def test_a_writer_that_too_few_bookies_hear_does_not_say_that_readers_see_it(
+    cluster: MemoryCluster, client: Client
+) -> None:
+    async with cluster.client(SMALL.model_copy(update={"explicit_lac_ms": 600_000})) as silent:
+        ledger = await silent.create_ledger(ensemble=3, write_quorum=3, ack_quorum=2)
+        await ledger.append_many(lines(10))
+        for name in ("bookie-0", "bookie-1"):
+            cluster.die(name)
+        assert await ledger.show() == -1
+        for name in ("bookie-0", "bookie-1"):
+            cluster.bookies[name].restart()
+        await cluster.world.clock.sleep(1)
+        assert await ledger.show() == 9
+        assert (await ledger.close()).last_entry_id == 9
+        assert await ledger.show() == 9
 
 
 # -- C39: waiting for more -------------------------------------------------------------------------

@@ -24,6 +24,7 @@ from tallybook.core.errors import (
     StreamGap,
     StreamOwned,
 )
+from tallybook.metadata.faulty import Fault, FaultyStore
 from tallybook.sim.stage.archive import ArchiveStage
 from tallybook.sim.stage.cluster import MemoryCluster
 from tallybook.sim.stage.scenario import SMALL, eventually, lines, scenario
@@ -169,6 +170,33 @@ async def test_a_follower_sees_what_is_appended_as_it_comes_and_ends_with_the_st
         assert seen == [*lines(300), b"the last"]
         with pytest.raises(StreamEnded):
             await two.writer("s")
+
+
+class NothingCloses:
+    """Metadata of ledgers that cannot be changed, for the one who sees them through this."""
+
+    def next(self, operation: str) -> Fault | None:
+        return Fault.UNAVAILABLE if operation == "update_ledger" else None
+
+
+@scenario(bookies=3)
+async def test_readers_see_what_was_committed_even_if_no_segment_before_it_could_be_closed(
+    cluster: MemoryCluster, client: Client
+) -> None:
+    silent = SMALL.model_copy(update={"explicit_lac_ms": 600_000})
+    faulty = cluster.client(silent, seen_through=lambda store: FaultyStore(store, NothingCloses(), cluster.world.clock))
+    async with faulty, StreamStore(client) as streams:
+        of_the_writer = StreamStore(faulty)
+        await of_the_writer.create("s", roll_bytes=2048)
+        writer = await of_the_writer.writer("s")
+        for start in range(0, 300, 10):
+            await writer.append_many(lines(10, start))
+        await writer.commit()
+        assert await payloads(streams, "s") == lines(300)
+        assert not any(segment.end for segment in (await streams._find("s")).segments)
+        writer.abandon()
+        await of_the_writer.close()
+        assert await payloads(streams, "s") == lines(300)
 
 
 @scenario()

@@ -132,6 +132,7 @@ def test_deferred_sync_and_chosen_ids_work_from_threads(client: Client) -> None:
         ledger.append(b"x")
         assert ledger.last_add_confirmed == -1
         assert ledger.force() == 0
+        assert ledger.show() == 0
     with client.create_ledger().with_chosen_ids() as chosen, ThreadPoolExecutor(5) as threads:
         found = list(threads.map(lambda number: chosen.append(number, b"%d" % number), (3, 1, 4, 0, 2)))
         assert found == [3, 1, 4, 0, 2]
