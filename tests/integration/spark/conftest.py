@@ -180,18 +180,10 @@ class Streams:
             await writer.commit()
             if rest:
                 await writer.close()
-            else:
-                await self._seen(streams, name, len(self.appended.get(name, ())) + len(records))
 
         self.do(work)
         found = [one if isinstance(one, Outgoing) else Outgoing(one) for one in records]
         self.appended.setdefault(name, []).extend(found)
-
-    async def _seen(self, streams: StreamStore, name: str, count: int) -> None:
-        """Until readers see that many: whoever dies before his last but one segment has ended hides the last one."""
-        async with asyncio.timeout(30):
-            while len([record async for record in streams.reader(name, follow=False)]) < count:  # noqa: ASYNC110
-                await asyncio.sleep(0.05)
 
     def positions(self, name: str) -> list[str]:
         """Of all records that are there, as they are printed."""
