@@ -312,6 +312,7 @@ class WriterMachine:
         if code in PATIENCE_CODES:
             if member.busy_since is None:
                 member.busy_since = now
+            member.busy_at = now
             pause = member.outbox.busy(first)
             return [] if pause is None else [SendLater(position, pause, retry_after_ms or _PAUSE_MS)]
         return [*self._lose(position), Rejoin(position)]
@@ -346,6 +347,7 @@ class WriterMachine:
                 sometimes("writer: a member alone is busy for too long")
                 actions += self._lose(index)
                 actions.append(Rejoin(index))
+        self._lose_laggards(actions)
         if self.wanted(now):
             actions.append(ReplacementWanted())
         return actions + self._give_up_without_quorum(now)
@@ -481,11 +483,19 @@ class WriterMachine:
                 elif position not in batch.acked and self._miss(position, batch):
                     actions.append(MissedChanged())
             self._retire_if_done(batch, actions)
+        self._lose_laggards(actions)
+
+    def _lose_laggards(self, actions: list[Action]) -> None:
+        """What is retained for one that is slow is bounded. Where all are overloaded, it holds the writer back."""
         for index, member in enumerate(self._positions):
-            if member.retained_for and member.lag_bytes > self.rules.lag_limit_bytes:
-                sometimes("writer: a member has fallen too far behind")
-                actions += self._lose(index)
-                actions.append(Reconnect(index, breaking=True))
+            if not member.retained_for or member.lag_bytes <= self.rules.lag_limit_bytes:
+                continue
+            if member.state is Member.UP and member.serves and self._others_overloaded(index):
+                sometimes("writer: a member has fallen behind, and others are overloaded, too")
+                continue
+            sometimes("writer: a member has fallen too far behind")
+            actions += self._lose(index)
+            actions.append(Reconnect(index, breaking=True))
 
     def _owes(self, position: int, batch: _Batch) -> bool:
         return position in batch.write_set and position not in batch.acked and position not in batch.skipped
@@ -581,3 +591,9 @@ class WriterMachine:
             if index != position and other.state is Member.UP and other.busy_since is None
         ]
         return self.quorum.writable(accepting)
+
+    def _others_overloaded(self, position: int) -> bool:
+        """Whether others have been busy so lately that without them no quorum is left."""
+        since = self._now - self.rules.add_timeout_s
+        calm = [at for at, other in enumerate(self._positions) if at != position and other.busy_at <= since]
+        return not self.quorum.writable(calm)

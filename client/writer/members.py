@@ -76,6 +76,8 @@ class Position:
     unreached: TallybookError | None = None
     """Why the last attempt to connect to it failed, since it was connected to."""
     busy_since: float | None = None
+    busy_at: float = float("-inf")
+    """When it last said that it is."""
     lag_bytes: int = 0
     outbox: Outbox = field(default_factory=Outbox)
     missed: Missed = field(default_factory=Missed)

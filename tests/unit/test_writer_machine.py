@@ -240,7 +240,8 @@ class AnyOrderOfEvents(RuleBasedStateMachine):
             return
         unconfirmed = sum(last > self.confirmed for _, last in self.batches) * BATCH_BYTES
         retained = self.held - unconfirmed if not self.dead else self.held
-        assert retained <= self.quorum.ensemble * (self.lag_limit + BATCH_BYTES)
+        if not self.ever_busy:  # in an overload of all, what is retained holds the writer back instead
+            assert retained <= self.quorum.ensemble * (self.lag_limit + BATCH_BYTES)
         assert self.held >= 0
         if self.dead:
             assert self.held == 0
