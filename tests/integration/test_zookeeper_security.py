@@ -1,5 +1,7 @@
 """Metadata in a ZooKeeper that speaks TLS, and that nobody else may touch."""
 
+import io
+import logging
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -19,6 +21,7 @@ from tallybook.metadata.store import BookieInfo
 from tallybook.metadata.uri import open_metadata
 from tallybook.metadata.zookeeper.tls import TlsHandler
 from tallybook.runtime.clock import RealClock
+from tallybook.runtime.logging import set_up_logging
 from tallybook.runtime.rng import SystemRng
 from tallybook.runtime.security.authority import Authority, Subject
 
@@ -133,6 +136,30 @@ async def test_nodes_that_are_open_to_a_certificate_are_used_as_they_are_with_a_
     assert [line.msg % line.args for line in caplog.records if line.name.startswith("tallybook")] == [
         "metadata are open to others"
     ] * 2
+
+
+@pytest.fixture
+def everything() -> Iterator[io.StringIO]:
+    """What a process logs that is to log all there is."""
+    root, audits, stream = logging.getLogger(), logging.getLogger("tallybook.audit"), io.StringIO()
+    handlers, levels = list(root.handlers), (root.level, audits.level)
+    set_up_logging("DEBUG", "json", stream)
+    try:
+        yield stream
+    finally:
+        root.handlers[:] = handlers
+        root.setLevel(levels[0])
+        audits.setLevel(levels[1])
+
+
+async def test_the_password_is_not_logged_whether_it_fits_or_not(server, authority, tmp_path, everything):
+    fits, does_not = "geheim-4711", "geheim-4712"
+    async with await opened(server.secure_address, directory(authority, tmp_path / "b1", f"tally:{fits}")) as metadata:
+        await metadata.store.cluster_id()
+    with pytest.raises(AccessDenied) as refused:
+        await opened(server.secure_address, directory(authority, tmp_path / "b2", f"tally:{does_not}"))
+    assert "kazoo" in everything.getvalue(), "which knows the password, and is asked for all that it has to say"
+    assert not any(password in everything.getvalue() + str(refused.value) for password in (fits, does_not))
 
 
 async def test_a_password_with_a_colon_in_it_is_the_same_to_both_sides(server, authority, tmp_path):
