@@ -19,7 +19,6 @@ Every add is answered exactly once, never from within ``take``.
 from __future__ import annotations
 
 import asyncio
-import hmac
 from collections.abc import Callable
 from typing import Final, Protocol
 
@@ -246,8 +245,7 @@ class AddPath:
         return (
             not ledger.may_hold(header.first_entry_id)
             and not (ledger.refuses_recovery if recovery else ledger.refuses_add)
-            and ledger.fitting_key is not None
-            and hmac.compare_digest(key, ledger.fitting_key)
+            and ledger.fits_again(key)
             and self._fits(batch, recovery)
         )
 

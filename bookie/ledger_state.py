@@ -26,7 +26,6 @@ on it in one turn of the event loop: what a fence set there, no add can fail to 
 from __future__ import annotations
 
 import asyncio
-import hmac
 import struct
 from dataclasses import dataclass, replace
 from typing import Final
@@ -35,7 +34,7 @@ from crc32c import crc32c
 
 from tallybook.core.errors import OK_CODE, DamagedFile, EntryUnknown, LedgerFenced, NewerFormat, NoSuchLedger
 from tallybook.core.ids import NO_ENTRY
-from tallybook.core.keys import key_fits
+from tallybook.core.keys import key_fits, same_secret
 from tallybook.core.limits import KEY_BYTES
 
 VERSION: Final = 1
@@ -201,12 +200,16 @@ class Ledger:
 
     def fits(self, key: bytes) -> bool:
         """Whether ``key`` opens this ledger, compared in constant time. The verifier must be known."""
-        if self.fitting_key is not None and hmac.compare_digest(key, self.fitting_key):
+        if self.fits_again(key):
             return True
         if self.verifier is None or not (key_fits(key, self.verifier) if self.verifier else not key):
             return False
         self.fitting_key = bytes(key)
         return True
+
+    def fits_again(self, key: bytes) -> bool:
+        """Whether ``key`` is the one that has opened this ledger before, which takes one comparison to tell."""
+        return self.fitting_key is not None and same_secret(key, self.fitting_key)
 
     def learn_verifier(self, verifier: bytes) -> None:
         """A journal record told the verifier."""

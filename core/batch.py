@@ -46,6 +46,7 @@ from crc32c import crc32c
 
 from .errors import EntryTooLarge, InvalidArgument, InvalidBatch, NewerFormat
 from .ids import MAX_ID, NO_ENTRY
+from .keys import same_secret
 from .limits import (
     BATCH_DIGEST_BYTES,
     BATCH_HEADER_BYTES,
@@ -331,7 +332,7 @@ def _verify_digest(view: memoryview, header: BatchHeader, digest_key: bytes) -> 
         raise InvalidBatch(f"ledger {header.ledger_id}: a batch from entry {header.first_entry_id} has no digest")
     signed = b"".join((view[:_CRC_AT], b"\0\0\0\0", view[BATCH_HEADER_BYTES:-BATCH_DIGEST_BYTES]))
     expected = hmac.new(digest_key, signed, hashlib.sha256).digest()
-    if not hmac.compare_digest(expected, view[-BATCH_DIGEST_BYTES:]):
+    if not same_secret(expected, view[-BATCH_DIGEST_BYTES:]):
         raise InvalidBatch(f"digest mismatch in ledger {header.ledger_id} from entry {header.first_entry_id}")
 
 

@@ -46,7 +46,15 @@ def key_verifier(key: bytes) -> bytes:
 
 def key_fits(key: bytes, verifier: bytes) -> bool:
     """Whether ``key`` is the one ``verifier`` was made from, compared in constant time."""
-    return hmac.compare_digest(key_verifier(key), verifier)
+    return same_secret(key_verifier(key), verifier)
+
+
+def same_secret(one: bytes | bytearray | memoryview, other: bytes | bytearray | memoryview) -> bool:
+    """Whether two keys, or digests made with one, are the same; how long it takes says nothing of where they differ.
+
+    Whatever compares what somebody has shown with what he would have to know asks this.
+    """
+    return hmac.compare_digest(one, other)
 
 
 def _derive(password: bytes, salt: bytes, purpose: bytes) -> bytes:

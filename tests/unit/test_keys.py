@@ -1,12 +1,20 @@
 """Keys: RFC 5869 test vectors, and what each derived value must and must not reveal."""
 
+import contextlib
+import re
+from pathlib import Path
+
 import pytest
 
-from tallybook.core import keys
-from tallybook.core.errors import InvalidArgument
-from tallybook.core.keys import SALT_BYTES, _hkdf, digest_key, key_fits, key_verifier, ledger_key
+from tallybook.bookie import ledger_state
+from tallybook.bookie.ledger_state import Ledger, LedgerRow
+from tallybook.core import batch, keys
+from tallybook.core.batch import encode_batch, verify_batch
+from tallybook.core.errors import InvalidArgument, InvalidBatch
+from tallybook.core.keys import SALT_BYTES, _hkdf, digest_key, key_fits, key_verifier, ledger_key, same_secret
 from tallybook.core.limits import KEY_BYTES, MAX_PASSWORD_BYTES
 
+ROOT = Path(__file__).resolve().parents[2]
 SALT = bytes(range(SALT_BYTES))
 
 # RFC 5869, appendix A, test cases 1 to 3 (SHA-256). We take 32 bytes, which is the first block of their output.
@@ -80,9 +88,47 @@ def test_a_password_may_be_as_long_as_the_limit_and_no_longer(derive):
     assert "hunter2" not in str(refusal.value)
 
 
-def test_keys_are_compared_in_constant_time(monkeypatch):
+def test_what_is_secret_is_compared_in_constant_time(monkeypatch):
     compared = []
     monkeypatch.setattr(keys.hmac, "compare_digest", lambda one, other: compared.append((one, other)) or False)
     verifier = key_verifier(b"k" * KEY_BYTES)
-    assert not key_fits(b"k" * KEY_BYTES, verifier), "whether it fits is what the comparison says, and nothing else"
-    assert compared == [(verifier, verifier)]
+    assert not same_secret(verifier, verifier), "whether it fits is what the comparison says, and nothing else"
+    assert not key_fits(b"k" * KEY_BYTES, verifier)
+    assert compared == [(verifier, verifier)] * 2
+
+
+@pytest.mark.parametrize("said", [True, False])
+def test_whether_a_key_that_is_shown_again_or_a_digest_fits_is_what_that_comparison_says(monkeypatch, said):
+    compared = []
+    ledger, key = Ledger(1, LedgerRow(verifier=key_verifier(b"right"))), digest_key(b"secret", SALT)
+    sealed = encode_batch(1, 0, [b"x"], lac=-1, ledger_length=1, written_at_us=0, digest_key=key)
+    assert ledger.fits(b"right")
+    for module in (ledger_state, batch):
+        monkeypatch.setattr(module, "same_secret", lambda one, other: compared.append((one, other)) or said)
+    for shown in (b"right", b"wrong", b""):
+        assert ledger.fits_again(shown) is said
+    assert compared == [(shown, b"right") for shown in (b"right", b"wrong", b"")]
+    for tried in (key, b"another one"):
+        with contextlib.nullcontext() if said else pytest.raises(InvalidBatch, match="digest"):
+            verify_batch(sealed, digest_key=tried)
+
+
+def test_nothing_is_compared_with_what_is_secret_elsewhere():
+    places = {
+        str(file.relative_to(ROOT))
+        for folder in (
+            "archive",
+            "bookie",
+            "cli",
+            "client",
+            "core",
+            "gateway",
+            "metadata",
+            "runtime",
+            "spark",
+            "stream",
+        )
+        for file in (ROOT / folder).rglob("*.py")
+        if re.search(r"compare_digest|\bfitting_key\b", file.read_text())
+    }
+    assert places == {"core/keys.py", "bookie/ledger_state.py"}
