@@ -245,6 +245,26 @@ async def test_health_is_for_everybody_who_gets_as_far(gateway):
         assert answer.status == health_pb2.HealthCheckResponse.SERVING
 
 
+@pytest.mark.filterwarnings("ignore:ssl.TLSVersion")
+@pytest.mark.parametrize("version", ["TLSv1", "TLSv1_1", "TLSv1_2", "TLSv1_3"])
+async def test_neither_grpc_port_speaks_an_old_tls(gateway, version):
+    async with gateway() as served:
+        place = served.directory("writer", "app")
+        context = ssl.create_default_context(cafile=place / "ca.crt")
+        context.load_cert_chain(place / "tls.crt", place / "tls.key")
+        context.set_alpn_protocols(["h2"])
+        context.set_ciphers("ALL:@SECLEVEL=0")  # or this side would not speak it
+        context.minimum_version = context.maximum_version = ssl.TLSVersion[version]
+        for address in (served.addresses.grpc, served.addresses.token_grpc):
+            host, _, port = address.rpartition(":")
+            shaking = asyncio.open_connection(host, int(port), ssl=context)
+            if version in ("TLSv1", "TLSv1_1"):
+                with pytest.raises((ssl.SSLError, ConnectionError)):
+                    await shaking
+            else:
+                (await shaking)[1].close()
+
+
 # --- what is theirs ---------------------------------------------------------------------------------------------------
 
 
