@@ -13,6 +13,7 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import shlex
 import sys
 from collections.abc import Callable, Mapping
 from contextlib import AsyncExitStack
@@ -29,6 +30,7 @@ from tallybook.metadata.store import BookieInfo, BookieMode, MetadataStore
 from tallybook.metadata.uri import open_metadata
 from tallybook.runtime.clock import RealClock
 from tallybook.runtime.descriptors import raise_descriptor_limit
+from tallybook.runtime.directories import is_open_to_everybody
 from tallybook.runtime.disk_real import RealDisk
 from tallybook.runtime.grpc_transport import GrpcTransport
 from tallybook.runtime.http import HttpServer
@@ -117,6 +119,14 @@ def fitting(settings: BookieSettings, max_connections: int) -> BookieSettings:
         "fewer streams than configured", max_streams=fits, configured_count=wanted, connection_count=max_connections
     )
     return settings.model_copy(update={"admission": settings.admission.model_copy(update={"max_streams": fits})})
+
+
+def warn_of_open_directories(settings: BookieSettings) -> None:
+    """Have the log name directories that are not the bookie's alone: whoever puts files there could mislead it."""
+    for path in (settings.data_directory, *settings.journal_directories, *settings.ledger_directories):
+        if is_open_to_everybody(path):
+            error = f"every user of this machine may change what is in it: chmod o-w {shlex.quote(path)}"
+            _log.warning("directory is open to everybody", path=path, error=error)
 
 
 class IndexThreads:
@@ -289,6 +299,7 @@ class _Server:
             fail_safe=self._process.fail_safe,
         )
         bookie = await boot(settings, world)
+        warn_of_open_directories(settings)
         self._undo.push_async_callback(bookie.close)
         return bookie
 

@@ -1,8 +1,9 @@
-"""What the disk seam does not cover: preparing the place of a file that another library opens."""
+"""What the disk seam does not cover: the place of a file that another library opens, and who else may write to one."""
 
 from __future__ import annotations
 
 import os
+import stat
 from pathlib import Path
 
 from tallybook.core.errors import DiskFailed
@@ -28,6 +29,12 @@ def file_bytes(path: str) -> int:
     """Size of the file ``path``; 0 where there is none, or something else."""
     file = Path(path)
     return file.stat().st_size if file.is_file() else 0
+
+
+def is_open_to_everybody(path: str) -> bool:
+    """Whether every user of this machine may make files in the directory ``path``; not where there is none."""
+    directory = Path(path)
+    return directory.is_dir() and bool(directory.stat().st_mode & stat.S_IWOTH)
 
 
 def _sync(directory: Path) -> None:

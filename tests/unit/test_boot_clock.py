@@ -8,7 +8,7 @@ import pytest
 
 from tallybook.core.errors import DiskFailed
 from tallybook.runtime.boot_clock import RealBootClock
-from tallybook.runtime.directories import file_bytes, make_parent
+from tallybook.runtime.directories import file_bytes, is_open_to_everybody, make_parent
 
 
 def test_the_boot_clock_counts_milliseconds():
@@ -49,3 +49,15 @@ def test_a_file_in_the_way_is_named(tmp_path):
 def test_the_size_of_what_is_no_file_is_nothing(tmp_path):
     (tmp_path / "file").write_bytes(b"abc")
     assert [file_bytes(str(tmp_path / name)) for name in ("file", "missing", ".")] == [3, 0, 0]
+
+
+def test_a_directory_is_open_to_everybody_if_strangers_may_make_files_in_it(tmp_path):
+    found = set()
+    for mode in (0o700, 0o755, 0o770, 0o775, 0o702, 0o777, 0o1777):
+        place = tmp_path / oct(mode)
+        place.mkdir()
+        place.chmod(mode)
+        if is_open_to_everybody(str(place)):
+            found.add(mode)
+    assert found == {0o702, 0o777, 0o1777}
+    assert not is_open_to_everybody(str(tmp_path / "none"))
