@@ -6,7 +6,7 @@ import ctypes
 import gc
 import os
 import struct
-from collections.abc import AsyncIterator, Awaitable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -213,6 +213,73 @@ async def until_closed(reader: asyncio.StreamReader) -> None:
     with contextlib.suppress(ConnectionError):
         while await reader.read(65536):
             pass
+
+
+class Attack:
+    """Something bad that is done again and again."""
+
+    rounds = 0
+
+    async def goes_on(
+        self, works: Callable[[], Awaitable[None]], rounds: int = 3, *, refusals: tuple[type[Exception], ...] = ()
+    ) -> None:
+        """Have others ask, for as long as so many rounds take, and until they were served.
+
+        Whoever calls has a deadline: where a round does not come to its end, this does not either.
+
+        Args:
+            refusals: how they may be told to come again.
+        """
+        end, served = self.rounds + rounds, False
+        while self.rounds < end or not served:
+            with contextlib.suppress(*refusals):
+                await works()
+                served = True
+
+
+@asynccontextmanager
+async def attacking(attack: Callable[[], Awaitable[None]]) -> AsyncIterator[Attack]:
+    """Attack until the block is left, which is entered after the first round."""
+    under_way, first = Attack(), asyncio.Event()
+
+    async def again() -> None:
+        while True:
+            await attack()
+            under_way.rounds += 1
+            first.set()
+
+    task = asyncio.ensure_future(again())
+    try:
+        await asyncio.wait([task, asyncio.ensure_future(first.wait())], return_when=asyncio.FIRST_COMPLETED)
+        yield under_way
+    finally:
+        task.cancel()
+        with contextlib.suppress(asyncio.CancelledError):
+            await task
+    assert under_way.rounds
+
+
+async def flood_of_pings(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    """Ping on this connection as fast as that goes, until it is cut."""
+    try:
+        writer.write(frame(PING, 0, 0, b"12345678") * 20_000)
+        await until_closed(reader)
+    finally:
+        writer.transport.abort()
+
+
+async def rapid_reset(
+    reader: asyncio.StreamReader, writer: asyncio.StreamWriter, begin: Callable[[int], bytes], calls: int = 1_000
+) -> None:
+    """Begin so many calls on this connection and reset each at once, until the server has met them all or cuts it."""
+    try:
+        for stream_id in range(1, 2 * calls, 2):
+            writer.write(begin(stream_id) + frame(RST_STREAM, 0, stream_id, b"\0\0\0\x08"))
+        writer.write(frame(PING, 0, 0, b"all seen"))
+        with contextlib.suppress(ConnectionError, asyncio.IncompleteReadError):
+            await reader.readuntil(b"all seen")
+    finally:
+        writer.transport.abort()
 
 
 NOT_GRPC = {

@@ -12,6 +12,7 @@ import ssl
 import zlib
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -37,12 +38,14 @@ from .grpc_port import (
     NOT_GRPC,
     PING,
     PREFACE,
-    RST_STREAM,
     SETTINGS,
+    attacking,
+    flood_of_pings,
     frame,
     header_block,
     message,
     peak_bytes,
+    rapid_reset,
     until_closed,
 )
 
@@ -239,14 +242,27 @@ async def test_connections_beyond_the_limit_are_dropped_and_places_come_free(doo
                 return await port.works()
 
 
-async def test_calls_reset_as_fast_as_they_begin_harm_nobody(door):
-    async with door() as port:
-        reader, writer = await port.http2()
-        for stream_id in range(1, 6_001, 2):
-            writer.write(begin(port, stream_id) + frame(RST_STREAM, 0, stream_id, b"\0\0\0\x08"))
-        await ended(reader)
-        await port.works()
-        writer.close()
+class ToldToComeAgain(Exception):
+    """A call that was not served, and may be made again."""
+
+
+async def test_while_calls_are_reset_as_fast_as_they_begin_whoever_comes_again_is_served(door):
+    async with door() as port, asyncio.timeout(DEADLINE_SECONDS):
+
+        async def attack() -> None:
+            await rapid_reset(*await port.http2(), partial(begin, port))
+
+        async def works() -> None:
+            try:
+                await port.works()
+            except grpc.aio.AioRpcError as error:
+                if error.code() in (grpc.StatusCode.CANCELLED, grpc.StatusCode.UNAVAILABLE):
+                    raise ToldToComeAgain from None
+                raise
+
+        async with attacking(attack) as resets:
+            await resets.goes_on(works, rounds=5, refusals=(ToldToComeAgain,))
+        await resets.goes_on(works, rounds=0, refusals=(ToldToComeAgain,))
 
 
 async def test_a_thousand_calls_on_one_connection_leave_room_for_others(door):
@@ -259,12 +275,22 @@ async def test_a_thousand_calls_on_one_connection_leave_room_for_others(door):
         writer.close()
 
 
-async def test_a_flood_of_pings_is_answered_or_cut(door):
-    async with door() as port:
+async def test_more_pings_than_may_be_end_the_connection_with_the_reason(door):
+    async with door() as port, asyncio.timeout(DEADLINE_SECONDS):
         reader, writer = await port.http2()
-        writer.write(frame(PING, 0, 0, b"12345678") * 20_000)
-        await ended(reader)
+        writer.write(frame(PING, 0, 0, b"12345678") * 4)
+        assert b"too_many_pings" in await reader.read()
         writer.close()
+
+
+async def test_a_flood_of_pings_is_cut_and_others_are_served_meanwhile(door):
+    async with door() as port, asyncio.timeout(DEADLINE_SECONDS):
+
+        async def attack() -> None:
+            await flood_of_pings(*await port.http2())
+
+        async with attacking(attack) as flood:
+            await flood.goes_on(port.works)
 
 
 async def test_headers_that_never_end_are_cut(door):

@@ -41,11 +41,12 @@ from .grpc_port import (
     HELLO,
     NOT_GRPC,
     PING,
-    RST_STREAM,
+    attacking,
     batch,
     begin_call,
     begun,
     ended,
+    flood_of_pings,
     frame,
     header_block,
     message,
@@ -108,21 +109,22 @@ async def test_a_message_that_stops_in_the_middle_is_no_message():
         writer.close()
 
 
-async def test_a_flood_of_pings_is_answered_or_cut():
-    async with served() as port:
+async def test_more_pings_than_may_be_end_the_connection_with_the_reason():
+    async with served() as port, asyncio.timeout(DEADLINE_SECONDS):
         reader, writer = await port.http2()
-        writer.write(frame(PING, 0, 0, b"12345678") * 20_000)
-        await ended(reader)
+        writer.write(frame(PING, 0, 0, b"12345678") * 4)
+        assert b"too_many_pings" in await reader.read()
         writer.close()
 
 
-async def test_calls_reset_as_fast_as_they_begin_harm_nobody():
-    async with served() as port:
-        reader, writer = await port.http2()
-        for stream_id in range(1, 10_001, 2):
-            writer.write(begin_call(stream_id) + frame(RST_STREAM, 0, stream_id, b"\0\0\0\x08"))
-        await ended(reader)
-        writer.close()
+async def test_a_flood_of_pings_is_cut_and_others_are_served_meanwhile():
+    async with served() as port, asyncio.timeout(DEADLINE_SECONDS):
+
+        async def attack() -> None:
+            await flood_of_pings(*await port.http2())
+
+        async with attacking(attack) as flood:
+            await flood.goes_on(port.works)
 
 
 async def test_headers_that_never_end_are_cut():
