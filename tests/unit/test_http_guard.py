@@ -1,6 +1,7 @@
 """The guard of HTTP endpoints, over real connections: requests that are none, and callers who may not."""
 
 import asyncio
+import contextlib
 import logging
 import socket
 
@@ -22,7 +23,7 @@ from tallybook.runtime.http_api import Asked, Endpoint, Offer
 from tallybook.runtime.metrics import Metrics
 from tallybook.runtime.tasks import Tasks
 
-from .http_parts import DEADLINE_SECONDS, JSON, Gate, Served, serving
+from .http_parts import DEADLINE_SECONDS, JSON, Answer, Gate, Served, serving
 
 # --- who may ----------------------------------------------------------------------------------------------------------
 
@@ -227,9 +228,17 @@ async def test_parameters_that_are_unknown_repeated_or_too_many_are_refused(quer
 
 
 async def test_a_query_of_a_megabyte_is_refused():
-    async with serving() as served:
-        answer = await served("GET", "/api/v1/things?after=" + "x" * (1 << 20))
-        assert answer.raw == b"" or answer.status == 400
+    """Before it has ended: the answer is there while it is still being said, and is lost to nobody who reads."""
+    async with serving() as served, asyncio.timeout(DEADLINE_SECONDS):
+        loop, (host, _, port) = asyncio.get_running_loop(), served.address.rpartition(":")
+        with socket.create_connection((host, int(port))) as connection:
+            connection.setblocking(False)
+            answering = asyncio.ensure_future(loop.sock_recv(connection, 1 << 16))
+            with contextlib.suppress(ConnectionError):
+                await loop.sock_sendall(connection, b"GET /api/v1/things?after=" + b"x" * (1 << 20))
+            answer = Answer(await answering)
+        assert (answer.status, answer.json["error"]["type"]) == (400, "InvalidArgument")
+        assert "too large" in answer.json["error"]["message"]
         assert not served.asked
 
 
