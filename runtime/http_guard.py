@@ -347,8 +347,9 @@ def _shown(page: Page, method: str) -> Response:
 
 
 def _check_origin(request: Request) -> None:
-    origin = request.headers.get("origin")
-    if origin is not None and origin.partition("://")[2].lower() != request.headers["host"].lower():
+    origin, here = request.headers.get("origin"), request.headers["host"].lower()
+    # Both, for a proxy may have taken TLS off; what else there is are pages of apps, and of extensions of browsers.
+    if origin is not None and origin.lower() not in {f"http://{here}", f"https://{here}"}:
         raise _Refused(403, AccessDenied("a page of another origin may change nothing here"))
     if request.headers.get("sec-fetch-site", "same-origin") not in {"same-origin", "none"}:
         raise _Refused(403, AccessDenied("a page of another site may change nothing here"))

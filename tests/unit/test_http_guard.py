@@ -390,7 +390,8 @@ async def test_the_name_that_it_listens_on_is_its_own():
 async def test_a_page_of_another_origin_changes_nothing():
     async with serving() as served:
         here = f"http://{served.address}"
-        for bad in ("http://evil.example", "null", f"{here}.evil.example", "http://127.0.0.1:1"):
+        of_an_app = f"app://{served.address}"
+        for bad in ("http://evil.example", "null", f"{here}.evil.example", "http://127.0.0.1:1", of_an_app):
             assert (await served("POST", "/api/v1/things/a/go", origin=bad, **JSON)).status == 403, bad
             assert (await served("DELETE", "/api/v1/things/a", origin=bad, **JSON)).status == 403, bad
         assert (await served("POST", "/api/v1/things/a/go", sec_fetch_site="cross-site", **JSON)).status == 403
