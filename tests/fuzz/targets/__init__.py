@@ -11,6 +11,7 @@ from . import (
     entry_logs,
     envelopes,
     gateway_requests,
+    http_requests,
     journal,
     ledger_metadata,
     records,
@@ -27,5 +28,6 @@ TARGETS: dict[str, Target] = {
         batches.TARGET, wire.TARGET, journal.TARGET, entry_logs.TARGET, bookie_files.TARGET, ledger_metadata.TARGET,
         records.TARGET, archive_index.TARGET, archive_objects.TARGET, sealed_objects.TARGET, envelopes.TARGET,
         texts.TARGET, spark_inputs.TARGET, gateway_requests.TARGET, security.TARGET,
+        http_requests.TARGET,
     )
 }  # fmt: skip
