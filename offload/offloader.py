@@ -71,7 +71,7 @@ class Totals:
 
 @dataclass(frozen=True, slots=True)
 class Backlog:
-    """What is there to be done, as of the last round, however that ended. Sizes in bytes."""
+    """What is there to be done, as of when the last round began, or ended, however it did. Sizes in bytes."""
 
     ledgers: int = 0
     archived_ledgers: int = 0
@@ -168,6 +168,8 @@ class Offloader:
             Whatever ``ready`` raises.
         """
         await self._survey.look()
+        # With a slow bucket a round takes long, and that is when somebody is to see what waits, and how long.
+        self.backlog = self._backlog()
         try:
             if self._ready is not None:
                 await self._ready()
@@ -177,7 +179,7 @@ class Offloader:
                 await self._tidy()
             self.totals.rounds += 1
         finally:
-            # With the bucket away all rounds end early, and that is when somebody is to see what waits, and how long.
+            # With the bucket away all rounds end early; likewise.
             self.backlog = self._backlog()
 
     def _untidy(self) -> bool:

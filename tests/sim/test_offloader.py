@@ -1,5 +1,6 @@
 """An offloader at work: what is due goes, copies are let go late, small objects are merged, nothing is left behind."""
 
+import asyncio
 from dataclasses import replace
 from functools import partial
 
@@ -7,6 +8,8 @@ import pytest
 
 from tallybook.archive.catalog import read_catalog
 from tallybook.archive.library import ArchiveLibrary
+from tallybook.archive.objects.faulty import Fault, FaultyStore, Script
+from tallybook.archive.objects.memory import MemoryStore
 from tallybook.archive.reader import ArchiveReader
 from tallybook.archive.schema import object_key
 from tallybook.client.client import Client
@@ -26,7 +29,7 @@ from tallybook.runtime.rng import SeededRng
 from tallybook.runtime.tasks import InlineWorkers
 from tallybook.sim.stage.archive import ArchiveStage
 from tallybook.sim.stage.cluster import MemoryCluster
-from tallybook.sim.stage.scenario import lines, read_all, scenario
+from tallybook.sim.stage.scenario import eventually, lines, read_all, scenario
 
 EAGER = OffloadSettings(
     row_group_bytes=4096,
@@ -79,6 +82,25 @@ async def test_large_ledgers_go_at_once_and_small_ones_wait_for_company(cluster:
         assert (await client.ledger_metadata(still_open.id)).archiving is None
         assert worker.totals.ledgers_archived == 2
     still_open.abandon()
+
+
+@scenario()
+async def test_what_waits_is_told_while_the_first_round_is_still_at_it(cluster: MemoryCluster, client: Client) -> None:
+    """With a slow bucket it takes hours, and what the bucket keeps waiting is what it is a bottleneck for."""
+    ledgers = [await closed(client, 120) for _ in range(2)]
+    clock = cluster.world.clock
+    slow = FaultyStore(MemoryStore(clock), Script([("finish", Fault.TIMED_OUT)]), clock)
+    async with ArchiveStage(cluster, EAGER, store=slow) as stage:
+        worker = offloader(stage)
+        assert worker.backlog.waiting_ledgers == 0
+        round_under_way = asyncio.ensure_future(worker.round())
+        await eventually(lambda: worker.streamed_bytes > 0, cluster)
+        assert (worker.totals.rounds, worker.backlog.waiting_ledgers) == (0, 2)
+        waiting = [(await client.ledger_metadata(ledger.id)).length for ledger in ledgers]
+        assert worker.backlog.waiting_bytes == sum(waiting)
+        await round_under_way
+        assert worker.backlog.waiting_ledgers == 1, "one has failed"
+    await slow.close()
 
 
 @scenario()
