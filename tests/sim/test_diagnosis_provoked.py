@@ -1,7 +1,8 @@
 """Each bottleneck made on purpose, with the code of a bookie and a client that runs in production: is it named?
 
-The disk, the network, the metadata and the object store are simulated, and slow where a test wants them slow. The
-bookie's own metrics are read as Prometheus would see them.
+The disk and the network are simulated, and slow where a test wants them slow. The bookie's own metrics are read as
+Prometheus would see them. What waits for a store that is not a bookie's disk, and what a gateway turns away, is made
+on real ones: tests/integration/test_diagnosis_on_real_stores.py.
 """
 
 from __future__ import annotations
@@ -15,34 +16,28 @@ from typing import Any
 
 import pytest
 
-from tallybook.archive.metrics import ARCHIVE_METRICS
-from tallybook.archive.metrics import numbers as asked_of
-from tallybook.archive.objects.patience import Patience
 from tallybook.bookie.metrics import BOOKIE_METRICS
 from tallybook.bookie.service import BookieService
-from tallybook.bookie.storage.index_memory import MemoryIndex
 from tallybook.client.connections import BookieConnections
 from tallybook.client.metrics import CLIENT_METRICS
 from tallybook.core.answers import AddAnswer
 from tallybook.core.config import AdmissionSettings, BookieSettings, ClientSettings, StorageSettings
-from tallybook.core.errors import ArchiveBusy, DiskFull, MetadataUnavailable
+from tallybook.core.errors import DiskFull
 from tallybook.core.limits import KIB, MIB
-from tallybook.metadata.client import MetadataClient
-from tallybook.metadata.memory import MemoryMetadata
-from tallybook.metadata.metered import METADATA_METRICS
 from tallybook.metadata.store import BookieInfo
-from tallybook.offload.metrics import OFFLOAD_METRICS, numbers
-from tallybook.offload.offloader import Backlog, Totals
+from tallybook.repair.diagnosis.bookie import BUSY, MAINLY, QUEUED_WRITES
 from tallybook.repair.diagnosis.causes import Cause
 from tallybook.repair.diagnosis.samples import Point, Sample
 from tallybook.repair.diagnosis.verdict import Diagnosis, diagnose
 from tallybook.runtime.deterministic import SimDisk, SimNet, World, run_seed
-from tallybook.runtime.meter import Reading
 from tallybook.runtime.metrics import MetricInfo, StatsCollector
 from tallybook.runtime.tasks import Tasks
 from tallybook.sim.stage.disk_bookie import DiskBookie, batch_of, tiny_settings
 
+from ..verdicts import named
+
 ALWAYS = 10**9
+JOURNAL_BUSY = "of the time the busiest device writes a journal"
 WARM_UP_SECONDS, WATCHED_SECONDS = 2.0, 5.0
 RETRY_SECONDS = 0.05
 
@@ -55,23 +50,29 @@ def shown(name: str, at: float, catalogue: tuple[MetricInfo, ...], readings: Any
 
 
 class Watched:
-    """One bookie on a disk that a test makes slow, its load, and what a diagnosis says of it."""
+    """One bookie on a disk that a test makes slow, its load, and what a diagnosis says of it.
+
+    Beside it is another one, ``b0``, of which nothing is asked, and which is never to be named.
+    """
 
     def __init__(self, world: World, settings: BookieSettings | None = None, disk: SimDisk | None = None) -> None:
         self.world = world
         self.disk = disk or SimDisk(world.rng)
         self.node = DiskBookie(self.disk, world.clock, settings=settings)
+        self.other = DiskBookie(SimDisk(world.rng.fork("other disk")), world.clock)
         self.tasks = Tasks("load", lambda name, error: None)
 
-    def sample(self) -> Sample:
-        readings = {**self.node.bookie.readings(), "streams": 3}
-        return shown("b1", self.world.clock.monotonic(), BOOKIE_METRICS, readings)
+    def samples(self) -> dict[str, Sample]:
+        """What all bookies show now."""
+        now, nodes = self.world.clock.monotonic(), {"b0": self.other, "b1": self.node}
+        readings = {name: {**node.bookie.readings(), "streams": 3} for name, node in nodes.items()}
+        return {name: shown(name, now, BOOKIE_METRICS, each) for name, each in readings.items()}
 
     async def diagnosis(self) -> Diagnosis:
         await self.world.clock.sleep(WARM_UP_SECONDS)
-        before = self.sample()
+        before = self.samples()
         await self.world.clock.sleep(WATCHED_SECONDS)
-        return diagnose({"b1": before}, {"b1": self.sample()})
+        return diagnose(before, self.samples())
 
     def add(self, writers: int, *, size: int = 1000, pause_seconds: float = 0.0, entries: int = ALWAYS) -> None:
         """Have writers, each with a ledger of its own, add one batch after the other."""
@@ -107,12 +108,14 @@ class Watched:
 async def watched(world: World, settings: BookieSettings | None = None) -> AsyncIterator[Watched]:
     one = Watched(world, settings)
     await one.node.boot()
+    await one.other.boot()
     try:
         yield one
     finally:
         await one.tasks.close()
         one.disk.faults.clear()
         await one.node.stop(clean=False)
+        await one.other.stop(clean=False)
 
 
 def verdict_of(play: Callable[[World], Awaitable[Diagnosis]]) -> Diagnosis:
@@ -126,10 +129,8 @@ def test_a_device_that_takes_long_for_a_sync_is_named():
             one.add(4, size=200)
             return await one.diagnosis()
 
-    found = verdict_of(play)
-    assert found.verdict is Cause.DEVICE, found
-    told = {each.what: each.value for each in found.findings[0].evidence}
-    assert told["a durable write"] == pytest.approx(0.03, rel=0.1)
+    told = named(verdict_of(play), Cause.DEVICE, "b1", JOURNAL_BUSY, "a durable write")
+    assert told["a durable write"].value == pytest.approx(0.03, rel=0.1)
 
 
 def test_a_journal_that_gets_more_than_its_device_writes_is_named():
@@ -141,7 +142,9 @@ def test_a_journal_that_gets_more_than_its_device_writes_is_named():
             one.add(80, size=4_000)
             return await one.diagnosis()
 
-    assert verdict_of(play).verdict is Cause.JOURNAL
+    told = named(verdict_of(play), Cause.JOURNAL, "b1", JOURNAL_BUSY)
+    assert told["a durable write"].value == pytest.approx(0.005, rel=0.1)
+    assert told["a group commit, waiting included"].value >= QUEUED_WRITES * told["a durable write"].value
 
 
 @pytest.mark.parametrize("operation", ["write", "sync"])
@@ -152,19 +155,21 @@ def test_entry_logs_that_are_written_too_slowly_are_named(operation: str):
             one.add(8, size=2_000)
             return await one.diagnosis()
 
-    found = verdict_of(play)
-    assert found.verdict is Cause.FLUSH, found
-    assert any("waited for room" in each.what and each.value > 0 for each in found.findings[0].evidence)
+    told = named(verdict_of(play), Cause.FLUSH, "b1", "of the time adds waited for room")
+    assert told["of the time entry logs were written"].value > MAINLY
+    assert told["of the time the index was written"].value < 1 - MAINLY
 
 
-def test_an_index_that_is_written_too_slowly_is_named():
+def test_an_index_whose_disk_is_too_slow_for_it_is_named():
     async def play(world: World) -> Diagnosis:
         async with watched(world) as one:
             one.disk.fail("sync", "/index/changes.log", times=ALWAYS, error=None, delay_seconds=0.5)
             one.add(8, size=2_000)
             return await one.diagnosis()
 
-    assert verdict_of(play).verdict is Cause.INDEX
+    told = named(verdict_of(play), Cause.INDEX, "b1", "of the time adds waited for room")
+    assert told["of the time the index was written"].value > MAINLY
+    assert told["of the time entry logs were written"].value < 1 - MAINLY
 
 
 def with_small_caches(**sizes: Any) -> BookieSettings:
@@ -190,35 +195,19 @@ def test_reads_that_wait_for_the_disk_are_named():
             one.read(range(1, 5), 40)
             return await one.diagnosis()
 
-    found = verdict_of(play)
-    assert found.verdict is Cause.READS, found
+    told = named(verdict_of(play), Cause.READS, "b1", "of the time entry logs were read")
+    assert told["a read from an entry log"].value == pytest.approx(0.02, rel=0.1)
+    assert told["batches from entry logs"].value > 1 > told["batches from memory"].value
 
 
-def test_an_index_that_takes_long_for_a_question_is_named(monkeypatch):
-    async def play(world: World) -> Diagnosis:
-        find = MemoryIndex.find
-
-        async def slowly(self: MemoryIndex, ledger_id: int, entry_id: int) -> Any:
-            await world.clock.sleep(0.03)
-            return await find(self, ledger_id, entry_id)
-
-        async with watched(world, with_small_caches()) as one:
-            await filled(one, 4, 40)
-            monkeypatch.setattr(MemoryIndex, "find", slowly)
-            one.read(range(1, 5), 40)
-            return await one.diagnosis()
-
-    assert verdict_of(play).verdict is Cause.INDEX
-
-
-def test_a_full_disk_is_named_before_all_that_comes_of_it():
+def test_a_full_disk_is_named():
     async def play(world: World) -> Diagnosis:
         async with watched(world) as one:
             one.disk.fail("write", "entrylog-", times=ALWAYS, error=DiskFull)
             one.add(8, size=2_000)
             return await one.diagnosis()
 
-    assert verdict_of(play).verdict is Cause.DISK_FULL
+    named(verdict_of(play), Cause.DISK_FULL, "b1", "of the time a checkpoint waited for room")
 
 
 def test_more_than_is_let_in_is_named():
@@ -230,7 +219,7 @@ def test_more_than_is_let_in_is_named():
             one.add(60, size=1_000, pause_seconds=0.5)
             return await one.diagnosis()
 
-    assert verdict_of(play).verdict is Cause.OVERLOADED
+    named(verdict_of(play), Cause.OVERLOADED, "b1", "of what was asked turned away", "refused: bytes in flight")
 
 
 def test_a_bookie_with_little_to_do_waits_for_its_clients():
@@ -240,73 +229,8 @@ def test_a_bookie_with_little_to_do_waits_for_its_clients():
             one.add(2, size=100, pause_seconds=0.05)
             return await one.diagnosis()
 
-    assert verdict_of(play).verdict is Cause.CLIENTS
-
-
-@pytest.mark.parametrize("trouble", ["slow", "away", "hanging"])
-def test_metadata_that_are_slow_away_or_hang_are_named(trouble: str):
-    async def play(world: World) -> Diagnosis:
-        async def id_counter() -> int:
-            if trouble == "away":
-                raise MetadataUnavailable("nobody answers")
-            await world.clock.sleep(0.2 if trouble == "slow" else 100)
-            return 1
-
-        plain = MemoryMetadata(world.rng).client()
-        client = MetadataClient(SimpleNamespace(id_counter=id_counter), plain.membership).metered(world.clock)  # type: ignore[arg-type]
-        assert client.load is not None
-        tasks = Tasks("asking", lambda name, error: None)
-
-        async def ask() -> None:
-            while True:
-                try:
-                    await client.store.id_counter()
-                except MetadataUnavailable:
-                    await world.clock.sleep(0.5)
-
-        tasks.spawn(ask(), name="ask")
-        await world.clock.sleep(WARM_UP_SECONDS)
-        look = partial(shown, "g1", catalogue=METADATA_METRICS)
-        before = look(at=world.clock.monotonic(), readings=client.load.readings())
-        await world.clock.sleep(WATCHED_SECONDS)
-        after = look(at=world.clock.monotonic(), readings=client.load.readings())
-        await tasks.close()
-        return diagnose({"g1": before}, {"g1": after})
-
-    assert verdict_of(play).verdict is Cause.METADATA
-
-
-def test_an_object_store_that_wants_fewer_requests_is_named():
-    async def play(world: World) -> Diagnosis:
-        patience = Patience(world.clock, world.rng.fork("patience"))
-        state = SimpleNamespace(totals=Totals(), backlog=Backlog(waiting_ledgers=7), streamed_bytes=0)
-        tasks = Tasks("offloading", lambda name, error: None)
-        asked = 0
-
-        async def put() -> None:
-            nonlocal asked
-            asked += 1
-            await world.clock.sleep(0.01)
-            if asked % 3 == 0:
-                raise ArchiveBusy("slow down")
-
-        async def offload() -> None:
-            while True:
-                await patience.ask("put", put)
-
-        tasks.spawn(offload(), name="offload")
-        look = partial(shown, "o1", catalogue=(*OFFLOAD_METRICS, *ARCHIVE_METRICS))
-
-        def readings() -> dict[str, Reading]:
-            return {**numbers(state, leads=True), **asked_of(patience)}  # type: ignore[arg-type]
-
-        before = look(at=world.clock.monotonic(), readings=readings())
-        await world.clock.sleep(WATCHED_SECONDS)
-        after = look(at=world.clock.monotonic(), readings=readings())
-        await tasks.close()
-        return diagnose({"o1": before}, {"o1": after})
-
-    assert verdict_of(play).verdict is Cause.ARCHIVE
+    told = named(verdict_of(play), Cause.CLIENTS, "", "batches added")
+    assert 0 < told[JOURNAL_BUSY].value < BUSY
 
 
 @pytest.mark.parametrize(("delay_seconds", "cause"), [(0.02, Cause.NETWORK), (0.0002, Cause.CLIENTS)])
@@ -337,14 +261,19 @@ def test_a_network_that_takes_longer_than_the_bookies_is_named(delay_seconds: fl
             one.tasks.spawn(write(), name="write")
             await world.clock.sleep(WARM_UP_SECONDS)
             look = partial(shown, "g1", catalogue=CLIENT_METRICS)
-            before = {"b1": one.sample(), "g1": look(at=world.clock.monotonic(), readings=pool.load.readings())}
+            before = {**one.samples(), "g1": look(at=world.clock.monotonic(), readings=pool.load.readings())}
             await world.clock.sleep(WATCHED_SECONDS)
-            after = {"b1": one.sample(), "g1": look(at=world.clock.monotonic(), readings=pool.load.readings())}
+            after = {**one.samples(), "g1": look(at=world.clock.monotonic(), readings=pool.load.readings())}
             await pool.close()
             net.kill("b1")
             return diagnose(before, after)
 
-    assert verdict_of(play).verdict is cause
+    found = verdict_of(play)
+    if cause is Cause.CLIENTS:
+        named(found, cause, "", "batches added")
+        return
+    told = named(found, cause, "g1", "an add on its way, there and back")
+    assert told["an add on its way, there and back"].value == pytest.approx(2 * delay_seconds, rel=0.2)
 
 
 def test_every_add_and_every_write_is_in_a_histogram():

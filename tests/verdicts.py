@@ -1,0 +1,22 @@
+"""What a diagnosis has to say where a test has made the bottleneck: which it is, where, and by which numbers."""
+
+from __future__ import annotations
+
+from tallybook.repair.diagnosis.causes import Cause, Evidence
+from tallybook.repair.diagnosis.verdict import Diagnosis
+
+
+def named(found: Diagnosis, cause: Cause, process: str, *beyond: str) -> dict[str, Evidence]:
+    """The evidence of the verdict, by what it is of.
+
+    The verdict has to be this one, of this process, and the numbers of ``beyond`` have to be on the wrong side of the
+    thresholds that are told with them.
+    """
+    first = found.findings[0]
+    assert (found.verdict, first.process) == (cause, process), found
+    told = {each.what: each for each in first.evidence}
+    for what in beyond:
+        number = told[what]
+        assert number.above is not None, f"{number} has no threshold"
+        assert number.value >= number.above > 0, number
+    return told
