@@ -52,6 +52,9 @@ VARYING = (
 )
 DIED = re.compile(r"\S+: line \d+: +\d+ Killed .*\n")
 """What a shell without a terminal says of a process in the background that was killed."""
+JOINED = re.compile(r"^(\S.*?) && ", re.MULTILINE)
+"""Commands of which the second is run only where the first ends with 0. A shell counts the failure of the last one
+alone, so they are given to it line by line."""
 
 
 @dataclass
@@ -146,7 +149,8 @@ class Hour:
     def run(self, number: int, block: Block, wait_until) -> tuple[str, list[int]]:
         """Run a block to its end; give what it has printed, and the exit codes that were not 0."""
         file, out, done, codes = (self._said / name for name in (f"{number}.sh", f"{number}.out", "done", "codes"))
-        file.write_text(f"{block.commands.replace(PORTS, self.ports)}\n:\n")
+        commands = JOINED.sub(r"\1\n", block.commands.replace(PORTS, self.ports))
+        file.write_text(f"{commands}\n:\n")
         codes.write_text("")
         done.unlink(missing_ok=True)
         self._tell(f". {file} </dev/null >{out} 2>&1; echo >{done}")
@@ -195,17 +199,24 @@ def hour(tmp_path: Path) -> Iterator[Hour]:
     found.end()
 
 
+def printed_by(hour: Hour, number: int, block: Block, wait_until) -> str:
+    """Run a block, whose commands have to end as the page says; give what it has printed."""
+    printed, codes = hour.run(number, block, wait_until)
+    assert codes == block.codes, f"{block.commands}\nended otherwise, and has printed:\n{printed}"
+    return printed
+
+
 @pytest.mark.timeout(600)
 def test_whoever_pastes_the_tutorial_block_by_block_sees_what_it_shows(hour, cli):
     otherwise = []
     for number, block in enumerate(blocks_of(PAGE.read_text())):
         commands, _, installs = block.commands.partition("\npip install")
+        printed = ""
         if installs:
-            hour.run(number, Block(commands, None), cli.wait_until)
+            printed = printed_by(hour, number, Block(commands, None), cli.wait_until)
             hour.give_libraries()
-            block.commands = f"pip install{installs}"
-        printed, codes = hour.run(number, block, cli.wait_until)
-        assert codes == block.codes, f"{block.commands}\nended otherwise, and has printed:\n{printed}"
+            commands = f"pip install{installs}"
+        printed += printed_by(hour, number, Block(commands, None), cli.wait_until)
         if not fits(block.expected or "", printed):
             otherwise.append(f"{block.commands}\nhas printed:\n{printed}\nand not:\n{block.expected}")
     assert not otherwise, "\n".join(otherwise)
@@ -229,3 +240,16 @@ def test_whoever_pastes_the_tutorial_block_by_block_sees_what_it_shows(hour, cli
 )
 def test_what_the_page_shows_is_compared_but_for_what_differs_from_run_to_run(expected, printed, fit):
     assert fits(expected, printed) is fit
+
+
+@pytest.mark.parametrize(
+    ("commands", "codes"),
+    [
+        ("true\n", []),
+        ("(exit 3)\ntrue\n", [3]),
+        ("(exit 3) && true\ntrue\n", [3]),
+        ("true && (exit 4)\n(exit 5)   # exit code 5\n", [4, 5]),
+    ],
+)
+def test_no_command_of_a_block_fails_unnoticed(hour, cli, commands, codes):
+    assert hour.run(0, Block(commands, None), cli.wait_until)[1] == codes
