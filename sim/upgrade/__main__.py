@@ -51,8 +51,20 @@ def make_fixture(
 ) -> None:
     """Have a revision fill a cluster, and keep what it leaves."""
     with _tree(revision) as tree:
-        for made in (fixture.make(tree, name, target), fixture.record_wire(tree, name, target)):
+        for make in (fixture.make, fixture.record_wire, fixture.keep_nodes):
+            made = make(tree, name, target)
             print(f"{made}: {made.stat().st_size:,} bytes")
+
+
+@app.command()
+def keep_nodes(
+    name: Annotated[str, typer.Argument(help="Of a fixture that there is.")],
+    target: Annotated[Path, typer.Option(help="Folder of it.")] = FIXTURES,
+) -> None:
+    """Have the revision of a fixture say anew what its metadata would be in ZooKeeper."""
+    revision = json.loads((target / f"{name}.json").read_text())["revision"]
+    with _tree(revision) as tree:
+        print(fixture.keep_nodes(tree, name, target))
 
 
 @app.command()

@@ -1,8 +1,9 @@
 """What tests/fixtures keeps of a release: the files of a whole cluster as it left them, and what there is to be read.
 
-    NAME.tar.xz     data directories of three bookies, metadata, archive, and the keys that parts of it are sealed with
-    NAME.json       the manifest: what has to be there
-    NAME.wire.json  what a client and a bookie said to each other
+    NAME.tar.xz         data directories of three bookies, metadata, archive, and the keys for what is sealed in it
+    NAME.json           the manifest: what has to be there
+    NAME.wire.json      what a client and a bookie said to each other
+    NAME.zookeeper.txt  what the metadata would be in ZooKeeper
 
 The cluster is a real one, of processes with the code of a revision. In the end all of them are killed at once, so that
 journals hold what nothing else has. Paths in it are relative but for the place of the archive, which the metadata keep
@@ -67,6 +68,7 @@ AT_ONCE: Final = ("own_object_bytes=8KiB", "max_set_wait_s=0", "deletion_lag_s=0
 
 CONTENTS: Final = Path(__file__).with_name("contents.py")
 WIRE_PLAY: Final = Path(__file__).with_name("wire_play.py")
+ZOOKEEPER_NODES: Final = Path(__file__).with_name("zookeeper_nodes.py")
 PROGRAM_SECONDS: Final = 180.0
 AUDIT_SECONDS: Final = 60.0
 BY_THEMSELVES_SECONDS: Final = 60.0
@@ -74,6 +76,7 @@ DROPPED: Final = "tallybook_bookie_ledgers_dropped_total"
 POLL_SECONDS: Final = 0.2
 SUFFIX: Final = ".tar.xz"
 WIRE_SUFFIX: Final = ".wire.json"
+NODES_SUFFIX: Final = ".zookeeper.txt"
 
 
 def make(tree: Tree, name: str, target: Path) -> Path:
@@ -117,6 +120,26 @@ def record_wire(tree: Tree, name: str, target: Path) -> Path:
     facts = json.dumps({"revision": tree.name, **found})[1:-1]
     recorded.write_text("{" + ",\n".join((facts, *rows)) + "}\n")
     return recorded
+
+
+def keep_nodes(tree: Tree, name: str, target: Path) -> Path:
+    """Keep what the metadata of a fixture, as they were left, would be in ZooKeeper, as the revision lays them out.
+
+    Raises:
+        ProgramFailed: they cannot be read.
+    """
+    directory = tree.directory.with_name("nodes")
+    with tarfile.open(target / f"{name}{SUFFIX}") as files:
+        files.extractall(directory, filter="data")
+    command = [sys.executable, "-P", str(ZOOKEEPER_NODES), str(directory / "metadata.db")]
+    done = subprocess.run(
+        command, capture_output=True, text=True, timeout=PROGRAM_SECONDS, check=False, env=tree.environment
+    )
+    if done.returncode:
+        raise ProgramFailed(f"the nodes of {name} cannot be told: {done.stderr.strip()[-2000:]}")
+    kept = target / f"{name}{NODES_SUFFIX}"
+    kept.write_text(done.stdout)
+    return kept
 
 
 def _anonymous(member: tarfile.TarInfo) -> tarfile.TarInfo | None:
@@ -260,17 +283,29 @@ async def unpack(folder: Path, name: str, target: Path) -> dict[str, Any]:
     """Put the files of a fixture into ``target``, as an operator would who has moved a cluster; its manifest."""
     with tarfile.open(folder / f"{name}{SUFFIX}") as files:
         files.extractall(target, filter="data")
-    client = await open_metadata(metadata_in(target), clock=RealClock(), rng=SystemRng())
+    await say_where(metadata_in(target), target)
+    manifest: dict[str, Any] = json.loads((folder / f"{name}.json").read_text())
+    return manifest
+
+
+async def say_where(metadata: str, root: Path) -> None:
+    """Say in the metadata of a fixture that its archive is below ``root`` by now."""
+    client = await open_metadata(metadata, clock=RealClock(), rng=SystemRng())
     try:
         found = await client.store.read_record(RECORD, linearizable=True)
-        check(found is not None, f"fixture {name} has no archive")
-        moved = json.dumps({"format": FORMAT, "url": archive_url(target)}).encode()
+        check(found is not None, "the fixture has no archive")
+        moved = json.dumps({"format": FORMAT, "url": archive_url(root)}).encode()
         written = await client.store.write_record(RECORD, moved, found.version if found else None)
         check(isinstance(written, Ok), "somebody else uses the fixture")
     finally:
         await client.close()
-    manifest: dict[str, Any] = json.loads((folder / f"{name}.json").read_text())
-    return manifest
+
+
+def nodes_of(folder: Path, name: str) -> dict[str, bytes]:
+    """What the metadata of a fixture would be in ZooKeeper, by the path below the root of a cluster; parents first."""
+    lines = (folder / f"{name}{NODES_SUFFIX}").read_text().splitlines()
+    parted = (line.partition(" ") for line in lines)
+    return {path: bytes.fromhex(value) for path, _, value in parted}
 
 
 def places_of(bookie: str, places: Mapping[str, Mapping[str, Sequence[str]]], root: Path) -> list[str]:

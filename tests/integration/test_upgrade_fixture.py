@@ -1,12 +1,13 @@
 """What earlier releases have left is all there: their files, booted on by today's bookies and read by today's clients.
 
-tests/fixtures has a cluster of each release, killed in the middle of its work, and says what was confirmed in it.
+tests/fixtures has a cluster of each release, killed in the middle of its work, and says what was confirmed in it; also,
+what its metadata would be in ZooKeeper, from where all of it has to be there as well.
 """
 
 import asyncio
 import json
 import signal
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from configparser import ConfigParser
 from dataclasses import dataclass
 from itertools import product
@@ -14,20 +15,24 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from kazoo.client import KazooClient
 
 from tallybook.bench.bookies import metadata_in
+from tallybook.bench.zookeeper_server import ZooKeeperServer
 from tallybook.bookie import ledger_state
 from tallybook.bookie.journal import records
 from tallybook.bookie.journal.inspect import inspect_journal, live_blocks
 from tallybook.bookie.storage.index_rocks import RocksIndex
 from tallybook.client import Client
 from tallybook.core.config import ClientSettings, StorageSettings
-from tallybook.core.errors import NoSuchLedger
+from tallybook.core.errors import LedgerExists, NoSuchLedger
+from tallybook.core.quorum import Quorum
 from tallybook.metadata.commits import commit
-from tallybook.metadata.model import LedgerState
+from tallybook.metadata.model import Fragment, LedgerMetadata, LedgerState
 from tallybook.metadata.transactions import PENDING, Transaction, names, read_view
 from tallybook.metadata.update import LedgerUpdater
 from tallybook.metadata.uri import open_metadata
+from tallybook.metadata.zookeeper import layout
 from tallybook.runtime.clock import RealClock
 from tallybook.runtime.disk_real import RealDisk
 from tallybook.runtime.rng import SystemRng
@@ -44,7 +49,7 @@ from tallybook.sim.upgrade.contents import (
     checksum,
     payloads,
 )
-from tallybook.sim.upgrade.fixture import WIRE_SUFFIX, names_in, places_of, unpack
+from tallybook.sim.upgrade.fixture import WIRE_SUFFIX, names_in, nodes_of, places_of, say_where, unpack
 from tallybook.spark.records.offsets import RecordOffset
 from tallybook.spark.snapshot import parse_snapshot
 from tallybook.spark.stream_offset import StreamOffset
@@ -57,10 +62,14 @@ NEW_ENTRIES = 100
 
 
 class Cluster:
-    """The bookies of a fixture, with today's code."""
+    """The bookies of a fixture, with today's code.
 
-    def __init__(self, start_bookie, root: Path, told: dict) -> None:
-        self.metadata = metadata_in(root)
+    Args:
+        metadata: URI of the metadata; not given: as they were left.
+    """
+
+    def __init__(self, start_bookie, root: Path, told: dict, metadata: str = "") -> None:
+        self.metadata = metadata or metadata_in(root)
         self._settings = ClientSettings(archive_keys=str(root / told["keys"]))
         self._begin = lambda name: start_bookie(
             root / name, name, self.metadata, *places_of(name, told["places"], root)
@@ -175,10 +184,8 @@ async def go_on(client: Client, streams: StreamStore, told: dict) -> tuple[int, 
     return writer.id, NEW_ENTRIES
 
 
-@pytest.mark.parametrize("name", names_in(FIXTURES))
-async def test_everything_that_a_release_has_confirmed_is_read_and_gone_on_with(name, start_bookie, tmp_path):
-    told = await unpack(FIXTURES, name, tmp_path)
-    cluster = Cluster(start_bookie, tmp_path, told)
+async def read_and_gone_on_with(cluster: Cluster, told: dict) -> None:
+    """All that was confirmed is there; so is what is written today, once the bookies have been started again."""
     check_spark(told["spark"])
     try:
         await cluster.start()
@@ -201,6 +208,55 @@ async def test_everything_that_a_release_has_confirmed_is_read_and_gone_on_with(
         await cluster.stop()
     finally:
         cluster.kill()
+
+
+@pytest.mark.parametrize("name", names_in(FIXTURES))
+async def test_everything_that_a_release_has_confirmed_is_read_and_gone_on_with(name, start_bookie, tmp_path):
+    told = await unpack(FIXTURES, name, tmp_path)
+    await read_and_gone_on_with(Cluster(start_bookie, tmp_path, told), told)
+
+
+@pytest.fixture(scope="module")
+def zookeeper(tmp_path_factory) -> Iterator[ZooKeeperServer]:
+    with ZooKeeperServer(tmp_path_factory.mktemp("zookeeper")) as running:
+        yield running
+
+
+def put_nodes(address: str, root: str, nodes: dict[str, bytes]) -> None:
+    """Make nodes below ``root``, as a release has left them."""
+    client = KazooClient(address)
+    client.start()
+    try:
+        client.create(root)
+        for path, value in nodes.items():
+            client.create(f"{root}/{path}", value)
+    finally:
+        client.stop()
+        client.close()
+
+
+@pytest.mark.zookeeper
+@pytest.mark.parametrize("name", names_in(FIXTURES))
+async def test_the_same_is_true_of_a_release_that_had_its_metadata_in_zookeeper(
+    name, zookeeper, start_bookie, tmp_path
+):
+    told = await unpack(FIXTURES, name, tmp_path)
+    for file in tmp_path.glob("metadata.db*"):
+        file.unlink()
+    root = f"/release-{name}"
+    await asyncio.to_thread(put_nodes, zookeeper.address, root, nodes_of(FIXTURES, name))
+    metadata = f"zk://{zookeeper.address}{root}"
+    await say_where(metadata, tmp_path)
+    async with await open_metadata(metadata, clock=RealClock(), rng=SystemRng()) as found:
+        # What the bookies are about to compare theirs with.
+        cookies = [await found.store.read_cookie(bookie) for bookie in told["bookies"]]
+        assert cookies == [(tmp_path / bookie / "cookie").read_bytes() for bookie in told["bookies"]]
+        for ledger in told["ledgers"].values():
+            if ledger["state"] == "deleted":
+                again = LedgerMetadata(ledger["id"], Quorum(1, 1, 1), (Fragment(0, ("b0",)),), "somebody else", 0)
+                with pytest.raises(LedgerExists, match="existed and was deleted"):
+                    await found.store.create_ledger(again)
+    await read_and_gone_on_with(Cluster(start_bookie, tmp_path, told, metadata), told)
 
 
 @pytest.mark.parametrize("name", names_in(FIXTURES))
@@ -280,6 +336,7 @@ HELD: dict[str, Callable[[Left], object]] = {
     "run file": lambda left: left.all_have("b*/run.json", '"format"'),
     "ledger and live bookie": file("metadata.db"),
     "SQLite schema": file("metadata.db"),
+    "ZooKeeper layout": lambda left: nodes_of(FIXTURES, left.told["name"])["format"] == str(layout.FORMAT).encode(),
     "sink": record("sinks/", 2),
     "place of the archive": record("archive/location"),
     "sealing of the archive": record("archive/sealed"),
@@ -299,9 +356,6 @@ HELD: dict[str, Callable[[Left], object]] = {
     "wire": lambda left: (FIXTURES / f"{left.told['name']}{WIRE_SUFFIX}").exists(),
 }
 """How each format shows in a fixture."""
-
-ELSEWHERE = {"ZooKeeper layout": "tests/unit/test_metadata_zookeeper_layout.py"}
-"""What no file of ours holds, and which test has its bytes."""
 
 VERSION_AT = 4
 """Where the version stands in the state of a ledger."""
@@ -364,8 +418,7 @@ async def left_by(name: str, root: Path) -> Left:
 
 async def test_the_newest_fixture_has_one_of_every_format(tmp_path):
     """A format that comes before its version is released: have the fixture of that version made anew."""
-    assert HELD.keys() | ELSEWHERE.keys() == FORMATS.keys()
-    assert all((FIXTURES.parents[1] / path).exists() for path in ELSEWHERE.values())
+    assert HELD.keys() == FORMATS.keys()
     left = await left_by(names_in(FIXTURES)[-1], tmp_path)
     assert [name for name, shows in HELD.items() if not shows(left)] == []
 

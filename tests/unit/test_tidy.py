@@ -86,6 +86,7 @@ ENTRY_POINTS: dict[str, str] = (
         "bench/many_ledgers.py": "a program of its own",
         "bench/archive/sealed_load.py": "a program of its own",
         "bench/tied.py": "started as a program by bench/programs.py",
+        "sim/upgrade/zookeeper_nodes.py": "started as a program by sim/upgrade/fixture.py",
     }
     | dict.fromkeys(("client/sync.py", "stream/sync.py"), "for programs without asyncio; ours have it")
 )
