@@ -51,6 +51,7 @@ from tallybook.runtime.meter import Meter, Reading
 
 from .adds import AddPath
 from .admission import Admission
+from .boot_times import BootTimes
 from .collector import Collector
 from .commits import Commits
 from .damage import DamageList
@@ -68,7 +69,7 @@ from .port import AddCallback
 from .present_rows import PresentRows
 from .reads import Reads
 from .scrub import Scrub
-from .settled import SettledLedgers, Share
+from .settled import MAX_REMEMBERED, SettledLedgers, Share
 from .storage.checkpoint import Checkpointer, Flush
 from .storage.entry_log import EntryLogs
 from .storage.index import Index
@@ -115,6 +116,7 @@ class Parts:
     damage: DamageList
     scrub: Scrub
     settled: SettledLedgers
+    boot_times: BootTimes
     rows: PresentRows
     held: Held
     tracer: Tracer
@@ -397,20 +399,12 @@ class Bookie:
             "max_recovery_inflight_bytes": parts.admission.max_recovery_bytes,
             "write_cache_bytes": parts.cache.held_bytes,
             "max_write_cache_bytes": parts.cache.max_bytes,
-            "index_cache_bytes": parts.index.cache_bytes.held,
-            "max_index_cache_bytes": parts.index.cache_bytes.most,
-            "open_entry_logs": len(parts.logs.open_files),
-            "read_cache_bytes": parts.read_cache.held_bytes,
-            "max_read_cache_bytes": parts.read_cache.max_bytes,
-            "read_cache_hits_total": parts.read_cache.hits,
-            "read_cache_misses_total": parts.read_cache.misses,
-            "read_ahead_bytes": parts.read_ahead.held_bytes,
-            "read_ahead_batches_total": parts.read_ahead.read_batches,
-            "read_ahead_used_batches_total": parts.read_ahead.used_batches,
+            **self._caches(),
             "ledgers_in_memory": len(parts.table),
             "ledgers_dirty": parts.table.dirty_count,
             "max_ledgers_dirty": parts.admission.max_dirty_ledgers,
             "limbo_events_total": parts.table.limbo.events,
+            "ledgers_in_limbo": parts.collector.ledgers_in_limbo,
             "lac_waiters": parts.lacs.waiter_count,
             "reads_cached_batches_total": parts.reads.cached_batches,
             "reads_stored_batches_total": parts.reads.stored_batches,
@@ -448,11 +442,35 @@ class Bookie:
             },
         }
 
+    def _caches(self) -> dict[str, float]:
+        """What is kept in memory, and how much of it there may be."""
+        parts = self._parts
+        return {
+            "index_cache_bytes": parts.index.cache_bytes.held,
+            "max_index_cache_bytes": parts.index.cache_bytes.most,
+            **{f"index_{stat}": figure for stat, figure in parts.index.figures._asdict().items()},
+            "open_entry_logs": len(parts.logs.open_files),
+            "max_open_entry_logs": parts.logs.open_files.max_open,
+            "read_cache_bytes": parts.read_cache.held_bytes,
+            "max_read_cache_bytes": parts.read_cache.max_bytes,
+            "read_cache_hits_total": parts.read_cache.hits,
+            "read_cache_misses_total": parts.read_cache.misses,
+            "read_ahead_bytes": parts.read_ahead.held_bytes,
+            "max_read_ahead_bytes": parts.read_ahead.max_bytes,
+            "read_ahead_batches_total": parts.read_ahead.read_batches,
+            "read_ahead_used_batches_total": parts.read_ahead.used_batches,
+            "settled_ledgers": len(parts.settled),
+            "max_settled_ledgers": MAX_REMEMBERED,
+            "settled_hits_total": parts.settled.hits,
+            "settled_lookups_total": parts.settled.lookups,
+        }
+
     def readings(self) -> dict[str, Reading]:
         """The same, and how long things took."""
         parts = self._parts
         found: dict[str, Reading] = {
             **self.stats(),
+            **parts.boot_times.readings(),
             "add_seconds": parts.commits.add_seconds,
             **parts.journals.spreads(),
         }

@@ -35,6 +35,7 @@ from tallybook.runtime.tasks import Tasks, Workers
 from .adds import AddPath
 from .admission import Admission
 from .bookie import Bookie, Parts
+from .boot_times import ENTRY_LOGS, INDEX, INDEX_AGAIN, JOURNAL, REPLAY, BootTimes
 from .collector import Collector, Holdings
 from .commits import Commits
 from .damage import DamageList, batch_of, batch_under
@@ -125,15 +126,18 @@ async def boot(settings: BookieSettings, world: BookieWorld) -> Bookie:
         DiskFailed, DiskFull: the device failed, or has no room.
         MetadataUnavailable: the metadata does not answer.
     """
+    times = BootTimes(world.clock)
     async with AsyncExitStack() as undo:
         directory = await claim(settings, world.disk, world.registry, world.rng)
         undo.push_async_callback(directory.release)
-        recovered = await _recovered(directory, settings, world)
+        with times.step(JOURNAL):
+            recovered = await _recovered(directory, settings, world)
         _refuse_lost_journals(directory, recovered)
         recovered.count_from(directory.boots)
         limbo = await _limbo(directory, recovered, world)
         uuid, paths = directory.cookie.directory_uuid, directory.places.ledger_paths
-        logs = await EntryLogs.open(world.disk, paths, uuid, settings.storage, world.clock, above=directory.logs)
+        with times.step(ENTRY_LOGS):
+            logs = await EntryLogs.open(world.disk, paths, uuid, settings.storage, world.clock, above=directory.logs)
         undo.push_async_callback(logs.close)
         if recovered.fresh and logs.log_ids and not directory.journal_given_up:
             # The format file of a directory that was last used by an older version does not tell.
@@ -150,11 +154,22 @@ async def boot(settings: BookieSettings, world: BookieWorld) -> Bookie:
         fate_here = _fate_here(world, directory)
         sources = IndexSources(world.disk, directory.layout.limbo, logs, fate_here, world.id_counter, world.clock)
         never_stored = recovered.fresh and not logs.log_ids
-        index, limbo = await open_or_rebuild(home, sources, limbo, create=never_stored, clean=recovered.clean)
+        index, limbo = await _index(home, sources, limbo, times, create=never_stored, clean=recovered.clean)
         undo.push_async_callback(index.close)
-        bookie = await _Assembly(settings, world, directory, logs, index, limbo).start(recovered)
+        bookie = await _Assembly(settings, world, directory, logs, index, limbo, times).start(recovered)
         undo.pop_all()
         return bookie
+
+
+async def _index(
+    home: IndexHome, sources: IndexSources, limbo: Limbo, times: BootTimes, *, create: bool, clean: bool
+) -> tuple[Index, Limbo]:
+    """See ``open_or_rebuild``; and how long which of the two has taken."""
+    with times.step(INDEX):
+        index, found = await open_or_rebuild(home, sources, limbo, create=create, clean=clean)
+    if found.index != limbo.index:
+        times.moved(INDEX, INDEX_AGAIN)
+    return index, found
 
 
 async def _recovered(directory: DataDirectory, settings: BookieSettings, world: BookieWorld) -> RecoveredJournals:
@@ -224,8 +239,10 @@ class _Assembly:
         logs: EntryLogs,
         index: Index,
         limbo: Limbo,
+        times: BootTimes,
     ) -> None:
         self._settings = settings
+        self._times = times
         self._world = world
         self._directory = directory
         self._logs = logs
@@ -245,7 +262,8 @@ class _Assembly:
     async def start(self, recovered: RecoveredJournals) -> Bookie:
         """Replay, start the journal, open for business."""
         replay = Replay(self._table, self._cache, self._spill)
-        await replay.run(recovered.records())
+        with self._times.step(REPLAY):
+            await replay.run(recovered.records())
         if replay.record_count:
             sometimes("boot: replayed records")
             _log.info("journal replayed", record_count=replay.record_count)
@@ -371,6 +389,7 @@ class _Assembly:
             damage=damage,
             scrub=self._scrub(collector, damage),
             settled=settled,
+            boot_times=self._times,
             rows=rows,
             held=Held(table, cache, self._index, rows, commits, visits),
             tracer=Tracer(table, cache, read_cache, self._index, stored, self._in_journal),

@@ -27,7 +27,7 @@ as that is so, and logs in which they have batches stay.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine, Iterable, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass
 from typing import Any, Final, Protocol
@@ -39,6 +39,7 @@ from tallybook.core.errors import (
     EntryUnknown,
     MetadataUnavailable,
     NoSuchLedger,
+    StorageError,
     TallybookError,
     is_defect,
 )
@@ -162,6 +163,8 @@ class Collector:
         self.dropped_ledgers = 0
         self.dropped_leftovers = 0
         """Ledgers of which copies were dropped because others have them now."""
+        self.ledgers_in_limbo = 0
+        """Ledgers that may have lost something, as of the last round."""
 
     def start(self) -> None:
         """Begin with the rounds, unless the settings want none."""
@@ -196,6 +199,7 @@ class Collector:
     async def _collect(self) -> None:
         self._judge.begin(await self._counter())
         self._leftovers.begin()
+        in_limbo = 0
         async with aclosing(self._pages()) as pages:
             async for page in pages:
                 garbage, leftovers = await self._judged(page)
@@ -203,6 +207,8 @@ class Collector:
                     await self._undisturbed(self._drop(garbage))
                 if leftovers:
                     await self._undisturbed(self._drop_leftovers(leftovers))
+                in_limbo += await self._count_limbo(set(page) - {*garbage, *leftovers})
+        self.ledgers_in_limbo = in_limbo
         await self.reclaimer.reclaim()
         await self.upkeep.compact_if_worth()
 
@@ -265,6 +271,17 @@ class Collector:
                 elif self._leftovers.may_go(ledger_id, fate):
                     leftovers.append(ledger_id)
         return garbage, leftovers
+
+    async def _count_limbo(self, ledger_ids: Iterable[int]) -> int:
+        """How many of these ledgers are in limbo. Nothing is looked at where this bookie has never lost anything."""
+        limbo, count = self._held.table.limbo, 0
+        for ledger_id in sorted(ledger_ids):
+            if limbo.covers(ledger_id, 0):
+                try:
+                    count += (await self._held.table.look(ledger_id)).limbo
+                except StorageError:
+                    count += 1  # what it is cannot be told, which is what limbo means
+        return count
 
     async def _ask(self, ledger_id: int) -> Fate:
         try:

@@ -169,6 +169,7 @@ class Journals:
         """Numbers for metrics, of all of them together."""
         return {
             "journal_queued_bytes": sum(journal.queued_bytes for journal in self.each),
+            "journal_max_queued_bytes": sum(journal.max_queued_bytes for journal in self.each),
             "journal_commits_total": sum(journal.commits for journal in self.each),
             "journal_bytes_total": sum(journal.written_bytes for journal in self.each),
             **{f"journal_device_seconds_{at}": journal.write_seconds.sum for at, journal in enumerate(self.each)},

@@ -7,6 +7,7 @@ from typing import Final
 from tallybook.core.config import MAX_DIRECTORIES
 from tallybook.runtime.metric_catalogue import Kind, MetricInfo, error_metrics, meter_metrics
 
+from .boot_times import STEPS
 from .service_load import REQUEST_KINDS
 from .storage.checkpoint import STAGES
 
@@ -33,6 +34,26 @@ _H: Final = Kind.HISTOGRAM
 
 _STAGE_HELP: Final = (
     "Of checkpoints, by what they do: batches to entry logs, these synced, rows to the index, that synced, marks."
+)
+
+_TABLES: Final = (
+    (
+        "table_bytes",
+        "table_bytes",
+        _G,
+        "Size of the tables of the index, as of the last checkpoint, like all of these.",
+    ),
+    ("write_buffer_bytes", "write_buffer_bytes", _G, "Changes of the index in memory, not in a table yet."),
+    ("uncompacted_bytes", "uncompacted_bytes", _G, "What compaction of the index has to write anew, about."),
+    ("pinned_bytes", "cache_pinned_bytes", _G, "Part of its cache that is in use this moment, and must stay."),
+    ("writes_stopped", "writes_stopped", _G, "1 where RocksDB takes no writes until it has compacted, else 0."),
+    (
+        "write_rate_limit",
+        "write_rate_limit",
+        _G,
+        "Bytes a second at which it takes writes for that reason; 0: no limit.",
+    ),
+    ("background_errors", "background_errors_total", _C, "Flushes and compactions of the index that failed."),
 )
 
 BOOKIE_METRICS: Final = (
@@ -76,7 +97,30 @@ BOOKIE_METRICS: Final = (
     MetricInfo("max_write_cache_bytes", "tallybook_bookie_max_write_cache_bytes", _G, "What may be in them."),
     MetricInfo("index_cache_bytes", "tallybook_bookie_index_cache_bytes", _G, "Bytes of the index in its cache."),
     MetricInfo("max_index_cache_bytes", "tallybook_bookie_max_index_cache_bytes", _G, "What may be in it."),
+    *(MetricInfo(f"index_{stat}", f"tallybook_bookie_index_{name}", kind, text) for stat, name, kind, text in _TABLES),
     MetricInfo("open_entry_logs", "tallybook_bookie_open_entry_logs", _G, "Entry logs that are open for reading."),
+    MetricInfo(
+        "max_open_entry_logs",
+        "tallybook_bookie_max_open_entry_logs",
+        _G,
+        "How many stay open that nobody reads just now; those that are read come on top.",
+    ),
+    MetricInfo(
+        "settled_ledgers",
+        "tallybook_bookie_settled_ledgers",
+        _G,
+        "Ledgers of which it is remembered up to where no writer can be any more, for those who give back copies.",
+    ),
+    MetricInfo("max_settled_ledgers", "tallybook_bookie_max_settled_ledgers", _G, "How many that may be."),
+    MetricInfo(
+        "settled_hits_total",
+        "tallybook_bookie_settled_hits_total",
+        _C,
+        "Copies taken back because of what is remembered.",
+    ),
+    MetricInfo(
+        "settled_lookups_total", "tallybook_bookie_settled_lookups_total", _C, "Questions to the metadata instead."
+    ),
     MetricInfo("ledgers_in_memory", "tallybook_bookie_ledgers_in_memory", _G, "Ledgers whose state is in memory."),
     MetricInfo("ledgers_dirty", "tallybook_bookie_ledgers_dirty", _G, "Of those, the ones newer than the index."),
     MetricInfo(
@@ -90,6 +134,23 @@ BOOKIE_METRICS: Final = (
         "tallybook_bookie_limbo_events_total",
         _C,
         "Times, in all its lives, that it lost something: what it held then is in limbo until it was given back.",
+    ),
+    MetricInfo(
+        "ledgers_in_limbo",
+        "tallybook_bookie_ledgers_in_limbo",
+        _G,
+        "Ledgers that may lack something of that, as of the collector's last round.",
+    ),
+    *(
+        MetricInfo(
+            f"boot_{step}_seconds",
+            "tallybook_bookie_boot_seconds",
+            _G,
+            "Of the last start, how long each step took: journals looked through, entry logs opened, the index opened, "
+            "or made again from entry logs because it was lost, journals replayed.",
+            ("step", step),
+        )
+        for step in STEPS
     ),
     MetricInfo("streams", "tallybook_bookie_streams", _G, "Streams of clients served now: three for each connection."),
     MetricInfo("max_streams", "tallybook_bookie_max_streams", _G, "How many there may be."),
@@ -138,6 +199,7 @@ BOOKIE_METRICS: Final = (
     MetricInfo("read_cache_hits_total", "tallybook_bookie_read_cache_hits_total", _C, "Batches the read cache had."),
     MetricInfo("read_cache_misses_total", "tallybook_bookie_read_cache_misses_total", _C, "Batches it did not have."),
     MetricInfo("read_ahead_bytes", "tallybook_bookie_read_ahead_bytes", _G, "Bytes read, or being read, ahead."),
+    MetricInfo("max_read_ahead_bytes", "tallybook_bookie_max_read_ahead_bytes", _G, "How many there may be."),
     MetricInfo(
         "read_ahead_batches_total",
         "tallybook_bookie_read_ahead_batches_total",
@@ -265,6 +327,12 @@ BOOKIE_METRICS: Final = (
         for at in range(MAX_DIRECTORIES)
     ),
     MetricInfo("journal_queued_bytes", "tallybook_journal_queued_bytes", _G, "Bytes that wait for the journal."),
+    MetricInfo(
+        "journal_max_queued_bytes",
+        "tallybook_journal_max_queued_bytes",
+        _G,
+        "How many of them it has room for now; near it, adds wait for a checkpoint.",
+    ),
     MetricInfo(
         "journal_used_fraction",
         "tallybook_journal_used_fraction",

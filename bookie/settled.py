@@ -85,6 +85,13 @@ class SettledLedgers:
     def __init__(self, lookup: SettledLookup) -> None:
         self._lookup = lookup
         self._known: OrderedDict[int, Settled] = OrderedDict()
+        self.hits = 0
+        """Questions that were answered from memory."""
+        self.lookups = 0
+        """Those for which the metadata were asked."""
+
+    def __len__(self) -> int:
+        return len(self._known)
 
     async def check_entry(self, ledger_id: int, entry_id: int) -> None:
         """Make sure that no writer can be at entries up to this one.
@@ -96,6 +103,7 @@ class SettledLedgers:
         known = self._known.get(ledger_id)
         if known is not None and entry_id <= known.up_to:
             self._known.move_to_end(ledger_id)
+            self.hits += 1
             return
         found = await self._look(ledger_id)
         if entry_id > found.up_to:
@@ -115,6 +123,7 @@ class SettledLedgers:
         return found.shares
 
     async def _look(self, ledger_id: int) -> Settled:
+        self.lookups += 1
         try:
             async with asyncio.timeout(LOOKUP_SECONDS):
                 found = await self._lookup(ledger_id)

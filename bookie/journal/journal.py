@@ -312,11 +312,7 @@ class Journal:
         A batch of at most this size fits, whatever is queued; a larger one has to be refused.
         A part of the ring is kept back for ``urgent`` records: fences and LACs.
         """
-        position = self._source.position
-        # In this order: the pump takes a ready segment first and moves its position second,
-        # so a segment may be missed for a moment, but is never counted twice.
-        remaining = self._ring.geometry.segment_bytes - position.offset
-        free = self._ring.writable_bytes(remaining, len(self._keeper.ready)) - self._queued_bytes
+        free = self.max_queued_bytes - self._queued_bytes
         reserve = 0 if urgent else self._ring.reserve_bytes
         return self._ring.largest_body(free - reserve)
 
@@ -324,6 +320,15 @@ class Journal:
     def queued_bytes(self) -> int:
         """Bytes appended and not yet durable, as room in the ring: each record in blocks of its own."""
         return self._queued_bytes
+
+    @property
+    def max_queued_bytes(self) -> int:
+        """What may be queued now, so that all of it will be written without waiting for a trim."""
+        position = self._source.position
+        # In this order: the pump takes a ready segment first and moves its position second,
+        # so a segment may be missed for a moment, but is never counted twice.
+        remaining = self._ring.geometry.segment_bytes - position.offset
+        return self._ring.writable_bytes(remaining, len(self._keeper.ready))
 
     def oldest_queued_age_seconds(self) -> float:
         """How long the oldest record that is not durable has been waiting; 0 where there is none."""

@@ -18,6 +18,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Final, NamedTuple, Protocol
 
+from .index_figures import TableFigures
 from .location import IndexRow
 from .told import LedgersTold, RowKey, Told
 
@@ -44,6 +45,10 @@ class Index(Protocol):
     @property
     def cache_bytes(self) -> CacheBytes:
         """What is kept in memory for those who ask."""
+
+    @property
+    def figures(self) -> TableFigures:
+        """What its tables are like, as of the last sync."""
 
     async def find(self, ledger_id: int, entry_id: int) -> IndexRow | None:
         """The row of the batch that holds the entry, or ``None`` where none does.

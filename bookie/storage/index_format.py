@@ -56,6 +56,13 @@ def row_key(ledger_id: int, entry_id: int) -> bytes:
     return _ROW_KEY.pack(ledger_id, entry_id)
 
 
+def key_behind(ledger_id: int, first_entry_id: int) -> bytes:
+    """The first key that a row behind this one may have."""
+    if ledger_id < 0 or first_entry_id == MAX_ID:
+        return row_key(ledger_id + 1, 0)
+    return row_key(ledger_id, first_entry_id + 1)
+
+
 def split_row_key(key: bytes) -> tuple[int, int]:
     """Ledger id and first entry id.
 

@@ -33,6 +33,7 @@ from tallybook.core.ids import NO_ENTRY
 from tallybook.runtime.disk import Disk, DiskFile
 
 from .index import MAX_FIND_ROWS, CacheBytes, WriteBatch, write_batches
+from .index_figures import TableFigures
 from .index_format import (
     ROW_KEY_BYTES,
     STATE_KEY_BYTES,
@@ -96,6 +97,11 @@ class MemoryIndex:
     def cache_bytes(self) -> CacheBytes:
         """None of it is a cache."""
         return CacheBytes(0, 0)
+
+    @property
+    def figures(self) -> TableFigures:
+        """It has no tables."""
+        return TableFigures()
 
     @classmethod
     async def open(cls, disk: Disk, directory: str, *, create: bool) -> Self:

@@ -44,11 +44,13 @@ from tallybook.runtime.disk import Disk
 from tallybook.runtime.tasks import Workers
 
 from .index import MAX_FIND_ROWS, CacheBytes, WriteBatch, write_batches
+from .index_figures import TableFigures, figures_of
 from .index_format import (
     decode_row,
     decode_state,
     encode_row,
     encode_state,
+    key_behind,
     leading_ledger,
     row_key,
     split_row_key,
@@ -78,7 +80,6 @@ LEAST_BYTES: Final = 32 * MIB
 _WRITES_FOR_A_LOOK: Final = 64
 """Write batches after which room is looked for again, within one flush: far less than is reserved."""
 
-_TABLE_BYTES: Final = "rocksdb.live-sst-files-size"
 _CLOSE_SECONDS: Final = 30.0
 
 
@@ -112,6 +113,11 @@ class RocksIndex:
     def cache_bytes(self) -> CacheBytes:
         """Blocks in memory; see the port."""
         return self._database.cache_bytes
+
+    @property
+    def figures(self) -> TableFigures:
+        """As of the last sync, or of the start; see the port."""
+        return self._database.figures
 
     @staticmethod
     async def open(
@@ -299,6 +305,7 @@ class _Database:
             self._states = self._rows.get_column_family(STATES)
         except Exception as error:  # rocksdict raises nothing more special
             raise _translated(error, f"the index {path} cannot be opened") from error
+        self.figures = self._measured()
         self._read_options = rocksdict.ReadOptions()
         # Files that an iterator kept alive are deleted in the background, not by whoever drops it.
         self._read_options.set_background_purge_on_iterator_cleanup(True)
@@ -317,7 +324,8 @@ class _Database:
         """Whether the block in which ``key`` would lie is in memory."""
         if self._closed:
             return False
-        may_exist, value = _pair(self._rows.key_may_exist(key, fetch=True))
+        found = self._rows.key_may_exist(key, fetch=True)
+        may_exist, value = found if isinstance(found, tuple) else (found, None)
         return not may_exist or value is not None
 
     def rows(self, ledger_id: int, first: int, last: int, limit: int) -> list[IndexRow]:
@@ -341,7 +349,7 @@ class _Database:
     def rows_after(self, ledger_id: int, first_entry_id: int, limit: int) -> list[IndexRow]:
         """The first ``limit`` rows behind this one, of all ledgers."""
         with self._reading():
-            key = _key_behind(ledger_id, first_entry_id)
+            key = key_behind(ledger_id, first_entry_id)
             self._fetch(self._rows, key)
             cursor = self._rows.iter(self._read_options)
             cursor.seek(key)
@@ -349,7 +357,7 @@ class _Database:
             while cursor.valid() and len(found) < limit:
                 row = decode_row(bytes(cursor.key()), bytes(cursor.value()))
                 found.append(row)
-                self._fetch(self._rows, _key_behind(row.ledger_id, row.first_entry_id))
+                self._fetch(self._rows, key_behind(row.ledger_id, row.first_entry_id))
                 cursor.next()
             cursor.status()
             return found
@@ -446,11 +454,15 @@ class _Database:
         """Make everything written durable."""
         with self._using("synced"):
             self._rows.flush_wal(sync=True)
+            self.figures = self._measured()
+
+    def _measured(self) -> TableFigures:
+        return figures_of([table.property_int_value for table in (self._rows, self._states)])
 
     def table_bytes(self) -> int:
         """Size of all tables: what compacting all of it may need for a time."""
         with self._using("measured"):
-            return sum(table.property_int_value(_TABLE_BYTES) or 0 for table in (self._rows, self._states))
+            return self._measured().table_bytes
 
     def pieces(self, first_ledger: int, last_ledger: int) -> list[tuple[int, int]]:
         """These ledgers in ranges, each of about one table where the tables are at their largest."""
@@ -548,13 +560,6 @@ class _Database:
                 self._idle.notify_all()
 
 
-def _key_behind(ledger_id: int, first_entry_id: int) -> bytes:
-    """The first key that a row behind this one may have."""
-    if ledger_id < 0 or first_entry_id == MAX_ID:
-        return row_key(ledger_id + 1, 0)
-    return row_key(ledger_id, first_entry_id + 1)
-
-
 def _options(cache: rocksdict.Cache, cache_bytes: int, *, create: bool) -> rocksdict.Options:
     blocks = rocksdict.BlockBasedOptions()
     blocks.set_block_cache(cache)
@@ -582,10 +587,6 @@ def _options(cache: rocksdict.Cache, cache_bytes: int, *, create: bool) -> rocks
     # A torn end is what a crash leaves; index_mark.py tells it from damage.
     options.set_wal_recovery_mode(rocksdict.DBRecoveryMode.point_in_time())
     return options
-
-
-def _pair(found: bool | tuple[bool, object]) -> tuple[bool, object]:
-    return found if isinstance(found, tuple) else (found, None)
 
 
 def _translated(error: Exception, doing: str) -> DamagedFile | DiskFailed | DiskFull:

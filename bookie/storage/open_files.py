@@ -36,7 +36,7 @@ class OpenFiles:
 
     def __init__(self, disk: Disk, max_open: int) -> None:
         self._disk = disk
-        self._max_open = max_open
+        self.max_open = max_open
         self._entries: OrderedDict[str, _Entry] = OrderedDict()
 
     def __len__(self) -> int:
@@ -87,7 +87,7 @@ class OpenFiles:
             finally:
                 # Also where who closes is cancelled: nobody reads it any more.
                 entry.let_go.set()
-        if len(self._entries) > self._max_open:
+        if len(self._entries) > self.max_open:
             idle = next((each for each, other in self._entries.items() if not other.users), None)
             if idle is not None:
                 await self.forget(idle)

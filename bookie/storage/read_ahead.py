@@ -105,7 +105,7 @@ class ReadAhead:
         self._index = index
         self._logs = logs
         self._spawn = spawn
-        self._max_bytes = max_bytes
+        self.max_bytes = max_bytes
         self._streams: OrderedDict[tuple[int, int], _Stream] = OrderedDict()
         self._candidates: OrderedDict[tuple[int, int], None] = OrderedDict()
         """Where whoever asks next becomes a stream."""
@@ -161,7 +161,7 @@ class ReadAhead:
         Args:
             batch_bytes: size of the last batch that was given.
         """
-        if not self._max_bytes:
+        if not self.max_bytes:
             return
         stream = self._streams.pop((ledger_id, first), None)
         if stream is None:
@@ -195,13 +195,13 @@ class ReadAhead:
         self._streams[stream.ledger_id, next_id] = stream
         if len(self._streams) > MAX_STREAMS:
             self._drop(next(iter(self._streams.values())))
-        share = self._max_bytes // max(SHARES, len(self._streams))
+        share = self.max_bytes // max(SHARES, len(self._streams))
         stream.window_bytes = min(share, max(FIRST_WINDOW_BYTES, 2 * stream.window_bytes))
         self._look_ahead(stream)
 
     def close(self) -> None:
         """Drop everything, and read nothing ahead any more."""
-        self._max_bytes = 0
+        self.max_bytes = 0
         for stream in list(self._streams.values()):
             self._drop(stream)
 
@@ -283,7 +283,7 @@ class ReadAhead:
 
     def _make_room(self, stream: _Stream, size: int) -> bool:
         """Drop others that nobody goes on with, until there is room."""
-        while self.held_bytes + size > self._max_bytes:
+        while self.held_bytes + size > self.max_bytes:
             oldest = next((each for each in self._streams.values() if each.pieces), stream)
             if oldest is stream:
                 return False

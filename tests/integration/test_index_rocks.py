@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from tallybook.bookie.storage import index_format, index_mark
+from tallybook.bookie.storage.index_figures import TableFigures, figures_of
 from tallybook.bookie.storage.index_format import encode_row, encode_state, row_key, state_key
 from tallybook.bookie.storage.index_rocks import RocksIndex
 from tallybook.bookie.storage.location import IndexRow, Location
@@ -516,3 +517,35 @@ async def test_blocks_of_all_kinds_stay_within_the_cache(home):
         tables = len(index._database._rows.live_files())
         outside = index._database._rows.property_int_value("rocksdb.estimate-table-readers-mem")
         assert outside < tables * (3 << 10), "of each table, its name, its bounds and its properties"
+
+
+# -- what it tells of itself ------------------------------------------------------------------
+
+
+async def test_what_its_tables_are_like_is_told_as_of_the_last_sync(home):
+    async with home.opened(create=True) as index:
+        empty = index.figures
+        assert (empty.table_bytes, empty.writes_stopped, empty.background_errors) == (0, 0, 0)
+        assert empty.write_buffer_bytes > 0
+        await fill(index, 0)
+        await to_tables(index)
+        assert index.figures == empty
+        await index.sync()
+        written = index.figures.table_bytes
+        assert written > 0
+    async with home.opened() as index:
+        assert index.figures.table_bytes >= written
+
+
+async def test_rocksdb_knows_every_figure_by_the_name_that_it_is_asked_for(home):
+    async with home.opened(create=True) as index:
+        asked: list[str] = []
+
+        def ask(name: str) -> int:
+            asked.append(name)
+            found = index._database._rows.property_int_value(name)
+            assert found is not None, name
+            return found
+
+        figures_of([ask])
+        assert len(asked) == len(TableFigures._fields)

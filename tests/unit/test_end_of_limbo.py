@@ -168,3 +168,20 @@ def test_an_end_that_was_cancelled_is_made_durable_by_the_next_one() -> None:
         await node.stop()
 
     run_seed(1, scenario)
+
+
+def test_ledgers_in_limbo_are_counted_by_the_collector_until_they_are_in_it_no_more() -> None:
+    async def scenario(world: World) -> None:
+        node = await in_limbo(world)
+        for ledger_id in (2, BELOW):
+            assert (await node.add(batch_of(0, ledger_id=ledger_id), recovery=True)).code == 0
+        await node.bookie.flush()
+        assert node.bookie.stats()["ledgers_in_limbo"] == 0, "no round was made"
+        await node.bookie.collect()
+        assert node.bookie.stats()["ledgers_in_limbo"] == 2, "the newer ledger was not there when something was lost"
+        await end_limbo(node, [(0, 1)])
+        await node.bookie.collect()
+        assert node.bookie.stats()["ledgers_in_limbo"] == 1
+        await node.stop()
+
+    run_seed(1, scenario)

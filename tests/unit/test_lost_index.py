@@ -19,7 +19,7 @@ from tallybook.core.errors import (
     TallybookError,
 )
 from tallybook.core.limits import BLOCK_BYTES
-from tallybook.runtime.deterministic import SimClock, SimDisk, World, run_seed
+from tallybook.runtime.deterministic import NO_LATENCY, Latency, SimClock, SimDisk, World, run_seed
 from tallybook.runtime.logging import line_of
 from tallybook.sim.stage.disk_bookie import ROOT, DiskBookie, KnownMetadata, batch_of, tiny_settings
 
@@ -37,9 +37,10 @@ def big(entry_id: int, ledger_id: int = 1, payload: bytes = b"x") -> bytes:
     return batch_of(entry_id, ledger_id=ledger_id, payload=payload * 900)
 
 
-async def filled(world: World, *, settings=SETTINGS) -> DiskBookie:
+async def filled(world: World, *, settings=SETTINGS, latency: Latency = NO_LATENCY) -> DiskBookie:
     """A bookie with three ledgers in several entry logs, the first one fenced, that has stopped."""
-    node = DiskBookie(SimDisk(world.rng), world.clock, KnownMetadata(id_counter=BELOW, settled=SETTLED), settings)
+    disk, metadata = SimDisk(world.rng, latency=latency), KnownMetadata(id_counter=BELOW, settled=SETTLED)
+    node = DiskBookie(disk, world.clock, metadata, settings)
     await node.boot()
     for entry_id in range(ENTRIES):
         for ledger_id in LEDGERS:
@@ -559,6 +560,25 @@ def test_an_old_index_that_cannot_be_removed_keeps_no_bookie_down(caplog: pytest
         await node.boot()
         assert await node.disk.list(INDEX) == ["lost+found"]
         assert await node.disk.list(f"{INDEX}/lost+found") == ["1"]
+        await node.stop()
+
+    run_seed(1, scenario)
+
+
+def test_how_long_the_steps_of_a_start_took_is_told_and_making_the_index_again_is_one_of_its_own() -> None:
+    async def scenario(world: World) -> None:
+        node = await filled(world, latency=Latency(mean_seconds=0.001))
+        await node.boot()
+        found = node.bookie.readings()
+        assert found["boot_index_seconds"] > 0 == found["boot_index_again_seconds"]
+        assert found["boot_journal_seconds"] > 0
+        assert (await node.add(big(ENTRIES, 2))).code == 0
+        await node.lose_power()
+        await lose(node.disk)
+        await node.boot()
+        found = node.bookie.readings()
+        assert found["boot_index_seconds"] == 0 < found["boot_index_again_seconds"]
+        assert found["boot_replay_seconds"] > 0
         await node.stop()
 
     run_seed(1, scenario)

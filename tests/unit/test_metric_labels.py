@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from tallybook.bookie.boot_times import STEPS
 from tallybook.bookie.metrics import BACKGROUND, BOOKIE_METRICS
 from tallybook.bookie.service_load import REQUEST_KINDS, ServiceLoad
 from tallybook.bookie.storage.checkpoint import STAGES
@@ -39,6 +40,7 @@ BOUNDED = {
     "reason": None,  # held by the tests of refusals and of repairs
     "source": {"cache", "entry_log"},
     "stage": set(STAGES),
+    "step": set(STEPS),
     "task": set(BACKGROUND),
     "where": {"write_cache", "journal"},
 }

@@ -89,6 +89,7 @@ def test_what_allows_something_is_remembered_and_what_does_not_is_asked_anew(run
         with pytest.raises(MetadataUnavailable):
             await ledgers.shares_of_closed(1)
         await ledgers.check_entry(1, 3)
+        assert (ledgers.hits, ledgers.lookups, len(ledgers)) == (3, 7, 1)
         with pytest.raises(MetadataUnavailable):
             await ledgers.check_entry(1, 13)
         with pytest.raises(MetadataUnavailable):

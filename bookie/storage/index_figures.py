@@ -1,0 +1,46 @@
+"""What RocksDB tells of the tables of an index: their sizes, and whether it holds back writes.
+
+Asked once a checkpoint, on the thread that has just synced the index: RocksDB takes its lock for the answers, and
+nothing that waits for that lock belongs on an event loop. It costs microseconds.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Final, NamedTuple, TypeAlias
+
+_OF_EACH: Final = {
+    "table_bytes": "rocksdb.live-sst-files-size",
+    "write_buffer_bytes": "rocksdb.cur-size-all-mem-tables",
+    "uncompacted_bytes": "rocksdb.estimate-pending-compaction-bytes",
+}
+"""Summed up over column families."""
+_OF_ALL: Final = {
+    "pinned_bytes": "rocksdb.block-cache-pinned-usage",
+    "writes_stopped": "rocksdb.is-write-stopped",
+    "write_rate_limit": "rocksdb.actual-delayed-write-rate",
+    "background_errors": "rocksdb.background-errors",
+}
+"""Any column family tells the same of these: cache, log and threads are shared."""
+
+Property: TypeAlias = Callable[[str], int | None]
+"""What one column family says of itself; ``None``: it knows of no such thing."""
+
+
+class TableFigures(NamedTuple):
+    """As of the last checkpoint. All zero where there are no tables."""
+
+    table_bytes: int = 0
+    write_buffer_bytes: int = 0
+    uncompacted_bytes: int = 0
+    pinned_bytes: int = 0
+    writes_stopped: int = 0
+    write_rate_limit: int = 0
+    background_errors: int = 0
+
+
+def figures_of(families: Sequence[Property]) -> TableFigures:
+    """Ask them. May wait for a lock."""
+    of_each = {stat: sum(ask(name) or 0 for ask in families) for stat, name in _OF_EACH.items()}
+    of_all = {stat: families[0](name) or 0 for stat, name in _OF_ALL.items()}
+    return TableFigures(**of_each, **of_all)
