@@ -45,6 +45,17 @@ ARCHIVE_METRICS: Final = (
         _G,
         "Requests per second that it is asked at most, since it wanted fewer; +Inf: no limit.",
     ),
+    MetricInfo(
+        "seals",
+        "tallybook_archive_seals",
+        _G,
+        "Objects of which it is remembered how they are opened, or that they are plain; none without keys.",
+    ),
+    MetricInfo("max_seals", "tallybook_archive_max_seals", _G, "How many that may be."),
+    MetricInfo("seal_hits", "tallybook_archive_seal_hits_total", _C, "Objects whose key was remembered."),
+    MetricInfo(
+        "seal_misses", "tallybook_archive_seal_misses_total", _C, "Those whose key was looked for in the store."
+    ),
 )
 """Of whoever asks an object store."""
 
@@ -61,8 +72,12 @@ ARCHIVE_READER_METRICS: Final = tuple(
 """Of a client, once it has read from the archive of its cluster."""
 
 
-def numbers(patience: Patience) -> Mapping[str, Reading]:
-    """All of ``ARCHIVE_METRICS``, now. From any thread."""
+def numbers(patience: Patience, seals: Mapping[str, Reading]) -> Mapping[str, Reading]:
+    """All of ``ARCHIVE_METRICS``, now. From any thread.
+
+    Args:
+        seals: what is remembered of objects; see ``SealedStore.readings``.
+    """
     stats = dict(patience.stats)
     return {
         **{
@@ -73,4 +88,5 @@ def numbers(patience: Patience) -> Mapping[str, Reading]:
         "archive_wait_seconds": patience.waits.seconds,
         "request_rate_limit": patience.rate.limit,
         **patience.meter.readings("archive"),
+        **seals,
     }

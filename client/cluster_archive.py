@@ -75,7 +75,7 @@ class ClusterArchive:
         """What is asked of the object store, and the caches; see the port."""
         if self._store is None or self._reader is None:
             return {}
-        return {**numbers(self._store.patience), **self._reader.readings()}
+        return {**numbers(self._store.patience, self._store.readings()), **self._reader.readings()}
 
     async def close(self) -> None:
         """Release what was opened."""

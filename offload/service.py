@@ -90,9 +90,9 @@ class OffloadService:
     def metrics(self) -> Metrics:
         """What /metrics shows."""
         metrics = Metrics()
-        patience = self._archive.store.patience
+        patience, sealing = self._archive.store.patience, self._archive.sealing
         metrics.add(OFFLOAD_METRICS, lambda: numbers(self._offloader, leads=self._leads))
-        metrics.add(ARCHIVE_METRICS, lambda: asked(patience))
+        metrics.add(ARCHIVE_METRICS, lambda: asked(patience, {} if sealing is None else sealing.readings()))
         if self._archive.metadata_load is not None:
             metrics.add(METADATA_METRICS, self._archive.metadata_load.readings)
         if self._client is not None:

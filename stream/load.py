@@ -41,6 +41,21 @@ STREAM_METRICS: Final = (
         Kind.COUNTER,
         "Streams, and whole rounds, that could not be looked after.",
     ),
+    MetricInfo(
+        "stream_tails",
+        "tallybook_stream_tails",
+        Kind.GAUGE,
+        "Open segments that are read as they grow, for all readers.",
+    ),
+    MetricInfo(
+        "stream_tail_followers", "tallybook_stream_tail_followers", Kind.GAUGE, "Readers that follow one of these."
+    ),
+    MetricInfo(
+        "stream_tail_bytes",
+        "tallybook_stream_tail_bytes",
+        Kind.GAUGE,
+        "What is kept of them for readers that are behind: up to 4 MiB of each, and always what came last.",
+    ),
 )
 
 
@@ -55,6 +70,9 @@ class StreamLoad:
         self.failed_renewals = 0
         self.keeper_rounds = 0
         self.keeper_failures = 0
+        self.tails = 0
+        self.tail_followers = 0
+        self.tail_bytes = 0
 
     def readings(self) -> dict[str, Reading]:
         """All of them, for ``STREAM_METRICS``."""
@@ -66,4 +84,7 @@ class StreamLoad:
             "stream_failed_renewals": self.failed_renewals,
             "stream_keeper_rounds": self.keeper_rounds,
             "stream_keeper_failures": self.keeper_failures,
+            "stream_tails": self.tails,
+            "stream_tail_followers": self.tail_followers,
+            "stream_tail_bytes": self.tail_bytes,
         }

@@ -94,9 +94,7 @@ class StreamStore:
         name = check_process_name(name)
         self._client = client
         world = client.world
-        self._clock = world.clock
-        self._rng = world.rng
-        self._store = world.store
+        self._clock, self._rng, self._store = world.clock, world.rng, world.store
         updater = RecordUpdater(world.store, world.clock, world.rng)
         self._tasks = client_tasks("streams")
         self._catalog = Catalog(world.store, updater)
@@ -104,7 +102,8 @@ class StreamStore:
         self._shelf = Shelf(world.store, updater, client)
         self._keeper = Keeper(world.store, self._catalog, self._shelf, client, self._clock)
         self._seeker = Seeker(self._catalog, client)
-        self._readers = ReaderContext(self._catalog, client, self._seeker, Tails(client, self._tasks), self._clock)
+        tails = Tails(client, self._tasks, lambda: self._load)
+        self._readers = ReaderContext(self._catalog, client, self._seeker, tails, self._clock)
         self._session = Session(self._rng.uuid(), updater, self._clock, self._tasks)
         self._name = name or self._session.name[:8]
         self._ids: IdRoom | None = None
@@ -131,11 +130,11 @@ class StreamStore:
         self._ids = ids
 
     def count_in(self, load: StreamLoad) -> None:
-        """Count what writers do that are opened from here on in ``load``, which other stores may share."""
+        """Count what writers and readers do that are opened from here on in ``load``, which other stores may share."""
         self._load = self._session.load = load
 
     def stats(self) -> Mapping[str, Reading]:
-        """Numbers for metrics, named as in ``load.STREAM_METRICS``: what its writers did."""
+        """Numbers for metrics, named as in ``load.STREAM_METRICS``: what its writers and readers do."""
         return self._load.readings()
 
     async def close(self) -> None:

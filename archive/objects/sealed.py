@@ -23,6 +23,7 @@ from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 
 from tallybook.core.batch import Buffer
 from tallybook.core.errors import ArchiveKeyMissing, DamagedFile, InvalidArgument, ObjectDamaged, ObjectMissing
+from tallybook.runtime.meter import Reading
 from tallybook.runtime.security.archive_keys import ArchiveKeys, ArchiveKeySource, random_bytes
 from tallybook.runtime.tasks import Workers
 
@@ -89,6 +90,8 @@ class SealedStore:
         self._workers = workers
         self._keys = keys
         self._known: LRUCache[str, _Seal | None] = LRUCache(KNOWN_SEALS)
+        self._hits = 0
+        self._misses = 0
 
     @property
     def url(self) -> str:
@@ -99,6 +102,15 @@ class SealedStore:
     def seals(self) -> bool:
         """Whether what is written is sealed."""
         return self._keys is not None
+
+    def readings(self) -> dict[str, Reading]:
+        """What is remembered of objects, for ``ARCHIVE_METRICS``."""
+        return {
+            "seals": len(self._known),
+            "max_seals": KNOWN_SEALS,
+            "seal_hits": self._hits,
+            "seal_misses": self._misses,
+        }
 
     async def put(self, key: str, data: Buffer) -> None:
         """Write a small object whole: its frames, then its key."""
@@ -316,9 +328,11 @@ class SealedStore:
     async def _seal_of(self, key: str) -> _Seal | None:
         """How an object is opened; ``None`` for one that is plain, or not there."""
         if key in self._known:
+            self._hits += 1
             return self._known[key]
         if self._keys is None:
             return None
+        self._misses += 1
         try:
             record = await self._store.read(KEYS + key, 0, RECORD_BYTES)
         except ObjectMissing:

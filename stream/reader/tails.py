@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
+from collections.abc import Callable
 from contextlib import aclosing
 from typing import Final, NamedTuple
 
@@ -20,6 +21,7 @@ from tallybook.core.limits import MIB
 from tallybook.runtime.tasks import Tasks
 
 from ..envelope import Envelope
+from ..load import StreamLoad
 
 KEPT_BYTES: Final = 4 * MIB
 """Payload of the envelopes that a tail keeps for those who follow it."""
@@ -53,10 +55,13 @@ class SharedTail:
     Args:
         number, tag: of the segment; see ``Position``.
         first: entry to begin with.
+        load: counts it, and what it keeps.
     """
 
-    def __init__(self, reader: LedgerReader, number: int, tag: str, first: int, tasks: Tasks) -> None:
+    def __init__(self, reader: LedgerReader, number: int, tag: str, first: int, tasks: Tasks, load: StreamLoad) -> None:
         self.reader = reader
+        self._load = load
+        load.tails += 1
         self._number = number
         self._tag = tag
         self._kept: deque[_Piece] = deque()
@@ -91,12 +96,12 @@ class SharedTail:
 
     def _keep(self, envelopes: list[Envelope | Unreadable], size: int) -> None:
         self._kept.append(_Piece(envelopes, size))
-        self._kept_bytes += size
+        self._grow(size)
         self.next = envelopes[-1].entry + 1
         # What came last stays, whatever its size: somebody waits for it.
         while self._kept_bytes > KEPT_BYTES and len(self._kept) > 1:
             gone = self._kept.popleft()
-            self._kept_bytes -= gone.size
+            self._grow(-gone.size)
             self.first = self._kept[0].envelopes[0].entry
         news, self._news = self._news, asyncio.Event()
         news.set()
@@ -115,9 +120,18 @@ class SharedTail:
         if not self.ended and self.error is None:
             await self._news.wait()
 
-    def cancel(self) -> None:
-        """Stop."""
-        self._task.cancel()
+    def joined(self, followers: int) -> None:
+        """So many more follow it, or fewer. When nobody does any more, it stops."""
+        self.followers += followers
+        self._load.tail_followers += followers
+        if not self.followers:
+            self._task.cancel()
+            self._load.tails -= 1
+            self._grow(-self._kept_bytes)
+
+    def _grow(self, size: int) -> None:
+        self._kept_bytes += size
+        self._load.tail_bytes += size
 
 
 class Tails:
@@ -125,11 +139,13 @@ class Tails:
 
     Args:
         tasks: where they run.
+        load: what they are counted in from now on.
     """
 
-    def __init__(self, client: Client, tasks: Tasks) -> None:
+    def __init__(self, client: Client, tasks: Tasks, load: Callable[[], StreamLoad]) -> None:
         self._client = client
         self._tasks = tasks
+        self._load = load
         self._tails: dict[int, SharedTail] = {}
 
     def follow(self, reader: LedgerReader, number: int, tag: str) -> SharedTail:
@@ -139,15 +155,13 @@ class Tails:
         """
         tail = self._tails.get(reader.id)
         if tail is None or tail.error is not None:
-            tail = SharedTail(reader, number, tag, reader.last_add_confirmed + 1, self._tasks)
+            tail = SharedTail(reader, number, tag, reader.last_add_confirmed + 1, self._tasks, self._load())
             self._tails[reader.id] = tail
-        tail.followers += 1
+        tail.joined(1)
         return tail
 
     def leave(self, ledger_id: int, tail: SharedTail) -> None:
         """Follow it no more. When nobody does, it ends."""
-        tail.followers -= 1
-        if not tail.followers:
-            tail.cancel()
-            if self._tails.get(ledger_id) is tail:
-                del self._tails[ledger_id]
+        tail.joined(-1)
+        if not tail.followers and self._tails.get(ledger_id) is tail:
+            del self._tails[ledger_id]

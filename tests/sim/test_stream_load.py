@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from contextlib import aclosing
 
 from tallybook.client.client import Client
 from tallybook.core.errors import MetadataUnavailable
@@ -54,3 +55,28 @@ async def test_rounds_of_the_keeper_and_what_it_could_not_look_after_are_counted
         await asyncio.gather(keeping, return_exceptions=True)
     assert load.keeper_rounds >= 2
     assert load.keeper_failures == 4
+
+
+@scenario()
+async def test_what_is_kept_of_open_segments_for_those_who_follow_them_is_told(
+    cluster: MemoryCluster, client: Client
+) -> None:
+    load = StreamLoad()
+    async with StreamStore(client) as streams:
+        streams.count_in(load)
+        await streams.create("s")
+        async with await streams.writer("s") as writer:
+            await writer.append(b"first")
+            readers = [streams.reader("s").batches() for _ in range(2)]
+            async with aclosing(readers[0]), aclosing(readers[1]):
+                for reader in readers:
+                    await anext(reader)
+                asked = [asyncio.ensure_future(anext(reader)) for reader in readers]
+                await cluster.world.clock.sleep(1)
+                assert (load.tails, load.tail_followers) == (1, 2)
+                before = load.tail_bytes
+                await writer.append(bytes(1000))
+                await asyncio.gather(*asked)
+                assert load.tail_bytes - before >= 1000
+            await cluster.world.clock.sleep(1)
+            assert (load.tails, load.tail_followers, load.tail_bytes) == (0, 0, 0)

@@ -15,7 +15,9 @@ import tallybook.bookie.adds
 import tallybook.bookie.admission
 from tallybook.archive.metrics import ARCHIVE_METRICS
 from tallybook.archive.metrics import numbers as asked
+from tallybook.archive.objects.memory import MemoryStore
 from tallybook.archive.objects.patience import Patience
+from tallybook.archive.objects.sealed import SealedStore
 from tallybook.bookie.metrics import REFUSAL_REASONS
 from tallybook.cli.metric_catalogues import ALL_CATALOGUES
 from tallybook.core.errors import ArchiveBusy, ArchiveDenied, ArchiveUnavailable, InvalidConfig
@@ -32,7 +34,7 @@ from tallybook.runtime.metric_catalogue import Kind, MetricInfo
 from tallybook.runtime.metrics import Metrics
 from tallybook.runtime.metrics_text import parse_metrics
 from tallybook.runtime.rng import SeededRng
-from tallybook.runtime.tasks import Tasks
+from tallybook.runtime.tasks import InlineWorkers, Tasks
 
 
 async def get(address: str, path: str) -> tuple[int, str]:
@@ -106,6 +108,7 @@ async def test_an_address_that_cannot_be_bound_is_named() -> None:
 
 async def test_every_number_of_an_offloader_has_a_metric_and_every_metric_a_number() -> None:
     patience = Patience(RealClock(), SeededRng(1))
+    seals = SealedStore(MemoryStore(RealClock()), InlineWorkers(), None).readings()
     offloader = SimpleNamespace(totals=Totals(rounds=3), backlog=Backlog(orphans=2), streamed_bytes=5)
     for error in (None, ArchiveDenied("no"), ArchiveUnavailable("500"), ArchiveBusy("slow down")):
 
@@ -118,10 +121,10 @@ async def test_every_number_of_an_offloader_has_a_metric_and_every_metric_a_numb
     patience.count_bytes("read", 7)
     found = numbers(offloader, leads=True)  # type: ignore[arg-type]
     assert set(found) == {info.stat for info in OFFLOAD_METRICS}
-    assert set(asked(patience)) == {info.stat for info in ARCHIVE_METRICS}
+    assert set(asked(patience, seals)) == {info.stat for info in ARCHIVE_METRICS}
     metrics = Metrics()
     metrics.add(OFFLOAD_METRICS, lambda: found)
-    metrics.add(ARCHIVE_METRICS, lambda: asked(patience))
+    metrics.add(ARCHIVE_METRICS, lambda: asked(patience, seals))
     text = metrics.text().decode()
     for line in (
         "tallybook_offload_leads 1.0", "tallybook_offload_rounds_total 3.0", "tallybook_offload_orphans 2.0",

@@ -341,3 +341,13 @@ async def test_what_a_sealing_upload_holds_is_bounded_by_what_it_is_given(below,
         await upload.write(bytes(3 * FRAME_BYTES + 11))
         assert len(upload._held) <= FRAME_BYTES  # type: ignore[attr-defined]
     await asyncio.gather(upload.finish())
+
+
+async def test_what_is_remembered_of_objects_is_told(below, keys):
+    store = sealed(below, keys)
+    await store.put(KEY, TEXT)
+    for _ in range(3):
+        await store.read(KEY, 0, 10)
+    told = store.readings()
+    assert (told["seals"], told["seal_misses"], told["seal_hits"]) == (1, 1, 2)
+    assert sealed(below, None).readings()["seals"] == 0
