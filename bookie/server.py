@@ -32,6 +32,7 @@ from tallybook.runtime.clock import RealClock
 from tallybook.runtime.descriptors import raise_descriptor_limit
 from tallybook.runtime.directories import is_open_to_everybody
 from tallybook.runtime.disk_real import RealDisk
+from tallybook.runtime.grpc_load import GRPC_METRICS, GrpcLoad
 from tallybook.runtime.grpc_transport import GrpcTransport
 from tallybook.runtime.http import HttpServer
 from tallybook.runtime.http_api import Offer
@@ -182,6 +183,7 @@ class _Server:
         endpoints = BookieEndpoints(settings, self._readiness)
         names = (settings.advertise.rpartition(":")[0],) if settings.advertise else ()
         refusals, under_way = Refusals(self._clock, security or OpenAccess()), UnderWay()
+        load = GrpcLoad()
         offer = Offer(endpoints.table(), hosts=names)
         http = HttpServer(metrics, self._readiness, security, offer, refusals, under_way)
         await http.start(settings.http_listen, self._tasks)
@@ -209,7 +211,9 @@ class _Server:
             security=security,
             refusals=refusals,
             under_way=under_way,
+            load=load,
         )
+        metrics.add(GRPC_METRICS, load.readings)
         listener = await transport.listen(settings.listen, service.accept)
         undo.push_async_callback(listener.close, GRACE_SECONDS)
         # Before it is listed: whoever is to take no writes is never chosen for any.

@@ -12,14 +12,20 @@ from tallybook.gateway.metrics import GATEWAY_METRICS
 from tallybook.metadata.metered import METADATA_METRICS
 from tallybook.offload.metrics import OFFLOAD_METRICS
 from tallybook.repair.metrics import REPAIR_METRICS
+from tallybook.runtime.grpc_load import GRPC_METRICS
+from tallybook.runtime.http_load import HTTP_METRICS
 from tallybook.runtime.metric_catalogue import MetricInfo
 from tallybook.runtime.metrics import PROCESS_METRICS
+from tallybook.runtime.refusals import REFUSAL_METRICS
 from tallybook.runtime.security import SECURITY_METRICS
 from tallybook.runtime.span_catalogue import TRACE_METRICS
 from tallybook.stream.load import STREAM_METRICS
 
 ALL_CATALOGUES: Final[Mapping[str, Sequence[MetricInfo]]] = {
     "Any process": PROCESS_METRICS,
+    "Any process, of its HTTP port": HTTP_METRICS,
+    "Any process, of who is refused": REFUSAL_METRICS,
+    "Bookies and gateways, of their gRPC port": GRPC_METRICS,
     "Any process with security": SECURITY_METRICS,
     "A bookie": BOOKIE_METRICS,
     "An offloader": OFFLOAD_METRICS,

@@ -23,6 +23,7 @@ from tallybook.core.errors import InvalidConfig, InvariantViolation
 from tallybook.runtime.clock import RealClock
 from tallybook.runtime.descriptors import raise_descriptor_limit
 from tallybook.runtime.grpc_calls import bound_calls
+from tallybook.runtime.grpc_load import GRPC_METRICS, GrpcLoad
 from tallybook.runtime.http import HttpServer
 from tallybook.runtime.http_api import Offer
 from tallybook.runtime.logging import logger
@@ -82,6 +83,8 @@ async def serving(client: Client, settings: GatewaySettings) -> AsyncIterator[Ad
         metrics = Metrics()
         security = security_of_server(settings.security, RealClock(), tasks, metrics)
         refusals, under_way = Refusals(RealClock(), security or OpenAccess()), UnderWay()
+        load = GrpcLoad()
+        metrics.add(GRPC_METRICS, load.readings)
         listener = bound_calls(
             settings.listen,
             max_calls=settings.max_streams + 8 * CALLS_BESIDES_STREAMS,
@@ -91,6 +94,7 @@ async def serving(client: Client, settings: GatewaySettings) -> AsyncIterator[Ad
             token_address=settings.token_listen,
             refusals=refusals,
             under_way=under_way,
+            load=load,
         )
         undo.push_async_callback(listener.close, 0)
         stores = Stores(client, settings.advertise or listener.address, tasks, int(settings.max_id_bytes))

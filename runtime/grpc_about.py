@@ -30,6 +30,7 @@ from tallybook.core.errors import AccessDenied, Busy, Unauthenticated
 from .allowed import while_allowed
 from .clock import RealClock
 from .grpc_handlers import Handlers
+from .grpc_load import CHECK, DESCRIBE, WATCH, GrpcLoad
 from .grpc_security import presented
 from .refusals import Refusals
 from .under_way import UnderWay
@@ -47,9 +48,6 @@ _END_SECONDS: Final = 1.0
 """How long a status may take to leave. One that nobody takes waits for the connection's end."""
 
 _STATUS: Final = health_pb2.HealthCheckResponse
-
-
-_REFLECTION: Final = "ServerReflection"
 
 
 class _Ended(Exception):
@@ -85,6 +83,7 @@ class About:
         access: tells who somebody is.
         max_calls: what the port serves at once.
         handlers: those of the port.
+        load: counts these calls.
         refusals: those who were not let in; ``None``: of this port alone.
         under_way: the same of what is asked.
     """
@@ -94,14 +93,16 @@ class About:
         access: Access,
         max_calls: int,
         handlers: Handlers,
+        load: GrpcLoad,
         refusals: Refusals | None,
         under_way: UnderWay | None = None,
     ) -> None:
         self._access = access
         self._handlers = handlers
+        self._load = load
         self._under_way = under_way or UnderWay()
         self._refusals = refusals or Refusals(RealClock(), access)
-        self._most = self._free = _part(max_calls)
+        self._most = self._free = load.about_max_calls = _part(max_calls)
         self._moments: dict[asyncio.Timeout, None] = {}  # a set would have no order
         self._served: tuple[str, ...] = ()
         self._retired = asyncio.Event()
@@ -111,14 +112,28 @@ class About:
         self._served = (*services, health.SERVICE_NAME)
         asked, described = _Health(self), _Reflection(self, self._served)
         for service, methods in (
-            (health.SERVICE_NAME, {"Check": asked.check, "Watch": asked.watch}),
-            (reflection.SERVICE_NAME, {"ServerReflectionInfo": described.describe}),
+            (health.SERVICE_NAME, {"Check": (CHECK, asked.check), "Watch": (WATCH, asked.watch)}),
+            (reflection.SERVICE_NAME, {"ServerReflectionInfo": (DESCRIBE, described.describe)}),
         ):
             handlers: dict[str, grpc.RpcMethodHandler[Any, Any]] = {
-                name: grpc.stream_stream_rpc_method_handler(_served(serve, self._handlers), None, None)
-                for name, serve in methods.items()
+                name: grpc.stream_stream_rpc_method_handler(self._handler(method, serve), None, None)
+                for name, (method, serve) in methods.items()
             }
             server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(service, handlers),))
+
+    def _handler(self, method: str, serve: Callable[[Any], Awaitable[None]]) -> Callable[[Any, Any], Awaitable[None]]:
+        async def served(_requests: object, context: Any) -> None:
+            await self._handlers.enter(context)
+            with self._load.about(method):
+                try:
+                    await serve(context)
+                except _Ended as ended:
+                    self._load.failed(ended.code.name)
+                    await _end(context, ended)
+                except (grpc.RpcError, grpc.aio.BaseError, asyncio.InvalidStateError):
+                    return  # the client is gone
+
+        return served
 
     def retire(self) -> None:
         """From now on it is not well."""
@@ -219,7 +234,7 @@ class _Health:
 
     async def watch(self, context: Any) -> None:
         """How it is now, and whatever it becomes, until the call ends."""
-        await self._about.last(context, "Health/Watch", self._watch)
+        await self._about.last(context, WATCH, self._watch)
 
     async def _watch(self, context: Any) -> None:
         try:
@@ -250,19 +265,6 @@ async def _answer(context: Any, status: Any) -> None:
     await context.write(_STATUS(status=status).SerializeToString())
 
 
-def _served(serve: Callable[[Any], Awaitable[None]], handlers: Handlers) -> Callable[[Any, Any], Awaitable[None]]:
-    async def served(_requests: object, context: Any) -> None:
-        await handlers.enter(context)
-        try:
-            await serve(context)
-        except _Ended as ended:
-            await _end(context, ended)
-        except (grpc.RpcError, grpc.aio.BaseError, asyncio.InvalidStateError):
-            return  # the client is gone
-
-    return served
-
-
 async def _end(context: Any, ended: _Ended) -> None:
     try:
         async with asyncio.timeout(_END_SECONDS):
@@ -281,7 +283,7 @@ class _Reflection:
 
     async def describe(self, context: Any) -> None:
         """An answer to each question, to whoever goes on asking and takes the answers."""
-        await self._about.last(context, _REFLECTION, self._describe)
+        await self._about.last(context, DESCRIBE, self._describe)
 
     async def _describe(self, context: Any) -> None:
         async with (

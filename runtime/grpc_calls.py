@@ -19,6 +19,7 @@ from tallybook.core.access import OpenAccess, Presented
 from .calls import Call, CallerGone, CallFailed, CallHandler, Services
 from .grpc_about import About
 from .grpc_handlers import Handlers
+from .grpc_load import GrpcLoad
 from .grpc_options import gateway_options
 from .grpc_security import presented
 from .grpc_server import bind
@@ -89,6 +90,7 @@ def bound_calls(
     token_address: str = "",
     refusals: Refusals | None = None,
     under_way: UnderWay | None = None,
+    load: GrpcLoad | None = None,
 ) -> CallListener:
     """Bind ``address``, and let nobody in before ``CallListener.serve``: services may want to know where they are.
 
@@ -98,6 +100,7 @@ def bound_calls(
         token_address: another one, to clients that have none, with TLS as well; empty: none.
         refusals: those of the process; ``None``: of this port alone.
         under_way: the same of what is asked.
+        load: counts connections and calls; ``None``: nobody asks for the counts.
         max_calls: more at once are refused.
         max_connections: more are dropped as soon as they are made, whatever they want.
         max_connection_calls: more calls on one connection wait, at the client.
@@ -109,8 +112,10 @@ def bound_calls(
     server = grpc.aio.server(options=options, maximum_concurrent_rpcs=max_calls)
     served = _bound(server, address, security, certificates=True)
     for_tokens = _bound(server, token_address, security, certificates=False) if token_address else ""
-    handlers = Handlers()
-    about = About(security or OpenAccess(), max_calls, handlers, refusals, under_way)
+    load = load or GrpcLoad()
+    load.max_connections, load.max_calls = max_connections, max_calls
+    handlers = Handlers(load)
+    about = About(security or OpenAccess(), max_calls, handlers, load, refusals, under_way)
     return CallListener(server, about, handlers, served, for_tokens)
 
 

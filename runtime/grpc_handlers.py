@@ -12,6 +12,7 @@ from typing import Any, Final
 import grpc
 import grpc.aio
 
+from .grpc_load import GrpcLoad
 from .logging import logger
 
 GRACE_SECONDS: Final = 2.0
@@ -21,9 +22,14 @@ _log = logger("grpc")
 
 
 class Handlers:
-    """Those of one port: each is a task."""
+    """Those of one port: each is a task.
 
-    def __init__(self) -> None:
+    Args:
+        load: counts them.
+    """
+
+    def __init__(self, load: GrpcLoad) -> None:
+        self._load = load
         self._tasks: dict[asyncio.Task[Any], None] = {}  # a set of tasks would have no order
         self._closed = False
 
@@ -38,6 +44,10 @@ class Handlers:
         task = asyncio.current_task()
         if task is not None:
             self.keep(task)
+            # Asked now, because gRPC brings the process down when it is asked after the call has ended.
+            peer = str(context.peer())
+            self._load.began(peer)
+            task.add_done_callback(lambda _: self._load.ended(peer))
 
     def keep(self, task: asyncio.Task[Any]) -> None:
         """Keep a task until it ends."""

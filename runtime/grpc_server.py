@@ -21,6 +21,7 @@ from tallybook.proto import bookie_pb2
 
 from .grpc_about import About
 from .grpc_handlers import Handlers
+from .grpc_load import GrpcLoad
 from .grpc_options import SERVER_OPTIONS, SERVICE
 from .grpc_security import add_port, presented
 from .identity import Certified, Guarded
@@ -59,6 +60,7 @@ async def listen(
     security: Guarded | None = None,
     refusals: Refusals | None = None,
     under_way: UnderWay | None = None,
+    load: GrpcLoad | None = None,
 ) -> GrpcListener:
     """Serve ``address`` with the lanes, the standard health service and reflection.
 
@@ -68,6 +70,7 @@ async def listen(
             itself; it is asked here for those calls about the port that last.
         refusals: those of the process; ``None``: of this port alone.
         under_way: the same of what is asked.
+        load: counts connections and calls; ``None``: nobody asks for the counts.
 
     Raises:
         InvalidConfig: the address cannot be bound.
@@ -75,13 +78,15 @@ async def listen(
     most = calls_for(max_streams)
     options = (*SERVER_OPTIONS, ("grpc.max_allowed_incoming_connections", max_connections))
     server = grpc.aio.server(options=options, maximum_concurrent_rpcs=most)
-    handlers = Handlers()
+    load = load or GrpcLoad()
+    load.max_connections, load.max_calls = max_connections, most
+    handlers = Handlers(load)
     methods: dict[str, grpc.RpcMethodHandler[Any, Any]] = {
         lane.value: grpc.stream_stream_rpc_method_handler(_handler(lane, acceptor, handlers), None, None)
         for lane in Lane
     }
     server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(SERVICE, methods),))
-    about = About(security or OpenAccess(), most, handlers, refusals, under_way)
+    about = About(security or OpenAccess(), most, handlers, load, refusals, under_way)
     about.serve((bookie_pb2.DESCRIPTOR.services_by_name["Bookie"].full_name,), server)
     port = bind(server, address, security)
     await server.start()

@@ -15,6 +15,7 @@ import grpc.aio
 from tallybook.core.access import NOTHING, Presented
 from tallybook.core.errors import BookieUnavailable
 
+from .grpc_load import GrpcLoad
 from .grpc_options import CHANNEL_OPTIONS, SERVICE
 from .grpc_security import open_channel
 from .grpc_server import listen
@@ -35,6 +36,7 @@ class GrpcTransport:
         security: certificates for both ends; ``None``: without TLS.
         refusals: those of the process; ``None``: each listener has its own.
         under_way: the same of what is asked.
+        load: of the one listener that there is; ``None``: nobody asks for the counts.
     """
 
     def __init__(
@@ -45,12 +47,14 @@ class GrpcTransport:
         security: Guarded | None = None,
         refusals: Refusals | None = None,
         under_way: UnderWay | None = None,
+        load: GrpcLoad | None = None,
     ) -> None:
         self._max_streams = max_streams
         self._max_connections = max_connections
         self._security = security
         self._refusals = refusals
         self._under_way = under_way
+        self._load = load
 
     async def connect(self, address: str, lane: Lane, *, timeout_seconds: float) -> MessageStream:
         """Open a stream; see the port."""
@@ -84,6 +88,7 @@ class GrpcTransport:
             security=self._security,
             refusals=self._refusals,
             under_way=self._under_way,
+            load=self._load,
         )
 
 

@@ -31,11 +31,12 @@ from tallybook.core.errors import AccessDenied, Busy, InvalidConfig, Unauthentic
 from .clock import RealClock
 from .http_api import Offer, headers_of, status_of
 from .http_guard import Front, Guard
-from .http_protocol import MAX_CONNECTIONS, BoundedProtocol
+from .http_load import HEALTH, HTTP_METRICS, METRICS, HttpLoad
+from .http_protocol import MAX_CONNECTIONS, MOST_CONNECTIONS, BoundedProtocol
 from .http_tls import TlsPort
 from .identity import Guarded
 from .metrics import Metrics
-from .refusals import Refusals
+from .refusals import REFUSAL_METRICS, Refusals
 from .tasks import Tasks
 from .tls_contexts import server_context
 from .under_way import UnderWay
@@ -78,6 +79,9 @@ class HttpServer:
         self._offer = offer or Offer(())
         self._refusals = refusals or Refusals(RealClock(), self._access)
         self._under_way = under_way or UnderWay()
+        self._load = HttpLoad(RealClock(), MOST_CONNECTIONS)
+        metrics.add(HTTP_METRICS, self._load.readings)
+        metrics.add(REFUSAL_METRICS, self._refusals.readings)
         self._server: uvicorn.Server | None = None
         self._task: asyncio.Task[None] | None = None
         self._lag: asyncio.Task[None] | None = None
@@ -99,6 +103,8 @@ class HttpServer:
         administered = self._security is not None or is_loopback(bound.getsockname()[0])
         self._listens_as = listen.rpartition(":")[0] if isinstance(listen, str) else ""
         self.address = address_of(bound)
+        port = None if self._security is None else TlsPort(server_context(self._security), self._load)
+        protocol: Any = port or partial(BoundedProtocol, self._load)
         config = uvicorn.Config(
             self._application(administered),
             log_config=None,
@@ -107,11 +113,12 @@ class HttpServer:
             server_header=False,
             proxy_headers=False,  # who asks is who is connected, and no header says otherwise
             timeout_keep_alive=_KEEP_ALIVE_SECONDS,
-            http=self._protocol(),
+            http=protocol,
             ws="none",
         )
         config.load()
-        self._server = uvicorn.Server(config)
+        self._server = server = uvicorn.Server(config)
+        self._load.connections = lambda: len(server.server_state.connections) if port is None else port.held
         self._task = tasks.spawn(self._serve(self._server, bound), name="http")
         self._lag = tasks.spawn(self._metrics.loop_lag.watch(), name="loop lag")
 
@@ -129,9 +136,6 @@ class HttpServer:
         # Not ``serve``: that one would take over the signals of the process.
         await server._serve(sockets=[bound])  # noqa: SLF001
 
-    def _protocol(self) -> Any:
-        return BoundedProtocol if self._security is None else TlsPort(server_context(self._security))
-
     def _application(self, administered: bool) -> ASGIApp:
         health = {"/healthz": self._healthz, "/readyz": self._readyz}
         paths, offer = (*health, _METRICS), self._offer
@@ -148,7 +152,8 @@ class HttpServer:
         served = Starlette(routes=[Route(path, handler) for path, handler in own.items()])
         served.router.redirect_slashes = False
         served.router.default = guard
-        return Front(served, self._names, anyway=health, refusals=self._refusals)
+        routes = {**dict.fromkeys(health, HEALTH), _METRICS: METRICS}
+        return Front(served, self._names, anyway=health, routes=routes, refusals=self._refusals, load=self._load)
 
     def _names(self) -> Iterator[str]:
         """Names that this process is known by."""

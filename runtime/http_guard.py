@@ -47,10 +47,11 @@ from tallybook.core.errors import (
 
 from .audit import audit
 from .http_api import Asked, Endpoint, Page, answered, failed
+from .http_load import CHANGES, PAGES, READS, Counted, HttpLoad
 from .http_security import presented
 from .json_once import loads_once
 from .logging import logger
-from .refusals import Refusals
+from .refusals import HTTP, Refusals
 from .under_way import UnderWay
 
 MAX_BODY_BYTES: Final = 64 << 10
@@ -68,6 +69,8 @@ _HOST: Final = re.compile(r"(?P<name>\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9._-]+)(?::[0-9
 _FAILED: Final = 400
 _HELD: Final = "tallybook.held"
 """What a request holds until its answer was taken, in its scope."""
+_COUNTED: Final = "tallybook.counted"
+"""How it is counted, there as well."""
 _NO_ENDPOINT: Final = "HTTP, no endpoint"
 """For the audit log: whatever has no line in the table."""
 _FOREIGN_NAME: Final = "HTTP, a foreign name"
@@ -107,7 +110,9 @@ class Front:
         app: what answers; an application as ASGI has it.
         hosts: names that this process is known by, as they are now.
         anyway: paths that are passed on under any name.
+        routes: what paths that the application answers by itself are counted as.
         refusals: those who came by a name that is not this process's.
+        load: counts what is asked and answered.
     """
 
     def __init__(
@@ -115,12 +120,16 @@ class Front:
         app: ASGIApp,
         hosts: Callable[[], Iterable[str]],
         anyway: Container[str],
+        routes: Mapping[str, str],
         refusals: Refusals,
+        load: HttpLoad,
     ) -> None:
         self._app = app
         self._hosts = hosts
         self._anyway = anyway
+        self._routes = routes
         self._refusals = refusals
+        self._load = load
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer one request."""
@@ -128,6 +137,7 @@ class Front:
 
         async def headed(message: Message) -> None:
             if message["type"] == "http.response.start":
+                self._load.answered(message["status"])
                 headers = [*message["headers"], *_HEADERS]
                 if message["status"] >= _FAILED and _has_body(request):
                     # Nobody has read it, and nobody will.
@@ -139,17 +149,23 @@ class Front:
                 message = {**message, "body": b""}
             await send(message)
 
-        answer = self._app
+        with self._load.request() as counted, ExitStack() as held:
+            answer = self._checked(request, counted)
+            await answer({**scope, _HELD: held, _COUNTED: counted}, receive, headed)
+
+    def _checked(self, request: Request, counted: Counted) -> ASGIApp:
+        """What answers a request: the application, if it is one to this process."""
+        path = request.scope["path"]
         try:
             _check_headers(request)
-            if scope["path"] not in self._anyway:
+            if path not in self._anyway:
                 self._check_host(request.headers.get("host", ""))
         except _Refused as refused:
             # One name for all of it: nobody is known yet, and of lines about anybody there are few.
-            self._refusals.note(refused.error, presented(request), peer_of(request), _FOREIGN_NAME)
-            answer = failed(refused.error, refused.status, refused.headers)
-        with ExitStack() as held:
-            await answer({**scope, _HELD: held}, receive, headed)
+            self._refusals.note(refused.error, presented(request), peer_of(request), _FOREIGN_NAME, face=HTTP)
+            return failed(refused.error, refused.status, refused.headers)
+        counted.route = self._routes.get(path, counted.route)
+        return self._app
 
     def _check_host(self, host: str) -> None:
         found = _HOST.fullmatch(host)
@@ -242,10 +258,13 @@ class Guard:
             method = _method_of(request)
             if method not in _METHODS:
                 raise _Refused(405, InvalidArgument("only GET, HEAD, POST and DELETE are known"), _allow(_METHODS))
+            counted: Counted = request.scope[_COUNTED]
             page = self._pages.get("/" + "/".join(parts))
             if page is not None:
+                counted.route = PAGES
                 return _shown(page, method)
             found = self._find(method, parts)
+            counted.route = READS if method == "GET" else CHANGES
             principal = self.let_in(request, found.endpoint.permission)
             if method != "GET":
                 _check_origin(request)
@@ -262,7 +281,7 @@ class Guard:
 
     def note(self, request: Request, error: TallybookError) -> None:
         """Have the audit log tell of a refusal, if it is one."""
-        self._refusals.note(error, presented(request), peer_of(request), self.name_of(request))
+        self._refusals.note(error, presented(request), peer_of(request), self.name_of(request), face=HTTP)
 
     def _find(self, method: str, parts: tuple[str, ...]) -> _Found:
         """The endpoint of a path; those without places go first."""

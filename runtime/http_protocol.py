@@ -18,6 +18,7 @@ from starlette.types import Receive, Scope, Send
 from tallybook.core.errors import Busy, InvalidArgument, Outcome, RequestTimeout
 
 from .http_api import failed
+from .http_load import BOUND, RESUMED, TIME, HttpLoad
 from .http_security import CertifiedProtocol
 from .tls_contexts import is_resumed
 
@@ -34,17 +35,31 @@ MOST_CONNECTIONS: Final = 4 * MAX_CONNECTIONS
 
 
 class BoundedProtocol(CertifiedProtocol):
-    """One connection."""
+    """One connection.
+
+    Args:
+        load: counts what is answered or dropped here, before anybody else hears of it.
+    """
 
     _deadline: asyncio.TimerHandle | None = None
     _began: object = None
     """The request that has its time already."""
 
+    def __init__(self, load: HttpLoad, **given: Any) -> None:
+        super().__init__(**given)
+        self._load = load
+        self.made = False
+        """Whether the connection is there, and its handshake over."""
+
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         """A connection, after its handshake."""
         super().connection_made(transport)
-        if len(self.connections) > MOST_CONNECTIONS or is_resumed(transport):
-            transport.abort()
+        self.made = True
+        if len(self.connections) > MOST_CONNECTIONS:
+            self._drop(BOUND)
+            return
+        if is_resumed(transport):
+            self._drop(RESUMED)
             return
         self.app = self._limited(self.app)
         self._due_in(HEAD_SECONDS)
@@ -80,11 +95,15 @@ class BoundedProtocol(CertifiedProtocol):
 
     def _late(self) -> None:
         if self._answering or not self.conn.trailing_data[0]:
-            # Not ``close``: it would wait until what was written is taken.
-            self.transport.abort()
+            self._drop(TIME)
             return
         error = RequestTimeout("the head of the request did not come in time", outcome=Outcome.NOT_DONE)
         self._end_with(failed(error, 408))
+
+    def _drop(self, why: str) -> None:
+        self._load.dropped(why)
+        # Not ``close``: it would wait until what was written is taken.
+        self.transport.abort()
 
     @property
     def _answering(self) -> bool:
@@ -93,6 +112,7 @@ class BoundedProtocol(CertifiedProtocol):
     def _end_with(self, answer: Response) -> None:
         """Answer what will not be handled, and close."""
         if not (self._answering and self.cycle.response_started):
+            self._load.turned_away(answer.status_code)
             phrase = HTTPStatus(answer.status_code).phrase
             headers = [*answer.raw_headers, (b"connection", b"close")]
             lines = [f"HTTP/1.1 {answer.status_code} {phrase}".encode(), *(b": ".join(header) for header in headers)]
@@ -101,6 +121,8 @@ class BoundedProtocol(CertifiedProtocol):
             # Whoever handles the request is to answer no more.
             self.cycle.disconnected = True
             self.cycle.message_event.set()
+        if self._deadline is not None:
+            self._deadline.cancel()
         self.transport.close()
         self._deadline = self.loop.call_later(CLOSING_SECONDS, self.transport.abort)
 
@@ -109,6 +131,7 @@ class BoundedProtocol(CertifiedProtocol):
             if len(self.connections) >= MAX_CONNECTIONS:
                 answer = failed(Busy("there are too many connections", retry_after_ms=1000))
                 answer.headers["connection"] = "close"
+                self._load.turned_away(answer.status_code)
                 await answer(scope, receive, send)
                 return
             await app(scope, receive, send)

@@ -12,6 +12,7 @@ import ssl
 from asyncio.sslproto import SSLProtocol
 from typing import Any, Final
 
+from .http_load import BOUND, HANDSHAKE, HttpLoad
 from .http_protocol import MOST_CONNECTIONS, BoundedProtocol
 
 HANDSHAKE_SECONDS: Final = 10
@@ -23,16 +24,18 @@ class TlsPort:
 
     Args:
         context: TLS, as a server speaks it.
+        load: counts what is dropped here.
     """
 
-    def __init__(self, context: ssl.SSLContext) -> None:
+    def __init__(self, context: ssl.SSLContext, load: HttpLoad) -> None:
         self.context = context
+        self.load = load
         self.held = 0
         """Connections, in the middle of a handshake or behind it."""
 
     def __call__(self, **given: Any) -> asyncio.BaseProtocol:
         """The protocol of one connection, which HTTP is told of when its handshake is over."""
-        return _Tls(self, BoundedProtocol(**given))
+        return _Tls(self, BoundedProtocol(self.load, **given))
 
 
 class _Tls(SSLProtocol):
@@ -48,16 +51,22 @@ class _Tls(SSLProtocol):
             ssl_handshake_timeout=HANDSHAKE_SECONDS,
         )
         self._port = port
+        self._inner = inner
+        self._let_in = False
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         """A connection; nothing was said yet."""
         self._port.held += 1
         if self._port.held > MOST_CONNECTIONS:
+            self._port.load.dropped(BOUND)
             transport.abort()
             return
+        self._let_in = True
         super().connection_made(transport)
 
     def connection_lost(self, exc: BaseException | None) -> None:
         """It is over."""
         self._port.held -= 1
+        if self._let_in and not self._inner.made:
+            self._port.load.dropped(HANDSHAKE)
         super().connection_lost(exc)

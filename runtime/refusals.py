@@ -6,7 +6,8 @@
 
 Refused is who is not let in, who may not do what he wants, and who has another password than the ledger. A line is
 written for the first of its kind in a minute: of one host, certificate, method and kind of error. Of all kinds together
-there are so many lines in a minute, and the next line says how many refusals had none.
+there are so many lines in a minute, and the next line says how many refusals had none. Each is counted, told or not: by
+its error, and by what he came to, gRPC or HTTP.
 """
 
 from __future__ import annotations
@@ -19,13 +20,33 @@ from tallybook.core.errors import AccessDenied, TallybookError, Unauthenticated,
 
 from .audit import refused
 from .clock import Clock
+from .meter import Reading
+from .metric_catalogue import ERROR_LABEL, Kind, MetricInfo
 
 SPAN_SECONDS: Final = 60.0
 MOST_LINES: Final = 50
 """In that time."""
 _MOST_NAMES: Final = 4
 
+GRPC: Final = "grpc"
+HTTP: Final = "http"
+_FACES: Final = {GRPC: "Calls, streams and what is asked on these", HTTP: "Requests over HTTP"}
+"""What somebody can come to."""
+
 _REFUSED: Final = (AccessDenied, Unauthenticated, Unauthorized)
+
+REFUSAL_METRICS: Final = tuple(
+    MetricInfo(
+        f"{face}_{error.__name__}",
+        f"tallybook_{face}_refusals_total",
+        Kind.COUNTER,
+        f"{what} that were refused. Unauthenticated: nobody who is known; AccessDenied: he may not; Unauthorized: with "
+        "a wrong password or key of a ledger.",
+        (ERROR_LABEL, error.__name__),
+    )
+    for face, what in _FACES.items()
+    for error in _REFUSED
+)
 
 
 class Refusals:
@@ -41,6 +62,11 @@ class Refusals:
         self._began = clock.monotonic()
         self._told = set[tuple[str, tuple[CertificateName, ...], str, str]]()
         self._untold = 0
+        self._counts = {info.stat: 0 for info in REFUSAL_METRICS}
+
+    def readings(self) -> dict[str, Reading]:
+        """How many there were, named as ``REFUSAL_METRICS`` does."""
+        return {**self._counts}
 
     def note(
         self,
@@ -49,6 +75,8 @@ class Refusals:
         peer: str,
         method: str,
         principal: Principal | None = None,
+        *,
+        face: str = GRPC,
     ) -> None:
         """Have an error told, if it says that somebody is not let in, may not, or has a wrong password.
 
@@ -56,9 +84,12 @@ class Refusals:
             presented: what he has come with. Nothing of a token is shown.
             method: what he wanted; one of a small number of names.
             principal: who he was when he was let in; ``None``: he was not, or that is not known.
+            face: what he came to.
         """
-        if not isinstance(error, _REFUSED):
+        refused_with = next((each for each in _REFUSED if isinstance(error, each)), None)
+        if refused_with is None:
             return
+        self._counts[f"{face}_{refused_with.__name__}"] += 1
         now = self._clock.monotonic()
         if now - self._began >= SPAN_SECONDS:
             self._began = now

@@ -18,6 +18,7 @@ from tallybook.core.access import Role
 from tallybook.runtime import allowed, grpc_about
 from tallybook.runtime.calls import Call
 from tallybook.runtime.grpc_calls import CallListener, bound_calls
+from tallybook.runtime.grpc_load import GrpcLoad
 from tallybook.runtime.grpc_options import SERVICE as BOOKIE_SERVICE
 from tallybook.runtime.grpc_transport import GrpcTransport
 from tallybook.runtime.security import open_security
@@ -63,7 +64,8 @@ async def never(_lane: Any, stream: Any) -> None:
 class Port:
     """A port, and those who come to it."""
 
-    def __init__(self, place: Path, authority: Authority, security: Any, listener: Any) -> None:
+    def __init__(self, place: Path, authority: Authority, security: Any, listener: Any, load: GrpcLoad) -> None:
+        self.load = load
         self._security = security
         self.listener = listener
         self._place = place
@@ -99,20 +101,21 @@ def served(authority: Authority, tmp_path: Path):
     async def opened(*, bookie: bool = False) -> AsyncIterator[Port]:
         (tmp_path / "authority/access.toml").write_text(RULES)
         authority.issue(tmp_path / "server", Subject(Role.BOOKIE, "server", ("127.0.0.1",)), days=1)
-        security = open_security(str(tmp_path / "server"), serves=True)
+        security, load = open_security(str(tmp_path / "server"), serves=True), GrpcLoad()
         async with asyncio.timeout(DEADLINE_SECONDS):
             if bookie:
-                listener: Any = await GrpcTransport(max_streams=BOOKIE_STREAMS, security=security).listen(
-                    "127.0.0.1:0", never
+                transport = GrpcTransport(
+                    max_streams=BOOKIE_STREAMS, max_connections=MAX_CALLS, security=security, load=load
                 )
+                listener: Any = await transport.listen("127.0.0.1:0", never)
             else:
                 listener = bound_calls(
                     "127.0.0.1:0", max_calls=MAX_CALLS, max_connections=MAX_CALLS, max_connection_calls=MAX_CALLS,
-                    security=security, token_address="127.0.0.1:0",
+                    security=security, token_address="127.0.0.1:0", load=load,
                 )  # fmt: skip
                 await listener.serve({SERVICE: {"Describe": answer}})
             try:
-                yield Port(tmp_path, authority, security, listener)
+                yield Port(tmp_path, authority, security, listener, load)
             finally:
                 await listener.close(0)
 
@@ -162,6 +165,12 @@ async def keep_all(call: Any, kept: list[Any]) -> None:
     """Read to the end of a call."""
     while (answer := await call.read()) is not grpc.aio.EOF:
         kept.append(answer)
+
+
+async def until_idle(load: GrpcLoad, calls: int) -> None:
+    """Wait until no more calls are under way: a client hears of an end before the server is done with it."""
+    while load.readings()["calls"] != calls:  # noqa: ASYNC110 (the port sets no event)
+        await asyncio.sleep(0.01)
 
 
 async def until_one_more_is_let_in(channel: grpc.aio.Channel) -> None:
@@ -264,6 +273,29 @@ async def test_those_who_are_let_in_hold_a_part_of_the_calls_and_their_places_co
         for watch in held:
             watch.cancel()
         await until_one_more_is_let_in(channel)
+
+
+@pytest.mark.parametrize("bookie", [False, True])
+async def test_calls_about_a_port_and_the_connections_that_have_any_are_counted(served, bookie):
+    async with served(bookie=bookie) as port, port.by_certificate(Role.READER) as channel:
+        bounds = {"max_connections": MAX_CALLS, "max_calls": MAX_CALLS, "about_max_calls": WATCHES}
+        assert {name: port.load.readings()[name] for name in bounds} == bounds
+        held = [watched(channel) for _ in range(WATCHES)]
+        assert [(await watch.read()).status for watch in held] == [STATUS.SERVING] * WATCHES
+        for _ in range(2):
+            assert await refusal(watched(channel)) is EXHAUSTED
+        async with port.by_certificate(Role.WRITER) as stranger:
+            assert await refusal(asking(stranger)) is DENIED
+            assert await health(stranger) == STATUS.SERVING
+        await until_idle(port.load, WATCHES)
+        told = port.load.readings()
+        assert (told["connections"], told["about_under_way_Health/Watch"]) == (1, WATCHES)
+        assert (told["about_Health/Watch"], told["about_Health/Check"], told["about_ServerReflection"]) == (5, 1, 1)
+        assert (told["about_failed_RESOURCE_EXHAUSTED"], told["about_failed_PERMISSION_DENIED"]) == (2, 1)
+        for watch in held:
+            watch.cancel()
+        await until_idle(port.load, 0)
+        assert port.load.readings()["connections"] == port.load.readings()["about_under_way_Health/Watch"] == 0
 
 
 @pytest.mark.parametrize("bookie", [False, True])

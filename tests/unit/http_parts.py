@@ -15,6 +15,7 @@ from tallybook.core.errors import AccessDenied, Unauthenticated
 from tallybook.runtime.http import HttpServer
 from tallybook.runtime.http_api import Asked, Endpoint, Offer, Page
 from tallybook.runtime.metrics import Metrics
+from tallybook.runtime.metrics_text import parse_series
 from tallybook.runtime.tasks import Tasks
 
 DEADLINE_SECONDS = 20
@@ -81,6 +82,12 @@ class Served:
 
     address: str
     asked: list[Asked] = field(default_factory=list)
+    metrics: Metrics = field(default_factory=Metrics)
+
+    def number(self, name: str, **label: str) -> float:
+        """What it shows under /metrics, without being asked over HTTP."""
+        series = parse_series(self.metrics.text().decode())
+        return sum(value for found, labels, value in series if found == name and labels == label)
 
     async def raw(self, request: bytes) -> Answer:
         """Send bytes, and read until the server closes."""
@@ -134,11 +141,12 @@ async def serving(
     ]
     tasks = Tasks("test", lambda name, error: pytest.fail(f"{name}: {error!r}"))
     offer = Offer(endpoints, {"/": Page("text/html; charset=utf-8", b"<!doctype html>")}, ("console.example",))
-    server = HttpServer(Metrics(), lambda: None, None, offer)
+    metrics = Metrics()
+    server = HttpServer(metrics, lambda: None, None, offer)
     if access is not None:
         server._access = server._refusals._access = access
     await server.start(listen, tasks)
-    served = Served(server.address)
+    served = Served(server.address, metrics=metrics)
     try:
         yield served
     finally:

@@ -11,6 +11,7 @@ from tallybook.bookie.storage.checkpoint import STAGES
 from tallybook.cli.metric_catalogues import ALL_CATALOGUES
 from tallybook.client.load import ClientLoad
 from tallybook.client.metrics import CLIENT_METRICS
+from tallybook.core.access import OpenAccess
 from tallybook.core.config import MAX_DIRECTORIES, GatewaySettings
 from tallybook.core.errors import error_classes
 from tallybook.gateway.limits import Usage
@@ -18,10 +19,13 @@ from tallybook.gateway.metrics import CAUSES, GATEWAY_METRICS, METHODS, Counts, 
 from tallybook.metadata.metered import METADATA_METRICS, MetadataLoad
 from tallybook.runtime.clock import RealClock
 from tallybook.runtime.deterministic import SimDisk, World, run_seed
+from tallybook.runtime.grpc_load import ABOUT, CODES, GRPC_METRICS, GrpcLoad
 from tallybook.runtime.histogram import SECONDS
+from tallybook.runtime.http_load import DROPS, HTTP_METRICS, ROUTES, STATUSES, HttpLoad
 from tallybook.runtime.meter import Reading
 from tallybook.runtime.metric_catalogue import Kind, MetricInfo
 from tallybook.runtime.metrics import StatsCollector
+from tallybook.runtime.refusals import REFUSAL_METRICS, Refusals
 from tallybook.sim.stage.cluster import MemoryCluster
 from tallybook.sim.stage.disk_bookie import DiskBookie
 from tallybook.stream.dedup import IdRoom
@@ -32,17 +36,21 @@ BOUNDED = {
     "answer": {"ok", "busy", "failed", "refused"},
     "cache": {"index", "pages"},
     "cause": set(CAUSES),
+    "code": set(CODES),
     "error": {error.__name__ for error in error_classes()},
     "journal": {str(at) for at in range(MAX_DIRECTORIES)},
     "kind": set(REQUEST_KINDS),
-    "method": set(METHODS),
+    "method": {*METHODS, *ABOUT},
     "outcome": {"sent", "dropped", "failed"},
     "reason": None,  # held by the tests of refusals and of repairs
+    "route": set(ROUTES),
     "source": {"cache", "entry_log"},
     "stage": set(STAGES),
+    "status": set(STATUSES),
     "step": set(STEPS),
     "task": set(BACKGROUND),
     "where": {"write_cache", "journal"},
+    "why": set(DROPS),
 }
 """Every label there is, and its values."""
 MOST_SERIES = 700
@@ -105,9 +113,12 @@ def client_stats() -> dict[str, Reading]:
         (CLIENT_METRICS, client_stats),
         (METADATA_METRICS, lambda: MetadataLoad(RealClock()).readings()),
         (STREAM_METRICS, lambda: StreamLoad().readings()),
+        (HTTP_METRICS, lambda: HttpLoad(RealClock(), 1).readings()),
+        (GRPC_METRICS, lambda: GrpcLoad().readings()),
+        (REFUSAL_METRICS, lambda: Refusals(RealClock(), OpenAccess()).readings()),
         (GATEWAY_METRICS, lambda: {**numbers(Counts(), Usage()), **bounds(GatewaySettings(metadata="m"), IdRoom(1))}),
     ],
-    ids=["client", "metadata", "streams", "gateway"],
+    ids=["client", "metadata", "streams", "http", "grpc", "refusals", "gateway"],
 )
 def test_every_number_has_a_metric_and_every_metric_a_number(catalogue, readings):
     assert set(readings()) == {info.stat for info in catalogue}

@@ -10,7 +10,7 @@ from tallybook.core.certificate_names import CertificateName
 from tallybook.core.errors import AccessDenied, NoSuchLedger, TallybookError, Unauthenticated, Unauthorized
 from tallybook.runtime.deterministic import SimClock
 from tallybook.runtime.logging import line_of
-from tallybook.runtime.refusals import MOST_LINES, SPAN_SECONDS, Refusals
+from tallybook.runtime.refusals import HTTP, MOST_LINES, SPAN_SECONDS, Refusals
 
 READER = Presented((CertificateName.written("tallybook://reader/x"),))
 DENIED = AccessDenied("readers may not write")
@@ -113,3 +113,14 @@ def test_nobody_fills_the_log_nor_the_memory_by_coming_from_everywhere(refusals,
             refusals.note(DENIED, READER, f"ipv6:[{host:x}::1]:5", "LedgerService/Delete")
         assert len(refusals._told) == MOST_LINES
     assert len(lines(caplog)) == 3 * MOST_LINES
+
+
+def test_each_is_counted_whether_it_is_told_or_not_by_its_error_and_by_what_he_came_to(refusals, caplog):
+    for host in range(1000):
+        refusals.note(DENIED, READER, f"ipv4:10.0.0.{host}:5", "LedgerService/Delete")
+        refusals.note(Unauthenticated("no token"), Presented(), "10.0.0.9:5", "HTTP GET /metrics", face=HTTP)
+        refusals.note(NoSuchLedger("ledger 1"), READER, "ipv4:10.0.0.9:5", "LedgerService/Delete")
+    assert len(lines(caplog)) == MOST_LINES
+    counts = refusals.readings()
+    assert counts["grpc_AccessDenied"] == counts["http_Unauthenticated"] == 1000
+    assert sum(counts.values()) == 2000
