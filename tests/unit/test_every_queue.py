@@ -1,0 +1,178 @@
+"""Every queue and cache of the product has a metric that shows how full it is, or is excused with a reason.
+
+They are known by what they are made of (``deque``, ``OrderedDict``, ``LRUCache``, queues, ``lru_cache``) and named by
+where they are kept. A new one is to be put into ``SHOWN``, or into ``EXCUSED`` below.
+"""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tallybook.cli.metric_catalogues import ALL_CATALOGUES
+
+ROOT = Path(__file__).resolve().parents[2]
+FOLDERS = (
+    "core", "runtime", "metadata", "archive", "bookie", "client", "offload", "repair", "stream", "spark", "gateway",
+    "cli",
+)  # fmt: skip
+ELSEWHERE = ("runtime/deterministic/*", "cli/demo*.py")
+"""Equipment of tests, and a play."""
+
+MADE_OF = frozenset({
+    "deque", "OrderedDict", "LRUCache", "LFUCache", "TTLCache", "FIFOCache", "Queue", "PriorityQueue", "LifoQueue",
+    "SimpleQueue",
+})  # fmt: skip
+REMEMBER = frozenset({"lru_cache", "cache"})
+"""What makes a function remember."""
+
+SHOWN = {
+    "archive/objects/sealed.py:SealedStore._known": "tallybook_archive_seals",
+    "archive/reader.py:ArchiveReader._index": "tallybook_archive_cache_bytes",
+    "archive/reader.py:ArchiveReader._pages": "tallybook_archive_cache_bytes",
+    "bookie/commits.py:_Lane.pending": "tallybook_bookie_inflight_bytes",
+    "bookie/journal/group_commit.py:GroupCommit._commits": "tallybook_journal_queued_bytes",
+    "bookie/journal/group_commit.py:GroupCommit._waiting": "tallybook_journal_queued_bytes",
+    "bookie/journal/keeper.py:Keeper.ready": "tallybook_journal_max_queued_bytes",
+    "bookie/ledger_table.py:LedgerTable._idle": "tallybook_bookie_ledgers_in_memory",
+    "bookie/request_lane.py:RequestLane._replies": "tallybook_bookie_answer_bytes",
+    "bookie/settled.py:SettledLedgers._known": "tallybook_bookie_settled_ledgers",
+    "bookie/storage/open_files.py:OpenFiles._entries": "tallybook_bookie_open_entry_logs",
+    "bookie/storage/read_ahead.py:ReadAhead._streams": "tallybook_bookie_read_ahead_bytes",
+    "bookie/storage/read_ahead.py:ReadAhead._waiting": "tallybook_bookie_read_ahead_bytes",
+    "bookie/storage/read_ahead.py:ReadAhead._wanted": "tallybook_bookie_read_ahead_bytes",
+    "bookie/storage/read_ahead.py:_Piece.batches": "tallybook_bookie_read_ahead_bytes",
+    "bookie/storage/read_ahead.py:_Stream.pieces": "tallybook_bookie_read_ahead_bytes",
+    "bookie/storage/read_ahead.py:_pieces.piece": "tallybook_bookie_read_ahead_bytes",
+    "bookie/storage/read_cache.py:ReadCache._ghosts": "tallybook_bookie_read_cache_bytes",
+    "bookie/storage/read_cache.py:_Queue.items": "tallybook_bookie_read_cache_bytes",
+    "client/budget.py:ByteBudget._waiters": "tallybook_client_no_room_total",
+    "client/rpc_adds.py:AddStream._queue": "tallybook_client_pending_bytes",
+    "client/writer/accumulator.py:Accumulator._groups": "tallybook_client_pending_bytes",
+    "client/writer/appends.py:Appends._groups": "tallybook_client_pending_bytes",
+    "gateway/credit.py:Credit._unacknowledged": "tallybook_gateway_reserved_bytes",
+    "gateway/twoway.py:TwoWay.line": "tallybook_gateway_reserved_bytes",
+    "metadata/sqlite/database.py:Database._waiting": "tallybook_metadata_write_under_way",
+    "runtime/allowance.py:Allowance._waiting": "tallybook_bookie_answer_bytes",
+    "stream/dedup.py:DedupWindow._known": "tallybook_gateway_id_bytes",
+    "stream/reader/tails.py:SharedTail._kept": "tallybook_stream_tail_bytes",
+    "stream/writer/flow.py:Flow._full": "tallybook_client_pending_bytes",
+    "stream/writer/flow.py:Flow._sent": "tallybook_client_pending_bytes",
+}
+"""With the metric that grows when it fills up."""
+
+EXCUSED = {
+    "archive/object_encoder.py:ObjectEncoder._full": "two row groups of the one object that is packed",
+    "archive/objects/parted_upload.py:PartedUpload._sending": "a few parts of an upload; its requests are metered",
+    "archive/packing.py:write_object.encode.chunks": "what the encoder gave at once, of one object",
+    "archive/packing.py:write_object": "the end of one object",
+    "bookie/add_lane.py:AddLane._attached": "ledgers of one stream, bounded by the protocol, some bytes for each",
+    "bookie/leftovers.py:RepairVisits._last": "times of repairs, of so many ledgers; forgetting one only waits longer",
+    "bookie/request_lane.py:RequestLane._audited": "ids of one stream, so that the audit log is short",
+    "bookie/storage/read_ahead.py:ReadAhead._candidates": "a thousand pairs of ids",
+    "cli/feeding.py:Feeding._window": "of a command, which shows its progress itself",
+    "client/reader/pace.py:Pace._answers": "the last times of one reader",
+    "client/recovery/driver.py:_Run._events": "a few answers for each bookie of one recovery",
+    "client/rpc_adds.py:AddStream._attached": "ledgers of one stream, bounded by the protocol, some bytes for each",
+    "client/rpc_requests.py:RequestStream._queue": "as many as a bookie lets one stream ask at once",
+    "gateway/console/diagnosing.py:Diagnosing._rounds": "the looks of the last minutes",
+    "repair/replicator.py:_Work._todo": "the ledgers of one task, which its board bounds",
+    "runtime/blocking.py:HandOver._items": "bounded by whoever puts them: pending bytes of the client",
+    "runtime/blocking.py:_Production._items": "a few items ahead of one thread",
+    "runtime/disk_pump.py:ThreadPump._completed": "writes of the journal that are durable and not told yet",
+    "runtime/tls_contexts.py:client_context": "four TLS contexts",
+    "runtime/tls_contexts.py:server_material": "four TLS contexts",
+    "runtime/wire.py:FrameCache._frames": "two MiB of what was sent last, for each client",
+    "stream/deliveries.py:Deliveries._append.pending": "records of one batch, within the budget of a client",
+    "stream/writer/segments.py:Segments._full": "segments of one stream that are not sealed yet",
+}
+"""Why it has none."""
+
+
+def containers(tree: ast.AST, owner: str = "", kept: str = "") -> Iterator[str]:
+    """Where a module keeps something of these kinds, by names: ``Class.attribute``, ``function.variable``."""
+    for node in ast.iter_child_nodes(tree):
+        inner, place = owner, kept
+        if isinstance(node, ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
+            inner, place = f"{owner}.{node.name}".strip("."), ""
+            if any(is_one(getattr(each, "func", each), REMEMBER) for each in node.decorator_list):
+                yield inner
+            if isinstance(node, ast.ClassDef) and any(is_one(getattr(base, "value", base)) for base in node.bases):
+                yield inner
+        elif isinstance(node, ast.Assign | ast.AnnAssign):
+            target = node.targets[0] if isinstance(node, ast.Assign) else node.target
+            place = named(target, owner)
+        elif (isinstance(node, ast.Call) and is_made(node)) or (
+            isinstance(node, ast.keyword) and node.arg == "default_factory" and is_one(node.value)
+        ):
+            yield kept or owner
+        yield from containers(node, inner, place)
+
+
+def named(target: ast.expr, owner: str) -> str:
+    """What something is kept as. An attribute belongs to the class, whichever method makes it."""
+    if isinstance(target, ast.Tuple):
+        target = target.elts[-1]
+    if isinstance(target, ast.Attribute):
+        return f"{owner.rpartition('.')[0]}.{target.attr}"
+    return f"{owner}.{target.id}".strip(".") if isinstance(target, ast.Name) else owner
+
+
+def is_made(call: ast.Call) -> bool:
+    made = call.func.value if isinstance(call.func, ast.Subscript) else call.func
+    return is_one(made)
+
+
+def is_one(node: ast.AST, kinds: frozenset[str] = MADE_OF) -> bool:
+    return (node.id if isinstance(node, ast.Name) else getattr(node, "attr", "")) in kinds
+
+
+def all_containers() -> set[str]:
+    found = set()
+    for folder in FOLDERS:
+        for file in sorted((ROOT / folder).rglob("*.py")):
+            path = file.relative_to(ROOT)
+            if not any(path.match(pattern) for pattern in ELSEWHERE):
+                found |= {f"{path.as_posix()}:{name}" for name in containers(ast.parse(file.read_text()))}
+    return found
+
+
+FOUND = all_containers()
+
+
+def test_every_queue_and_cache_is_shown_by_a_metric_or_excused():
+    assert len(FOUND) > 40
+    assert sorted(FOUND - set(SHOWN) - set(EXCUSED)) == []
+
+
+def test_what_is_said_to_be_shown_or_excused_is_there():
+    assert sorted((set(SHOWN) | set(EXCUSED)) - FOUND) == []
+    assert sorted(set(SHOWN) & set(EXCUSED)) == []
+    assert all(EXCUSED.values())
+
+
+def test_what_a_queue_or_cache_is_shown_by_is_in_a_catalogue():
+    names = {info.name for catalogue in ALL_CATALOGUES.values() for info in catalogue}
+    assert sorted(set(SHOWN.values()) - names) == []
+
+
+@pytest.mark.parametrize(
+    ("source", "found"),
+    [
+        ("class A:\n    def __init__(self):\n        self._a: deque[int] = deque()", ["A._a"]),
+        ("class A:\n    a: deque[int] = field(default_factory=deque)", ["A.a"]),
+        ("class A:\n    def f(self):\n        self.a = self.b or asyncio.Queue(5)", ["A.a"]),
+        ("def f():\n    a = collections.deque[int](maxlen=3)", ["f.a"]),
+        ("def f():\n    return deque()", ["f"]),
+        ("A = OrderedDict()", ["A"]),
+        ("@lru_cache\ndef f(): ...", ["f"]),
+        ("@functools.lru_cache(maxsize=4)\ndef f(): ...", ["f"]),
+        ("class A(OrderedDict[int, int]): ...", ["A"]),
+        ("def f(a: deque[int]) -> OrderedDict[int, int]: ...", []),
+    ],
+)
+def test_a_queue_or_cache_is_known_by_what_it_is_made_of(source: str, found: list[str]):
+    assert list(containers(ast.parse(source))) == found
