@@ -36,6 +36,10 @@ SMALLEST = ["--set", "journal.segment_bytes=2MiB", "--set", "journal.segment_cou
             "--set", "storage.write_cache_bytes=4MiB", "--set", "storage.entry_log_bytes=8MiB",
             "--set", "storage.flush_interval_ms=200", "--set", "storage.min_free_bytes=1MiB"]  # fmt: skip
 PATIENCE_SECONDS = 60
+CHROMIUM = os.environ.get("TALLYBOOK_CHROMIUM", "")
+CHROMIUM_FLAGS = ["--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run",
+                  "--disable-background-networking", "--disable-component-update", "--disable-sync"]  # fmt: skip
+PAGE_PATIENCE_MS = 45_000
 
 
 @dataclass
@@ -236,6 +240,16 @@ class Cli:
     patience = PATIENCE_SECONDS
 
 
+@pytest.fixture
+def other_disk(tmp_path: Path) -> Iterator[Path]:
+    """A directory on another file system than all others of a test."""
+    memory = Path("/dev/shm")
+    if not os.access(memory, os.W_OK) or memory.stat().st_dev == tmp_path.stat().st_dev:
+        pytest.skip("there is one file system here")
+    with tempfile.TemporaryDirectory(dir=memory) as place:
+        yield Path(place)
+
+
 BLOCKED = """
 import asyncio, time
 from tallybook.runtime.clock import RealClock
@@ -273,6 +287,37 @@ def blocked() -> Iterator[str]:
 def cli(forker: None) -> Cli:
     """Commands as real processes."""
     return Cli()
+
+
+@pytest.fixture(scope="module")
+def chromium(forker: None) -> Iterator[Any]:
+    """A browser. From here on this thread has a loop of its own that runs."""
+    playwright = pytest.importorskip("playwright.sync_api")
+    with playwright.sync_playwright() as engine:
+        browser = engine.chromium.launch(executable_path=CHROMIUM, args=CHROMIUM_FLAGS, headless=True)
+        yield browser
+        browser.close()
+
+
+@pytest.fixture
+def browse(chromium: Any) -> Iterator[Callable[..., Any]]:
+    """``browse(url)``: a page that knows of no other, and all that it asked for and complained of."""
+    with contextlib.ExitStack() as undo:
+
+        def opened(url: str, until: str = "#live.live", **options: object) -> Any:
+            context = chromium.new_context(viewport={"width": 1280, "height": 820}, **options)
+            undo.callback(context.close)
+            context.set_default_timeout(PAGE_PATIENCE_MS)
+            page = context.new_page()
+            page.asked, page.complaints = [], []
+            page.on("request", lambda request: page.asked.append(request.url))
+            page.on("console", lambda said: page.complaints.append(said.text))
+            page.on("pageerror", lambda error: page.complaints.append(str(error)))
+            page.goto(url)
+            page.wait_for_selector(until)
+            return page
+
+        yield opened
 
 
 class ForkedBookie:

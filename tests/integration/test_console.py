@@ -7,8 +7,6 @@ import signal
 import ssl
 import subprocess
 import urllib.request
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
 from datetime import timedelta
 from typing import Any
 
@@ -28,49 +26,7 @@ from tallybook.runtime.security.authority import Subject
 from tallybook.stream import Start, StreamStore
 from tallybook.stream.names import head_record
 
-DEADLINE_SECONDS = 60
-
-
-class Console:
-    """A console, and how to ask it."""
-
-    def __init__(self, address: str, client: Client, context: ssl.SSLContext | None = None) -> None:
-        self.address = address
-        self.client = client
-        self._context = context
-
-    async def __call__(self, method: str, path: str, body: object = None, **headers: str) -> tuple[int, Any]:
-        """Status and JSON of an answer."""
-        host, port = self.address.rsplit(":", 1)
-        content = b"" if body is None else json.dumps(body).encode()
-        given = {"host": self.address, "connection": "close", "content-length": str(len(content)), **headers}
-        if method != "GET":
-            given["content-type"] = "application/json"
-        head = "".join(f"{name}: {value}\r\n" for name, value in given.items())
-        reader, writer = await asyncio.open_connection(host, int(port), ssl=self._context)
-        writer.write(f"{method} {path} HTTP/1.1\r\n{head}\r\n".encode() + content)
-        answer = await reader.read()
-        writer.close()
-        raw = answer.partition(b"\r\n\r\n")[2]
-        return int(answer.split(b" ", 2)[1]), json.loads(raw) if raw.startswith(b"{") else raw
-
-    async def get(self, path: str) -> Any:
-        """What a GET that must succeed says."""
-        status, found = await self("GET", f"/api/v1/{path}")
-        assert status == 200, found
-        return found
-
-
-@asynccontextmanager
-async def console(metadata: str, context: ssl.SSLContext | None = None, **settings: Any) -> AsyncIterator[Console]:
-    """A console of a cluster, in this process."""
-    chosen = ConsoleSettings(metadata=metadata, listen="127.0.0.1:0", **settings)
-    async with (
-        asyncio.timeout(DEADLINE_SECONDS),
-        Client(metadata, chosen.client) as client,
-        serving(client, chosen) as address,
-    ):
-        yield Console(address, client, context)
+from .consoles import DEADLINE_SECONDS, Console, console
 
 
 async def test_bookies_are_shown_with_what_they_hold_and_their_numbers(cluster):

@@ -25,33 +25,15 @@ from tallybook.core.access import Role
 from tallybook.runtime.security.authority import Subject
 from tallybook.stream import StreamStore
 
-from .conftest import TALLYBOOK, environment
+from .conftest import CHROMIUM, TALLYBOOK, environment
+from .consoles import console_process as console
+from .consoles import rows
 
-CHROMIUM = os.environ.get("TALLYBOOK_CHROMIUM", "")
 SCREENSHOTS = os.environ.get("TALLYBOOK_SCREENSHOTS", "")
-PATIENCE_MS = 45_000
-FLAGS = ["--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-background-networking",
-         "--disable-component-update", "--disable-sync"]  # fmt: skip
 BAD_NAME = "<script>window.pwned = 1</script><img src=x onerror='window.pwned = 2'>"
 STREAM = "shop/<b>orders</b>"
 
 pytestmark = [pytest.mark.browser, pytest.mark.skipif(not CHROMIUM, reason="make console-test gives it a browser")]
-
-
-@contextmanager
-def console(cli, metadata: str, errors: Path, *more: object) -> Iterator[tuple[str, subprocess.Popen[bytes]]]:
-    """A console of a cluster; its URL and its process."""
-    words = ["console", "run", "--json", "--metadata", metadata, "--listen", "127.0.0.1:0", *more]
-    with errors.open("wb") as said:
-        process = cli.start(*words, stdout=subprocess.PIPE, stderr=said)
-    try:
-        line = process.stdout.readline()
-        assert line, errors.read_text()
-        yield json.loads(line)["ready"], process
-    finally:
-        process.kill()
-        process.wait()
-        process.stdout.close()
 
 
 @pytest.fixture(scope="module")
@@ -76,38 +58,9 @@ def filled(cluster) -> tuple[str, int]:
 
 
 @pytest.fixture(scope="module")
-def chromium(filled):
-    """The browser. It comes after ``filled``: from here on this thread has a loop of its own that runs."""
-    playwright = pytest.importorskip("playwright.sync_api")
-    with playwright.sync_playwright() as engine:
-        browser = engine.chromium.launch(executable_path=CHROMIUM, args=FLAGS, headless=True)
-        yield browser
-        browser.close()
-
-
-@pytest.fixture
-def browse(chromium):
-    """``browse(url)``: a page that knows of no other, and all that it asked for and complained of."""
-    with contextlib.ExitStack() as undo:
-
-        def opened(url: str, until: str = "#live.live", **options: object):
-            context = chromium.new_context(viewport={"width": 1280, "height": 820}, **options)
-            undo.callback(context.close)
-            context.set_default_timeout(PATIENCE_MS)
-            page = context.new_page()
-            page.asked, page.complaints = [], []
-            page.on("request", lambda request: page.asked.append(request.url))
-            page.on("console", lambda said: page.complaints.append(said.text))
-            page.on("pageerror", lambda error: page.complaints.append(str(error)))
-            page.goto(url)
-            page.wait_for_selector(until)
-            return page
-
-        yield opened
-
-
-def rows(page, label: str):
-    return page.locator(f"[aria-label='{label}'] tbody tr")
+def chromium(filled, chromium):
+    """It comes after ``filled``: from then on this thread has a loop of its own that runs."""
+    return chromium
 
 
 def test_the_way_from_a_ledger_to_the_copies_of_an_entry_is_one_of_links(cli, filled, browse, tmp_path):
