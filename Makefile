@@ -158,7 +158,8 @@ test-alerts: ## Check and try the alert rules with promtool (of Debian, or Go bu
 
 .PHONY: console-test
 console-test: $(STAMP) ## Run the tests of the console's page in Chromium (Debian's is installed where there is none)
-	scripts/ensure-chromium run $(BIN)/pytest tests/integration/test_console_page.py $(PYTEST_ARGS)
+	scripts/ensure-chromium run $(BIN)/pytest tests/integration/test_console_page.py \
+		tests/integration/test_console_upkeep_page.py $(PYTEST_ARGS)
 
 .PHONY: console-screenshots
 console-screenshots: $(STAMP) ## Take the pictures of the console that are in docs/

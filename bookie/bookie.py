@@ -238,6 +238,7 @@ class Bookie:
             limbo_below=MAX_ID if limbo.awaits_enrolment else limbo.below,
             scrub_rounds=parts.scrub.rounds,
             uptime_seconds=self._clock.monotonic() - self._began,
+            directories=parts.disk_watch.directories,
         )
 
     async def end_limbo(self, ledger_id: int) -> None:

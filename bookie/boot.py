@@ -40,7 +40,7 @@ from .collector import Collector, Holdings
 from .commits import Commits
 from .damage import DamageList, batch_of, batch_under
 from .directories import CookieRegistry, DataDirectory, claim
-from .disk_watch import DiskWatch
+from .disk_watch import DiskWatch, Watched
 from .fail_safe import FailSafe
 from .fates import FateLookup, FateOfLedger, counter_in_time
 from .fences import Fences
@@ -454,13 +454,19 @@ class _Assembly:
         )
 
     def _disk_watch(self) -> DiskWatch:
-        storage, ledgers, layout = self._settings.storage, self._directory.places.ledger_paths, self._directory.layout
+        storage, places, layout = self._settings.storage, self._directory.places, self._directory.layout
         marks = Watermarks(
             storage.disk_warn_percent / 100, storage.disk_back_percent / 100, storage.disk_read_only_percent / 100
         )
-        # Beside the entry logs, as it is by default, the index lies on the same disk.
-        index = "" if ledgers == (layout.ledgers,) else layout.index(self._table.limbo.index)
-        return DiskWatch(self._world.disk.space, ledgers, marks, self._world.clock, index=index)
+        watched = Watched(
+            logs=places.ledger_paths,
+            index=layout.index(self._table.limbo.index),
+            # Beside the entry logs, as it is by default, it lies on the same disk.
+            index_apart=places.ledger_paths != (layout.ledgers,),
+            journals=places.journal_paths,
+            min_free_bytes=storage.min_free_bytes,
+        )
+        return DiskWatch(self._world.disk.space, watched, marks, self._world.clock)
 
     def _collector(
         self,

@@ -67,6 +67,7 @@ class BookieEndpoints:
             "boot": bookie.incarnation.boot,
             "not_ready": self._why_not_ready(),
             **status._asdict(),
+            "directories": [directory._asdict() for directory in status.directories],
         }
 
     async def _gc(self, asked: Asked) -> object:

@@ -64,17 +64,23 @@ async def _status(metadata: str) -> Overview:
 
 
 def _show(found: Overview) -> None:
-    from tallybook.repair.told import bookie_told  # noqa: PLC0415
+    from tallybook.repair.told import bookie_told  # noqa: PLC0415 (as above)
+
+    from .disks import DISK_COLUMNS, disk_rows, free_where_fullest  # noqa: PLC0415 (as above)
 
     rows = []
     for bookie in found.bookies:
         row = dict(bookie_told(bookie))
         if bookie.status is not None:
             row["disk_used"] = f"{bookie.status.disk_used_fraction:.0%}"
-            row["free_bytes"] = human_bytes(bookie.status.free_bytes)
+            row["free_bytes"] = human_bytes(free_where_fullest(bookie.status))
             row["log_bytes"] = human_bytes(bookie.status.entry_log_bytes)
         rows.append(row)
     print_rows(rows, _BOOKIE_COLUMNS, as_json=False)
+    disks = disk_rows(found.bookies)
+    if disks:
+        print()
+        print_rows(disks, DISK_COLUMNS, as_json=False)
     print()
     print_record({"ledgers": _ledgers(found), "copies": _copies(found), **_archive(found)}, as_json=False)
     print()

@@ -104,12 +104,32 @@ class HeldLedgers(NamedTuple):
     complete: bool
 
 
+class DirectorySpace(NamedTuple):
+    """One directory of a bookie, and how much room there is.
+
+    Attributes:
+        role: what lies there: "journal", "ledgers" or "index".
+        disk: directories with the same number lie on the same one; 0 where that is not known.
+        total_bytes, free_bytes: of that disk.
+        state: "room"; "warned": it fills up; "short": no entry log is begun there, or no add taken; "not known".
+    """
+
+    path: str
+    role: str
+    disk: int
+    total_bytes: int
+    free_bytes: int
+    state: str
+
+
 class BookieStatus(NamedTuple):
     """How a bookie is doing.
 
     Attributes:
+        disk_used_fraction: of the fullest disk; ``free_bytes``: of the one with the most room, where logs go next.
         limbo_events: how often it may have lost something; ledgers with ids below ``limbo_below`` that were not
             repaired since are in limbo. Without an event none is.
+        directories: none where the bookie is of an earlier version.
     """
 
     read_only: bool
@@ -124,6 +144,7 @@ class BookieStatus(NamedTuple):
     limbo_below: int
     scrub_rounds: int
     uptime_seconds: float
+    directories: tuple[DirectorySpace, ...] = ()
 
 
 class CopyPlace(NamedTuple):

@@ -402,8 +402,24 @@ class HeldLedgersAnswer(_message.Message):
     complete: bool
     def __init__(self, ledgers: _Optional[_Iterable[_Union[HeldLedger, _Mapping]]] = ..., complete: _Optional[bool] = ...) -> None: ...
 
+class DirectorySpace(_message.Message):
+    __slots__ = ("path", "role", "disk", "total_bytes", "free_bytes", "state")
+    PATH_FIELD_NUMBER: _ClassVar[int]
+    ROLE_FIELD_NUMBER: _ClassVar[int]
+    DISK_FIELD_NUMBER: _ClassVar[int]
+    TOTAL_BYTES_FIELD_NUMBER: _ClassVar[int]
+    FREE_BYTES_FIELD_NUMBER: _ClassVar[int]
+    STATE_FIELD_NUMBER: _ClassVar[int]
+    path: str
+    role: str
+    disk: int
+    total_bytes: int
+    free_bytes: int
+    state: str
+    def __init__(self, path: _Optional[str] = ..., role: _Optional[str] = ..., disk: _Optional[int] = ..., total_bytes: _Optional[int] = ..., free_bytes: _Optional[int] = ..., state: _Optional[str] = ...) -> None: ...
+
 class StatusAnswer(_message.Message):
-    __slots__ = ("read_only", "disk_used_fraction", "free_bytes", "entry_log_bytes", "entry_logs", "journal_used_fraction", "ledgers_in_memory", "damaged_batches", "limbo_events", "limbo_below", "scrub_rounds", "uptime_seconds")
+    __slots__ = ("read_only", "disk_used_fraction", "free_bytes", "entry_log_bytes", "entry_logs", "journal_used_fraction", "ledgers_in_memory", "damaged_batches", "limbo_events", "limbo_below", "scrub_rounds", "uptime_seconds", "directories")
     READ_ONLY_FIELD_NUMBER: _ClassVar[int]
     DISK_USED_FRACTION_FIELD_NUMBER: _ClassVar[int]
     FREE_BYTES_FIELD_NUMBER: _ClassVar[int]
@@ -416,6 +432,7 @@ class StatusAnswer(_message.Message):
     LIMBO_BELOW_FIELD_NUMBER: _ClassVar[int]
     SCRUB_ROUNDS_FIELD_NUMBER: _ClassVar[int]
     UPTIME_SECONDS_FIELD_NUMBER: _ClassVar[int]
+    DIRECTORIES_FIELD_NUMBER: _ClassVar[int]
     read_only: bool
     disk_used_fraction: float
     free_bytes: int
@@ -428,7 +445,8 @@ class StatusAnswer(_message.Message):
     limbo_below: int
     scrub_rounds: int
     uptime_seconds: float
-    def __init__(self, read_only: _Optional[bool] = ..., disk_used_fraction: _Optional[float] = ..., free_bytes: _Optional[int] = ..., entry_log_bytes: _Optional[int] = ..., entry_logs: _Optional[int] = ..., journal_used_fraction: _Optional[float] = ..., ledgers_in_memory: _Optional[int] = ..., damaged_batches: _Optional[int] = ..., limbo_events: _Optional[int] = ..., limbo_below: _Optional[int] = ..., scrub_rounds: _Optional[int] = ..., uptime_seconds: _Optional[float] = ...) -> None: ...
+    directories: _containers.RepeatedCompositeFieldContainer[DirectorySpace]
+    def __init__(self, read_only: _Optional[bool] = ..., disk_used_fraction: _Optional[float] = ..., free_bytes: _Optional[int] = ..., entry_log_bytes: _Optional[int] = ..., entry_logs: _Optional[int] = ..., journal_used_fraction: _Optional[float] = ..., ledgers_in_memory: _Optional[int] = ..., damaged_batches: _Optional[int] = ..., limbo_events: _Optional[int] = ..., limbo_below: _Optional[int] = ..., scrub_rounds: _Optional[int] = ..., uptime_seconds: _Optional[float] = ..., directories: _Optional[_Iterable[_Union[DirectorySpace, _Mapping]]] = ...) -> None: ...
 
 class CopyPlace(_message.Message):
     __slots__ = ("where", "detail", "size")

@@ -52,6 +52,7 @@ def bookie_told(bookie: BookieView) -> dict[str, object]:
         "rack": info and info.rack,
         "disk_used": said and said.disk_used_fraction,
         "free_bytes": said and said.free_bytes,
+        "directories": said and [directory._asdict() for directory in said.directories],
         "ledgers": bookie.ledgers,
         "damaged": said and said.damaged_batches,
         "in_limbo": bookie.limbo_ledgers,

@@ -127,10 +127,14 @@ class DirectoryLock(Protocol):
 
 
 class Space(NamedTuple):
-    """Bytes of a file system."""
+    """Bytes of a file system.
+
+    ``device``: two directories with the same number lie on the same one.
+    """
 
     free_bytes: int
     total_bytes: int
+    device: int = 0
 
 
 class Disk(Protocol):

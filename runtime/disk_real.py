@@ -196,8 +196,8 @@ class RealDisk:
 
         def space() -> Space:
             with translated("measure", path):
-                status = os.statvfs(path)
-            return Space(status.f_bavail * status.f_frsize, status.f_blocks * status.f_frsize)
+                status, device = os.statvfs(path), os.stat(path).st_dev
+            return Space(status.f_bavail * status.f_frsize, status.f_blocks * status.f_frsize, device)
 
         # Who asks is about to write, and is not to wait for those who read.
         return await self._threads.write(space)

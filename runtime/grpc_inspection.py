@@ -14,6 +14,7 @@ from tallybook.core.answers import (
     CopyPlace,
     CopyTrace,
     DamagedBatch,
+    DirectorySpace,
     EntryRange,
     HeldAnswer,
     HeldLedger,
@@ -103,7 +104,8 @@ def put_inspection(reply: pb.Reply, answer: InspectionAnswer) -> None:
         ledgers = [pb.HeldLedger(**ledger._asdict()) for ledger in answer.ledgers]
         reply.held_ledgers_answer.CopyFrom(pb.HeldLedgersAnswer(ledgers=ledgers, complete=answer.complete))
     elif isinstance(answer, BookieStatus):
-        reply.status_answer.CopyFrom(pb.StatusAnswer(**answer._asdict()))
+        directories = [pb.DirectorySpace(**directory._asdict()) for directory in answer.directories]
+        reply.status_answer.CopyFrom(pb.StatusAnswer(**{**answer._asdict(), "directories": directories}))
     else:
         places = [pb.CopyPlace(**place._asdict()) for place in answer.places]
         reply.trace_answer.CopyFrom(pb.TraceAnswer(**{**answer._asdict(), "places": places}))
@@ -125,8 +127,9 @@ def _held_ledgers(reply: pb.Reply) -> HeldLedgers:
 
 
 def _status(reply: pb.Reply) -> BookieStatus:
-    status: BookieStatus = _plain(BookieStatus, reply.status_answer)
-    return status
+    answer = reply.status_answer
+    status: BookieStatus = _plain(BookieStatus, answer)
+    return status._replace(directories=tuple(_plain(DirectorySpace, each) for each in answer.directories))
 
 
 def _trace(reply: pb.Reply) -> CopyTrace:

@@ -1,16 +1,21 @@
 """How full the disk is: levels, and what a bookie does at each of them."""
 
+from collections.abc import Awaitable, Callable
+
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tallybook.bookie.disk_watch import LOOK_SECONDS
+from tallybook.bookie.disk_watch import LOOK_SECONDS, NOT_KNOWN, DiskWatch, Watched
 from tallybook.bookie.garbage import Fate
 from tallybook.bookie.settled import Settled
 from tallybook.bookie.watermarks import Level, Watermarks
-from tallybook.core.errors import BookieReadOnly, Busy
+from tallybook.core.answers import DirectorySpace
+from tallybook.core.errors import BookieReadOnly, Busy, DiskFailed
 from tallybook.core.limits import KIB, MIB
 from tallybook.repair.copier import BUSY_SECONDS
 from tallybook.runtime.deterministic import SimDisk, World, run_seed
+from tallybook.runtime.disk import Space
+from tallybook.runtime.tasks import Tasks
 from tallybook.sim.stage.disk_bookie import ROOT, DiskBookie, KnownMetadata, batch_of, tiny_settings
 
 MARKS = Watermarks(warn=0.90, back=0.92, read_only=0.95)
@@ -131,5 +136,88 @@ def test_a_disk_that_gets_short_has_what_can_go_collected_at_once() -> None:
         assert node.bookie.stats()["collector_rounds_total"] == 1
         assert not node.bookie.read_only
         await node.stop()
+
+    run_seed(1, scenario)
+
+
+def test_every_directory_is_told_with_its_disk_and_whether_there_is_room() -> None:
+    spaces = {
+        "/journal": Space(9, 100, device=5), "/logs1": Space(50, 100, device=7), "/logs2": Space(4, 100, device=8),
+        "/index": Space(9, 100, device=5),
+    }  # fmt: skip
+    watched = Watched(("/logs1", "/logs2"), "/index", index_apart=True, journals=("/journal",), min_free_bytes=10)
+
+    async def scenario(world: World) -> None:
+        watch = DiskWatch(measuring(spaces), watched, MARKS, world.clock)
+        assert {each.state for each in watch.directories} == {NOT_KNOWN}, "before the first look"
+        await watch.look()
+        tasks = Tasks("watch", lambda name, error: None)
+        tasks.spawn(watch.run_for_ever(), name="watch")
+        await world.clock.sleep(1)
+        assert watch.directories == (
+            DirectorySpace("/journal", "journal", 1, 100, 9, "warned"),
+            DirectorySpace("/logs1", "ledgers", 2, 100, 50, "room"),
+            DirectorySpace("/logs2", "ledgers", 3, 100, 4, "short"),
+            DirectorySpace("/index", "index", 1, 100, 9, "warned"),
+        )
+        assert (watch.used_part, watch.free_bytes) == (0.96, 50)
+        del spaces["/journal"]
+        spaces["/logs2"] = None
+        await world.clock.sleep(LOOK_SECONDS)
+        journal, _, logs, _ = watch.directories
+        assert (journal.state, journal.disk, logs.state, logs.total_bytes) == (NOT_KNOWN, 0, NOT_KNOWN, 0)
+        spaces["/logs2"] = Space(99, 100, device=8)
+        await world.clock.sleep(LOOK_SECONDS)
+        assert [each.state for each in watch.directories] == [NOT_KNOWN, "room", "room", "warned"], "it goes on to look"
+        await tasks.close()
+
+    run_seed(1, scenario)
+
+
+def test_an_index_beside_the_entry_logs_is_at_their_level_and_decides_nothing() -> None:
+    spaces = {"/journal": Space(0, 100), "/logs": Space(4, 100), "/index": Space(4, 100)}
+    watched = Watched(("/logs",), "/index", index_apart=False, journals=("/journal",), min_free_bytes=0)
+
+    async def scenario(world: World) -> None:
+        watch = DiskWatch(measuring(spaces), watched, MARKS, world.clock)
+        await watch.look()
+        tasks = Tasks("watch", lambda name, error: None)
+        tasks.spawn(watch.run_for_ever(), name="watch")
+        await world.clock.sleep(1)
+        assert [each.state for each in watch.directories] == ["room", "short", "short"]
+        spaces.update({"/logs": Space(7, 100), "/index": Space(7, 100)})
+        await world.clock.sleep(LOOK_SECONDS + 1)
+        assert [each.state for each in watch.directories] == ["room", "short", "short"], "it is left where it is said"
+        spaces.update({"/logs": Space(50, 100), "/index": Space(1, 100)})
+        await world.clock.sleep(LOOK_SECONDS + 1)
+        assert [each.state for each in watch.directories] == ["room", "room", "short"], "a disk is mounted there"
+        assert watch.level is Level.ROOM
+        await tasks.close()
+
+    run_seed(1, scenario)
+
+
+def measuring(spaces: dict[str, Space | None]) -> Callable[[str], Awaitable[Space]]:
+    """How much room there is in each directory. ``None``: its disk has failed; it is not listed: it is not there."""
+
+    async def space(path: str) -> Space:
+        if path not in spaces:
+            raise FileNotFoundError(path)
+        found = spaces[path]
+        if found is None:
+            raise DiskFailed(path)
+        return found
+
+    return space
+
+
+def test_a_path_that_is_no_text_is_told_all_the_same() -> None:
+    odd = "/logs-\udcff"
+    watched = Watched((odd,), "/index", index_apart=False, journals=(), min_free_bytes=0)
+
+    async def scenario(world: World) -> None:
+        watch = DiskWatch(measuring({odd: Space(50, 100)}), watched, MARKS, world.clock)
+        await watch.look()
+        assert watch.directories[0] == DirectorySpace("/logs-?", "ledgers", 1, 100, 50, "room")
 
     run_seed(1, scenario)

@@ -13,6 +13,7 @@ from tallybook.core.answers import (
     CopyPlace,
     CopyTrace,
     DamagedBatch,
+    DirectorySpace,
     EntryRange,
     FenceAnswer,
     HeldAnswer,
@@ -82,7 +83,10 @@ answers = st.one_of(
     st.builds(HeldAnswer, tuples_of(st.builds(EntryRange, ids, ids)), ids, st.booleans()),
     st.builds(inspection.DamagedAnswer, tuples_of(st.builds(DamagedBatch, ids, ids, ids))),
     st.builds(HeldLedgers, tuples_of(st.builds(HeldLedger, ids, st.booleans(), st.booleans())), st.booleans()),
-    st.builds(BookieStatus, st.booleans(), fractions, ids, ids, ids, fractions, ids, ids, ids, ids, ids, fractions),
+    st.builds(
+        BookieStatus, st.booleans(), fractions, ids, ids, ids, fractions, ids, ids, ids, ids, ids, fractions,
+        tuples_of(st.builds(DirectorySpace, st.text(), st.text(), u32, ids, ids, st.text())),
+    ),
     st.builds(
         CopyTrace, st.text(), st.text(), lacs, lacs, u32, ids, lacs, st.booleans(), st.booleans(),
         tuples_of(st.builds(CopyPlace, st.text(), st.text(), ids)),
@@ -199,6 +203,17 @@ def test_a_value_that_does_not_fit_its_field_is_the_callers_error(ask):
 def test_a_request_of_a_newer_version_keeps_its_id_and_has_no_ask():
     unknown = pb.Request(request_id=5).SerializeToString() + b"\xa2\x06\x02hi"
     assert wire.decode_request(unknown) == wire.Request(5, None)
+
+
+def test_a_bookie_that_names_no_directories_is_understood_and_one_that_says_more_is_too():
+    older = pb.Reply(request_id=5, status_answer=pb.StatusAnswer(free_bytes=7))
+    status = wire.decode_reply(older.SerializeToString()).outcome
+    assert (status.free_bytes, status.directories) == (7, ())
+    said = BookieStatus(False, 0.5, 7, 0, 0, 0.0, 0, 0, 0, 0, 0, 1.0, (DirectorySpace("/d", "index", 1, 9, 7, "room"),))
+    newer = pb.Reply.FromString(wire.encode_reply(5, said))
+    newer.status_answer.directories[0].MergeFromString(b"\xa2\x06\x02hi")
+    newer.status_answer.MergeFromString(b"\xa2\x06\x02hi")
+    assert wire.decode_reply(newer.SerializeToString()).outcome == said
 
 
 def not_utf8(message) -> bytes:

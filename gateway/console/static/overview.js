@@ -1,6 +1,7 @@
 // The cluster at one glance.
 
 import { get, post } from "./api.js";
+import { directories, freeOf, meters } from "./disks.js";
 import { card, el, facts, pill, table } from "./dom.js";
 import { bytes, capital, count, many, milliseconds, moment, percent, rate, seconds } from "./format.js";
 import { latest, line, ofWhom, take } from "./samples.js";
@@ -88,20 +89,13 @@ function tile(name, value, note, drawn, kind = "") {
   return el("section", { class: `tile ${kind}` }, el("h2", {}, name), el("p", { class: "value" }, value), el("p", { class: "quiet" }, note), drawn);
 }
 
-export function disk(fraction) {
-  const kind = fraction >= 0.95 ? "bad" : fraction >= 0.85 ? "warn" : "";
-  return el("span", { class: "disk" },
-    el("meter", { min: 0, max: 1, high: 0.85, optimum: 0, value: Number.isFinite(fraction) ? fraction : 0, "aria-label": "Disk in use" }),
-    el("span", { class: kind }, percent(fraction)));
-}
-
 function bookies(rows, confirm) {
   const columns = [
     ["Bookie", (row) => el("a", { href: `#/bookies/${encodeURIComponent(row.bookie_id)}` }, row.bookie_id)],
     ["Mode", (row) => pill(row.mode, KINDS[row.mode] ?? "")],
     ["Rack", (row) => row.rack || "–"],
-    ["Disk", (row) => (row.disk_used === null ? "–" : disk(row.disk_used))],
-    ["Free", (row) => bytes(row.free_bytes ?? NaN), "number"],
+    ["Disk", meters],
+    ["Free", freeOf, "number"],
     ["Writes", (row) => drawn(row, "writes", perSecond(bytes, `${row.bookie_id}/writes`)), "number"],
     ["Write latency (p99)", (row) => drawn(row, "adds/p99", milliseconds(latest(`${row.bookie_id}/adds/p99`))), "number"],
     ["Ledgers", (row) => count(row.ledgers ?? NaN), "number"],
@@ -203,12 +197,12 @@ export async function bookie(parts, _query, confirm, age) {
       ["Address", found.address], ["HTTP", own(found.http_address)], ["Rack", found.rack || "–"],
       ["Running for", seconds(found.uptime_seconds ?? NaN)], ["Wanted", found.wanted.replaceAll("_", " ")],
     ])),
+    card("Directories and their disks", directories(found)),
     card("What it holds", facts([
       ["Ledgers that name it", count(found.named_by ?? NaN)], ["Of those, still written", count(found.growing ?? NaN)],
       ["May be switched off", found.may_be_switched_off === null ? "not known yet" : found.may_be_switched_off ? "yes" : "no"],
       ["Counted", found.ledgers_age_ms === null ? "not yet" : `${seconds(found.ledgers_age_ms / 1000)} ago`],
       ["Entry logs", `${count(found.entry_logs ?? NaN)}, ${bytes(found.log_bytes ?? NaN)}`],
-      ["Disk in use", percent(found.disk_used ?? NaN)], ["Free", bytes(found.free_bytes ?? NaN)],
       ["Journal in use", percent(found.journal_used ?? NaN)],
       ["Damaged copies", count(found.damaged ?? NaN)], ["Ledgers in limbo", count(found.in_limbo ?? NaN)],
       ["Times it checked all it holds", count(found.scrub_rounds ?? NaN)], ["Memory", bytes(found.numbers?.memory_bytes ?? NaN)],

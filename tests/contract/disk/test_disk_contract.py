@@ -389,3 +389,8 @@ async def test_a_missing_directory_is_not_locked(place) -> None:
 async def test_free_space_is_part_of_the_total(place) -> None:
     space = await place.disk.space(place.root)
     assert 0 < space.free_bytes <= space.total_bytes
+
+
+async def test_a_directory_lies_on_the_disk_of_the_one_above_it(place) -> None:
+    await place.disk.make_directory(place / "below")
+    assert (await place.disk.space(place / "below")).device == (await place.disk.space(place.root)).device

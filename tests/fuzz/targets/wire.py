@@ -11,6 +11,7 @@ from tallybook.core.answers import (
     CopyPlace,
     CopyTrace,
     DamagedBatch,
+    DirectorySpace,
     EntryRange,
     FenceAnswer,
     HeldAnswer,
@@ -189,6 +190,7 @@ def some_replies() -> Iterator[bytes]:
         LacAnswer(9, False, (BATCH,)), FenceAnswer(9, 10), None, HeldAnswer((EntryRange(0, 9),), 9, True),
         DamagedAnswer((DamagedBatch(7, 0, 9),)), HeldLedgers((HeldLedger(7, True, False),), True),
         BookieStatus(True, 0.5, 1, 2, 3, 0.25, 4, 5, 6, 7, 8, 9.5),
+        BookieStatus(True, 0.5, 1, 2, 3, 0.25, 4, 5, 6, 7, 8, 9.5, (DirectorySpace("/d", "index", 1, 2, 3, "room"),)),
         CopyTrace("intact", "", 0, 9, 1, 2, 3, True, False, (CopyPlace("entry log", "here", 5),)),
         Busy("later", retry_after_ms=50),
     )  # fmt: skip

@@ -1,0 +1,74 @@
+"""What the console's page shows, in a real browser, of disks."""
+
+import re
+
+import pytest
+
+from .conftest import CHROMIUM
+from .consoles import console_process, rows
+
+pytestmark = [pytest.mark.browser, pytest.mark.skipif(not CHROMIUM, reason="make console-test gives it a browser")]
+
+
+def test_every_disk_of_a_bookie_has_a_meter_and_every_directory_a_row(cli, other_disk, browse, tmp_path):
+    logs = [tmp_path / "logs", other_disk / "logs"]
+    with (
+        cli.up(tmp_path / "cluster", "--set", f"ledger_directories={logs[0]},{logs[1]}", bookies=1) as up,
+        console_process(cli, up.metadata, tmp_path / "err") as (url, _),
+    ):
+        page = browse(url)
+        row = rows(page, "Bookies").first
+        row.get_by_role("meter").nth(1).wait_for()
+        labels = [each.get_attribute("aria-label") for each in row.get_by_role("meter").all()]
+        assert labels == ["Disk 1 of bookie-1 in use", "Disk 2 of bookie-1 in use"]
+        shown = row.locator("td").nth(3).locator(".disk").all_text_contents()
+        assert len(row.locator("td").nth(4).locator(".stack > span").all()) == 2, "what is free on each of them"
+        told = up("cluster", "status", "--json").json["bookies"][0]["directories"]
+        used = {each["disk"]: 1 - each["free_bytes"] / each["total_bytes"] for each in told}
+        for at, text in enumerate(shown, 1):
+            assert abs(int(text.removesuffix(" %")) - 100 * used[at]) < 5
+        meters = [each.evaluate("meter => meter.value") for each in row.get_by_role("meter").all()]
+        assert meters == pytest.approx([used[1], used[2]], abs=0.05)
+        page.get_by_role("link", name="bookie-1").click()
+        page.get_by_role("heading", name="bookie-1").wait_for()
+        cells = [row.locator("td").all_text_contents() for row in rows(page, "Directories").all()]
+        data = tmp_path / "cluster/bookie-1"
+        assert [row[:3] for row in cells] == [
+            [f"{data}/journal", "journal", "1"], [str(logs[0]), "ledgers", "1"], [str(logs[1]), "ledgers", "2"],
+            [f"{data}/index", "index", "1"],
+        ]  # fmt: skip
+        assert all(re.fullmatch(r"[\d.]+ [KMGTP]iB", text) for row in cells for text in row[4:6])
+        assert {row[6] for row in cells} <= {"has room", "fills up", "full"}
+        assert not page.complaints
+
+
+def test_a_disk_that_is_full_looks_otherwise_than_one_with_room(cli, cluster, browse, tmp_path):
+    """Two disks of bookie-1: one is full by what it says, the other has only journals, and no more room than they took.
+
+    bookie-2 is of a version that names no directories.
+    """
+
+    def directory(role: str, disk: int, free: int, state: str) -> dict[str, object]:
+        return {"path": f"/{role}", "role": role, "disk": disk, "total_bytes": 100 << 30, "free_bytes": free << 30,
+                "state": state}  # fmt: skip
+
+    def answer(route) -> None:
+        told = route.fetch().json()
+        one, two, three = told["bookies"]
+        one["directories"] = [directory("journal", 1, 1, "room"), directory("ledgers", 2, 3, "short"),
+                              directory("index", 2, 3, "short")]  # fmt: skip
+        two |= {"directories": [], "disk_used": 0.5, "free_bytes": 7 << 30}
+        three["directories"] = [directory("journal", 0, 0, "not known")]
+        route.fulfill(json=told)
+
+    with console_process(cli, cluster.metadata, tmp_path / "err") as (url, _):
+        page = browse(f"{url}#/ledgers")
+        page.route("**/api/v1/overview", answer)
+        page.goto(f"{url}#/")
+        rows(page, "Bookies").first.get_by_text("97 %").wait_for()
+        cells = [row.locator("td") for row in rows(page, "Bookies").all()]
+        assert cells[0].nth(3).locator(".disk").all_text_contents() == ["99 %", "97 %"]
+        assert cells[0].nth(3).locator(".bad").all_text_contents() == ["97 %"]
+        assert cells[0].nth(4).locator(".stack > span").all_text_contents() == ["1.0 GiB", "3.0 GiB"]
+        assert (cells[1].nth(3).text_content(), cells[1].nth(4).text_content()) == ("50 %", "7.0 GiB")
+        page.unroute_all(behavior="wait")
