@@ -38,7 +38,7 @@ from tallybook.runtime.rng import Rng
 
 from .absences import Absences
 from .bookie_survey import BookieSurvey
-from .needs import Trouble, Why
+from .needs import Trouble, Why, bytes_to_copy
 from .pause import paused_since
 from .tasks import LEDGERS_OF_A_TASK, TaskBoard, is_urgent, tasks_of
 from .walk import Findings, all_ledgers, note
@@ -171,7 +171,9 @@ class Auditor:
                 if not ends_now:
                     next_end = min(since + self._settings.open_grace_s, next_end or math.inf)
             if (why is not None or ends_now) and metadata.ledger_id not in handed_out:
-                await hands.out(metadata.ledger_id, why or Why.LOST, end=ends_now)
+                reason = why or Why.LOST
+                expected = bytes_to_copy(metadata, trouble.leaving) if reason is Why.LOST else None
+                await hands.out(metadata.ledger_id, reason, end=ends_now, expected_bytes=expected)
         await hands.rest()
         self.published += hands.published
         self.walks += 1
@@ -231,15 +233,15 @@ class _Hands:
         self._board = board
         self._leaving = leaving
         self._room = room
-        self._gathered: defaultdict[tuple[Why, bool], list[int]] = defaultdict(list)
+        self._gathered: defaultdict[tuple[Why, bool], dict[int, int | None]] = defaultdict(dict)
         self.published = 0
         self.left_out = False
         """There was no room for some."""
 
-    async def out(self, ledger_id: int, why: Why, *, end: bool) -> None:
-        """One more ledger."""
+    async def out(self, ledger_id: int, why: Why, *, end: bool, expected_bytes: int | None) -> None:
+        """One more ledger; for which so much is to be copied, if that is known."""
         gathered = self._gathered[why, end]
-        gathered.append(ledger_id)
+        gathered[ledger_id] = expected_bytes
         if len(gathered) == LEDGERS_OF_A_TASK:
             await self._publish(why, end)
 
@@ -255,5 +257,12 @@ class _Hands:
             thorough = why is not Why.LOST
             _log.info("ledgers to be mended", ledger_count=len(ledgers), why=why.value, end=end)
             self.published += await self._board.publish(
-                tasks_of(ledgers, leaving=self._leaving, thorough=thorough, end=end, why=why.value)
+                tasks_of(
+                    ledgers,
+                    leaving=self._leaving,
+                    thorough=thorough,
+                    end=end,
+                    why=why.value,
+                    expected=ledgers,
+                )
             )

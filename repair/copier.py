@@ -15,7 +15,7 @@ its disk and compares, and takes the new copy where its own is damaged.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterable, AsyncIterator, Collection, Iterable, Sequence
+from collections.abc import AsyncIterable, AsyncIterator, Callable, Collection, Iterable, Sequence
 from typing import Final, NamedTuple
 
 from tallybook.client.bookie_port import BookieConnection
@@ -75,6 +75,10 @@ class Copied(NamedTuple):
     """Whether the bookie had said that something of the ledger may be lost there."""
 
 
+def _nobody_asks(_size: int) -> None:
+    """How much was given so far is of no interest."""
+
+
 class Copier:
     """Copies batches between bookies.
 
@@ -92,18 +96,25 @@ class Copier:
         self.copied_bytes = 0
 
     async def give_all(
-        self, metadata: LedgerMetadata, place: Place, target: str, *, lost: Collection[str] = ()
+        self,
+        metadata: LedgerMetadata,
+        place: Place,
+        target: str,
+        *,
+        lost: Collection[str] = (),
+        on_given: Callable[[int], None] = _nobody_asks,
     ) -> Copied:
         """Give a newcomer all of ``place``, and prove what it had before.
 
         Args:
             lost: bookies that are not waited for: their silence leaves no hope.
+            on_given: called for each batch that was given, with its length.
 
         Raises:
             As ``complete``.
         """
         connection = await self._connections.get(target)
-        given = _Given(metadata.quorum, place)
+        given = _Given(metadata.quorum, place, on_given)
         look = _Look(connection, metadata, place, ())
         await self._copy(connection, metadata, place, look.gaps(), lost, given)
         # Last, so that where something lacks for good, not all is read again at each attempt.
@@ -120,11 +131,13 @@ class Copier:
         *,
         lost: Collection[str] = (),
         damaged_too: bool = True,
+        on_given: Callable[[int], None] = _nobody_asks,
     ) -> Copied:
         """Make sure that ``target``, which the metadata name, holds all that belongs to ``place``.
 
         Args:
             lost: bookies that are not waited for: their silence leaves no hope.
+            on_given: called for each batch that was given, with its length.
             damaged_too: replace what it knows to be damaged; what it was just given need not be asked for.
 
         Raises:
@@ -133,7 +146,7 @@ class Copier:
             PeerError, StorageError: it cannot be done now: ``target`` or the sources do not answer, or cannot tell.
         """
         connection = await self._connections.get(target)
-        given = _Given(metadata.quorum, place)
+        given = _Given(metadata.quorum, place, on_given)
         for _ in range(LOOKS):
             damaged = await self._damaged(connection, metadata.ledger_id, given) if damaged_too else []
             look = _Look(connection, metadata, place, damaged)
@@ -277,9 +290,10 @@ class Copier:
 class _Given:
     """What a bookie was given of a place. A place of many stripes takes no more room than one of a few."""
 
-    def __init__(self, quorum: Quorum, place: Place) -> None:
+    def __init__(self, quorum: Quorum, place: Place, on_given: Callable[[int], None]) -> None:
         self._quorum = quorum
         self._place = place
+        self._on_given = on_given
         self._ranges: list[EntryRange] = []
         self._refused: EntryUnknown | None = None
         self.batches = 0
@@ -307,6 +321,7 @@ class _Given:
             raise outcome
         self.batches += 1
         self.size += size
+        self._on_given(size)
         new = EntryRange(header.first_entry_id, header.last_entry_id)
         if self._ranges and self._ranges[-1].last < new.first and not self._wants(self._ranges[-1].last, new.first):
             self._ranges[-1] = EntryRange(self._ranges[-1].first, new.last)

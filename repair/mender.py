@@ -28,8 +28,8 @@ from tallybook.metadata.store import BookieInfo, Versioned
 from tallybook.metadata.update import LedgerUpdater
 from tallybook.runtime.rng import Rng
 
-from .copier import Copied, Copier
-from .needs import Place, must_end, places_of
+from .copier import Copier
+from .needs import Place, bytes_to_copy, must_end, places_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,19 +53,26 @@ class Order:
 
 @dataclass(slots=True)
 class Mended:
-    """What came of it."""
+    """What came of it, and, while it goes on, what has until now."""
 
     places: int = 0
     """Places that another bookie took."""
     batches: int = 0
     size: int = 0
+    """Bytes of the batches that bookies were given."""
     left: list[TallybookError] = field(default_factory=list)
     """Why some places are not mended yet."""
+    places_due: int = 0
+    """Bookies' parts in its fragments that are to be looked at."""
+    places_seen: int = 0
+    """Of those, the ones that were, whatever came of it."""
+    expected_bytes: int | None = None
+    """What is to be copied, about; ``None``: only what bookies say that they hold can tell."""
 
-    def count(self, copied: Copied) -> None:
-        """Add what was given to one bookie."""
-        self.batches += copied.batches
-        self.size += copied.size
+    def given(self, size: int) -> None:
+        """A bookie was given one batch more."""
+        self.batches += 1
+        self.size += size
 
     @property
     def lost(self) -> bool:
@@ -94,14 +101,17 @@ class Mender:
         self._rng = rng
         self._placement = placement
 
-    async def mend(self, ledger_id: int, order: Order) -> Mended:
+    async def mend(self, ledger_id: int, order: Order, done: Mended | None = None) -> Mended:
         """Do what can be done for one ledger now. What cannot be is told, and leaves the rest of it no worse.
+
+        Args:
+            done: where to note what was done, for who looks meanwhile.
 
         Raises:
             MetadataUnavailable, MetadataConflict, MetadataOutcomeUnknown, DamagedFile: the metadata do not answer, or
                 cannot be read.
         """
-        done = Mended()
+        done = Mended() if done is None else done
         try:
             current = await self._read(ledger_id)
             if order.end and must_end(current.value, order.leaving):
@@ -152,12 +162,14 @@ class Mender:
             return
         incomplete: set[str] = set()
         limbo: set[str] = set()
-        for place in places_of(metadata):
+        due = [place for place in places_of(metadata) if _is_due(metadata, place, order)]
+        done.places_due = len(due)
+        done.expected_bytes = None if order.thorough else bytes_to_copy(metadata, order.leaving)
+        for place in due:
             try:
                 if place.bookie_id in order.leaving:
                     current = await self._replace(current, place, order, done)
-                elif place.bookie_id in order.alive and (order.thorough or _missed(current.value, place)):
-                    # One that does not answer is no finding: how long it may be away is for the auditor to say.
+                elif order.thorough or _missed(current.value, place):
                     current = await self._give_back(current, place, order, limbo, done)
             except NoSuchLedger:
                 raise
@@ -166,6 +178,7 @@ class Mender:
                     raise
                 incomplete.add(place.bookie_id)
                 done.left.append(error)
+            done.places_seen += 1
         if current.value.closed and order.thorough:
             # Otherwise a bookie may have places that were not looked at: the auditor sends somebody who looks at all.
             for bookie_id in sorted(limbo - incomplete):
@@ -176,8 +189,7 @@ class Mender:
     ) -> Versioned:
         """Give a bookie that stays what it lacks; add it to ``limbo`` if it could not say what that was."""
         metadata = current.value
-        copied = await self._copier.complete(metadata, place, place.bookie_id, lost=order.gone)
-        done.count(copied)
+        copied = await self._copier.complete(metadata, place, place.bookie_id, lost=order.gone, on_given=done.given)
         if copied.limbo:
             limbo.add(place.bookie_id)
         if not _missed(metadata, place):
@@ -189,7 +201,7 @@ class Mender:
         """Let another bookie take a place: first the copies, then the metadata."""
         metadata = current.value
         target = self._replacement(metadata, place, order)
-        done.count(await self._copier.give_all(metadata, place, target, lost=order.gone))
+        await self._copier.give_all(metadata, place, target, lost=order.gone, on_given=done.given)
         taken = partial(
             replace_member, first_entry_id=place.first, position=place.position, old=place.bookie_id, new=target
         )
@@ -203,7 +215,7 @@ class Mender:
         sometimes("repair: a bookie takes a lost place")
         done.places += 1
         # Until it was named, it might have dropped them, had this process slept for long: now it keeps what it has.
-        done.count(await self._copier.complete(metadata, place, target, lost=order.gone, damaged_too=False))
+        await self._copier.complete(metadata, place, target, lost=order.gone, damaged_too=False, on_given=done.given)
         return changed
 
     def _replacement(self, metadata: LedgerMetadata, place: Place, order: Order) -> str:
@@ -235,6 +247,16 @@ class Mender:
             done.left.append(error)
         else:
             sometimes("repair: a ledger leaves limbo")
+
+
+def _is_due(metadata: LedgerMetadata, place: Place, order: Order) -> bool:
+    """Whether a place is to be looked at.
+
+    A bookie that does not answer is no finding: how long it may be away is for the auditor to say.
+    """
+    if place.bookie_id in order.leaving:
+        return True
+    return place.bookie_id in order.alive and (order.thorough or _missed(metadata, place))
 
 
 def _missed(metadata: LedgerMetadata, place: Place) -> bool:

@@ -112,6 +112,18 @@ def may_lack(metadata: LedgerMetadata, limbo: Mapping[str, LimboOf]) -> bool:
     return any(place.bookie_id in covering and not place.is_empty(metadata.quorum) for place in places_of(metadata))
 
 
+def bytes_to_copy(metadata: LedgerMetadata, leaving: Collection[str]) -> int | None:
+    """Payload that whoever takes the places of ``leaving`` is given, about: all entries count as equally long.
+
+    ``None``: the ledger is open, so how long it is is not known.
+    """
+    if not metadata.closed:
+        return None
+    quorum, entries = metadata.quorum, metadata.last_entry_id + 1
+    lacking = sum(max(0, place.last - place.first + 1) for place in places_of(metadata) if place.bookie_id in leaving)
+    return metadata.length * lacking * quorum.write_quorum // (quorum.ensemble * entries) if entries else 0
+
+
 def must_end(metadata: LedgerMetadata, leaving: Collection[str]) -> bool:
     """Whether the fragment that still grows names somebody who leaves: only its end lets a repair at it."""
     return not metadata.closed and any(name in leaving for name in metadata.last_fragment.bookies)

@@ -24,6 +24,7 @@ from tallybook.runtime.meter import Meter
 from .mender import Mended, Mender, Order
 from .pause import paused_since
 from .tasks import Held, Task, TaskBoard
+from .work_progress import WorkProgress
 
 _log = logger("repair")
 
@@ -37,7 +38,8 @@ ROUTINE_LEDGERS: Final = 2
 """Ledgers at a time of a task of the periodic check."""
 
 
-Mend: TypeAlias = Callable[[int, Task], Awaitable[None]]
+Mend: TypeAlias = Callable[[int, Task, Mended], Awaitable[None]]
+"""Mends a ledger of a task, and notes what comes of it."""
 
 
 @dataclass(slots=True)
@@ -123,14 +125,14 @@ class Replicator:
         self.totals.tasks += 1
         return True
 
-    async def _mend(self, ledger_id: int, task: Task) -> None:
+    async def _mend(self, ledger_id: int, task: Task, done: Mended) -> None:
         try:
             with self.mending.timing():
-                done = await self._mender.mend(ledger_id, await self._order(task))
+                await self._mender.mend(ledger_id, await self._order(task), done)
         except TallybookError as error:
             if is_defect(error):
                 raise
-            done = Mended(left=[error])
+            done.left.append(error)
         self._count(ledger_id, done)
 
     async def _order(self, task: Task) -> Order:
@@ -179,7 +181,7 @@ class _Work:
         self._clock = clock
         self._lease_s = lease_s
         self._todo = deque(held.task.ledger_ids)
-        self._under_way: set[int] = set()
+        self._progress = WorkProgress(held.task, clock)
 
     async def run(self, mend: Mend, concurrent: int) -> None:
         """Mend all ledgers; end early, with nothing said, if the task is not ours any more."""
@@ -191,22 +193,23 @@ class _Work:
             renewing.cancel()
         if self._held is not None and self._todo:
             sometimes("repair: a task is put back for a pause")
-            await self._board.put_back(self._held, self._todo)
+            await self._board.put_back(self._held, self._todo, self._progress.told())
         elif self._held is not None:
             await self._board.finish(self._held)
 
     async def _worker(self, mend: Mend) -> None:
         while self._todo and self._held is not None and not self._paused:
             ledger_id = self._todo.popleft()
-            self._under_way.add(ledger_id)
-            await mend(ledger_id, self._task)
-            self._under_way.discard(ledger_id)
+            done = self._progress.begin(ledger_id)
+            await mend(ledger_id, self._task, done)
+            self._progress.end(ledger_id, done)
 
     async def _renew(self) -> None:
         while self._held is not None:
             await self._clock.sleep(self._lease_s / RENEWALS)
             try:
-                self._held = await self._board.renew(self._held, (*sorted(self._under_way), *self._todo))
+                left = (*self._progress.under_way, *self._todo)
+                self._held = await self._board.renew(self._held, left, self._progress.told())
                 self._paused = await paused_since(self._store) is not None
             except (PeerError, DamagedFile, NewerFormat) as error:
                 # If that lasts, somebody else takes the task, and both do it.

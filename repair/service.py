@@ -36,7 +36,7 @@ from .auditor import Audit, Auditor
 from .copier import Copier
 from .mender import Mender
 from .metrics import REPAIR_METRICS, numbers
-from .replicator import Replicator
+from .replicator import Replicator, ReplicatorTotals
 from .tasks import TaskBoard
 
 _log = logger("repair")
@@ -126,7 +126,8 @@ class RepairService:
         try:
             audit = await self.auditor.round()
             times = {"at_ms": self._clock.wall_us() // 1000, "walked_at_ms": audit.walked_at_ms}
-            value = json.dumps({"format": FIRST, **told(audit), **times}).encode()
+            work = {"work": worked(self.replicator.totals)}
+            value = json.dumps({"format": FIRST, **told(audit), **times, **work}).encode()
             await self._records.update(STATUS_RECORD, partial(over_known, STATUS_RECORD, value))
         except (PeerError, StorageError) as error:
             sometimes("repair: a round ends early")
@@ -153,6 +154,19 @@ def told(audit: Audit) -> Mapping[str, object]:
         "unreadable": findings.unreadable,
         "tasks": audit.tasks,
         "paused_since_ms": audit.paused_since_ms,
+    }
+
+
+def worked(totals: ReplicatorTotals) -> Mapping[str, object]:
+    """What the process that audits has mended itself since it began; others may have mended more."""
+    return {
+        "ledgers": totals.ledgers,
+        "places": totals.places,
+        "batches": totals.batches,
+        "copied_bytes": totals.copied_bytes,
+        "not_mended": totals.left_ledgers,
+        "lost": totals.lost_ledgers,
+        "last_error": totals.last_error,
     }
 
 

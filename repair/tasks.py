@@ -9,7 +9,7 @@ compare-and-set of each ledger's metadata decides.
 from __future__ import annotations
 
 import json
-from collections.abc import AsyncGenerator, Iterable
+from collections.abc import AsyncGenerator, Iterable, Mapping
 from contextlib import aclosing
 from dataclasses import dataclass, replace
 from typing import Final
@@ -21,6 +21,8 @@ from tallybook.metadata.store import BadVersion, MetadataStore, Ok, Unknown
 from tallybook.runtime.clock import Clock
 from tallybook.runtime.logging import logger
 from tallybook.runtime.rng import Rng
+
+from .task_progress import NOTHING_KNOWN, TaskProgress, decode_progress
 
 _log = logger("repair")
 
@@ -54,6 +56,8 @@ class Task:
     why: str = ""
     owner: str = ""
     beat: int = 0
+    progress: TaskProgress = NOTHING_KNOWN
+    """For people: nothing rests on it."""
 
     @property
     def urgent(self) -> bool:
@@ -62,6 +66,8 @@ class Task:
 
     def encode(self) -> bytes:
         """As a record's value."""
+        # Of a task of which nothing is known, a record says no more than it did before there was anything to say.
+        progress = {"progress": self.progress.as_json()} if self.progress != NOTHING_KNOWN else {}
         return json.dumps(
             {
                 "format": FIRST,
@@ -72,6 +78,7 @@ class Task:
                 "why": self.why,
                 "owner": self.owner,
                 "beat": self.beat,
+                **progress,
             },
             separators=(",", ":"),
         ).encode()
@@ -95,6 +102,7 @@ def decode_task(name: str, value: bytes) -> Task:
             str(found["why"]),
             str(found["owner"]),
             int(found["beat"]),
+            decode_progress(found.get("progress")),
         )
     except NOT_UNDERSTOOD as error:
         raise DamagedFile(f"the record {name} is no task of a repair: {error!r}") from error
@@ -171,7 +179,8 @@ class TaskBoard:
                     found = await self._read(name)
                     if found is None or (found.task.owner and not self._is_silent(name, found.version, now)):
                         continue
-                    task = replace(found.task, owner=self._name, beat=found.task.beat + 1)
+                    progress = found.task.progress.at_rest
+                    task = replace(found.task, owner=self._name, beat=found.task.beat + 1, progress=progress)
                     held = await self._write(name, task, found.version)
                     if held is not None:
                         self._seen.pop(name, None)
@@ -219,22 +228,23 @@ class TaskBoard:
             return False
         return now - self._seen[name][1] >= self._lease_s
 
-    async def renew(self, held: Held, left: Iterable[int]) -> Held | None:
+    async def renew(self, held: Held, left: Iterable[int], progress: TaskProgress) -> Held | None:
         """Say that the holder is at work, and what is left; ``None`` if the task is not the holder's any more.
 
         Raises:
             MetadataUnavailable: the store does not answer.
         """
-        task = replace(held.task, ledger_ids=tuple(left), beat=held.task.beat + 1)
+        task = replace(held.task, ledger_ids=tuple(left), beat=held.task.beat + 1, progress=progress)
         return await self._write(held.name, task, held.version)
 
-    async def put_back(self, held: Held, left: Iterable[int]) -> None:
+    async def put_back(self, held: Held, left: Iterable[int], progress: TaskProgress) -> None:
         """Leave what is left of a task for whoever takes it next.
 
         Raises:
             MetadataUnavailable: the store does not answer; the task is taken over by somebody in time.
         """
-        await self._write(held.name, replace(held.task, ledger_ids=tuple(left), owner=""), held.version)
+        task = replace(held.task, ledger_ids=tuple(left), owner="", progress=progress.at_rest)
+        await self._write(held.name, task, held.version)
 
     async def finish(self, held: Held) -> None:
         """The task is done, or what is left of it is for somebody else to find again.
@@ -266,9 +276,23 @@ def is_urgent(name: str) -> bool:
 
 
 def tasks_of(
-    ledger_ids: Iterable[int], *, leaving: frozenset[str] = frozenset(), thorough: bool, end: bool = False, why: str
+    ledger_ids: Iterable[int],
+    *,
+    leaving: frozenset[str] = frozenset(),
+    thorough: bool,
+    end: bool = False,
+    why: str,
+    expected: Mapping[int, int | None] | None = None,
 ) -> Iterable[Task]:
-    """So many tasks as these ledgers make."""
+    """So many tasks as these ledgers make.
+
+    Args:
+        expected: how many bytes are to be copied for each, as far as that is known.
+    """
     ledgers = list(ledger_ids)
     for at in range(0, len(ledgers), LEDGERS_OF_A_TASK):
-        yield Task(tuple(ledgers[at : at + LEDGERS_OF_A_TASK]), leaving, thorough, end, why)
+        some = ledgers[at : at + LEDGERS_OF_A_TASK]
+        sizes = [(expected or {}).get(ledger_id) for ledger_id in some]
+        known = None if None in sizes else sum(size for size in sizes if size is not None)
+        progress = TaskProgress(ledgers=len(some), expected_bytes=known)
+        yield Task(tuple(some), leaving, thorough, end, why, progress=progress)

@@ -6,6 +6,7 @@ from .diagnosis.causes import Finding
 from .diagnosis.verdict import Diagnosis
 from .entry_trace import BookieCopy, EntryTrace
 from .overview import BookieView, Overview
+from .task_progress import TaskProgress
 
 
 def overview_told(found: Overview) -> dict[str, object]:
@@ -128,3 +129,18 @@ def _copy(copy: BookieCopy) -> dict[str, object]:
         return said
     places = [place._asdict() for place in copy.trace.places]
     return {**copy.trace._asdict(), **said, "places": places}
+
+
+def progress_told(found: TaskProgress) -> dict[str, object]:
+    """How far the work at one task is, or at several; what is not known is ``None``."""
+    return {
+        "ledgers_total": found.ledgers or None,
+        "not_mended": found.not_mended,
+        "places": found.places,
+        "batches": found.batches,
+        "copied_bytes": found.copied_bytes,
+        "expected_bytes": found.expected_bytes,
+        "bytes_per_second": found.bytes_per_second,
+        "seconds_left": found.seconds_left,
+        "under_way": [each._asdict() for each in found.under_way],
+    }

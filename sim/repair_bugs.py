@@ -28,7 +28,7 @@ def _named_before_copied(_right: Any) -> Any:
         at = {"first_entry_id": place.first, "position": place.position}
         taken = partial(replace_member, **at, old=place.bookie_id, new=target)
         changed = await self._updater.update(metadata.ledger_id, taken)
-        done.count(await self._copier.complete(metadata, place, target, lost=order.gone))
+        await self._copier.complete(metadata, place, target, lost=order.gone, on_given=done.given)
         return changed
 
     return replace

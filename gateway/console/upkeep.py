@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import re
+from collections.abc import Iterable
 from typing import Final
 
 from tallybook.client.client import Client
@@ -12,7 +13,9 @@ from tallybook.core.errors import DamagedFile, InvalidArgument, NewerFormat
 from tallybook.metadata.record_update import RecordUpdater
 from tallybook.repair.pause import pause, paused_since, resume
 from tallybook.repair.service import age_of, repair_status
-from tallybook.repair.tasks import PREFIX, URGENT, decode_task
+from tallybook.repair.task_progress import summed
+from tallybook.repair.tasks import PREFIX, URGENT, Task, decode_task
+from tallybook.repair.told import progress_told
 from tallybook.runtime.http_api import Asked
 
 from .auditing import Auditing
@@ -94,11 +97,16 @@ class Upkeep:
             raise InvalidArgument("after must be the name of a task")
         limit = asked.count("limit", PAGE, MOST) or PAGE
         page = await store.list_records(prefix, PREFIX + after if after else "", limit)
-        rows = await asyncio.gather(*map(self._task, page.names))
+        found = [each for each in await asyncio.gather(*map(self._task, page.names)) if each is not None]
         following = None if page.complete or not page.names else page.names[-1].removeprefix(PREFIX)
-        return {"tasks": [row for row in rows if row is not None], "next": following}
+        urgent = [task for _, task in found if task is not None and task.urgent]
+        return {
+            "tasks": [row for row, _ in found],
+            "next": following,
+            "progress": {**_progress(urgent), "tasks": len(urgent), "complete": following is None and not after},
+        }
 
-    async def _task(self, name: str) -> dict[str, object] | None:
+    async def _task(self, name: str) -> tuple[dict[str, object], Task | None] | None:
         record = await self._client.world.store.read_record(name)
         if record is None:
             return None
@@ -106,9 +114,11 @@ class Upkeep:
         try:
             task = decode_task(name, record.value)
         except (DamagedFile, NewerFormat) as error:
-            return {**told, "unreadable": error.message, "ledgers": [], "why": None, "owner": None}
+            unknown: dict[str, object] = {"ledgers": [], "why": None, "owner": None, "progress": None}
+            return {**told, "unreadable": error.message, **unknown}, None
         why = task.why or "periodic check"
-        return {**told, "ledgers": list(task.ledger_ids), "why": why, "owner": task.owner or None}
+        row = {**told, "ledgers": list(task.ledger_ids), "why": why, "owner": task.owner or None}
+        return {**row, "progress": _progress([task])}, task
 
     async def offload(self, asked: Asked) -> object:
         """What is in the archive, and what the offloader did last."""
@@ -122,3 +132,10 @@ class Upkeep:
     async def config(self, asked: Asked) -> object:
         """The settings of this console."""
         return self._settings.model_dump(mode="json")
+
+
+def _progress(tasks: Iterable[Task]) -> dict[str, object]:
+    """How far the work at these is, and what is left of it."""
+    found = list(tasks)
+    left = sum(len(task.ledger_ids) for task in found)
+    return {"ledgers_left": left, **progress_told(summed(task.progress for task in found))}

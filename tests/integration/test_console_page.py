@@ -342,10 +342,10 @@ def test_a_ledger_that_cannot_be_read_is_a_row_that_says_so(cli, filled, browse,
 
 
 def test_lists_that_are_cut_say_how_much_is_left(cli, filled, browse, tmp_path):
-    task = {"task": "0-1", "unreadable": "", "ledgers": [3], "why": "lost", "owner": None}
+    task = {"task": "0-1", "unreadable": "", "ledgers": [3], "why": "lost", "owner": None, "progress": None}
     with console(cli, filled[0], tmp_path / "err") as (url, _):
         page = browse(url)
-        more = {"paused_since_ms": None, "tasks": [task], "next": "0-1", "total": 240}
+        more = {"paused_since_ms": None, "tasks": [task], "next": "0-1", "total": 240, "progress": {"tasks": 0}}
         page.route("**/api/v1/repair*", lambda route: route.fulfill(json=more))
         page.route("**/api/v1/namespaces*", lambda route: route.fulfill(
             json={"namespaces": ["default"], "next": "default", "total": 71}

@@ -1,9 +1,9 @@
-"""What a console tells of the upkeep of a cluster: of the disks of bookies."""
+"""What a console tells of the upkeep of a cluster: of the disks of bookies, of a repair under way."""
 
 import os
 from collections import Counter
 
-from .consoles import Console, console, eventually
+from .consoles import PAYLOAD_BYTES, Console, closed_ledger, console, eventually, lose_a_bookie, repairing
 
 
 async def test_a_bookie_tells_of_each_of_its_directories_and_of_the_disk_that_it_lies_on(cli, other_disk, tmp_path):
@@ -33,3 +33,32 @@ async def test_a_bookie_tells_of_each_of_its_directories_and_of_the_disk_that_it
         assert str(logs[1]) in up("cluster", "status").out.decode()
         [listed] = up("cluster", "status", "--json").json["bookies"]
         assert Counter(each["role"] for each in listed["directories"]) == {"journal": 1, "ledgers": 2, "index": 1}
+
+
+async def test_a_repair_is_told_while_it_goes_on_and_once_it_has_ended(cli, tmp_path):
+    with cli.up(tmp_path / "cluster", "--no-repair", bookies=4) as up:
+        ledgers = [closed_ledger(up, ensemble=3, times=40) for _ in range(3)]
+        lose_a_bookie(up, ledgers)
+        size = 40 * PAYLOAD_BYTES
+        async with console(up.metadata) as ask:
+            assert (await ask.get("repair"))["progress"]["tasks"] == 0
+            with repairing(cli, up.metadata, tmp_path / "repair.log"):
+                told = await eventually(ask, "repair", lambda told: told["progress"]["bytes_per_second"])
+                [task], whole = told["tasks"], told["progress"]
+                assert task["why"] == "lost bookie"
+                assert (whole["tasks"], whole["ledgers_total"], whole["expected_bytes"]) == (1, 3, 3 * size)
+                assert 0 < whole["copied_bytes"] < whole["expected_bytes"]
+                assert whole["seconds_left"] == (3 * size - whole["copied_bytes"]) // whole["bytes_per_second"]
+                [ledger] = task["progress"]["under_way"]
+                assert ledger["ledger_id"] in ledgers
+                assert (ledger["places_done"], ledger["places"], ledger["expected_bytes"]) == (0, 1, size)
+                assert ledger["copied_bytes"] <= whole["copied_bytes"]
+                later = await eventually(ask, "repair", lambda told: told["progress"]["ledgers_left"] < 3)
+                assert later["progress"]["copied_bytes"] > whole["copied_bytes"]
+                await eventually(ask, "repair", lambda told: not told["tasks"])
+                found = await eventually(
+                    ask, "auditor", lambda told: told["last_audit"].get("work", {}).get("ledgers") == 3
+                )
+                work = found["last_audit"]["work"]
+                assert (work["places"], work["not_mended"], work["lost"]) == (3, 0, 0)
+                assert work["copied_bytes"] >= 3 * size

@@ -1,13 +1,19 @@
-"""What the console's page shows, in a real browser, of disks."""
+"""What the console's page shows, in a real browser, of disks, and of a repair that is under way."""
 
 import re
 
 import pytest
 
 from .conftest import CHROMIUM
-from .consoles import console_process, rows
+from .consoles import closed_ledger, console_process, lose_a_bookie, repairing, rows
 
 pytestmark = [pytest.mark.browser, pytest.mark.skipif(not CHROMIUM, reason="make console-test gives it a browser")]
+
+
+def fact(page, name: str) -> str:
+    """What a view says under a name."""
+    named = page.locator("dt", has_text=re.compile(f"^{name}$"))
+    return page.locator(".facts > div", has=named).locator("dd").text_content()
 
 
 def test_every_disk_of_a_bookie_has_a_meter_and_every_directory_a_row(cli, other_disk, browse, tmp_path):
@@ -72,3 +78,34 @@ def test_a_disk_that_is_full_looks_otherwise_than_one_with_room(cli, cluster, br
         assert cells[0].nth(4).locator(".stack > span").all_text_contents() == ["1.0 GiB", "3.0 GiB"]
         assert (cells[1].nth(3).text_content(), cells[1].nth(4).text_content()) == ("50 %", "7.0 GiB")
         page.unroute_all(behavior="wait")
+
+
+def test_a_repair_is_seen_to_go_on_and_to_end(cli, browse, tmp_path):
+    with cli.up(tmp_path / "cluster", "--no-repair", bookies=4) as up:
+        ledgers = [closed_ledger(up, ensemble=3, times=40) for _ in range(3)]
+        lose_a_bookie(up, ledgers)
+        with console_process(cli, up.metadata, tmp_path / "err") as (url, _):
+            page = browse(f"{url}#/upkeep")
+            page.get_by_text("Nothing is to be repaired.").wait_for()
+            with repairing(cli, up.metadata, tmp_path / "repair.log"):
+                _watch(page, ledgers)
+        assert not page.complaints
+
+
+def _watch(page, ledgers: list[int]) -> None:
+    whole = page.get_by_role("progressbar", name="Of what is to be repaired, the part that is done")
+    page.locator(".progress", has_text=re.compile(r"iB/s · about \d+ s left")).wait_for()
+    told, value = page.locator(".progress").text_content(), whole.evaluate("bar => bar.value")
+    assert re.search(r"[0-2] of 3 ledgers mended · [\d.]+ [KM]iB of about 5.\d MiB copied", told), told
+    assert 0 < value < 1
+    task = rows(page, "Repair tasks").first.locator("td")
+    assert task.nth(0).text_content() == "lost bookie"
+    assert re.fullmatch("[0-2] of 3", task.nth(2).text_content())
+    mended = rows(page, "Ledgers being mended").first
+    assert int(mended.get_by_role("link").text_content()) in ledgers
+    assert mended.locator("td").nth(1).text_content() in {"0 of 1", "1 of 1"}
+    page.locator(".progress", has_text=re.compile("[12] of 3 ledgers mended")).wait_for()
+    assert whole.evaluate("bar => bar.value") > value
+    page.get_by_text("Nothing is to be repaired.").wait_for()
+    page.locator("dd", has_text=re.compile(r"^3 ledgers looked at, [\d.]+ MiB copied .* 3 places taken")).wait_for()
+    assert fact(page, "Ledgers with too few good copies") == "0"

@@ -1,12 +1,14 @@
 """Tasks: taken by one at a time, taken over from whoever is silent, and never a condition of anything."""
 
 import asyncio
+import json
 
 import pytest
 
 from tallybook.core.errors import DamagedFile
 from tallybook.metadata.memory import MemoryMetadata
 from tallybook.metadata.store import Ok
+from tallybook.repair.task_progress import LedgerProgress, TaskProgress, summed
 from tallybook.repair.tasks import LEDGERS_OF_A_TASK, MOST_READ, PREFIX, Task, TaskBoard, decode_task, tasks_of
 from tallybook.runtime.deterministic import run_seed
 from tallybook.runtime.rng import SeededRng
@@ -32,10 +34,45 @@ def test_a_task_survives_its_record() -> None:
     assert decode_task("x", task.encode()) == task
 
 
+def test_how_far_a_task_is_survives_its_record_and_is_not_needed() -> None:
+    progress = TaskProgress(9, 1, 4, 20, 3_000, 9_000, 500, (LedgerProgress(1, 1, 2, 100, None),))
+    task = Task((1, 2), why="lost bookie", progress=progress)
+    assert decode_task("x", task.encode()) == task
+    found = json.loads(task.encode())
+    del found["progress"]
+    older = decode_task("x", json.dumps(found).encode())
+    assert older == Task((1, 2), why="lost bookie")
+    assert "progress" not in json.loads(older.encode())
+    found["progress"] = {"ledgers": "many"}
+    with pytest.raises(DamagedFile):
+        decode_task("x", json.dumps(found).encode())
+
+
+def test_the_rest_of_a_repair_takes_as_long_as_its_rate_says() -> None:
+    assert TaskProgress(copied_bytes=400, expected_bytes=1_000, bytes_per_second=200).seconds_left == 3
+    assert TaskProgress(copied_bytes=1_100, expected_bytes=1_000, bytes_per_second=200).seconds_left == 0
+    assert TaskProgress(copied_bytes=400, expected_bytes=None, bytes_per_second=200).seconds_left is None
+    assert TaskProgress(copied_bytes=400, expected_bytes=1_000).seconds_left is None
+
+
+def test_what_is_not_known_of_one_task_is_not_known_of_all() -> None:
+    known, not_known = TaskProgress(3, 1, 1, 5, 400, 1_000, 20), TaskProgress(0, 0, 2, 5, 100, None, 30)
+    assert summed([known, known]) == TaskProgress(6, 2, 2, 10, 800, 2_000, 40)
+    assert summed([known, not_known]) == TaskProgress(0, 1, 3, 10, 500, None, 50)
+    assert summed([]).ledgers == 0
+
+
 @pytest.mark.parametrize("value", [b"", b"{}", b"[]", b'{"ledgers": ["x"]}', b"\xff"])
 def test_a_record_with_something_else_in_it_is_damage(value) -> None:
     with pytest.raises(DamagedFile):
         decode_task("repair/tasks/x", value)
+
+
+def test_a_task_says_how_much_is_to_be_copied_if_that_is_known_of_all_its_ledgers() -> None:
+    sizes = dict.fromkeys(range(2 * LEDGERS_OF_A_TASK), 10) | {LEDGERS_OF_A_TASK: None}
+    first, second = tasks_of(sizes, thorough=False, why="x", expected=sizes)
+    assert first.progress == TaskProgress(LEDGERS_OF_A_TASK, expected_bytes=10 * LEDGERS_OF_A_TASK)
+    assert second.progress == TaskProgress(LEDGERS_OF_A_TASK, expected_bytes=None)
 
 
 def test_many_ledgers_make_a_few_tasks_and_none_is_left_out() -> None:
@@ -142,7 +179,7 @@ async def test_a_holder_that_renews_keeps_its_task(world, store, one, other) -> 
     held = await one.take()
     for _ in range(5):
         await world.clock.sleep(LEASE / 2)
-        held = held and await one.renew(held, [2])
+        held = held and await one.renew(held, [2], TaskProgress())
         assert held is not None
         assert await other.take() is None
 
@@ -152,14 +189,14 @@ async def test_a_silent_holder_loses_its_task_after_a_whole_lease_and_hears_of_i
     await one.publish([Task((1, 2), why="lost bookie")])
     held = await one.take()
     assert held is not None
-    held = await one.renew(held, [2])
+    held = await one.renew(held, [2], TaskProgress())
     assert held is not None
     assert await other.take() is None, "the lease is counted from when the other one first looked"
     await world.clock.sleep(LEASE)
     taken = await other.take()
     assert taken is not None
     assert taken.task.ledger_ids == (2,)
-    assert await one.renew(held, []) is None
+    assert await one.renew(held, [], TaskProgress()) is None
 
 
 @play
@@ -167,7 +204,7 @@ async def test_a_finished_task_is_gone_also_after_a_renewal_that_nobody_heard_of
     await one.publish([Task((1,), why="lost bookie")])
     held = await one.take()
     assert held is not None
-    assert await one.renew(held, []) is not None
+    assert await one.renew(held, [], TaskProgress()) is not None
     await one.finish(held)
     assert (await store.list_records(PREFIX)).names == ()
 

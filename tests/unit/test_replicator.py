@@ -4,10 +4,13 @@ import asyncio
 
 import pytest
 
+from tallybook.core.errors import BookieUnavailable
 from tallybook.metadata.memory import MemoryMetadata
 from tallybook.repair.mender import Mended, Order
 from tallybook.repair.replicator import ROUTINE_LEDGERS, Replicator
-from tallybook.repair.tasks import Task, TaskBoard
+from tallybook.repair.task_progress import LedgerProgress, TaskProgress
+from tallybook.repair.tasks import Task, TaskBoard, tasks_of
+from tallybook.repair.work_progress import WorkProgress
 from tallybook.runtime.deterministic import World, run_seed
 from tallybook.runtime.rng import SeededRng
 
@@ -22,12 +25,12 @@ class SlowMender:
         self._at_once = 0
         self.most = 0
 
-    async def mend(self, _ledger_id: int, _order: Order) -> Mended:
+    async def mend(self, _ledger_id: int, _order: Order, done: Mended) -> Mended:
         self._at_once += 1
         self.most = max(self.most, self._at_once)
         await self._clock.sleep(1)
         self._at_once -= 1
-        return Mended()
+        return done
 
 
 @pytest.mark.parametrize(("why", "at_once"), [("lost bookie", CONCURRENT), ("", ROUTINE_LEDGERS)])
@@ -42,5 +45,72 @@ def test_a_check_of_what_is_not_known_to_be_wrong_looks_at_few_ledgers_at_a_time
         )
         assert await asyncio.wait_for(replicator.work_once(), 60)
         assert (replicator.totals.ledgers, mender.most) == (20, at_once)
+
+    run_seed(1, run)
+
+
+class CopyingMender:
+    """Copies 1,000 bytes a second for three seconds, two places of a ledger; ledger 2 it cannot mend."""
+
+    def __init__(self, world: World) -> None:
+        self._clock = world.clock
+
+    async def mend(self, ledger_id: int, _order: Order, done: Mended) -> Mended:
+        done.places_due, done.expected_bytes = 2, 3_000
+        for _ in range(3):
+            await self._clock.sleep(1)
+            done.given(1_000)
+        done.places_seen = 2
+        if ledger_id == 2:
+            done.left.append(BookieUnavailable("nobody takes it"))
+        return done
+
+
+def test_a_task_says_how_far_it_is_each_time_that_it_is_renewed() -> None:
+    async def run(world: World) -> None:
+        metadata = MemoryMetadata(SeededRng(1)).client()
+        board = TaskBoard(metadata.store, world.clock, SeededRng(2), lease_s=6)
+        sizes = dict.fromkeys((1, 2, 3), 3_000)
+        await board.publish(tasks_of(sizes, thorough=False, why="lost bookie", expected=sizes))
+        replicator = Replicator(
+            board, CopyingMender(world), metadata.store, metadata.membership, world.clock, concurrent=1, lease_s=6
+        )
+        work = asyncio.create_task(replicator.work_once())
+        seen = []
+        for _ in range(4):
+            await world.clock.sleep(2.1 if not seen else 2)
+            [task] = (await board.read(await board.names())).values()
+            seen.append((task.ledger_ids, task.progress))
+        # After 2, 4, 6 and 8 seconds. A byte that comes in the moment of a renewal counts in this one or the next.
+        assert [ledgers for ledgers, _ in seen][:2] == [(1, 2, 3), (2, 3)]
+        assert all(progress.ledgers == 3 and progress.expected_bytes == 9_000 for _, progress in seen)
+        copied = [progress.copied_bytes for _, progress in seen]
+        assert copied == sorted(copied)
+        assert copied[0] in {1_000, 2_000}
+        assert copied[1] in {3_000, 4_000}
+        assert {progress.bytes_per_second for _, progress in seen} <= {500, 1_000, 1_500}
+        assert seen[1][1].under_way == (LedgerProgress(2, 0, 2, copied[1] - 3_000, 3_000),)
+        last = seen[3][1]
+        assert (last.not_mended, last.places) == (1, 4)
+        assert await work
+        assert (replicator.totals.copied_bytes, replicator.totals.left_ledgers) == (9_000, 1)
+
+    run_seed(1, run)
+
+
+def test_whoever_takes_a_task_over_goes_on_counting_and_one_without_numbers_gets_some() -> None:
+    async def run(world: World) -> None:
+        half = TaskProgress(5, 1, 3, 7, 700, 1_000, 50, (LedgerProgress(4, 0, 1, 9, None),))
+        for task, ledgers, copied in ((Task((4, 5), progress=half), 5, 700), (Task((4, 5)), 2, 0)):
+            progress = WorkProgress(task, world.clock)
+            assert progress.told() == task.progress.at_rest._replace(ledgers=ledgers)
+            done = progress.begin(4)
+            done.given(50)
+            await world.clock.sleep(1)
+            told = progress.told()
+            assert (told.copied_bytes, told.bytes_per_second) == (copied + 50, 50)
+            assert progress.under_way == [4]
+            progress.end(4, done)
+            assert progress.told().under_way == ()
 
     run_seed(1, run)

@@ -45,8 +45,8 @@ export function moment(given) {
 }
 
 // 1 ledger, 2 ledgers
-export function many(value, what) {
-  return `${count(value)} ${what}${value === 1 ? "" : "s"}`;
+export function many(value, what, plural = `${what}s`) {
+  return `${count(value)} ${value === 1 ? what : plural}`;
 }
 
 export function capital(text) {

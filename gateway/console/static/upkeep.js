@@ -1,11 +1,11 @@
 // What looks after the cluster: the repair, which gives back copies that are missing, and the archive.
 
 import { get, post } from "./api.js";
-import { card, el, facts, pill, table } from "./dom.js";
+import { card, el, facts, pill } from "./dom.js";
 import { bytes, count, many, moment, percent, seconds } from "./format.js";
 import { audits } from "./overview.js";
+import { tasks, underWay, whole } from "./repairing.js";
 
-const SHOWN_LEDGERS = 6;
 const LOOK = "Every bookie is asked, and the metadata of all ledgers are read. What lacks copies is handed out to whoever repairs.";
 
 export async function upkeep(_parts, query, confirm, age) {
@@ -18,13 +18,19 @@ export async function upkeep(_parts, query, confirm, age) {
   return [
     el("div", { class: "title" }, el("h1", { tabindex: "-1" }, "Repair and archive")),
     card("Repair", ...audited(auditor, repair, confirm)),
-    card("Repair tasks", tasks(repair.tasks),
+    card("Repair tasks", whole(repair.progress), tasks(repair.tasks), underWay(repair.tasks),
       after === null && repair.next !== null && el("p", { class: "quiet" }, more > 0 ? `and ${count(more)} more` : "and more"),
       el("p", { class: "pages" },
         after !== null && el("a", { href: "#/upkeep" }, "First tasks"),
         repair.next !== null && el("a", { href: `#/upkeep?${new URLSearchParams({ after: repair.next })}` }, "Next tasks"))),
     card("Archive", ...archived(offload)),
   ];
+}
+
+// What the process that audits has done itself.
+function work(found) {
+  const done = `${many(found.ledgers, "ledger")} looked at, ${bytes(found.copied_bytes)} copied in ${many(found.batches, "batch", "batches")}, ${many(found.places, "place")} taken by others`;
+  return found.not_mended ? `${done}; ${many(found.not_mended, "ledger")} not mended in full: ${found.last_error}` : done;
 }
 
 // The round that was asked for here.
@@ -60,19 +66,9 @@ function audited(auditor, repair, confirm) {
       ["Why", Object.entries(found.needing ?? {}).map(([why, many]) => `${why}: ${count(many)}`).join(", ") || "–"],
       ["Bookies that are away", named(found.away)], ["Bookies given up as lost", named(found.lost)],
       ["Bookies being emptied", named(found.draining)], ["Bookies that lost data", named(found.lost_data)],
+      found.work && ["Mended by who audits, since it began", work(found.work), "long"],
     ].filter(Boolean)),
   ];
-}
-
-function tasks(found) {
-  return table("Repair tasks", [
-    ["Why", (row) => (row.unreadable ? [pill("unreadable", "bad"), " ", row.unreadable] : row.why), "name"],
-    ["Ledgers", (row) => [
-      row.ledgers.slice(0, SHOWN_LEDGERS).map((id, at) => [at ? ", " : "", el("a", { href: `#/ledgers/${id}` }, String(id))]),
-      row.ledgers.length > SHOWN_LEDGERS ? ` and ${count(row.ledgers.length - SHOWN_LEDGERS)} more` : "",
-    ], "name"],
-    ["Worked on by", (row) => (row.unreadable ? "–" : row.owner ?? "nobody yet")],
-  ], found.map((row) => ({ ...row, key: row.task })), "Nothing is to be repaired.");
 }
 
 function archived(found) {

@@ -26,6 +26,7 @@ from tallybook.repair.auditor import Auditor
 from tallybook.repair.fsck_records import RECORD_KINDS
 from tallybook.repair.pause import PAUSED_RECORD, paused_since
 from tallybook.repair.service import repair_status
+from tallybook.repair.task_progress import LedgerProgress, TaskProgress
 from tallybook.repair.tasks import Task, decode_task
 from tallybook.stream.catalog import decode_name, encode_name
 from tallybook.stream.delivery_record import Delivery, Stage, delivered, delivery_id
@@ -190,9 +191,11 @@ def namespace(data: bytes) -> None:
 def some_tasks() -> Iterator[bytes]:
     """Of the repair."""
     yield from spoiled(Task((7, 8), frozenset({"a"}), True, True, "lost", "me", 3).encode())
+    progress = TaskProgress(3, 1, 2, 5, 900, 2_000, 60, (LedgerProgress(7, 1, 2, 100, None),))
+    yield from spoiled(Task((7, 8), progress=progress).encode())
 
 
-@TARGET.decoder("repair/tasks.py:decode_task", seeds=some_tasks)
+@TARGET.decoder("repair/tasks.py:decode_task", "repair/task_progress.py:decode_progress", seeds=some_tasks)
 def repair_task(data: bytes) -> None:
     """Ledgers to be mended."""
     _comes_back(data, decode_task, Task.encode)
