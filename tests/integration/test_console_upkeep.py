@@ -1,9 +1,11 @@
-"""What a console tells of the upkeep of a cluster: of the disks of bookies, of a repair under way."""
+"""What a console tells of the upkeep of a cluster: of the disks of bookies, of the archive, of a repair under way."""
 
 import os
 from collections import Counter
 
-from .consoles import PAYLOAD_BYTES, Console, closed_ledger, console, eventually, lose_a_bookie, repairing
+from tallybook.gateway.console import cluster_view
+
+from .consoles import PAYLOAD_BYTES, Console, archiving, closed_ledger, console, eventually, lose_a_bookie, repairing
 
 
 async def test_a_bookie_tells_of_each_of_its_directories_and_of_the_disk_that_it_lies_on(cli, other_disk, tmp_path):
@@ -33,6 +35,37 @@ async def test_a_bookie_tells_of_each_of_its_directories_and_of_the_disk_that_it
         assert str(logs[1]) in up("cluster", "status").out.decode()
         [listed] = up("cluster", "status", "--json").json["bookies"]
         assert Counter(each["role"] for each in listed["directories"]) == {"journal": 1, "ledgers": 2, "index": 1}
+
+
+async def test_the_archive_is_told_with_what_is_in_it_what_waits_and_what_failed(cli, tmp_path, monkeypatch):
+    monkeypatch.setattr(cluster_view, "CENSUS_SECONDS", 0.5)
+    bucket = tmp_path / "bucket"
+    with cli.up(tmp_path / "cluster", "--no-repair", bookies=1) as up:
+        async with console(up.metadata) as ask:
+            none = await ask.get("offload")
+            assert (none["archive"], none["last_round"]) == (None, {})
+            for _ in range(2):
+                closed_ledger(up)
+            with archiving(cli, up.metadata, bucket, tmp_path / "offload.log"):
+                found = await eventually(
+                    ask, "offload", lambda told: told["archive"] and told["archive"]["released"] == 2
+                )
+                assert (found["archive"]["ledgers"], found["archive"]["waiting_bytes"]) == (2, 0)
+                assert found["archive"]["url"] == f"file://{bucket}"
+                bucket.rename(tmp_path / "elsewhere").parent.joinpath("bucket").touch()
+                closed_ledger(up)
+                found = await eventually(
+                    ask, "offload", lambda told: told["archive"]["waiting_bytes"] and told["last_round"]["failures"]
+                )
+                assert (found["archive"]["ledgers"], found["archive"]["waiting_bytes"]) == (2, PAYLOAD_BYTES)
+                last = found["last_round"]
+                assert (last["waiting_ledgers"], last["waiting_bytes"]) == (1, PAYLOAD_BYTES)
+                assert last["archived_ledgers"] == 2
+                assert (last["objects_written"] > 0, last["object_bytes"] > 0, bool(last["last_error"])) == (True,) * 3
+                bucket.unlink()
+                (tmp_path / "elsewhere").rename(bucket)
+                found = await eventually(ask, "offload", lambda told: told["archive"]["ledgers"] == 3)
+                assert found["archive"]["waiting_bytes"] == 0
 
 
 async def test_a_repair_is_told_while_it_goes_on_and_once_it_has_ended(cli, tmp_path):

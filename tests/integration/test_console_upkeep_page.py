@@ -1,11 +1,11 @@
-"""What the console's page shows, in a real browser, of disks, and of a repair that is under way."""
+"""What the console's page shows, in a real browser, of disks, of an archive, and of a repair that is under way."""
 
 import re
 
 import pytest
 
 from .conftest import CHROMIUM
-from .consoles import closed_ledger, console_process, lose_a_bookie, repairing, rows
+from .consoles import PAYLOAD_BYTES, archiving, closed_ledger, console_process, lose_a_bookie, repairing, rows
 
 pytestmark = [pytest.mark.browser, pytest.mark.skipif(not CHROMIUM, reason="make console-test gives it a browser")]
 
@@ -78,6 +78,47 @@ def test_a_disk_that_is_full_looks_otherwise_than_one_with_room(cli, cluster, br
         assert cells[0].nth(4).locator(".stack > span").all_text_contents() == ["1.0 GiB", "3.0 GiB"]
         assert (cells[1].nth(3).text_content(), cells[1].nth(4).text_content()) == ("50 %", "7.0 GiB")
         page.unroute_all(behavior="wait")
+
+
+@pytest.fixture
+def archived(cli, tmp_path):
+    """A cluster with two ledgers in its archive, and one that waits while its bucket is away; and the bucket."""
+    bucket = tmp_path / "bucket"
+    with (
+        cli.up(tmp_path / "cluster", "--no-repair", bookies=1) as up,
+        archiving(cli, up.metadata, bucket, tmp_path / "offload.log"),
+    ):
+        for _ in range(2):
+            closed_ledger(up)
+        status = ("offload", "status", "--json")
+        cli.wait_until(lambda: up(*status).code == 0 and up(*status).json["released_ledgers"] == 2, "two are archived")
+        bucket.rename(tmp_path / "elsewhere")
+        bucket.touch()
+        closed_ledger(up)
+        yield up, bucket
+
+
+def test_the_archive_is_shown_with_what_is_in_it_what_waits_and_what_failed(cli, archived, browse, tmp_path):
+    up, bucket = archived
+    with console_process(cli, up.metadata, tmp_path / "err") as (url, _):
+        page = browse(f"{url}#/upkeep")
+        bar = page.get_by_role("progressbar", name="Of the closed ledgers, those in the archive")
+        page.get_by_text("67 % of the closed ledgers are in the archive").wait_for()
+        assert bar.evaluate("bar => bar.value / bar.max") == pytest.approx(2 / 3)
+        assert fact(page, "Archived") == "2 ledgers"
+        assert fact(page, "Waiting") == f"1 ledger, {PAYLOAD_BYTES / 1024:.1f} KiB"
+        assert re.fullmatch(r"\d+ (s|min)", fact(page, "Oldest that waits"))
+        page.locator("dd", has_text=re.compile(r"^[\d,]+: ")).wait_for()
+        assert "bucket" in fact(page, "Failures")
+        page.get_by_text(f"file://{bucket}", exact=True).wait_for()
+        bucket.unlink()
+        (tmp_path / "elsewhere").rename(bucket)
+        page.get_by_text("100 % of the closed ledgers are in the archive").wait_for()
+        assert bar.evaluate("bar => bar.value / bar.max") == 1
+        assert fact(page, "Waiting") == "0 ledgers, 0 B"
+        assert fact(page, "Oldest that waits") == "\u2013"
+        page.locator("dd", has_text=re.compile("^3 ledgers$")).first.wait_for()
+        assert not page.complaints
 
 
 def test_a_repair_is_seen_to_go_on_and_to_end(cli, browse, tmp_path):

@@ -77,13 +77,14 @@ function archived(found) {
   const round = found.last_round;
   const waiting = round.waiting_ledgers ?? NaN;
   const there = found.archive.ledgers ?? NaN;
-  const part = there / (there + waiting);
+  // Of one look, all three: what is counted beside it is older or newer, and would not add up.
+  const part = round.archived_ledgers / (round.archived_ledgers + waiting);
   return [
     Number.isFinite(part) && el("p", { class: "progress" },
       el("progress", { max: 1, value: part, "aria-label": "Of the closed ledgers, those in the archive" }),
       ` ${percent(part)} of the closed ledgers are in the archive`),
     facts([
-      ["Archived", many(there, "ledger")], ["Waiting", `${many(waiting, "ledger")}, ${bytes(found.archive.waiting_bytes ?? NaN)}`],
+      ["Archived", many(there, "ledger")], ["Waiting", `${many(waiting, "ledger")}, ${bytes(round.waiting_bytes ?? NaN)}`],
       ["Oldest that waits", waiting > 0 ? seconds(round.oldest_waiting_s ?? NaN) : "–"],
       ["In the archive alone", many(found.archive.released ?? NaN, "ledger")],
       ["Written since the offloader started", `${many(round.objects_written ?? NaN, "object")}, ${bytes(round.object_bytes ?? NaN)}`],
