@@ -13,7 +13,7 @@ class WorkProgress:
     """What was done of one task before, and what its present holder does."""
 
     def __init__(self, task: Task, clock: Clock) -> None:
-        before = task.progress.at_rest
+        before = task.progress
         # Whoever has handed it out may be of a version that does not say how many there are.
         self._done = before if before.ledgers else before._replace(ledgers=len(task.ledger_ids))
         self._clock = clock

@@ -17,7 +17,7 @@ from tallybook.metadata.bookie_modes import WantedMode, want_mode
 from tallybook.metadata.faulty import Fault, FaultSource, FaultyStore, RandomFaults
 from tallybook.metadata.model import Fragment, LedgerMetadata, MissedRange
 from tallybook.metadata.update import LedgerUpdater
-from tallybook.repair.mender import Order
+from tallybook.repair.mender import Mended, Order
 from tallybook.repair.service import RepairService, repair_status
 from tallybook.runtime.deterministic import run_seed
 from tallybook.sim.stage.cluster import MemoryCluster, SeenThrough
@@ -536,3 +536,31 @@ async def test_a_lost_bookie_whose_place_nobody_can_take_keeps_no_other_one_from
     assert len(cluster.bookies[wiped].durable_batches(ledger.ledger_id)) == len(
         cluster.bookies[ledger.last_fragment.bookies[2]].durable_batches(ledger.ledger_id)
     )
+
+
+@scenario(bookies=5)
+async def test_whoever_looks_meanwhile_is_told_how_far_a_ledger_is_mended(
+    cluster: MemoryCluster, client: Client
+) -> None:
+    ledger = await closed(client, 40)
+    [fragment], done, seen = ledger.fragments, Mended(), []
+    leaving = frozenset(fragment.bookies[:2])
+    right = Mended.given
+
+    def given(self: Mended, size: int) -> None:
+        right(self, size)
+        seen.append((self.places_due, self.places_seen, self.size))
+
+    async with cluster.client(SMALL) as another:
+        mender = RepairService(another, QUICK).replicator._mender
+        alive = {name: info for name, info in (await another.world.membership.bookies()).items() if name not in leaving}
+        with pytest.MonkeyPatch.context() as patched:
+            patched.setattr(Mended, "given", given)
+            await mender.mend(ledger.ledger_id, Order(leaving, alive, thorough=False, end=False), done)
+    assert done.expected_bytes == 2 * ledger.length
+    assert (done.places_due, done.places_seen, done.places, done.left) == (2, 2, 2, [])
+    assert {(due, at) for due, at, _ in seen} == {(2, 0), (2, 1)}
+    sizes = [size for _, _, size in seen]
+    assert sizes == sorted(set(sizes)), "it is told of each batch"
+    assert (len(sizes), sizes[-1]) == (done.batches, done.size)
+    assert done.size >= done.expected_bytes

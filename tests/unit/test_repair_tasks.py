@@ -228,3 +228,19 @@ async def test_a_task_that_cannot_be_understood_keeps_nobody_from_the_others(wor
     held = await one.take()
     assert held is not None
     assert held.task.ledger_ids == (1,)
+
+
+@play
+async def test_of_a_task_that_nobody_is_at_it_is_said_what_was_done_and_no_rate(world, store, one, other) -> None:
+    at_work = TaskProgress(2, 0, 1, 5, 400, 1_000, 20, (LedgerProgress(1, 0, 1, 100, None),))
+    at_rest = TaskProgress(2, 0, 1, 5, 400, 1_000)
+    await one.publish([Task((1, 2), why="lost bookie", progress=at_work)])
+    held = await one.take()
+    assert held is not None
+    assert held.task.progress == at_rest, "whoever was at it before is gone"
+    held = await one.renew(held, [2], at_work)
+    assert held is not None
+    assert held.task.progress == at_work
+    await one.put_back(held, [2], at_work)
+    [left] = (await one.read(await one.names())).values()
+    assert (left.owner, left.ledger_ids, left.progress) == ("", (2,), at_rest)
