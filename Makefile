@@ -163,7 +163,8 @@ console-test: $(STAMP) ## Run the tests of the console's page in Chromium (Debia
 
 .PHONY: console-screenshots
 console-screenshots: $(STAMP) ## Take the pictures of the console that are in docs/
-	TALLYBOOK_SCREENSHOTS=docs scripts/ensure-chromium run $(BIN)/pytest tests/integration/test_console_page.py -k pictures
+	TALLYBOOK_SCREENSHOTS=docs scripts/ensure-chromium run $(BIN)/pytest tests/integration/test_console_page.py \
+		tests/integration/test_console_upkeep_page.py -k pictures
 
 .PHONY: crash
 crash: $(STAMP) ## Lose power at every disk operation, in every way that is not too many (ten minutes of one core)

@@ -7,6 +7,7 @@ import logging
 import multiprocessing
 import os
 import re
+import shutil
 import signal
 import socket
 import subprocess
@@ -40,6 +41,7 @@ CHROMIUM = os.environ.get("TALLYBOOK_CHROMIUM", "")
 CHROMIUM_FLAGS = ["--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run",
                   "--disable-background-networking", "--disable-component-update", "--disable-sync"]  # fmt: skip
 PAGE_PATIENCE_MS = 45_000
+SCREENSHOTS = os.environ.get("TALLYBOOK_SCREENSHOTS", "")
 
 
 @dataclass
@@ -297,6 +299,15 @@ def chromium(forker: None) -> Iterator[Any]:
         browser = engine.chromium.launch(executable_path=CHROMIUM, args=CHROMIUM_FLAGS, headless=True)
         yield browser
         browser.close()
+
+
+@pytest.fixture
+def plain_place() -> Iterator[Path]:
+    """A place for what is seen in pictures, with an archive: its name tells nothing of a test."""
+    place = Path(tempfile.gettempdir()) / "tallybook"
+    place.joinpath("archive").mkdir(parents=True)
+    yield place
+    shutil.rmtree(place)
 
 
 @pytest.fixture

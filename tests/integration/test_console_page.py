@@ -8,10 +8,8 @@ import contextlib
 import json
 import os
 import re
-import shutil
 import signal
 import subprocess
-import tempfile
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -25,11 +23,10 @@ from tallybook.core.access import Role
 from tallybook.runtime.security.authority import Subject
 from tallybook.stream import StreamStore
 
-from .conftest import CHROMIUM, TALLYBOOK, environment
+from .conftest import CHROMIUM, SCREENSHOTS, TALLYBOOK, environment
 from .consoles import console_process as console
 from .consoles import rows
 
-SCREENSHOTS = os.environ.get("TALLYBOOK_SCREENSHOTS", "")
 BAD_NAME = "<script>window.pwned = 1</script><img src=x onerror='window.pwned = 2'>"
 STREAM = "shop/<b>orders</b>"
 
@@ -398,20 +395,12 @@ def test_a_bookie_is_drained_after_a_question_and_one_that_dies_is_seen(cli, bro
         page.locator(".health li", has_text="bookie-3").wait_for()
 
 
-@pytest.fixture
-def archive() -> Iterator[str]:
-    """Where an archive is in pictures: a place that tells nothing of this test."""
-    place = Path(tempfile.gettempdir()) / "tallybook"
-    place.joinpath("archive").mkdir(parents=True)
-    yield f"file://{place}/archive"
-    shutil.rmtree(place)
-
-
 @pytest.mark.skipif(not SCREENSHOTS, reason="make console-screenshots wants them")
-def test_pictures_of_the_page_are_taken(cli, browse, archive, tmp_path):
+def test_pictures_of_the_page_are_taken(cli, browse, plain_place, tmp_path):
     with cli.up(tmp_path / "cluster") as up, contextlib.ExitStack() as undo:
         ledger, growing = _fill(up)
-        offloader = cli.start("offload", "run", "--archive", archive, "--metadata", up.metadata, "--set",
+        bucket = f"file://{plain_place}/archive"
+        offloader = cli.start("offload", "run", "--archive", bucket, "--metadata", up.metadata, "--set",
                               "max_set_wait_s=0", "--set", "interval_s=3", stdout=subprocess.DEVNULL)  # fmt: skip
         undo.enter_context(offloader)
         undo.callback(offloader.kill)
@@ -489,7 +478,6 @@ _VIEWS: dict[str, Callable[[str], str]] = {
     "ledger": lambda ledger: f"#/ledgers/{ledger}",
     "entry": lambda ledger: f"#/ledgers/{ledger}/entries/0",
     "stream": lambda _: "#/streams/default/orders%2Feu",
-    "upkeep": lambda _: "#/upkeep",
     "dark": lambda _: "#/",
 }
 

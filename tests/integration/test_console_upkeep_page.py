@@ -1,11 +1,13 @@
 """What the console's page shows, in a real browser, of disks, of an archive, and of a repair that is under way."""
 
+import contextlib
 import re
+from pathlib import Path
 
 import pytest
 
-from .conftest import CHROMIUM
-from .consoles import PAYLOAD_BYTES, archiving, closed_ledger, console_process, lose_a_bookie, repairing, rows
+from .conftest import CHROMIUM, SCREENSHOTS
+from .consoles import PAYLOAD_BYTES, archiving, closed_ledger, console_process, lose_a_bookie, repairing, rows, running
 
 pytestmark = [pytest.mark.browser, pytest.mark.skipif(not CHROMIUM, reason="make console-test gives it a browser")]
 
@@ -150,3 +152,27 @@ def _watch(page, ledgers: list[int]) -> None:
     page.get_by_text("Nothing is to be repaired.").wait_for()
     page.locator("dd", has_text=re.compile(r"^3 ledgers looked at, [\d.]+ MiB copied .* 3 places taken")).wait_for()
     assert fact(page, "Ledgers with too few good copies") == "0"
+
+
+@pytest.mark.skipif(not SCREENSHOTS, reason="make console-screenshots wants them")
+def test_pictures_of_a_bookie_and_of_a_repair_under_way_are_taken(cli, browse, plain_place, tmp_path):
+    with cli.up(plain_place / "cluster", "--no-repair", bookies=4) as up, contextlib.ExitStack() as undo:
+        bucket, status = f"file://{plain_place}/archive", ("offload", "status", "--json")
+        for _ in range(9):
+            closed_ledger(up, ensemble=3, times=40)
+        assert up("offload", "run", "--once", "--archive", bucket, "--set", "max_set_wait_s=0").code == 0
+        words = ["offload", "run", "--archive", bucket, "--metadata", up.metadata, "--set", "interval_s=2"]
+        undo.enter_context(running(cli, *words, log=tmp_path / "offload.log"))
+        undo.enter_context(repairing(cli, up.metadata, tmp_path / "repair.log"))
+        for _ in range(2):
+            closed_ledger(up, ensemble=3, times=40)
+        cli.wait_until(lambda: up(*status).json["last_round_s_ago"] is not None, "a round")
+        url, _ = undo.enter_context(console_process(cli, up.metadata, tmp_path / "err"))
+        page = browse(f"{url}#/bookies/bookie-2")
+        rows(page, "Directories").nth(2).wait_for()
+        page.locator(".tile .value", has_text="B/s").wait_for()
+        Path(SCREENSHOTS, "console-bookie.png").write_bytes(page.screenshot())
+        assert up("bookie", "drain", "bookie-4").code == 0
+        page.goto(f"{url}#/upkeep")
+        page.locator(".progress strong", has_text=re.compile(r"^[3-5]\d %$")).wait_for()
+        Path(SCREENSHOTS, "console-upkeep.png").write_bytes(page.screenshot())
