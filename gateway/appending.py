@@ -113,8 +113,11 @@ class AppendStream:
         await self._over.wait()
 
     async def _check(self, guest: Guest, opening: pb.AppendOpen) -> None:
-        """See that a guest may open this ledger."""
-        if opening.WhichOneof("ledger") == "create":
+        """See that a guest may open this ledger, and that there is one that he means."""
+        kind = opening.WhichOneof("ledger")
+        if kind is None:
+            raise InvalidArgument("an Append stream must name a ledger, or say how to create one")
+        if kind == "create":
             self._context.door.check_new_ledger(guest, opening.create.custom)
         else:
             await self._context.door.check_ledger(guest, Permission.WRITE, opening.ledger_id)
@@ -123,11 +126,8 @@ class AppendStream:
 
     async def _open(self, opening: pb.AppendOpen) -> LedgerWriter:
         client = self._context.client
-        kind = opening.WhichOneof("ledger")
-        if kind == "create":
+        if opening.HasField("create"):
             return await client.create_ledger(**creation(opening.create))
-        if kind is None:
-            raise InvalidArgument("an Append stream must name a ledger, or say how to create one")
         return await client.adopt_ledger(opening.ledger_id, password=opening.password)
 
     async def _close_what_opens(self, opening: asyncio.Task[LedgerWriter], admission: Admission) -> None:

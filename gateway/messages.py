@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from typing import Any, Final, TypeVar
+from typing import Any, Final, TypeAlias, TypeVar
 
 from google.protobuf.message import DecodeError, Message
 from google.protobuf.timestamp_pb2 import Timestamp
@@ -61,6 +61,24 @@ async def request_of(call: Call, kind: type[M]) -> M:
     if raw is None:
         raise InvalidArgument(f"the call ended without a {kind.DESCRIPTOR.name}")
     return decode(kind, raw)
+
+
+Naming: TypeAlias = (
+    pb.CloseRequest | pb.RecoverRequest | pb.DeleteRequest | pb.DescribeRequest | pb.ReadRequest | pb.TailRequest
+)
+"""A request that names a ledger, and nothing else it could mean."""
+
+
+def ledger_of(request: Naming) -> int:
+    """The id of the ledger that a request is about.
+
+    Raises:
+        InvalidArgument: it names none. To take that for ledger 0, which there is, would delete it for a client that has
+            forgotten a field.
+    """
+    if not request.HasField("ledger_id"):
+        raise InvalidArgument(f"ledger_id is left out of the {request.DESCRIPTOR.name}: it must be said, 0 too")
+    return request.ledger_id
 
 
 def creation(request: pb.CreateRequest) -> dict[str, Any]:

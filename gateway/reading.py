@@ -21,7 +21,7 @@ from tallybook.proto import ledger_pb2 as pb
 from .counted import send_in_time
 from .door import Door, GuestCall
 from .limits import Limits
-from .messages import request_of
+from .messages import ledger_of, request_of
 from .metrics import Counts
 from .outflow import Outflow, message_bytes, reserved_bytes
 
@@ -43,10 +43,11 @@ class Readers:
             TallybookError: why it ends.
         """
         request = await request_of(call, pb.ReadRequest)
-        await self._door.check_ledger(call.guest, Permission.READ, request.ledger_id)
+        ledger_id = ledger_of(request)
+        await self._door.check_ledger(call.guest, Permission.READ, ledger_id)
         first, most = check_entry_id(request.first), message_bytes(request.max_bytes, self._settings)
         with self._limits.admit(call.guest, reserved_bytes(most, self._settings)):
-            reader = await self._client.open_ledger(request.ledger_id, password=request.password, recover=False)
+            reader = await self._client.open_ledger(ledger_id, password=request.password, recover=False)
             last = request.last if request.HasField("last") else reader.last_add_confirmed
             if not request.HasField("last") and last < first:
                 return
@@ -64,10 +65,11 @@ class Readers:
             TallybookError: why it ends.
         """
         request = await request_of(call, pb.TailRequest)
-        await self._door.check_ledger(call.guest, Permission.READ, request.ledger_id)
+        ledger_id = ledger_of(request)
+        await self._door.check_ledger(call.guest, Permission.READ, ledger_id)
         first, most = check_entry_id(request.first), message_bytes(request.max_bytes, self._settings)
         with self._limits.admit(call.guest, reserved_bytes(most, self._settings)):
-            reader = await self._client.open_ledger(request.ledger_id, password=request.password, recover=False)
+            reader = await self._client.open_ledger(ledger_id, password=request.password, recover=False)
             message = self._outflow(call, most)
             async with aclosing(reader.tail_batches(first)) as groups:
                 async for group in groups:

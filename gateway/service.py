@@ -26,7 +26,7 @@ from .appending import AppendContext, AppendStream
 from .counted import GuestHandler, counted
 from .door import Door, Guest, GuestCall, audited
 from .limits import Limits
-from .messages import creation, described
+from .messages import creation, described, ledger_of
 from .metrics import Counts
 from .reading import Readers
 from .stopping import StopTime
@@ -113,8 +113,8 @@ class LedgerService:
         return described(await self._client.create_unowned_ledger(**creation(request)))
 
     async def _close(self, request: pb.CloseRequest, guest: Guest) -> pb.Ledger:
-        await self._door.check_ledger(guest, Permission.WRITE, request.ledger_id)
-        client, ledger_id = self._client, request.ledger_id
+        client, ledger_id = self._client, ledger_of(request)
+        await self._door.check_ledger(guest, Permission.WRITE, ledger_id)
         metadata = await client.ledger_metadata(ledger_id)
         client.authorise(metadata, request.password)
         stream = self._streams.get(ledger_id)
@@ -135,22 +135,25 @@ class LedgerService:
             return described(await writer.close())
 
     async def _recover(self, request: pb.RecoverRequest, guest: Guest) -> pb.Ledger:
-        await self._door.check_ledger(guest, Permission.WRITE, request.ledger_id)
-        audited(guest, "fence ledger", ledger_id=request.ledger_id)
-        return described(await self._client.recover_ledger(request.ledger_id, password=request.password))
+        ledger_id = ledger_of(request)
+        await self._door.check_ledger(guest, Permission.WRITE, ledger_id)
+        audited(guest, "fence ledger", ledger_id=ledger_id)
+        return described(await self._client.recover_ledger(ledger_id, password=request.password))
 
     async def _delete(self, request: pb.DeleteRequest, guest: Guest) -> pb.DeleteReply:
-        await self._door.check_ledger(guest, Permission.WRITE, request.ledger_id)
-        audited(guest, "delete ledger", ledger_id=request.ledger_id)
-        await self._client.delete_ledger(request.ledger_id, password=request.password)
+        ledger_id = ledger_of(request)
+        await self._door.check_ledger(guest, Permission.WRITE, ledger_id)
+        audited(guest, "delete ledger", ledger_id=ledger_id)
+        await self._client.delete_ledger(ledger_id, password=request.password)
         return pb.DeleteReply()
 
     async def _describe(self, request: pb.DescribeRequest, guest: Guest) -> pb.Ledger:
-        await self._door.check_ledger(guest, Permission.READ, request.ledger_id)
-        metadata = await self._client.ledger_metadata(request.ledger_id)
+        ledger_id = ledger_of(request)
+        await self._door.check_ledger(guest, Permission.READ, ledger_id)
+        metadata = await self._client.ledger_metadata(ledger_id)
         if metadata.closed:
             return described(metadata)
-        reader = await self._client.open_ledger(request.ledger_id, password=request.password, recover=False)
+        reader = await self._client.open_ledger(ledger_id, password=request.password, recover=False)
         return described(reader.metadata, reader.last_add_confirmed)
 
     async def _list(self, request: pb.ListRequest, guest: Guest) -> pb.ListReply:

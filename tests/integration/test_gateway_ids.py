@@ -8,7 +8,6 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from typing import Any
 
 import grpc
 import grpc.aio
@@ -113,25 +112,21 @@ async def test_what_can_be_no_ledger_is_refused_and_the_highest_id_is_one_that_i
             await port(method, field(LEDGER_ID, HIGHEST))
 
 
-async def test_an_append_has_to_say_to_which_ledger(cluster):
+@pytest.mark.parametrize("method", NAMING)
+async def test_whoever_does_not_say_which_ledger_is_refused_and_told_what_is_missing(cluster, method):
     async with served(cluster.metadata) as port:
-        with refused(grpc.StatusCode.INVALID_ARGUMENT, "InvalidArgument"):
-            await port("Append", b"")
+        for said in (b"", varint((3 if method == "Append" else 2) << 3 | 2) + b"\x01x"):
+            with pytest.raises(grpc.aio.AioRpcError) as caught:
+                await port(method, said)
+            assert caught.value.code() is grpc.StatusCode.INVALID_ARGUMENT
+            assert ("must name a ledger" if method == "Append" else "ledger_id is left out") in caught.value.details()
 
 
-async def outcome(port: Port, said: bytes) -> tuple[Any, bytes | str | None]:
-    try:
-        return grpc.StatusCode.OK, await port("Describe", said)
-    except grpc.aio.AioRpcError as error:
-        return error.code(), error.details()
-
-
-async def test_elsewhere_an_id_that_is_left_out_is_zero_as_whoever_means_zero_leaves_it_out(cluster):
-    assert pb.DescribeRequest(ledger_id=0).SerializeToString() == b""
-    async with served(cluster.metadata) as port:
-        code, told = await outcome(port, b"")
-        assert (code, told) == await outcome(port, field(LEDGER_ID, 0))
-        assert (code is grpc.StatusCode.OK) or "ledger 0" in str(told)
+def test_who_means_ledger_zero_says_so():
+    for kind in (pb.DescribeRequest, pb.CloseRequest, pb.RecoverRequest, pb.DeleteRequest, pb.ReadRequest,
+                 pb.TailRequest, pb.AppendOpen):  # fmt: skip
+        assert kind(ledger_id=0).SerializeToString() == field(LEDGER_ID, 0)
+        assert kind().SerializeToString() == b""
 
 
 async def test_what_can_be_no_entry_is_refused_and_one_behind_the_end_is_read_beyond_it(cluster):

@@ -14,7 +14,7 @@ from google.rpc.status_pb2 import Status
 
 from tallybook.client.background import client_tasks
 from tallybook.client.client import Client
-from tallybook.core.access import OpenAccess
+from tallybook.core.access import Access, OpenAccess
 from tallybook.core.config import GatewaySettings
 from tallybook.core.limits import KIB
 from tallybook.gateway.door import Door
@@ -49,10 +49,12 @@ class AppendCall(FakeCall[pb.AppendReply]):
 class Stage:
     """A gateway, and the calls to it."""
 
-    def __init__(self, cluster: MemoryCluster, client: Client, tasks: Tasks, **settings: Any) -> None:
+    def __init__(
+        self, cluster: MemoryCluster, client: Client, tasks: Tasks, access: Access | None = None, **settings: Any
+    ) -> None:
         chosen = GatewaySettings(metadata="memory:", client=SMALL.model_dump(), **settings)
         self.limits, self.counts = Limits(chosen), Counts()
-        clock, access = cluster.world.clock, OpenAccess()
+        clock, access = cluster.world.clock, access or OpenAccess()
         door = Door(access, client, Refusals(clock, access))
         self.service = LedgerService(client, chosen, self.limits, self.counts, clock, tasks, door)
         self._calls = client_tasks("calls")
