@@ -14,6 +14,7 @@ from tallybook.core.ids import MAX_ID
 from tallybook.runtime import http_guard
 from tallybook.runtime.clock import RealClock
 from tallybook.runtime.http_api import Asked
+from tallybook.runtime.http_load import HttpLoad
 from tallybook.runtime.refusals import Refusals
 
 from ..harness import REFUSED, Finding, Refused, Target, attempt, same
@@ -29,7 +30,8 @@ async def _nobody(*_: object) -> None:
     """Answers nothing."""
 
 
-FRONT = http_guard.Front(_nobody, lambda: [OWN], (), Refusals(RealClock(), OpenAccess()))
+CLOCK = RealClock()
+FRONT = http_guard.Front(_nobody, lambda: [OWN], (), {}, Refusals(CLOCK, OpenAccess()), HttpLoad(CLOCK, MOST))
 
 
 def some_paths() -> Iterator[bytes]:
