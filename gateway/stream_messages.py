@@ -103,6 +103,19 @@ def start_of(start: pb.StreamStart) -> Start:
     return edge()
 
 
+def said_place(request: pb.TruncateStreamRequest | pb.ResetSubscriptionRequest, field: str) -> Start:
+    """Where a request is about that throws away records, or how far somebody has come.
+
+    Raises:
+        InvalidArgument: it does not say, or nowhere is that. A reader that says nothing begins at the beginning, but
+            what cannot be undone is not to happen there because somebody has forgotten a field.
+    """
+    start: pb.StreamStart = getattr(request, field)
+    if start.WhichOneof("where") is None:
+        raise InvalidArgument(f"{field} of a {request.DESCRIPTOR.name} must say where in the stream")
+    return start_of(start)
+
+
 def outgoing(records: Iterable[pb.NewRecord]) -> list[Outgoing]:
     """The records of a message."""
     return [

@@ -13,7 +13,7 @@ from typing import Any, Final, TypeVar
 
 from tallybook.core.access import Permission
 from tallybook.core.config import GatewaySettings
-from tallybook.core.errors import InvalidArgument, StreamEnded
+from tallybook.core.errors import StreamEnded
 from tallybook.proto import stream_pb2 as pb
 from tallybook.runtime.calls import CallHandler
 from tallybook.runtime.clock import Clock
@@ -32,7 +32,7 @@ from .outflow import reserved_bytes
 from .stopping import StopTime
 from .stores import Stores
 from .stream_appending import StreamAppend, StreamContext
-from .stream_messages import described_stream, described_subscription, policy_changes, start_of, wait_seconds
+from .stream_messages import described_stream, described_subscription, policy_changes, said_place, wait_seconds
 from .stream_reading import Subscribed, serve_read
 from .twoway import TwoWay
 from .writers import Writers
@@ -187,11 +187,10 @@ class StreamService:
 
     async def _truncate(self, request: pb.TruncateStreamRequest, guest: Guest) -> pb.Stream:
         self._door.check_stream(guest, Permission.WRITE, request.namespace, request.name)
+        before = said_place(request, "before")
         audited(guest, "truncate stream", namespace=request.namespace, stream=request.name)
-        if not request.HasField("before"):
-            raise InvalidArgument("a truncation must say before what")
         with self._stores.of(request.namespace) as store:
-            return described_stream(await store.truncate(request.name, before=start_of(request.before)))
+            return described_stream(await store.truncate(request.name, before=before))
 
     async def _end(self, request: pb.EndStreamRequest, guest: Guest) -> pb.Stream:
         self._door.check_stream(guest, Permission.WRITE, request.namespace, request.name)
@@ -223,6 +222,7 @@ class StreamService:
 
     async def _reset_subscription(self, request: pb.ResetSubscriptionRequest, guest: Guest) -> pb.Subscription:
         self._door.check_stream(guest, Permission.READ, request.namespace, request.name)
+        start = said_place(request, "start")
         audited(
             guest,
             "reset subscription",
@@ -230,10 +230,7 @@ class StreamService:
             stream=request.name,
             subscription=request.subscription,
         )
-        if not request.HasField("start"):
-            raise InvalidArgument("a reset must say to where")
         with self._stores.of(request.namespace) as store:
-            start = start_of(request.start)
             return described_subscription(await store.reset_subscription(request.name, request.subscription, start))
 
     async def _delete_subscription(

@@ -363,6 +363,35 @@ async def test_a_subscription_is_reset_and_deleted_under_its_reader(cluster: Mem
         assert caught.value.code == code_pb2.NOT_FOUND
 
 
+@scenario()
+async def test_what_cannot_be_undone_has_to_say_where_in_the_stream(cluster: MemoryCluster, client: Client) -> None:
+    async with gateways(cluster) as [gateway]:
+        positions = await written(gateway, lines(10))
+        call = Subscribing(no_follow=True)
+        serving = gateway.call("Subscribe", call)
+        call.advance(positions[7])
+        call.end()
+        await serving
+        listing = pb.ListSubscriptionsRequest(name="s")
+        stands = await gateway.ask("ListSubscriptions", listing, pb.ListSubscriptionsReply)
+        assert stands.subscriptions[0].cursor == pb.Cursor(position=positions[7], after=True)
+        for method, request in (
+            ("ResetSubscription", pb.ResetSubscriptionRequest(name="s", subscription="x", start=pb.StreamStart())),
+            ("ResetSubscription", pb.ResetSubscriptionRequest(name="s", subscription="x")),
+            ("Truncate", pb.TruncateStreamRequest(name="s", before=pb.StreamStart())),
+            ("Truncate", pb.TruncateStreamRequest(name="s")),
+        ):
+            asked: FakeCall[Any] = FakeCall(pb.Subscription if "Reset" in method else pb.Stream)
+            asked.say(request)
+            assert (await refusal(gateway.call(method, asked)))[:2] == (code_pb2.INVALID_ARGUMENT, "InvalidArgument")
+        assert await gateway.ask("ListSubscriptions", listing, pb.ListSubscriptionsReply) == stands
+        assert await gateway.payloads() == lines(10)
+        # Whoever means the beginning says so, also by the number that stands for it.
+        edge = pb.ResetSubscriptionRequest(name="s", subscription="x", start=pb.StreamStart(edge=pb.EDGE_UNSPECIFIED))
+        reset = await gateway.ask("ResetSubscription", edge, pb.Subscription)
+        assert reset.cursor == pb.Cursor(position=positions[0], after=False)
+
+
 # --- calls with one answer --------------------------------------------------------------------------------------------
 
 
@@ -477,6 +506,11 @@ async def test_what_is_no_message_or_says_nothing_is_refused(cluster: MemoryClus
             ("Subscribe", b""),
             ("Truncate", pb.TruncateStreamRequest(name="s").SerializeToString()),
             ("ResetSubscription", pb.ResetSubscriptionRequest(name="s", subscription="x").SerializeToString()),
+            ("Truncate", pb.TruncateStreamRequest(name="s", before=pb.StreamStart()).SerializeToString()),
+            (
+                "ResetSubscription",
+                pb.ResetSubscriptionRequest(name="s", subscription="x", start=pb.StreamStart()).SerializeToString(),
+            ),
             ("SetPolicy", pb.SetPolicyRequest(name="s", clear=["ensemble"]).SerializeToString()),
             ("SetPolicy", pb.SetPolicyRequest(name="s", policy=pb.StreamPolicy(ensemble=0)).SerializeToString()),
             ("Create", pb.CreateStreamRequest(name="t", policy=pb.StreamPolicy(ack_quorum=9)).SerializeToString()),

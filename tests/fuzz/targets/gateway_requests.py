@@ -115,7 +115,9 @@ def some_ledger_requests() -> Iterator[bytes]:
 )  # fmt: skip
 def ledger_request(data: bytes) -> None:
     """A message to the service of ledgers."""
-    _understood(LEDGER_KINDS, data, {"digest": _create, "page_token": _paged, "max_bytes": _sized})
+    _understood(LEDGER_KINDS, data, {
+        "digest": _create, "page_token": _paged, "max_bytes": _sized, "ledger_id": messages.ledger_of,
+    })  # fmt: skip
 
 
 def some_stream_requests() -> Iterator[bytes]:
