@@ -143,3 +143,10 @@ async def test_what_can_be_no_entry_is_refused_and_one_behind_the_end_is_read_be
         for method in READING:
             assert await port(method, ledger + field(FIRST, HIGHEST)) == b"", "there is nothing, and it is the end"
         assert pb.Entries.FromString(await port("Read", ledger)).payloads == [b"a", b"b", b"c"]
+
+
+@pytest.mark.parametrize("method", READING)
+async def test_what_can_be_no_entry_is_refused_before_the_ledger_is_looked_for(cluster, method):
+    async with served(cluster.metadata) as port:
+        with refused(grpc.StatusCode.INVALID_ARGUMENT, "InvalidArgument"):
+            await port(method, field(LEDGER_ID, HIGHEST) + field(FIRST, -1))
