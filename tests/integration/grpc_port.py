@@ -37,7 +37,7 @@ DEADLINE_SECONDS = 30
 HELLO = wire.encode_hello(wire.Hello("cluster", "test", None))
 PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
 SETTINGS, HEADERS, DATA, PING, RST_STREAM, CONTINUATION = 4, 1, 0, 6, 3, 9
-END_HEADERS = 4
+END_HEADERS, ACK = 4, 1
 SETTLING_SECONDS = 10.0
 MOST_GROWTH_BYTES = 96 * MIB
 
@@ -257,6 +257,25 @@ async def attacking(attack: Callable[[], Awaitable[None]]) -> AsyncIterator[Atta
         with contextlib.suppress(asyncio.CancelledError):
             await task
     assert under_way.rounds
+
+
+async def one_ping_too_many(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> bytes:
+    """See three pings answered and the connection go on; what is said to the fourth, up to its end."""
+    settled = frame(SETTINGS, ACK, 0)
+    await reader.readuntil(settled)
+    for number in range(3):
+        said = b"ping %d  " % number
+        writer.write(frame(PING, 0, 0, said))
+        await reader.readuntil(frame(PING, ACK, 0, said))
+    # Even a ping that ends the connection is answered before. These settings are not, where it has ended.
+    writer.write(frame(SETTINGS, 0, 0))
+    before = await reader.readuntil(settled)
+    assert b"too_many_pings" not in before
+    writer.write(frame(PING, 0, 0, b"ping 3  "))
+    try:
+        return await reader.read()
+    finally:
+        writer.close()
 
 
 async def flood_of_pings(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:

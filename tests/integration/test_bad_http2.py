@@ -36,7 +36,6 @@ from .grpc_port import (
     END_HEADERS,
     HEADERS,
     NOT_GRPC,
-    PING,
     PREFACE,
     SETTINGS,
     attacking,
@@ -44,6 +43,7 @@ from .grpc_port import (
     frame,
     header_block,
     message,
+    one_ping_too_many,
     peak_bytes,
     rapid_reset,
     until_closed,
@@ -277,10 +277,7 @@ async def test_a_thousand_calls_on_one_connection_leave_room_for_others(door):
 
 async def test_more_pings_than_may_be_end_the_connection_with_the_reason(door):
     async with door() as port, asyncio.timeout(DEADLINE_SECONDS):
-        reader, writer = await port.http2()
-        writer.write(frame(PING, 0, 0, b"12345678") * 4)
-        assert b"too_many_pings" in await reader.read()
-        writer.close()
+        assert b"too_many_pings" in await one_ping_too_many(*await port.http2())
 
 
 async def test_a_flood_of_pings_is_cut_and_others_are_served_meanwhile(door):

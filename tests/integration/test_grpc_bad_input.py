@@ -40,7 +40,6 @@ from .grpc_port import (
     HEADERS,
     HELLO,
     NOT_GRPC,
-    PING,
     attacking,
     batch,
     begin_call,
@@ -50,6 +49,7 @@ from .grpc_port import (
     frame,
     header_block,
     message,
+    one_ping_too_many,
     peak_bytes,
     served,
     served_from_disk,
@@ -111,10 +111,7 @@ async def test_a_message_that_stops_in_the_middle_is_no_message():
 
 async def test_more_pings_than_may_be_end_the_connection_with_the_reason():
     async with served() as port, asyncio.timeout(DEADLINE_SECONDS):
-        reader, writer = await port.http2()
-        writer.write(frame(PING, 0, 0, b"12345678") * 4)
-        assert b"too_many_pings" in await reader.read()
-        writer.close()
+        assert b"too_many_pings" in await one_ping_too_many(*await port.http2())
 
 
 async def test_a_flood_of_pings_is_cut_and_others_are_served_meanwhile():
