@@ -245,9 +245,30 @@ async def test_health_is_for_everybody_who_gets_as_far(gateway):
         assert answer.status == health_pb2.HealthCheckResponse.SERVING
 
 
+@asynccontextmanager
+async def speaking_any_tls(place: Path) -> AsyncIterator[str]:
+    """A port that takes whatever version of TLS a client comes with, as long as he trusts it."""
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(place / "tls.crt", place / "tls.key")
+    context.set_ciphers("ALL:@SECLEVEL=0")
+    context.minimum_version = ssl.TLSVersion.TLSv1
+    server = await asyncio.start_server(lambda _, writer: writer.close(), "127.0.0.1", 0, ssl=context)
+    async with server:
+        yield "{}:{}".format(*server.sockets[0].getsockname())
+
+
+async def version_spoken(address: str, context: ssl.SSLContext) -> str | None:
+    host, _, port = address.rpartition(":")
+    _, writer = await asyncio.open_connection(host, int(port), ssl=context)
+    try:
+        return writer.get_extra_info("ssl_object").version()
+    finally:
+        writer.transport.abort()
+
+
 @pytest.mark.filterwarnings("ignore:ssl.TLSVersion")
 @pytest.mark.parametrize("version", ["TLSv1", "TLSv1_1", "TLSv1_2", "TLSv1_3"])
-async def test_neither_grpc_port_speaks_an_old_tls(gateway, version):
+async def test_neither_grpc_port_speaks_an_old_tls(gateway, tmp_path, version):
     async with gateway() as served:
         place = served.directory("writer", "app")
         context = ssl.create_default_context(cafile=place / "ca.crt")
@@ -255,14 +276,15 @@ async def test_neither_grpc_port_speaks_an_old_tls(gateway, version):
         context.set_alpn_protocols(["h2"])
         context.set_ciphers("ALL:@SECLEVEL=0")  # or this side would not speak it
         context.minimum_version = context.maximum_version = ssl.TLSVersion[version]
+        spoken = version.replace("_", ".")
+        async with speaking_any_tls(tmp_path / "gateway") as any_port:
+            assert await version_spoken(any_port, context) == spoken, "this side speaks it, so it is the gateway's no"
         for address in (served.addresses.grpc, served.addresses.token_grpc):
-            host, _, port = address.rpartition(":")
-            shaking = asyncio.open_connection(host, int(port), ssl=context)
             if version in ("TLSv1", "TLSv1_1"):
                 with pytest.raises((ssl.SSLError, ConnectionError)):
-                    await shaking
+                    await version_spoken(address, context)
             else:
-                (await shaking)[1].close()
+                assert await version_spoken(address, context) == spoken
 
 
 # --- what is theirs ---------------------------------------------------------------------------------------------------
