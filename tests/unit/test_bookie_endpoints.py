@@ -38,6 +38,7 @@ DONE = {
 
 class Status(NamedTuple):
     read_only: bool = False
+    directories: tuple[Any, ...] = ()
 
 
 class Bookie:
