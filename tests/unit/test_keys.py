@@ -15,6 +15,8 @@ from tallybook.core.keys import SALT_BYTES, _hkdf, digest_key, key_fits, key_ver
 from tallybook.core.limits import KEY_BYTES, MAX_PASSWORD_BYTES
 
 ROOT = Path(__file__).resolve().parents[2]
+PRODUCT = ("archive", "bookie", "cli", "client", "core", "gateway", "metadata", "offload", "repair", "runtime", "spark",
+           "stream")  # fmt: skip
 SALT = bytes(range(SALT_BYTES))
 
 # RFC 5869, appendix A, test cases 1 to 3 (SHA-256). We take 32 bytes, which is the first block of their output.
@@ -116,18 +118,7 @@ def test_whether_a_key_that_is_shown_again_or_a_digest_fits_is_what_that_compari
 def test_nothing_is_compared_with_what_is_secret_elsewhere():
     places = {
         str(file.relative_to(ROOT))
-        for folder in (
-            "archive",
-            "bookie",
-            "cli",
-            "client",
-            "core",
-            "gateway",
-            "metadata",
-            "runtime",
-            "spark",
-            "stream",
-        )
+        for folder in PRODUCT
         for file in (ROOT / folder).rglob("*.py")
         if re.search(r"compare_digest|\bfitting_key\b", file.read_text())
     }

@@ -136,6 +136,7 @@ def host(data: bytes) -> None:
 def some_headers() -> Iterator[bytes]:
     """One a line."""
     yield b"host: localhost\ncontent-type: application/json\norigin: http://localhost"
+    yield b"host: localhost\ncontent-type: application/json\norigin: app://localhost"
     yield b"Host: localhost\nhost: localhost"
     yield b"host: a\nTransfer-Encoding: chunked\ncontent-length: 5"
     yield b"host: a\norigin: null\ncontent-type: text/plain\nsec-fetch-site: cross-site"
@@ -159,5 +160,6 @@ def headers(data: bytes) -> None:
     origin = said.get(b"origin")
     if attempt(http_guard._Refused, http_guard._check_origin, request) is REFUSED or origin is None:
         return
-    if urlsplit(origin).netloc != said[b"host"]:
+    page = urlsplit(origin)
+    if page.scheme not in ("http", "https") or page.netloc != said[b"host"]:
         raise Finding(f"a page of {origin!r} may change something here: {raw!r}")
