@@ -126,7 +126,7 @@ def warn_of_open_directories(settings: BookieSettings) -> None:
     """Have the log name directories that are not the bookie's alone: whoever puts files there could mislead it."""
     for path in (settings.data_directory, *settings.journal_directories, *settings.ledger_directories):
         if is_open_to_everybody(path):
-            error = f"every user of this machine may change what is in it: chmod o-w {shlex.quote(path)}"
+            error = f"every user of this machine may put files into it: chmod o-w {shlex.quote(path)}"
             _log.warning("directory is open to everybody", path=path, error=error)
 
 

@@ -119,11 +119,17 @@ class Running:
     def logged(self, event: str) -> dict[str, Any]:
         return self.first(self.err, lambda line: line.get("event") == event)
 
-    def said(self) -> dict[str, bytes]:
-        """What it has written, and what everybody on the machine sees that it was started with."""
+    def arguments(self) -> bytes:
+        """What everybody on the machine sees that it was started with."""
         arguments = Path(f"/proc/{self.process.pid}/cmdline").read_bytes()
         assert b"debug" in arguments
-        return {"its output": self.out.read_bytes(), "its log": self.err.read_bytes(), "its arguments": arguments}
+        return arguments
+
+    def said(self) -> dict[str, bytes]:
+        """What it has written, up to its last word: it is stopped."""
+        self.process.send_signal(signal.SIGTERM)
+        assert self.process.wait(PATIENCE_SECONDS) == 0, self.err.read_text()
+        return {"its output": self.out.read_bytes(), "its log": self.err.read_bytes()}
 
 
 class Secured:
@@ -194,9 +200,6 @@ def security_directory(authority: Authority, place: Path) -> Path:
 def stopped_in_the_end(cluster: Secured) -> Iterator[None]:
     try:
         yield
-        for running in reversed(cluster.running.values()):
-            running.process.send_signal(signal.SIGTERM)
-            running.process.wait(PATIENCE_SECONDS)
     finally:
         for running in cluster.running.values():
             running.process.kill()
@@ -359,6 +362,8 @@ async def test_no_secret_is_in_what_processes_log_answer_count_print_or_were_sta
     await use_http(cluster, root, wrong, locked)
     printed(cluster, cli)
     for kind, running in cluster.running.items():
+        cluster.note(f"{kind}, its arguments", running.arguments())
+    for kind, running in reversed(cluster.running.items()):
         for what, text in running.said().items():
             cluster.note(f"{kind}, {what}", text)
 
