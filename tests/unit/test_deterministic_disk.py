@@ -8,6 +8,7 @@ from tallybook.core.errors import DirectoryInUse, DiskFailed, DiskFull
 from tallybook.core.limits import BLOCK_BYTES, SECTOR_BYTES
 from tallybook.runtime.deterministic import CrashOptions, DiskState, Effect, Latency, SimDisk, World, run_seed
 from tallybook.runtime.deterministic.content import Content
+from tallybook.runtime.disk import Space
 from tallybook.runtime.rng import SeededRng
 
 FEW = CrashOptions(subsets=0, garbage=False)
@@ -454,7 +455,7 @@ async def test_a_full_disk_takes_what_fits_and_says_so() -> None:
     with pytest.raises(DiskFull):
         await other.write(0, [b"b" * 2 * SECTOR_BYTES])
     assert disk.peek("/d/g") == b"b" * SECTOR_BYTES
-    assert await disk.space("/d") == (0, 3 * SECTOR_BYTES)
+    assert await disk.space("/d") == Space(0, 3 * SECTOR_BYTES)
     await file.write(0, [b"c" * SECTOR_BYTES])  # overwriting needs no space
     await disk.unlink("/d/f")
     await file.close()
