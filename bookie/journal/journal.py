@@ -312,7 +312,9 @@ class Journal:
         A batch of at most this size fits, whatever is queued; a larger one has to be refused.
         A part of the ring is kept back for ``urgent`` records: fences and LACs.
         """
-        free = self.max_queued_bytes - self._queued_bytes
+        # As ``max_queued_bytes`` has it, which says why in this order; without its call, as each batch comes here.
+        remaining = self._ring.geometry.segment_bytes - self._source.position.offset
+        free = self._ring.writable_bytes(remaining, len(self._keeper.ready)) - self._queued_bytes
         reserve = 0 if urgent else self._ring.reserve_bytes
         return self._ring.largest_body(free - reserve)
 
@@ -324,10 +326,9 @@ class Journal:
     @property
     def max_queued_bytes(self) -> int:
         """What may be queued now, so that all of it will be written without waiting for a trim."""
-        position = self._source.position
         # In this order: the pump takes a ready segment first and moves its position second,
         # so a segment may be missed for a moment, but is never counted twice.
-        remaining = self._ring.geometry.segment_bytes - position.offset
+        remaining = self._ring.geometry.segment_bytes - self._source.position.offset
         return self._ring.writable_bytes(remaining, len(self._keeper.ready))
 
     def oldest_queued_age_seconds(self) -> float:
