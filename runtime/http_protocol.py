@@ -112,7 +112,9 @@ class BoundedProtocol(CertifiedProtocol):
     def _end_with(self, answer: Response) -> None:
         """Answer what will not be handled, and close."""
         if not (self._answering and self.cycle.response_started):
-            self._load.turned_away(answer.status_code)
+            # One that is under way is counted as a request already, by whoever handles it.
+            count = self._load.answered if self._answering else self._load.turned_away
+            count(answer.status_code)
             phrase = HTTPStatus(answer.status_code).phrase
             headers = [*answer.raw_headers, (b"connection", b"close")]
             lines = [f"HTTP/1.1 {answer.status_code} {phrase}".encode(), *(b": ".join(header) for header in headers)]

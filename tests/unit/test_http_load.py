@@ -80,6 +80,15 @@ async def test_what_never_became_a_request_is_counted_with_its_answer(monkeypatc
         assert served.number(DROPPED, why="time") == 1
 
 
+async def test_a_request_that_turns_out_to_be_damaged_is_counted_once():
+    async with serving() as served:
+        head = b"POST /api/v1/things/a/go HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\n"
+        assert (await served.raw(head + b"transfer-encoding: chunked\r\n\r\nno length\r\n")).status == 400
+        await counted(served, REQUESTS, 1, route="changes")
+        assert served.number(REQUESTS, route="none") == 0
+        assert served.number(ANSWERS, status="4xx") == 1
+
+
 async def test_what_is_under_way_is_told_while_it_is():
     begun, go_on = asyncio.Event(), asyncio.Event()
 
