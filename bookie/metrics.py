@@ -37,23 +37,43 @@ _STAGE_HELP: Final = (
 )
 
 _TABLES: Final = (
+    ("table_bytes", "table_bytes", _G, "Size of the tables of the index, as of the last checkpoint."),
     (
-        "table_bytes",
-        "table_bytes",
+        "write_buffer_bytes",
+        "write_buffer_bytes",
         _G,
-        "Size of the tables of the index, as of the last checkpoint, like all of these.",
+        "Changes of the index in memory, not in a table yet, as of the last checkpoint.",
     ),
-    ("write_buffer_bytes", "write_buffer_bytes", _G, "Changes of the index in memory, not in a table yet."),
-    ("uncompacted_bytes", "uncompacted_bytes", _G, "What compaction of the index has to write anew, about."),
-    ("pinned_bytes", "cache_pinned_bytes", _G, "Part of its cache that is in use this moment, and must stay."),
-    ("writes_stopped", "writes_stopped", _G, "1 where RocksDB takes no writes until it has compacted, else 0."),
+    (
+        "uncompacted_bytes",
+        "uncompacted_bytes",
+        _G,
+        "What compaction of the index has to write anew, about, as of the last checkpoint.",
+    ),
+    (
+        "pinned_bytes",
+        "cache_pinned_bytes",
+        _G,
+        "Part of the cache of the index that was in use, and had to stay, at the last checkpoint.",
+    ),
+    (
+        "writes_stopped",
+        "writes_stopped",
+        _G,
+        "1 where RocksDB takes no writes of the index until it has compacted, else 0; as of the last write.",
+    ),
     (
         "write_rate_limit",
         "write_rate_limit",
         _G,
-        "Bytes a second at which it takes writes for that reason; 0: no limit.",
+        "Bytes a second at which it takes writes for that reason; 0: no limit. As of the last write.",
     ),
-    ("background_errors", "background_errors_total", _C, "Flushes and compactions of the index that failed."),
+    (
+        "background_errors",
+        "background_errors_total",
+        _C,
+        "Flushes and compactions of the index that failed, as of the last checkpoint.",
+    ),
 )
 
 BOOKIE_METRICS: Final = (

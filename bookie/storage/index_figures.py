@@ -1,7 +1,8 @@
 """What RocksDB tells of the tables of an index: their sizes, and whether it holds back writes.
 
 Asked once a checkpoint, on the thread that has just synced the index: RocksDB takes its lock for the answers, and
-nothing that waits for that lock belongs on an event loop. It costs microseconds.
+nothing that waits for that lock belongs on an event loop. It costs microseconds. Whether writes are held back is asked
+before each write of a thousand rows, too: a checkpoint whose writes wait comes to its sync only when that is over.
 """
 
 from __future__ import annotations
@@ -15,10 +16,13 @@ _OF_EACH: Final = {
     "uncompacted_bytes": "rocksdb.estimate-pending-compaction-bytes",
 }
 """Summed up over column families."""
-_OF_ALL: Final = {
-    "pinned_bytes": "rocksdb.block-cache-pinned-usage",
+_HELD_BACK: Final = {
     "writes_stopped": "rocksdb.is-write-stopped",
     "write_rate_limit": "rocksdb.actual-delayed-write-rate",
+}
+_OF_ALL: Final = {
+    **_HELD_BACK,
+    "pinned_bytes": "rocksdb.block-cache-pinned-usage",
     "background_errors": "rocksdb.background-errors",
 }
 """Any column family tells the same of these: cache, log and threads are shared."""
@@ -44,3 +48,8 @@ def figures_of(families: Sequence[Property]) -> TableFigures:
     of_each = {stat: sum(ask(name) or 0 for ask in families) for stat, name in _OF_EACH.items()}
     of_all = {stat: families[0](name) or 0 for stat, name in _OF_ALL.items()}
     return TableFigures(**of_each, **of_all)
+
+
+def before_write(figures: TableFigures, family: Property) -> TableFigures:
+    """The same, with what has changed if the next write will wait. May wait for a lock."""
+    return figures._replace(**{stat: family(name) or 0 for stat, name in _HELD_BACK.items()})

@@ -44,7 +44,7 @@ from tallybook.runtime.disk import Disk
 from tallybook.runtime.tasks import Workers
 
 from .index import MAX_FIND_ROWS, CacheBytes, WriteBatch, write_batches
-from .index_figures import TableFigures, figures_of
+from .index_figures import TableFigures, before_write, figures_of
 from .index_format import (
     decode_row,
     decode_state,
@@ -448,6 +448,7 @@ class _Database:
                 changes.put(*encode_row(row))
             for ledger_id, state in batch.states.items():
                 changes.put(*encode_state(ledger_id, state), states)
+            self.figures = before_write(self.figures, self._rows.property_int_value)
             self._rows.write(changes)
 
     def flush_log(self) -> None:

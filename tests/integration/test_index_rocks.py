@@ -549,3 +549,34 @@ async def test_rocksdb_knows_every_figure_by_the_name_that_it_is_asked_for(home)
 
         figures_of([ask])
         assert len(asked) == len(TableFigures._fields)
+
+
+class Stopped:
+    """RocksDB while it takes no writes: one begins, and comes back when that is over."""
+
+    def __init__(self, rows, index) -> None:
+        self._rows = rows
+        self._index = index
+        self.told: list[TableFigures] = []
+
+    def __getattr__(self, name: str):
+        return getattr(self._rows, name)
+
+    def property_int_value(self, name: str) -> int:
+        answers = {"rocksdb.is-write-stopped": 1, "rocksdb.actual-delayed-write-rate": 512}
+        return self._rows.property_int_value(name) if self.told else answers.get(name, 0)
+
+    def write(self, changes) -> None:
+        self.told.append(self._index.figures)
+        self._rows.write(changes)
+
+
+async def test_that_writes_are_stopped_is_told_while_they_are(home):
+    async with home.opened(create=True) as index:
+        rows = index._database._rows
+        index._database._rows = stopped = Stopped(rows, index)
+        await fill(index, 0)
+        await index.sync()
+        index._database._rows = rows
+        assert (stopped.told[0].writes_stopped, stopped.told[0].write_rate_limit) == (1, 512)
+        assert (index.figures.writes_stopped, index.figures.write_rate_limit) == (0, 0)
