@@ -13,6 +13,8 @@ from contextlib import closing
 
 import pytest
 
+from tallybook.runtime.metrics_text import parse_series
+
 LINES = b"".join(b"%d\n" % number for number in range(20_000))
 
 
@@ -130,6 +132,10 @@ def test_health_readiness_and_metrics_are_served(cluster):
     for name in ("tallybook_bookie_add_batches_total", "tallybook_journal_commits_total", "tallybook_bookie_streams",
                  "process_resident_memory_bytes", "process_open_fds"):  # fmt: skip
         assert f"\n{name} " in text, name
+    told = {name: value for name, labels, value in parse_series(text) if not labels}
+    assert told["tallybook_grpc_max_connections"] > 0, "of the port that is served, not of another one"
+    assert told["tallybook_grpc_max_calls"] > told["tallybook_grpc_about_max_calls"] > 0
+    assert told["tallybook_http_connections"] >= 1 <= told["tallybook_http_requests_under_way"], "of this request"
 
 
 def test_a_bookie_stopped_by_hand_leaves_at_once_and_comes_back_under_its_name(cli, cluster, tmp_path):

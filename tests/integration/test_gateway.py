@@ -515,6 +515,17 @@ async def test_a_reader_that_takes_nothing_is_sent_little_and_cut_off(gateway):
         assert (await client.closed(stream.ledger_id)).last_entry_id == 63
 
 
+async def test_a_gateway_tells_of_its_grpc_port(gateway):
+    async with gateway(max_streams=7) as client:
+        stream = await client.append(create=pb.CreateRequest())
+        await client.until("tallybook_grpc_calls", 1)
+        assert await client.number("tallybook_grpc_connections") == 1
+        assert await client.number("tallybook_grpc_max_calls") > 7
+        assert await client.number("tallybook_grpc_max_connections") > 0
+        stream.call.cancel()
+        await client.until("tallybook_grpc_connections", 0)
+
+
 # --- processes --------------------------------------------------------------------------------------------------------
 
 

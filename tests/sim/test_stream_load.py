@@ -7,10 +7,12 @@ from contextlib import aclosing
 
 from tallybook.client.client import Client
 from tallybook.core.errors import MetadataUnavailable
+from tallybook.core.limits import MIB
 from tallybook.sim.stage.cluster import MemoryCluster
 from tallybook.sim.stage.scenario import scenario
 from tallybook.stream import StreamStore, keep_for_ever
 from tallybook.stream.load import StreamLoad
+from tallybook.stream.reader.tails import KEPT_BYTES
 from tallybook.stream.sessions import LEASE_SECONDS, RENEWALS
 
 
@@ -80,3 +82,26 @@ async def test_what_is_kept_of_open_segments_for_those_who_follow_them_is_told(
                 assert load.tail_bytes - before >= 1000
             await cluster.world.clock.sleep(1)
             assert (load.tails, load.tail_followers, load.tail_bytes) == (0, 0, 0)
+
+
+@scenario()
+async def test_what_is_not_kept_any_more_of_an_open_segment_is_not_told_either(
+    cluster: MemoryCluster, client: Client
+) -> None:
+    load = StreamLoad()
+    async with StreamStore(client) as streams:
+        streams.count_in(load)
+        await streams.create("s")
+        async with await streams.writer("s") as writer:
+            await writer.append(b"first")
+            async with aclosing(streams.reader("s").batches()) as reader:
+                await anext(reader)
+                most = 0
+                for _ in range(3 * KEPT_BYTES // MIB):
+                    reading = asyncio.ensure_future(anext(reader))
+                    await cluster.world.clock.sleep(1)
+                    await writer.append(bytes(MIB // 2))
+                    await reading
+                    most = max(most, load.tail_bytes)
+                assert 0 < most <= KEPT_BYTES
+                assert load.tail_bytes > KEPT_BYTES - MIB

@@ -4,9 +4,10 @@ import asyncio
 
 import pytest
 
+from tallybook.bookie.ledger_state import LedgerRow
 from tallybook.bookie.limbo import Limbo, store_limbo
 from tallybook.bookie.settled import Settled, Share
-from tallybook.core.errors import EntryUnknown, LedgerFenced, TallybookError
+from tallybook.core.errors import DiskFailed, EntryUnknown, LedgerFenced, TallybookError
 from tallybook.core.limits import KIB
 from tallybook.core.quorum import Quorum
 from tallybook.runtime.deterministic import SimDisk, World, run_seed
@@ -182,6 +183,42 @@ def test_ledgers_in_limbo_are_counted_by_the_collector_until_they_are_in_it_no_m
         await end_limbo(node, [(0, 1)])
         await node.bookie.collect()
         assert node.bookie.stats()["ledgers_in_limbo"] == 1
+        await node.stop()
+
+    run_seed(1, scenario)
+
+
+def test_a_ledger_whose_state_cannot_be_read_counts_as_one_in_limbo_and_ends_no_round(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async def scenario(world: World) -> None:
+        node = await in_limbo(world)
+        await node.bookie.flush()
+
+        async def unreadable(ledger_id: int) -> LedgerRow:
+            raise DiskFailed(f"the state of ledger {ledger_id} cannot be read")
+
+        monkeypatch.setattr(node.bookie._parts.table, "look", unreadable)
+        await node.bookie.collect()
+        assert node.bookie.stats()["ledgers_in_limbo"] == 1
+        await node.stop()
+
+    run_seed(1, scenario)
+
+
+def test_where_nothing_was_ever_lost_no_ledger_is_looked_at(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def scenario(world: World) -> None:
+        node = DiskBookie(SimDisk(world.rng), world.clock, KnownMetadata(id_counter=BELOW), tiny_settings())
+        await node.boot()
+        assert (await node.add(batch_of(0))).code == 0
+        await node.bookie.flush()
+
+        async def looked_at(ledger_id: int) -> LedgerRow:
+            pytest.fail(f"ledger {ledger_id} was looked at")
+
+        monkeypatch.setattr(node.bookie._parts.table, "look", looked_at)
+        await node.bookie.collect()
+        assert node.bookie.stats()["ledgers_in_limbo"] == 0
         await node.stop()
 
     run_seed(1, scenario)

@@ -108,6 +108,14 @@ async def test_what_is_under_way_is_told_while_it_is():
         await counted(served, "tallybook_http_connections", 0)
 
 
+async def test_a_connection_that_goes_on_with_an_earlier_session_is_told_as_dropped(monkeypatch):
+    # OpenSSL keeps no session of ours that a client could go on with, so it is only said that this one is.
+    monkeypatch.setattr(http_protocol, "is_resumed", lambda transport: True)
+    async with serving() as served:
+        assert (await served("GET", "/healthz")).raw == b""
+        assert served.number(DROPPED, why="resumed") == 1
+
+
 async def test_connections_and_those_that_are_too_many_are_counted():
     async with serving() as served:
         bound, most = http_protocol.MAX_CONNECTIONS, http_protocol.MOST_CONNECTIONS

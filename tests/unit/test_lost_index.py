@@ -572,6 +572,7 @@ def test_how_long_the_steps_of_a_start_took_is_told_and_making_the_index_again_i
         found = node.bookie.readings()
         assert found["boot_index_seconds"] > 0 == found["boot_index_again_seconds"]
         assert found["boot_journal_seconds"] > 0
+        assert found["boot_entry_logs_seconds"] > 0
         assert (await node.add(big(ENTRIES, 2))).code == 0
         await node.lose_power()
         await lose(node.disk)
