@@ -52,9 +52,9 @@ ARCHIVE_METRICS: Final = (
         "Objects of which it is remembered how they are opened, or that they are plain; none without keys.",
     ),
     MetricInfo("max_seals", "tallybook_archive_max_seals", _G, "How many that may be."),
-    MetricInfo("seal_hits", "tallybook_archive_seal_hits_total", _C, "Objects whose key was remembered."),
+    MetricInfo("seal_hits", "tallybook_archive_seal_hits_total", _C, "Reads of objects of which that was remembered."),
     MetricInfo(
-        "seal_misses", "tallybook_archive_seal_misses_total", _C, "Those whose key was looked for in the store."
+        "seal_misses", "tallybook_archive_seal_misses_total", _C, "Reads before which it was looked for in the store."
     ),
 )
 """Of whoever asks an object store."""

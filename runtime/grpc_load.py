@@ -1,7 +1,9 @@
 """What a gRPC port has to do: connections, calls, and those of them that are about the port itself.
 
 gRPC accepts connections by itself. It tells nobody which it dropped because there were too many, nor how many are idle;
-what can be told is on how many of them a call is under way, and how many there may be.
+what can be told is on how many of them a call is under way, and how many there may be. Its core does count drops
+(``grpc.resource_quota.connections_dropped``), but for plugins in C++ only, and channelz hears of no connection that
+was dropped at the bound.
 """
 
 from __future__ import annotations
