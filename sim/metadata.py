@@ -236,6 +236,8 @@ class MetadataSession:
     async def until_through(self) -> None:
         """Return when the store can be heard."""
         while not self.through:
+            # One whose place another has taken is not told when the store goes away.
+            self._healed.clear()
             await self._healed.wait()
 
     async def ask(self, name: str, effect: Callable[[], Coroutine[Any, Any, T]], *, writes: bool = False) -> T:

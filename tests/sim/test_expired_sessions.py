@@ -143,3 +143,19 @@ async def test_an_entry_that_an_unknown_attempt_left_goes_and_that_of_the_next_a
     await store.session.membership.register(info)
     await store.clock.sleep(10.0)
     assert "b0" in store.metadata.shared.bookies
+
+
+@pytest.mark.timeout(30)
+def test_a_session_whose_place_another_has_taken_waits_while_the_store_is_away() -> None:
+    @stored
+    async def scenario(store: Stored) -> None:
+        waiting = [asyncio.create_task(each.until_through()) for each in (store.session, store.open("one"))]
+        store.metadata.go_away()
+        await store.clock.sleep(1)
+        assert not any(each.done() for each in waiting)
+        store.metadata.heal()
+        await asyncio.wait(waiting, timeout=1)
+        assert [each.done() for each in waiting] == [False, True]
+        waiting[0].cancel()
+
+    scenario()
