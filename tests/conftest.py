@@ -17,7 +17,8 @@ from hypothesis import settings
 
 # "ci" tries the same examples on every run; "nightly" looks for new ones. HYPOTHESIS_PROFILE chooses.
 settings.register_profile("ci", max_examples=200, derandomize=True, deadline=None, database=None)
-settings.register_profile("nightly", max_examples=5000, deadline=None, print_blob=True)
+# Where CI is set, hypothesis begins with settings that try the same ones.
+settings.register_profile("nightly", max_examples=5000, derandomize=False, deadline=None, print_blob=True)
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "ci"))
 
 LEAK_GRACE_SECONDS = 2.0
