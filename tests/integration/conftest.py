@@ -305,7 +305,9 @@ def chromium(forker: None) -> Iterator[Any]:
 def plain_place() -> Iterator[Path]:
     """A place for what is seen in pictures, with an archive: its name tells nothing of a test."""
     place = Path(tempfile.gettempdir()) / "tallybook"
-    place.joinpath("archive").mkdir(parents=True)
+    # All of it is removed in the end, so it must not be somebody else's.
+    place.mkdir()
+    place.joinpath("archive").mkdir()
     yield place
     shutil.rmtree(place)
 
