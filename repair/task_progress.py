@@ -9,6 +9,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any, Final, NamedTuple
 
+from tallybook.metadata.record_json import NOT_UNDERSTOOD
+
 MOST_UNDER_WAY: Final = 32
 """Ledgers of which a task says how far they are: a record is small."""
 
@@ -68,14 +70,18 @@ class TaskProgress(NamedTuple):
 NOTHING_KNOWN: Final = TaskProgress()
 
 
-def decode_progress(found: Mapping[str, Any] | None) -> TaskProgress:
+def decode_progress(found: Any) -> TaskProgress:
     """What ``as_json`` gave; nothing is known where there is none.
 
-    Raises:
-        ``NOT_UNDERSTOOD``: it is something else.
+    Nor where it is something else, as a later version may write it: a task is not left undone for that.
     """
-    if found is None:
+    try:
+        return NOTHING_KNOWN if found is None else _progress(found)
+    except NOT_UNDERSTOOD:
         return NOTHING_KNOWN
+
+
+def _progress(found: Mapping[str, Any]) -> TaskProgress:
     expected = found["expected_bytes"]
     return TaskProgress(
         int(found["ledgers"]),

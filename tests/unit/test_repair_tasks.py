@@ -43,9 +43,28 @@ def test_how_far_a_task_is_survives_its_record_and_is_not_needed() -> None:
     older = decode_task("x", json.dumps(found).encode())
     assert older == Task((1, 2), why="lost bookie")
     assert "progress" not in json.loads(older.encode())
-    found["progress"] = {"ledgers": "many"}
-    with pytest.raises(DamagedFile):
-        decode_task("x", json.dumps(found).encode())
+
+
+TODAYS = TaskProgress(ledgers=2).as_json()
+
+
+@pytest.mark.parametrize(
+    "later",
+    [
+        "half", [1], {"part": 0.5}, TODAYS | {"ledgers": "many"}, TODAYS | {"ledgers": float("inf")},
+        TODAYS | {"under_way": [{"part": 0.5}]},
+    ],
+)  # fmt: skip
+def test_a_task_whose_progress_is_told_otherwise_by_a_later_version_is_done_all_the_same(later) -> None:
+    task = Task((1, 2), why="lost bookie")
+    found = json.loads(task.encode()) | {"progress": later}
+    assert decode_task("x", json.dumps(found).encode()) == task
+
+
+def test_what_a_later_version_tells_besides_is_passed_over() -> None:
+    task = Task((1, 2), why="lost bookie", progress=TaskProgress(ledgers=2))
+    found = json.loads(task.encode()) | {"progress": TODAYS | {"retries": 3}}
+    assert decode_task("x", json.dumps(found).encode()) == task
 
 
 def test_the_rest_of_a_repair_takes_as_long_as_its_rate_says() -> None:
