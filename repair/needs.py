@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import NamedTuple
 
+from tallybook.core.limits import BATCH_TABLE_ROW_BYTES
 from tallybook.core.quorum import Quorum
 from tallybook.core.ranges import ranges_of
 from tallybook.metadata.model import LedgerMetadata
@@ -113,7 +114,10 @@ def may_lack(metadata: LedgerMetadata, limbo: Mapping[str, LimboOf]) -> bool:
 
 
 def bytes_to_copy(metadata: LedgerMetadata, leaving: Collection[str]) -> int | None:
-    """Payload that whoever takes the places of ``leaving`` is given, about: all entries count as equally long.
+    """Bytes that whoever takes the places of ``leaving`` is given, about: all entries count as equally long.
+
+    With the rows of the tables of batches, which for short entries are much of it; how many batches there are, and so
+    their headers, is not known.
 
     ``None``: the ledger is open, so how long it is is not known.
     """
@@ -121,7 +125,8 @@ def bytes_to_copy(metadata: LedgerMetadata, leaving: Collection[str]) -> int | N
         return None
     quorum, entries = metadata.quorum, metadata.last_entry_id + 1
     lacking = sum(max(0, place.last - place.first + 1) for place in places_of(metadata) if place.bookie_id in leaving)
-    return metadata.length * lacking * quorum.write_quorum // (quorum.ensemble * entries) if entries else 0
+    size = metadata.length + entries * BATCH_TABLE_ROW_BYTES
+    return size * lacking * quorum.write_quorum // (quorum.ensemble * entries) if entries else 0
 
 
 def must_end(metadata: LedgerMetadata, leaving: Collection[str]) -> bool:

@@ -13,6 +13,7 @@ from typing import Any
 
 from tallybook.client.client import Client
 from tallybook.core.config import ConsoleSettings
+from tallybook.core.limits import BATCH_TABLE_ROW_BYTES
 from tallybook.gateway.console.server import serving
 
 DEADLINE_SECONDS = 60
@@ -105,6 +106,8 @@ def rows(page, label: str):
 
 LINES = b"".join(b"line %040d\n" % number for number in range(1_000))
 PAYLOAD_BYTES = len(LINES) - LINES.count(b"\n")
+BATCHED_BYTES = PAYLOAD_BYTES + LINES.count(b"\n") * BATCH_TABLE_ROW_BYTES
+"""Of all lines in batches, but for the headers of those."""
 
 
 def closed_ledger(up, ensemble: int = 1, times: int = 1) -> int:

@@ -5,7 +5,17 @@ from collections import Counter
 
 from tallybook.gateway.console import cluster_view
 
-from .consoles import PAYLOAD_BYTES, Console, archiving, closed_ledger, console, eventually, lose_a_bookie, repairing
+from .consoles import (
+    BATCHED_BYTES,
+    PAYLOAD_BYTES,
+    Console,
+    archiving,
+    closed_ledger,
+    console,
+    eventually,
+    lose_a_bookie,
+    repairing,
+)
 
 
 async def test_a_bookie_tells_of_each_of_its_directories_and_of_the_disk_that_it_lies_on(cli, other_disk, tmp_path):
@@ -72,7 +82,7 @@ async def test_a_repair_is_told_while_it_goes_on_and_once_it_has_ended(cli, tmp_
     with cli.up(tmp_path / "cluster", "--no-repair", bookies=4) as up:
         ledgers = [closed_ledger(up, ensemble=3, times=40) for _ in range(3)]
         lose_a_bookie(up, ledgers)
-        size = 40 * PAYLOAD_BYTES
+        size = 40 * BATCHED_BYTES
         async with console(up.metadata) as ask:
             assert (await ask.get("repair"))["progress"]["tasks"] == 0
             with repairing(cli, up.metadata, tmp_path / "repair.log"):

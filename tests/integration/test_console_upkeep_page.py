@@ -139,7 +139,7 @@ def _watch(page, ledgers: list[int]) -> None:
     whole = page.get_by_role("progressbar", name="Of what is to be repaired, the part that is done")
     page.locator(".progress", has_text=re.compile(r"iB/s · about \d+ s left")).wait_for()
     told, value = page.locator(".progress").text_content(), whole.evaluate("bar => bar.value")
-    assert re.search(r"[0-2] of 3 ledgers mended · [\d.]+ [KM]iB of about 5.\d MiB copied", told), told
+    assert re.search(r"[0-2] of 3 ledgers mended · [\d.]+ [KM]iB of about 6.1 MiB copied", told), told
     assert 0 < value < 1
     task = rows(page, "Repair tasks").first.locator("td")
     assert task.nth(0).text_content() == "lost bookie"

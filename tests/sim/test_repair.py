@@ -13,6 +13,7 @@ import pytest
 from tallybook.client.client import Client
 from tallybook.core.batch import decode_header
 from tallybook.core.config import RepairSettings
+from tallybook.core.limits import BATCH_HEADER_BYTES, BATCH_TABLE_ROW_BYTES
 from tallybook.metadata.bookie_modes import WantedMode, want_mode
 from tallybook.metadata.faulty import Fault, FaultSource, FaultyStore, RandomFaults
 from tallybook.metadata.model import Fragment, LedgerMetadata, MissedRange
@@ -557,10 +558,11 @@ async def test_whoever_looks_meanwhile_is_told_how_far_a_ledger_is_mended(
         with pytest.MonkeyPatch.context() as patched:
             patched.setattr(Mended, "given", given)
             await mender.mend(ledger.ledger_id, Order(leaving, alive, thorough=False, end=False), done)
-    assert done.expected_bytes == 2 * ledger.length
+    entries = ledger.last_entry_id + 1
+    assert done.expected_bytes == 2 * (ledger.length + entries * BATCH_TABLE_ROW_BYTES)
     assert (done.places_due, done.places_seen, done.places, done.left) == (2, 2, 2, [])
     assert {(due, at) for due, at, _ in seen} == {(2, 0), (2, 1)}
     sizes = [size for _, _, size in seen]
     assert sizes == sorted(set(sizes)), "it is told of each batch"
     assert (len(sizes), sizes[-1]) == (done.batches, done.size)
-    assert done.size >= done.expected_bytes
+    assert done.size == done.expected_bytes + done.batches * BATCH_HEADER_BYTES, "no more than headers is missing"

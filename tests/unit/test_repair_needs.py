@@ -1,11 +1,14 @@
 """What a ledger needs, by its metadata and what is known of bookies."""
 
+from tallybook.core.limits import BATCH_TABLE_ROW_BYTES
 from tallybook.core.quorum import Quorum
 from tallybook.metadata.model import Fragment, LedgerMetadata, LedgerState
 from tallybook.repair.needs import LimboOf, Trouble, Why, bytes_to_copy, reason
 from tallybook.repair.walk import Findings, note
 
 LOST_ALL = LimboOf(below=100, mended=())
+EACH = 1 + BATCH_TABLE_ROW_BYTES
+"""Of an entry of ``closed``, in a batch."""
 
 
 def closed(quorum: Quorum, last: int, *fragments: Fragment) -> LedgerMetadata:
@@ -49,12 +52,12 @@ def test_a_bookie_has_not_got_everything_back_while_another_trouble_of_a_ledger_
 
 def test_what_is_to_be_copied_is_the_share_of_those_who_leave() -> None:
     whole = closed(Quorum(2, 2, 1), 99, Fragment(0, ("b1", "b2")), Fragment(60, ("b1", "b3")))
-    assert bytes_to_copy(whole, {"b1"}) == 100
-    assert bytes_to_copy(whole, {"b2"}) == 60
-    assert bytes_to_copy(whole, {"b2", "b3"}) == 100
+    assert bytes_to_copy(whole, {"b1"}) == 100 * EACH
+    assert bytes_to_copy(whole, {"b2"}) == 60 * EACH
+    assert bytes_to_copy(whole, {"b2", "b3"}) == 100 * EACH
     assert bytes_to_copy(whole, {"b4"}) == 0
     striped = closed(Quorum(4, 2, 1, 1), 99, Fragment(0, ("b1", "b2", "b3", "b4")))
-    assert bytes_to_copy(striped, {"b1"}) == 50
+    assert bytes_to_copy(striped, {"b1"}) == 50 * EACH
     assert bytes_to_copy(closed(Quorum(1, 1, 1), -1, Fragment(0, ("b1",))), {"b1"}) == 0
     growing = LedgerMetadata(8, Quorum(1, 1, 1), (Fragment(0, ("b1",)), Fragment(5, ("b2",))), "creator", 0)
     assert bytes_to_copy(growing, {"b1"}) is None
