@@ -19,7 +19,9 @@ from tallybook.metadata.faulty import Fault, FaultSource, FaultyStore, RandomFau
 from tallybook.metadata.model import Fragment, LedgerMetadata, MissedRange
 from tallybook.metadata.update import LedgerUpdater
 from tallybook.repair.mender import Mended, Order
+from tallybook.repair.needs import Why
 from tallybook.repair.service import RepairService, repair_status
+from tallybook.repair.task_progress import TaskProgress
 from tallybook.runtime.deterministic import run_seed
 from tallybook.sim.stage.cluster import MemoryCluster, SeenThrough
 from tallybook.sim.stage.scenario import SMALL, eventually, lines, read_all, scenario
@@ -566,3 +568,30 @@ async def test_whoever_looks_meanwhile_is_told_how_far_a_ledger_is_mended(
     assert sizes == sorted(set(sizes)), "it is told of each batch"
     assert (len(sizes), sizes[-1]) == (done.batches, done.size)
     assert done.size == done.expected_bytes + done.batches * BATCH_HEADER_BYTES, "no more than headers is missing"
+
+
+@scenario(bookies=5)
+async def test_who_hands_out_says_how_much_is_to_be_copied_where_the_metadata_tell(
+    cluster: MemoryCluster, client: Client
+) -> None:
+    ledgers = [await closed(client, 40 + at) for at in range(12)]
+    names = {each.ledger_id: set(each.last_fragment.bookies) for each in ledgers}
+    leaving, wiped = sorted(cluster.bookies)[:2]
+    await want_mode(
+        cluster.metadata.client().store, cluster.world.clock, cluster.world.rng.fork("x"), leaving, WantedMode.DRAINING
+    )
+    cluster.bookies[wiped].replace(limbo_below=ledgers[-1].ledger_id + 1)
+    async with cluster.client(SMALL) as another:
+        auditor = RepairService(another, QUICK).auditor
+        await auditor.round()
+        board = auditor._board
+        handed_out = (await board.read(await board.names())).values()
+    known = {task.why: task for task in handed_out if task.urgent}
+    assert set(known) == {Why.LOST.value, Why.LIMBO.value}
+    # Where there is both, the bookie that lost data is asked, too.
+    moved = [each for each in ledgers if leaving in names[each.ledger_id] and wiped not in names[each.ledger_id]]
+    size = sum(each.length + (each.last_entry_id + 1) * BATCH_TABLE_ROW_BYTES for each in moved)
+    assert moved
+    assert known[Why.LOST.value].progress == TaskProgress(ledgers=len(moved), expected_bytes=size)
+    kept = [each for each in ledgers if wiped in names[each.ledger_id]]
+    assert known[Why.LIMBO.value].progress == TaskProgress(ledgers=len(kept), expected_bytes=None)

@@ -110,7 +110,12 @@ def test_whoever_takes_a_task_over_goes_on_counting_and_one_without_numbers_gets
             told = progress.told()
             assert (told.copied_bytes, told.bytes_per_second) == (copied + 50, 50)
             assert progress.under_way == [4]
+            done.left.append(BookieUnavailable("one place of it"))
+            assert progress.told().not_mended == task.progress.not_mended, (
+                "whether it is mended is said once it is looked at"
+            )
             progress.end(4, done)
-            assert progress.told().under_way == ()
+            told = progress.told()
+            assert (told.under_way, told.not_mended) == ((), task.progress.not_mended + 1)
 
     run_seed(1, run)
