@@ -1,7 +1,7 @@
 """The last add confirmed (LAC) of ledgers: telling it, waiting for it, being told it.
 
-The LAC of a ledger rides on every batch. A writer that falls silent sends it alone, which is
-journaled, because readers of a bookie that restarts must not see it fall.
+The LAC of a ledger rides on every batch. A writer that falls silent, or wants readers to see at once what is confirmed,
+sends it alone, which is journaled, because readers of a bookie that restarts must not see it fall.
 """
 
 from __future__ import annotations

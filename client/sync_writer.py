@@ -173,11 +173,12 @@ class LedgerWriter:
     def show(self) -> int:
         """Have readers see now what was appended by now, not only with the next entry or after a silence.
 
-        Nothing of it depends on the metadata store.
+        Nothing of it depends on the metadata store. What is appended meanwhile is waited for, too. With deferred sync
+        only what was forced is shown.
 
         Returns:
-            The last entry that every reader sees who asks from now on, as an ack quorum of bookies has told; -1 for
-            none. It is less than what was appended if bookies are away, or the handle is dead: ask again, or close.
+            The last entry that every reader sees who asks from now on, as enough bookies have been told; -1 for none.
+            It is less than what was appended if bookies are away, or the handle is dead: ask again, or close.
 
         Raises:
             RequestTimeout: appends are still pending after the close timeout.

@@ -137,7 +137,7 @@ class WriterDriver:
         self._quiet_since = clock.monotonic()
         self._lac_sent = machine.lac
         self._lac_shown = NO_ENTRY
-        """Up to where an ack quorum has answered that it has heard of it."""
+        """Up to where so many have answered that they have heard of it that no reader misses it."""
         self._replacing = Replacing(
             machine,
             metadata,
@@ -177,27 +177,27 @@ class WriterDriver:
                 return
 
     async def show(self) -> int:
-        """Tell bookies the LAC now; return what so many of them have heard by now as ack an entry, -1 for nothing.
+        """Tell bookies the LAC now; return what so many of them have heard that every reader hears it, -1 for nothing.
 
         A writer that has ended for itself does so, too, until it is stopped: its LAC stands.
         """
         lac = self.machine.lac
         if self._lac_shown < lac and not self._stopped.is_set():
-            heard = 0
-            for telling in asyncio.as_completed(self._telling(lac)):
-                heard += await telling
-                if heard == self.machine.quorum.ack_quorum:
-                    # Those that take longer are told all the same, and not waited for.
-                    self._lac_shown = max(lac, self._lac_shown)
-                    break
+            everyone = set(range(len(self._links)))
+            telling = {
+                self._spawn(self._write_lac(link.connection, lac), f"show-{link.position}"): link.position
+                for link in self._links
+                if link.connection is not None
+            }
+            waiting, heard = set(telling), set[int]()
+            while waiting and self.machine.quorum.covered(everyone - heard):
+                # Those that take longer are told all the same, and not waited for.
+                _, waiting = await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
+                heard = {at for each, at in telling.items() if each.done() and not each.cancelled() and each.result()}
+            if not self.machine.quorum.covered(everyone - heard):
+                # Whoever reads asks so many that one who has heard is among them.
+                self._lac_shown = max(lac, self._lac_shown)
         return self._lac_shown
-
-    def _telling(self, lac: int) -> list[asyncio.Task[bool]]:
-        return [
-            self._spawn(self._write_lac(link.connection, lac), f"show-{link.position}")
-            for link in self._links
-            if link.connection is not None
-        ]
 
     async def force(self) -> None:
         """Have every bookie make durable what it has acked, and move the LAC to what was confirmed before.

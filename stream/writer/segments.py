@@ -222,15 +222,21 @@ class Segments:
         Until they do, they take what is in the next one for hidden: there might be more before it. Bound the wait.
         """
         for full in tuple(self._full):
-            while full in self._full and not await self._shows_its_end(full):
-                if self._flow.error is not None:
+            while not self._is_sealed(full) and not await self._shows_its_end(full):
+                if self._flow.error is not None or self._stopped:
                     return False
                 sometimes("stream: bookies have not heard yet that a segment is over")
                 await self._clock.sleep(FIRST_PAUSE_SECONDS)
         return True
 
+    def _is_sealed(self, full: Target) -> bool:
+        segment = self._head.segment(full.number)
+        return segment is None or segment.end is not None
+
     async def _shows_its_end(self, full: Target) -> bool:
-        return full.end_mark is not None and await full.ledger.show() >= full.end_mark
+        """Whether its mark is seen. One that was let go of is settled by a recovery, and sealed."""
+        mark = full.end_mark
+        return mark is not None and full in self._full and await full.ledger.show() >= mark
 
     async def _close_and_seal(self, full: Target) -> None:
         try:

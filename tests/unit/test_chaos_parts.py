@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import logging
 
 import pytest
 
@@ -152,6 +153,8 @@ def test_only_a_client_that_cannot_be_opened_is_excused(fails, code, tmp_path, m
     async def opened(*_):
         return ClientWorld(None, None, None, None, None)
 
+    # The program silences the library for good, which other tests of this process listen to.
+    monkeypatch.setattr(logging.getLogger("kazoo"), "setLevel", lambda _: None)
     monkeypatch.setattr(chaos_command, "die_with_parent", lambda _: None)
     monkeypatch.setattr(chaos_command, "open_world", opened)
     monkeypatch.setattr(chaos_command, fails, fail)

@@ -7,11 +7,11 @@ from tallybook.core.answers import BookieStatus, DirectorySpace
 from tallybook.metadata.bookie_modes import WantedMode
 from tallybook.repair.overview import BookieView
 
-JOURNAL = DirectorySpace("/fast/journal", "journal", 1, 100, 1, "room")
-LOGS = DirectorySpace("/big/ledgers", "ledgers", 2, 4_000, 1_000, "room")
-MORE_LOGS = DirectorySpace("/huge/ledgers", "ledgers", 3, 9_000, 8_000, "room")
-INDEX = DirectorySpace("/fast/index", "index", 1, 100, 50, "room")
-FAILED = DirectorySpace("/gone/ledgers", "ledgers", 0, 0, 0, "not known")
+JOURNAL = DirectorySpace("fast/journal", "journal", 1, 100, 1, "room")
+LOGS = DirectorySpace("big/ledgers", "ledgers", 2, 4_000, 1_000, "room")
+MORE_LOGS = DirectorySpace("huge/ledgers", "ledgers", 3, 9_000, 8_000, "room")
+INDEX = DirectorySpace("fast/index", "index", 1, 100, 50, "room")
+FAILED = DirectorySpace("gone/ledgers", "ledgers", 0, 0, 0, "not known")
 
 
 def status(*directories: DirectorySpace) -> BookieStatus:
@@ -41,7 +41,7 @@ def test_what_is_free_is_of_the_disk_that_is_said_to_be_the_fullest(directories,
     ("directories", "listed"),
     [
         ((), False),
-        ((LOGS, LOGS._replace(path="/big/index", role="index")), False),
+        ((LOGS, LOGS._replace(path="big/index", role="index")), False),
         ((LOGS, INDEX), True),
         ((LOGS._replace(state="warned"),), True),
         ((FAILED,), True),
@@ -58,7 +58,7 @@ def test_of_a_bookie_that_does_not_answer_and_a_disk_that_does_not_say_nothing_i
     silent = BookieView("b2", None, None, WantedMode.NORMAL)
     [row] = disk_rows([silent, bookie(FAILED)])
     assert row == {
-        "bookie_id": "b1", "directory": "/gone/ledgers", "holds": "ledgers", "disk": None, "state": "not known",
+        "bookie_id": "b1", "directory": "gone/ledgers", "holds": "ledgers", "disk": None, "state": "not known",
     }  # fmt: skip
     [_, row] = disk_rows([bookie(INDEX, LOGS)])
     assert (row["disk"], row["used"], row["free"], row["size"]) == (2, "75%", "1.0 kB", "4.0 kB")
