@@ -51,6 +51,7 @@ from .actions import (
 )
 from .codes import CONNECTION_CODES, FATAL_CODES, PATIENCE_CODES
 from .members import Member, Missed, Position
+from .patience import busy_for_too_long, lives, overdue, quorum_lost_at, too_far_behind
 from .rules import WriterRules
 
 _PAUSE_MS = 100
@@ -283,7 +284,9 @@ class WriterMachine:
         owed = self._owes(position, batch)
         batch.acked.add(position)
         if batch.confirmed:
-            member.lag_bytes -= len(batch.data) if owed else 0
+            caught_up = len(batch.data) if owed else 0
+            member.lag_bytes -= caught_up
+            member.caught_up_bytes += caught_up
             self._retire_if_done(batch, actions)
         elif len(batch.acked) >= self.quorum.ack_quorum:
             self._confirm_head(actions)
@@ -339,11 +342,11 @@ class WriterMachine:
         for index, member in enumerate(self._positions):
             if member.state is Member.DOWN and now - member.away_since >= self.rules.add_timeout_s:
                 actions += self._lose(index)
-            elif member.state is Member.UP and self._overdue(member, now):
+            elif member.state is Member.UP and overdue(member, self.rules, now):
                 sometimes("writer: a member owes an ack for too long")
                 actions += self._lose(index)
                 actions.append(Reconnect(index, breaking=True))
-            elif member.state is Member.UP and self._busy_for_too_long(index, member, now):
+            elif member.state is Member.UP and busy_for_too_long(index, self._positions, self.quorum, self.rules, now):
                 sometimes("writer: a member alone is busy for too long")
                 actions += self._lose(index)
                 actions.append(Rejoin(index))
@@ -486,16 +489,12 @@ class WriterMachine:
         self._lose_laggards(actions)
 
     def _lose_laggards(self, actions: list[Action]) -> None:
-        """What is retained for one that is slow is bounded. Where all are overloaded, it holds the writer back."""
-        for index, member in enumerate(self._positions):
-            if not member.retained_for or member.lag_bytes <= self.rules.lag_limit_bytes:
-                continue
-            if member.state is Member.UP and member.serves and self._others_overloaded(index):
-                sometimes("writer: a member has fallen behind, and others are overloaded, too")
-                continue
-            sometimes("writer: a member has fallen too far behind")
-            actions += self._lose(index)
-            actions.append(Reconnect(index, breaking=True))
+        """What is retained for one that is slow is bounded."""
+        for index in range(len(self._positions)):
+            if too_far_behind(index, self._positions, self.quorum, self.rules, self._now):
+                sometimes("writer: a member has fallen too far behind")
+                actions += self._lose(index)
+                actions.append(Reconnect(index, breaking=True))
 
     def _owes(self, position: int, batch: _Batch) -> bool:
         return position in batch.write_set and position not in batch.acked and position not in batch.skipped
@@ -522,7 +521,7 @@ class WriterMachine:
         if member.serving or member.busy_since is not None:
             member.unserved_since = self._now
         member.state, member.serving, member.doubted = Member.LOST, False, True
-        member.busy_since, member.lag_bytes = None, 0
+        member.busy_since, member.behind_since, member.lag_bytes = None, None, 0
         member.outbox.clear()
         actions: list[Action] = []
         for batch in list(self._batches.values()):
@@ -540,11 +539,11 @@ class WriterMachine:
         one before.
         """
         oldest = next(iter(self._unconfirmed.values()), None)
-        lost_at = self._quorum_lost_at()
+        lost_at = quorum_lost_at(self._positions, self.quorum)
         if oldest is None or lost_at is None:
             return []
         coming = self._change.positions if self._change is not None else ()
-        hopeful = [at for at, member in enumerate(self._positions) if at in coming or self._lives(member, now)]
+        hopeful = [at for at, member in enumerate(self._positions) if at in coming or lives(member, self.rules, now)]
         hope, since = self.quorum.writable(hopeful), oldest.submitted_at
         patience_s = self.rules.add_timeout_s
         if self.rules.max_changes and not self.rules.deferred:
@@ -558,42 +557,3 @@ class WriterMachine:
         lost = [member for member in self._positions if not member.serves]
         told = f"ledger {self.ledger_id}: no ack quorum without {', '.join(member.described for member in lost)}"
         return self.die(refusal_of_all([member.unreached for member in lost], told) or NotEnoughBookies(told))
-
-    def _quorum_lost_at(self) -> float | None:
-        """Since when some write set has fewer than Qa members that serve; ``None`` if none has."""
-        lost_at: float | None = None
-        for members in self.quorum.write_sets():
-            unserved = sorted(self._positions[at].unserved_since for at in members if not self._positions[at].serves)
-            missing = len(unserved) - (self.quorum.write_quorum - self.quorum.ack_quorum)
-            if missing > 0:
-                # The one whose loss left too few of them.
-                since = unserved[len(unserved) - missing]
-                lost_at = since if lost_at is None else min(lost_at, since)
-        return lost_at
-
-    def _lives(self, member: Position, now: float) -> bool:
-        """Whether an ack may be hoped for. Who only connects again and again must not feed that hope for ever."""
-        if member.serves:
-            return True
-        return member.retained_for and now - member.away_since < self.rules.add_timeout_s
-
-    def _overdue(self, member: Position, now: float) -> bool:
-        oldest = member.outbox.oldest()
-        return oldest is not None and now - oldest >= self.rules.add_timeout_s
-
-    def _busy_for_too_long(self, position: int, member: Position, now: float) -> bool:
-        """Overload of all is back-pressure; of one, while a quorum of others accepts, a failure."""
-        if member.busy_since is None or now - member.busy_since < self.rules.add_timeout_s:
-            return False
-        accepting = [
-            index
-            for index, other in enumerate(self._positions)
-            if index != position and other.state is Member.UP and other.busy_since is None
-        ]
-        return self.quorum.writable(accepting)
-
-    def _others_overloaded(self, position: int) -> bool:
-        """Whether others have been busy so lately that without them no quorum is left."""
-        since = self._now - self.rules.add_timeout_s
-        calm = [at for at, other in enumerate(self._positions) if at != position and other.busy_at <= since]
-        return not self.quorum.writable(calm)

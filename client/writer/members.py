@@ -79,6 +79,11 @@ class Position:
     busy_at: float = float("-inf")
     """When it last said that it is."""
     lag_bytes: int = 0
+    """Of what is confirmed and retained for it."""
+    behind_since: float | None = None
+    """Since when that is more than the limit, without having caught up as much as the limit."""
+    caught_up_bytes: int = 0
+    """What it has acked since then of what was confirmed without it."""
     outbox: Outbox = field(default_factory=Outbox)
     missed: Missed = field(default_factory=Missed)
 
