@@ -37,6 +37,11 @@ class Tasks:
         self._running: dict[asyncio.Task[Any], bool] = {}
         self._closing = False
 
+    @property
+    def closing(self) -> bool:
+        """Whether no more may be started."""
+        return self._closing
+
     def spawn(
         self, work: Coroutine[Any, Any, T], *, name: str, essential: bool = False, apart: bool = False
     ) -> asyncio.Task[T]:

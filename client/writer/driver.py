@@ -179,10 +179,10 @@ class WriterDriver:
     async def show(self) -> int:
         """Tell bookies the LAC now; return what so many of them have heard that every reader hears it, -1 for nothing.
 
-        A writer that has ended for itself does so, too, until it is stopped: its LAC stands.
+        A writer that has ended for itself does so, too, until it is stopped, or its client closed: its LAC stands.
         """
         lac = self.machine.lac
-        if self._lac_shown < lac and not self._stopped.is_set():
+        if self._lac_shown < lac and not self._stopped.is_set() and not self._tasks.closing:
             everyone = set(range(len(self._links)))
             telling = {
                 self._spawn(self._write_lac(link.connection, lac), f"show-{link.position}"): link.position

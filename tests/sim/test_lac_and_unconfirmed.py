@@ -19,6 +19,7 @@ from tallybook.core.errors import (
     EntryAbsent,
     EntryUnknown,
     InvalidArgument,
+    LedgerFenced,
     NoSuchLedger,
     ReadBeyondLac,
 )
@@ -249,6 +250,20 @@ async def test_what_is_shown_reaches_readers_who_ask_a_part_of_a_wide_ensemble(
         cluster.bookies[members[1]].resume()
         assert await showing == 9
         cluster.bookies[members[3]].resume()
+
+
+@scenario(bookies=3)
+async def test_a_writer_that_has_died_shows_nothing_more_once_its_client_is_closed(
+    cluster: MemoryCluster, client: Client
+) -> None:
+    async with cluster.client(SMALL.model_copy(update={"explicit_lac_ms": 600_000})) as silent:
+        died = await silent.create_ledger(ensemble=3, write_quorum=3, ack_quorum=2)
+        await died.append_many(lines(10))
+        await client.recover_ledger(died.id)
+        with pytest.raises(LedgerFenced):
+            await died.append(b"too late")
+        await silent.create_ledger(ensemble=3, write_quorum=3, ack_quorum=2)
+    assert await died.show() == -1
 
 
 # -- C39: waiting for more -------------------------------------------------------------------------
