@@ -359,6 +359,13 @@ class ForkedBookie:
         except FileNotFoundError:
             return False
 
+    async def until_ready(self) -> int:
+        """Wait until it serves; its port. Bound the wait."""
+        while not self.ready():  # noqa: ASYNC110 (other processes set no event)
+            await asyncio.sleep(0.01)
+        port: int = json.loads((self._data / "run.json").read_text())["ports"]["grpc"]
+        return port
+
     def kill(self) -> None:
         """End it at once, and wait until it has ended."""
         self.process.kill()

@@ -1,7 +1,6 @@
 """Ten thousand connections to one real bookie, with its default limits: whoever has work for it is served meanwhile."""
 
 import asyncio
-import json
 import os
 import resource
 import socket
@@ -59,13 +58,11 @@ async def test_ten_thousand_connections_that_say_nothing_leave_a_bookie_at_work(
     bookie = start_bookie(tmp_path / "b1", "b1", metadata)
     try:
         async with asyncio.timeout(DEADLINE_SECONDS), Client(metadata) as client:
-            while not bookie.ready():  # noqa: ASYNC110 (other processes set no event)
-                await asyncio.sleep(0.01)
+            port = await bookie.until_ready()
             before, open_before = memory_bytes(bookie.process.pid), open_files(bookie.process.pid)
-            address = json.loads((tmp_path / "b1" / "run.json").read_text())["ports"]["grpc"]
             async with await client.create_ledger(ensemble=1, write_quorum=1, ack_quorum=1) as ledger:
                 await ledger.append(b"before them")
-                with connected(f"127.0.0.1:{address}", CONNECTIONS):
+                with connected(f"127.0.0.1:{port}", CONNECTIONS):
                     while open_files(bookie.process.pid) - open_before < CONNECTIONS:  # noqa: ASYNC110 (as above)
                         await asyncio.sleep(0.01)
                     await ledger.append(b"beside them")

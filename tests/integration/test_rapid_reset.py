@@ -7,7 +7,6 @@ so who begins meanwhile may have to come again, and is served then.
 from __future__ import annotations
 
 import asyncio
-import json
 from pathlib import Path
 
 from tallybook.bench.proc import memory_bytes
@@ -52,9 +51,7 @@ async def test_calls_reset_as_fast_as_they_begin_hold_up_no_stream_and_who_comes
     bookie = start_bookie(tmp_path / "b1", "b1", metadata)
     try:
         async with asyncio.timeout(DEADLINE_SECONDS), Client(metadata) as client:
-            while not bookie.ready():  # noqa: ASYNC110 (other processes set no event)
-                await asyncio.sleep(0.01)
-            port = json.loads((tmp_path / "b1" / "run.json").read_text())["ports"]["grpc"]
+            port = await bookie.until_ready()
             before, served = memory_bytes(bookie.process.pid), 0
             async with await client.create_ledger(ensemble=1, write_quorum=1, ack_quorum=1) as ledger:
                 await ledger.append(b"before them")
