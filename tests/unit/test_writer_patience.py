@@ -1,0 +1,92 @@
+"""How long a writer waits for a member that is far behind while the others are overloaded, too."""
+
+from __future__ import annotations
+
+import pytest
+
+from tallybook.client.writer.machine import WriterMachine
+from tallybook.client.writer.members import Member, Position
+from tallybook.client.writer.patience import CATCH_UP_TIMEOUTS, too_far_behind
+from tallybook.client.writer.rules import WriterRules
+from tallybook.core.quorum import Quorum
+
+TIMEOUT_S = 10.0
+PATIENCE_S = CATCH_UP_TIMEOUTS * TIMEOUT_S
+LIMIT = 1_000
+RULES = WriterRules(TIMEOUT_S, TIMEOUT_S / 3, LIMIT)
+QUORUM = Quorum(3, 3, 2)
+
+
+class Ensemble:
+    """Three members that serve; ``behind`` lags, and the others say all the time that they are busy."""
+
+    def __init__(self) -> None:
+        self.members = [Position(f"b{at}", Member.UP, serving=True) for at in range(3)]
+        self.behind = self.members[2]
+
+    def gives_up(self, now: float, *, lag: int = LIMIT + 200, caught_up: int = 0, overloaded: bool = True) -> bool:
+        self.behind.lag_bytes = lag
+        self.behind.caught_up_bytes += caught_up
+        if overloaded:
+            self.members[0].busy_at = self.members[1].busy_at = now
+        return too_far_behind(2, self.members, QUORUM, RULES, now)
+
+
+def test_one_that_takes_nothing_is_waited_for_through_three_timeouts_and_no_longer() -> None:
+    ensemble = Ensemble()
+    assert not ensemble.gives_up(100)
+    assert not ensemble.gives_up(100 + PATIENCE_S - 0.1)
+    assert ensemble.gives_up(100 + PATIENCE_S)
+
+
+def test_one_that_takes_more_than_the_limit_in_time_has_as_long_again() -> None:
+    ensemble, now = Ensemble(), 100.0
+    assert not ensemble.gives_up(now)
+    for _ in range(5):
+        now += PATIENCE_S - 5
+        assert not ensemble.gives_up(now, caught_up=LIMIT + 100)
+    assert ensemble.gives_up(now + PATIENCE_S)
+
+
+def test_one_that_takes_too_little_is_not_waited_for_longer() -> None:
+    ensemble = Ensemble()
+    assert not ensemble.gives_up(100)
+    assert not ensemble.gives_up(120, caught_up=LIMIT - 100)
+    assert ensemble.gives_up(100 + PATIENCE_S)
+
+
+def test_one_that_has_caught_up_has_all_the_time_when_it_falls_behind_again() -> None:
+    ensemble = Ensemble()
+    assert not ensemble.gives_up(100)
+    assert not ensemble.gives_up(120, lag=LIMIT)
+    assert not ensemble.gives_up(100 + PATIENCE_S)
+    assert ensemble.gives_up(100 + 2 * PATIENCE_S)
+
+
+def test_one_that_is_behind_alone_is_given_up_at_once() -> None:
+    assert Ensemble().gives_up(100, overloaded=False)
+
+
+@pytest.mark.parametrize("state", [Member.UP, Member.DOWN])
+def test_one_that_does_not_answer_is_given_up_at_once_whoever_is_overloaded(state: Member) -> None:
+    ensemble = Ensemble()
+    ensemble.behind.state, ensemble.behind.serving = state, False
+    assert ensemble.gives_up(100)
+
+
+def test_a_writer_keeps_one_that_stays_as_far_behind_as_it_is_and_takes_batch_after_batch() -> None:
+    machine, backlog = WriterMachine(1, QUORUM, ["b0", "b1", "b2"], RULES, now=0.0), 6
+    for at in range(3):
+        machine.connected(at, 0.0)
+    for number in range(10 * int(PATIENCE_S)):
+        now = float(number)
+        for other in machine._positions[:2]:
+            other.busy_at = now
+        machine.submit(number, number, 300, bytes(300), now)
+        for at in (0, 1):
+            machine.acked(at, number, f"b{at}")
+        if number >= backlog:
+            machine.acked(2, number - backlog, "b2")
+        machine.tick(now)
+        assert machine.member(2) is Member.UP, f"at {now} s"
+    assert machine._positions[2].lag_bytes > LIMIT
