@@ -262,7 +262,8 @@ class LedgerWriter:
 
         Returns:
             The last entry that every reader sees who asks from now on, as enough bookies have been told; -1 for none.
-            It is less than what was appended if bookies are away, or the handle is dead: ask again, or close.
+            It is less than what was appended if bookies are away, or the handle is dead: ask again, or close. A dead
+            one tells nobody any more once its client is closed.
 
         Raises:
             RequestTimeout: appends are still pending after the close timeout.

@@ -81,9 +81,9 @@ class Position:
     lag_bytes: int = 0
     """Of what is confirmed and retained for it."""
     behind_since: float | None = None
-    """Since when that is more than the limit, without having caught up as much as the limit."""
+    """Since when ``lag_bytes`` is above the limit; begins anew once the member has acked more than the limit of it."""
     caught_up_bytes: int = 0
-    """What it has acked since then of what was confirmed without it."""
+    """How many bytes of confirmed batches it has acked since ``behind_since``."""
     outbox: Outbox = field(default_factory=Outbox)
     missed: Missed = field(default_factory=Missed)
 

@@ -17,7 +17,7 @@ from .members import Member, Position
 from .rules import WriterRules
 
 CATCH_UP_TIMEOUTS: Final = 3
-"""Add timeouts within which a member that is waited for has to take as much as it may be behind."""
+"""A member that is far behind has to ack more than it may be behind within this many add timeouts."""
 
 
 def overdue(member: Position, rules: WriterRules, now: float) -> bool:
@@ -40,7 +40,10 @@ def busy_for_too_long(at: int, members: Sequence[Position], quorum: Quorum, rule
 
 
 def too_far_behind(at: int, members: Sequence[Position], quorum: Quorum, rules: WriterRules, now: float) -> bool:
-    """Whether no more is to be kept for it. Where others are overloaded, too, it is waited for while it catches up."""
+    """Whether no more is to be kept for it. Where others are overloaded, too, it is waited for while it catches up.
+
+    The member is told since when it has been behind, so ask once for each event.
+    """
     member = members[at]
     if not member.retained_for or member.lag_bytes <= rules.lag_limit_bytes:
         member.behind_since = None

@@ -13,7 +13,8 @@ class WriterRules:
         add_timeout_s: how long a member may owe an ack, or stay away, before it is lost.
         away_timeout_s: how long it may stay away before another bookie is looked for; a quarter of it where no ack
             quorum can form without it.
-        lag_limit_bytes: how many confirmed bytes are retained for one member while others are not overloaded.
+        lag_limit_bytes: how many confirmed bytes are retained for one member; where others are overloaded it may be
+            more, for as long as the member catches up (``patience``).
         max_changes: how often the ensemble may change before the handle fails; 0: it never changes.
         delay_changes: leave the ensemble alone while the members that serve can form every ack quorum.
         deferred: bookies ack before the entries are durable; the LAC moves only by ``forced``.

@@ -262,6 +262,7 @@ async def test_a_writer_that_has_died_shows_nothing_more_once_its_client_is_clos
         await client.recover_ledger(died.id)
         with pytest.raises(LedgerFenced):
             await died.append(b"too late")
+        # Whoever creates another ledger makes the client forget the handle that has died: closing does not stop it.
         await silent.create_ledger(ensemble=3, write_quorum=3, ack_quorum=2)
     assert await died.show() == -1
 
