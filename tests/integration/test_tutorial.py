@@ -8,8 +8,8 @@ Every ``bash`` block is run as it stands, all of them in one shell, whose home h
 
 and what differs from run to run (times, sizes, random ids: ``VARYING``) is made equal on both sides. What a test has to
 have otherwise than a newcomer is all here: ``Hour`` gives pip the libraries of this environment in place of an index,
-bookies with small journals, Spark a Java that is sooner at work, and other ports than those of the page, which may be
-taken.
+bookies with small journals and a disk with room, Spark a Java that is sooner at work, and other ports than those of the
+page, which may be taken.
 """
 
 import faulthandler
@@ -140,6 +140,8 @@ class Hour:
                 "JDK_JAVA_OPTIONS": "-XX:TieredStopAtLevel=1",
                 "TALLYBOOK_JOURNAL__SEGMENT_BYTES": "8MiB", "TALLYBOOK_STORAGE__WRITE_CACHE_BYTES": "32MiB",
                 "TALLYBOOK_STORAGE__MIN_FREE_BYTES": "1MiB",
+                # However full the disk is on which the test runs, a newcomer's has room.
+                **{f"TALLYBOOK_STORAGE__DISK_{name}_PERCENT": "100" for name in ("WARN", "BACK", "READ_ONLY")},
             },
         )  # fmt: skip
         self._said = self.home / ".said"
