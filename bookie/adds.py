@@ -243,11 +243,21 @@ class AddPath:
     ) -> bool:
         """The fast way is open: nothing to load or to look up, and steps 4 and 5 can only succeed."""
         return (
-            not ledger.may_hold(header.first_entry_id)
+            self._is_new(ledger, header, recovery)
             and not (ledger.refuses_recovery if recovery else ledger.refuses_add)
             and ledger.fits_again(key)
             and self._fits(batch, recovery)
         )
+
+    def _is_new(self, ledger: Ledger, header: BatchHeader, recovery: bool) -> bool:
+        """Nothing is held of these entries, and memory alone tells. A batch that comes late is mostly behind all that
+        was flushed: to ask the index of it would be a search for what cannot be there."""
+        first = header.first_entry_id
+        if not ledger.may_hold(first):
+            return True
+        if recovery or ledger.may_be_flushed(first):
+            return False
+        return not self._cache.overlapping(ledger.ledger_id, first, header.last_entry_id)
 
     def _take_slowly(self, header: BatchHeader, batch: Buffer, key: bytes, add: PendingAdd) -> None:
         if add.trace is not None:
@@ -268,9 +278,9 @@ class AddPath:
             while True:
                 # Batches move from the cache to the index. One that did so after the look into the index, and before
                 # the look into the cache, would be seen by neither: the number of releases tells.
-                if ledger.may_hold(header.first_entry_id) and looked_at != self._cache.releases:
+                if self._may_be_stored(ledger, header, add.recovery) and looked_at != self._cache.releases:
                     looked_at = self._cache.releases
-                    stored = await self._look_into_storage(header, add)
+                    stored = await self._look_into_storage(ledger, header, add)
                 elif self._decide(ledger, header, batch, None if add.repair else key, add.recovery, stored):
                     sometimes("add: held already")
                     await self._commits.durable(ledger)
@@ -283,7 +293,16 @@ class AddPath:
                     self._hand_over(ledger, header, batch, add)
                     return False
 
-    async def _look_into_storage(self, header: BatchHeader, add: PendingAdd) -> list[Buffer | None]:
+    @staticmethod
+    def _may_be_stored(ledger: Ledger, header: BatchHeader, recovery: bool) -> bool:
+        """Whether the index has to be asked. For a recovery it also tells what is in the way, of older entries."""
+        first = header.first_entry_id
+        return ledger.may_hold(first) if recovery else ledger.may_be_flushed(first)
+
+    async def _look_into_storage(self, ledger: Ledger, header: BatchHeader, add: PendingAdd) -> list[Buffer | None]:
+        if add.recovery:
+            # Whoever makes way for it puts rows there that lead nowhere.
+            ledger.last_flushed = max(ledger.last_flushed, header.last_entry_id)
         if add.repair:
             return await self._repairs.stored_overlap(header)
         if add.recovery:

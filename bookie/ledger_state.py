@@ -142,6 +142,7 @@ class Ledger:
         fitting_key: the last key that passed, so that the next one takes one comparison.
         limbo: what this bookie held of the ledger, its fence included, may have been lost.
         given_back: limbo events of which peers made good what was lost, if that is not durable yet; else ``None``.
+        last_flushed: no batch with a higher id has left the write cache, or leaves it with the running checkpoint.
         last_record: number of the last journal record about this ledger (``Commits``).
         dirty: differs from its row in the index since the last checkpoint began.
         flushing: a running checkpoint is writing its row.
@@ -150,8 +151,8 @@ class Ledger:
 
     __slots__ = (
         "deleted", "dirty", "explicit_lac", "fenced", "fitting_key", "flushing", "given_back", "lac", "lac_waiters",
-        "last_held", "last_record", "ledger_id", "limbo", "refuses_add", "refuses_recovery", "repaired_limbo", "users",
-        "verifier", "verifier_recorded",
+        "last_flushed", "last_held", "last_record", "ledger_id", "limbo", "refuses_add", "refuses_recovery",
+        "repaired_limbo", "users", "verifier", "verifier_recorded",
     )  # fmt: skip
 
     def __init__(self, ledger_id: int, row: LedgerRow) -> None:
@@ -167,6 +168,7 @@ class Ledger:
         self.lac = max(row.lac, row.explicit_lac)
         self.explicit_lac = row.explicit_lac
         self.last_held = row.last_held
+        self.last_flushed = row.last_held
         self.last_record = 0
         self.dirty = False
         self.flushing = False
@@ -197,6 +199,10 @@ class Ledger:
     def may_hold(self, entry_id: int) -> bool:
         """Whether a batch with ``entry_id``, or with a higher id, may be held. In limbo that cannot be told."""
         return entry_id <= self.last_held or self.limbo
+
+    def may_be_flushed(self, entry_id: int) -> bool:
+        """Whether a batch with ``entry_id``, or with a higher id, may be in the index, or soon. See ``may_hold``."""
+        return entry_id <= self.last_flushed or self.limbo
 
     def fits(self, key: bytes) -> bool:
         """Whether ``key`` opens this ledger, compared in constant time. The verifier must be known."""

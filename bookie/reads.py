@@ -89,7 +89,7 @@ class Reads:
         while next_id <= last and (left > 0 or not found):
             try:
                 piece = self._cached_run(ledger, next_id, last, left)
-                if not piece and ledger.may_hold(next_id):
+                if not piece and ledger.may_be_flushed(next_id):
                     piece = await self._stored.read_run(ledger.ledger_id, next_id, last, left)
                     stored += len(piece)
             except StorageError:

@@ -1,4 +1,4 @@
-"""The index in RocksDB, through ``rocksdict``: the only file that knows either.
+"""The index in RocksDB, through ``rocksdict``: with index_options.py the only file that knows either.
 
 What was learned about the binding by measuring, and shapes this file:
 
@@ -17,6 +17,9 @@ What was learned about the binding by measuring, and shapes this file:
   found either, since a search looks at all of them, nor does deleting a range help; and a compaction that meets it
   fails, after which RocksDB takes no more writes until it is opened again.
 - Iterators are snapshots, so each search makes its own.
+- A search walks over every deleted row beside its key that lies in the write buffer, those that a deleted range covers
+  included: 2 us for each, bounds or not, while it holds the interpreter. So ``last_entry`` looks forward first, where a
+  new ledger, whose id is the highest, has nothing beside it.
 - ``compact_range`` does not hold the interpreter (measured: half a second, in which another thread ran every
   half of a millisecond), and waits for the database's own threads, so it needs one to wait on. By themselves
   these drop what lies under deleted ranges late or never: only deletions of single keys make them look.
@@ -58,6 +61,7 @@ from .index_format import (
     state_key,
 )
 from .index_mark import read_mark, write_mark
+from .index_options import index_options
 from .index_walk import Walk
 from .location import IndexRow
 from .told import END, LedgersTold, RowKey, Told, undamaged
@@ -68,10 +72,6 @@ T = TypeVar("T")
 DATABASE_NAME: Final = "rocksdb"
 STATES: Final = "states"
 
-LARGEST_WRITE_BUFFER_BYTES: Final = 8 * MIB
-SMALLEST_WRITE_BUFFER_BYTES: Final = MIB
-"""A write buffer is a quarter of the cache, within these: who gives the index little memory means all of it, and one
-that is larger than needed makes a start replay more."""
 RESERVED_BYTES: Final = 64 * MIB
 """Room that a write must find: for the log, and for the tables into which it is compacted."""
 LEAST_BYTES: Final = 32 * MIB
@@ -299,7 +299,7 @@ class _Database:
         self._closed = False
         self._max_cache_bytes = max(cache_bytes, 64 * KIB)
         self._cache = rocksdict.Cache(self._max_cache_bytes)
-        options = _options(self._cache, cache_bytes, create=create)
+        options = index_options(self._cache, cache_bytes, create=create)
         try:
             self._rows = rocksdict.Rdict(path, options, {"default": options, STATES: options})
             self._states = self._rows.get_column_family(STATES)
@@ -365,6 +365,8 @@ class _Database:
     def last_entry(self, ledger_id: int) -> int:
         """The highest entry id in a row of the ledger."""
         with self._reading():
+            if self._has_no_row(ledger_id):
+                return NO_ENTRY
             row = self._row(self._seek_for_prev(row_key(ledger_id, MAX_ID)), ledger_id)
             return NO_ENTRY if row is None else row.last_entry_id
 
@@ -506,6 +508,13 @@ class _Database:
         found_ledger, first = split_row_key(key)
         return decode_row(key, bytes(cursor.value())) if found_ledger == ledger_id and first <= last else None
 
+    def _has_no_row(self, ledger_id: int) -> bool:
+        """Whether a search forward finds nothing of the ledger. False where it does not come so far."""
+        try:
+            return self._next_with_row(ledger_id) != ledger_id
+        except (DamagedFile, DiskFailed):
+            return False  # its end may be readable nonetheless
+
     def _next_with_row(self, ledger_id: int) -> int | None:
         found = self.at_or_behind(RowKey(ledger_id, 0))
         return None if found is None else found[0].ledger_id
@@ -559,35 +568,6 @@ class _Database:
             with self._idle:
                 self._users -= 1
                 self._idle.notify_all()
-
-
-def _options(cache: rocksdict.Cache, cache_bytes: int, *, create: bool) -> rocksdict.Options:
-    blocks = rocksdict.BlockBasedOptions()
-    blocks.set_block_cache(cache)
-    # Otherwise they live outside the cache, where nothing bounds them.
-    blocks.set_cache_index_and_filter_blocks(True)
-    blocks.set_pin_l0_filter_and_index_blocks_in_cache(True)
-    options = rocksdict.Options(raw_mode=True)
-    options.set_block_based_table_factory(blocks)
-    options.create_if_missing(create)
-    options.create_missing_column_families(create)
-    buffer_bytes = min(max(cache_bytes // 4, SMALLEST_WRITE_BUFFER_BYTES), LARGEST_WRITE_BUFFER_BYTES)
-    options.set_write_buffer_size(buffer_bytes)
-    options.set_max_write_buffer_number(3)
-    options.set_max_total_wal_size(8 * buffer_bytes)
-    options.set_max_open_files(256)
-    # A write that is slowed down would hold the interpreter; rows are too few to fall behind with them.
-    options.set_level_zero_slowdown_writes_trigger(100)
-    options.set_level_zero_stop_writes_trigger(200)
-    options.set_avoid_unnecessary_blocking_io(True)
-    options.set_bytes_per_sync(MIB)
-    options.set_keep_log_file_num(2)
-    options.set_max_log_file_size(MIB)
-    options.set_stats_dump_period_sec(0)
-    options.set_stats_persist_period_sec(0)
-    # A torn end is what a crash leaves; index_mark.py tells it from damage.
-    options.set_wal_recovery_mode(rocksdict.DBRecoveryMode.point_in_time())
-    return options
 
 
 def _translated(error: Exception, doing: str) -> DamagedFile | DiskFailed | DiskFull:

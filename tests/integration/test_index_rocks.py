@@ -350,6 +350,13 @@ async def test_the_value_of_one_row_under_the_key_of_another_is_unknown(home):
                 await index.find(ledger_id, entry_id)
 
 
+async def test_the_end_of_a_ledger_is_told_although_its_beginning_is_damaged(home):
+    async with home.opened(create=True) as index:
+        await index.apply([row(1, 10), row(1, 20)], {})
+        index._database._rows.put(row_key(1, 0) + b"x", b"")
+        assert await index.last_entry(1) == 29
+
+
 async def test_a_key_that_is_no_key_is_unknown(home):
     async with home.opened(create=True) as index:
         index._database._rows.put(row_key(1, 10) + b"x", b"")

@@ -6,7 +6,7 @@ from collections.abc import Awaitable, Callable
 import pytest
 
 from tallybook.core.batch import decode_header
-from tallybook.core.errors import EntryAbsent, EntryCorrupt, EntryUnknown, InvalidArgument, NoSuchLedger
+from tallybook.core.errors import DamagedFile, EntryAbsent, EntryCorrupt, EntryUnknown, InvalidArgument, NoSuchLedger
 from tallybook.core.limits import KIB
 from tallybook.runtime.deterministic import SimDisk, World, run_seed
 from tallybook.runtime.deterministic.tracing import MemoryTracer
@@ -217,6 +217,25 @@ def test_a_damaged_state_row_puts_its_ledger_in_limbo_and_leaves_the_others_alon
             with pytest.raises(EntryUnknown):
                 await read(node, 11, 11)
         assert (await node.add(batch_of(1, ledger_id=2))).code == 0
+
+    play(scenario)
+
+
+def test_what_the_index_still_tells_of_a_ledger_is_read_though_not_how_far_it_reaches() -> None:
+    async def scenario(node: DiskBookie, world: World) -> None:
+        await add(node, 0)
+        await node.bookie.flush()
+        await node.kill()
+        await node.boot()
+
+        async def no_last_entry(ledger_id: int) -> int:
+            raise EntryUnknown("its last block is damaged") from DamagedFile("checksum mismatch")
+
+        node.bookie._parts.index.last_entry = no_last_entry
+        await node.bookie._parts.index.apply((), {1: b"not a state row"})
+        assert len(await read(node, 0, 9)) == 1
+        with pytest.raises(EntryUnknown):
+            await read(node, 10, 10)
 
     play(scenario)
 
