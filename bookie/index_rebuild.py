@@ -36,7 +36,6 @@ from .ledger_state import TOMBSTONE, LedgerRow, decode_row, encode_row
 from .storage.entry_log_format import TableRow
 from .storage.index import MAX_FIND_ROWS, WRITE_BATCH_ROWS, Index
 from .storage.location import NOWHERE_LOG_ID, IndexRow, Location
-from .storage.log_contents import follows
 
 _log = logger("bookie.index_rebuild")
 
@@ -283,9 +282,14 @@ def _runs(rows: Sequence[IndexRow]) -> Iterator[Sequence[IndexRow]]:
     """Cut ``rows`` wherever a batch does not follow the one before."""
     start = 0
     for end in range(1, len(rows) + 1):
-        if end == len(rows) or not follows(rows[end - 1], rows[end]):
+        if end == len(rows) or not _follows(rows[end - 1], rows[end]):
             yield rows[start:end]
             start = end
+
+
+def _follows(row: IndexRow, other: IndexRow) -> bool:
+    """Whether ``other`` begins with the entry behind ``row``."""
+    return (row.ledger_id, row.last_entry_id + 1) == (other.ledger_id, other.first_entry_id)
 
 
 def _leading_nowhere(row: IndexRow) -> IndexRow:

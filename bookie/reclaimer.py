@@ -16,7 +16,7 @@ from typing import Final, NamedTuple, Protocol
 
 from tallybook.core.config import CollectionSettings
 from tallybook.core.errors import DamagedFile, DiskFailed, DiskFull, EntryUnknown, NewerFormat, OutOfFiles
-from tallybook.core.ids import MAX_ID, NO_ENTRY
+from tallybook.core.ids import MAX_ID
 from tallybook.core.marks import sometimes
 from tallybook.runtime.clock import Clock
 from tallybook.runtime.logging import logger
@@ -278,8 +278,12 @@ class Reclaimer:
         _log.info("entry log removed", log_id=facts.log_id, all_bytes=facts.all_bytes, live_bytes=facts.live_bytes)
 
     async def _holds_nothing(self, log_id: int) -> bool:
-        """Whether every ledger in the log is gone for certain."""
-        return all([await self._is_gone(ledger_id) for ledger_id in await self._complete_map(log_id)])
+        """Whether the index says, for certain, that every ledger in the log was dropped."""
+        shares = await self._complete_map(log_id)
+        if not all([await self._is_deleted(ledger_id) for ledger_id in shares]):
+            return False
+        # One look for all of them: where much was dropped, a search for each would walk over all of that.
+        return not (await self._held_bytes(shares)).live_bytes
 
     async def _complete_map(self, log_id: int) -> Mapping[int, LedgerShare]:
         try:
@@ -287,9 +291,6 @@ class Reclaimer:
         except DiskFailed as error:
             raise EntryUnknown(error.message) from error
 
-    async def _is_gone(self, ledger_id: int) -> bool:
-        """Whether the index says, for certain, that the ledger was dropped."""
+    async def _is_deleted(self, ledger_id: int) -> bool:
         state = await self._index.load_state(ledger_id)
-        if state is None or not decode_row(ledger_id, state).deleted:
-            return False
-        return await self._index.last_entry(ledger_id) == NO_ENTRY
+        return state is not None and decode_row(ledger_id, state).deleted

@@ -66,6 +66,15 @@ class Index(Protocol):
             EntryUnknown: one of these rows cannot be told; ``find`` may still answer for single entries.
         """
 
+    async def known_among(self, rows: Sequence[IndexRow]) -> list[IndexRow]:
+        """Those of ``rows``, at most ``WRITE_BATCH_ROWS``, that the index has exactly so.
+
+        No search: it costs the same whatever is, or was, beside them.
+
+        Raises:
+            EntryUnknown: what it has in the place of one of them cannot be told.
+        """
+
     async def rows_after(self, ledger_id: int, first_entry_id: int, limit: int) -> list[IndexRow]:
         """The rows behind this one, of all ledgers, in order, the first ``limit`` of them; from -1 and -1, all.
 

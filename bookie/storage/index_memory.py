@@ -142,6 +142,13 @@ class MemoryIndex:
         rows = [self._row(ledger_id, each) for each in firsts[start : bisect_right(firsts, last)]]
         return [row for row in rows if row.last_entry_id >= first][: min(limit, MAX_FIND_ROWS)]
 
+    async def known_among(self, rows: Sequence[IndexRow]) -> list[IndexRow]:
+        """Those of ``rows`` that it has exactly so."""
+        await self._touch()
+        for row in rows:
+            self._check_readable(RowKey(*row[:2]), next_key(*row[:2]))
+        return [row for row in rows if row[:2] in self._locations and self._row(*row[:2]) == row]
+
     async def rows_after(self, ledger_id: int, first_entry_id: int, limit: int) -> list[IndexRow]:
         """Rows of all ledgers."""
         await self._touch()

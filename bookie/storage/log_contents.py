@@ -64,16 +64,7 @@ class LogContents:
         Raises:
             EntryUnknown: it cannot be told.
         """
-        live: list[IndexRow] = []
-        start = 0
-        for end in range(1, len(piece) + 1):
-            if end == len(piece) or not follows(piece[end - 1], piece[end]):
-                run = piece[start:end]
-                first, last = run[0].first_entry_id, run[-1].last_entry_id
-                known = set(await self._index.find_range(run[0].ledger_id, first, last, WRITE_BATCH_ROWS))
-                live += [row for row in run if row in known]
-                start = end
-        return live
+        return await self._index.known_among(piece)
 
     async def measure(self, log_id: int) -> Measured:
         """How much is in a settled log, and how much of it counts.
@@ -104,8 +95,3 @@ def in_pieces(rows: Sequence[IndexRow]) -> Iterator[Sequence[IndexRow]]:
 def size_of(rows: Sequence[IndexRow]) -> int:
     """Bytes of the batches that rows point at."""
     return sum(row.location.size for row in rows)
-
-
-def follows(row: IndexRow, other: IndexRow) -> bool:
-    """Whether ``other`` begins with the entry behind ``row``."""
-    return (row.ledger_id, row.last_entry_id + 1) == (other.ledger_id, other.first_entry_id)

@@ -148,6 +148,19 @@ async def test_ledgers_do_not_mix(home):
         assert await index.find(6, 100) is None
 
 
+async def test_of_many_rows_those_are_known_that_it_has_exactly_so(home):
+    async with opened(home) as index:
+        await index.apply([row(6, 0), row(7, 0), row(7, 10), row(8, 0)], {8: b"s"})
+        await index.apply([IndexRow(7, 10, Location(2, 4096, 500, 10))], {}, drop_ledgers=[6])
+        others = [row(6, 0), row(7, 10), row(7, 5), row(7, 0, 9), row(9, 0)]
+        known = [row(8, 0), IndexRow(7, 10, Location(2, 4096, 500, 10)), row(7, 0)]
+        assert await index.known_among([*others, *known, *others]) == known
+        assert await index.known_among([]) == []
+        many = [row(5, 10 * i) for i in range(WRITE_BATCH_ROWS)]
+        await index.apply(many[::2], {})
+        assert await index.known_among(many) == many[::2]
+
+
 @pytest.mark.parametrize("ledger_id", [0, 1, 255, 256, 2**32, MAX_ID])
 async def test_ids_at_every_border_sort_as_numbers(home, ledger_id):
     rows = [row(ledger_id, first, 1) for first in (0, 1, 127, 128, 255, 256, 65535, 65536, 2**32, 2**62, MAX_ID)]

@@ -16,7 +16,7 @@ from tallybook.bookie.storage.index_rocks import RocksIndex
 from tallybook.bookie.storage.location import IndexRow, Location
 from tallybook.core.config import StorageSettings
 from tallybook.core.errors import DamagedFile, DiskFailed, DiskFull, EntryUnknown, NewerFormat, StorageError
-from tallybook.core.ids import MAX_ID
+from tallybook.core.ids import MAX_ID, NO_ENTRY
 from tallybook.core.limits import MIB
 from tallybook.runtime.disk import Space
 from tallybook.runtime.disk_real import RealDisk
@@ -315,6 +315,9 @@ async def test_a_row_whose_bytes_changed_is_unknown_for_what_it_may_cover_and_fo
                     await index.find(1, entry_id)
             assert await index.find(1, 9) == row(1, 0)
             assert await index.find(1, 20) == row(1, 20)
+            with pytest.raises(EntryUnknown, match="ledger 1 from entry 10"):
+                await index.known_among([row(1, 0), row(1, 10)])
+            assert await index.known_among([row(1, 0), row(1, 20)]) == [row(1, 0), row(1, 20)]
         with pytest.raises(EntryUnknown):
             await index.find_range(1, 0, 100, 10)
         assert await index.last_entry(1) == 29
@@ -477,6 +480,24 @@ async def test_errors_of_the_database_come_out_as_ours(home):
 
 
 # -- memory ---------------------------------------------------------------------------------
+
+
+async def test_what_is_known_by_its_key_is_not_searched_for_among_rows_that_were_dropped(home, monkeypatch):
+    """A search walks over every one of them."""
+    async with home.opened(create=True) as index:
+        await index.apply([row(1, 10 * number) for number in range(500)], {})
+        await index.apply([row(2, 0), row(2, 10)], {}, drop_ledgers=[1])
+
+        def searched(database: object, key: bytes) -> None:
+            pytest.fail(f"{key.hex()} is searched for")
+
+        monkeypatch.setattr("tallybook.bookie.storage.index_rocks._Database._seek_for_prev", searched)
+        assert await index.find(2, 0) == row(2, 0)
+        assert await index.find_range(2, 0, 20, 10) == [row(2, 0), row(2, 10)]
+        assert await index.known_among([row(1, 0), row(2, 10)]) == [row(2, 10)]
+        assert await index.last_entry(3) == NO_ENTRY
+        with pytest.raises(pytest.fail.Exception, match="is searched for"):
+            await index.find(2, 5)
 
 
 async def test_what_is_cached_is_answered_without_a_thread_and_what_is_not_is_fetched_first(home, monkeypatch):
