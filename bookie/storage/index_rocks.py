@@ -48,6 +48,7 @@ from tallybook.runtime.disk import Disk
 from tallybook.runtime.tasks import Workers
 
 from .index import MAX_FIND_ROWS, CacheBytes, WriteBatch, write_batches
+from .index_errors import rocksdb_error
 from .index_figures import TableFigures, before_write, figures_of
 from .index_format import (
     decode_row,
@@ -309,7 +310,7 @@ class _Database:
             self._rows = rocksdict.Rdict(path, options, {"default": options, STATES: options})
             self._states = self._rows.get_column_family(STATES)
         except Exception as error:  # rocksdict raises nothing more special
-            raise _translated(error, f"the index {path} cannot be opened") from error
+            raise rocksdb_error(error, f"the index {path} cannot be opened") from error
         self.figures = self._measured()
         self._read_options = rocksdict.ReadOptions()
         # Files that an iterator kept alive are deleted in the background, not by whoever drops it.
@@ -585,17 +586,8 @@ class _Database:
         except (DamagedFile, NewerFormat):
             raise
         except Exception as error:  # rocksdict raises nothing more special
-            raise _translated(error, f"the index {self._path} cannot be {doing}") from error
+            raise rocksdb_error(error, f"the index {self._path} cannot be {doing}") from error
         finally:
             with self._idle:
                 self._users -= 1
                 self._idle.notify_all()
-
-
-def _translated(error: Exception, doing: str) -> DamagedFile | DiskFailed | DiskFull:
-    text = str(error)
-    if "No space left" in text:
-        return DiskFull(f"{doing}: {text}")
-    if text.startswith("IO error") and "No such file" not in text:
-        return DiskFailed(f"{doing}: {text}")
-    return DamagedFile(f"{doing}: {text}")
