@@ -495,6 +495,8 @@ class WriterMachine:
                 sometimes("writer: a member has fallen too far behind")
                 actions += self._lose(index)
                 actions.append(Reconnect(index, breaking=True))
+            elif self._positions[index].behind_since is not None:
+                sometimes("writer: a member that is behind is waited for, others are overloaded, too")
 
     def _owes(self, position: int, batch: _Batch) -> bool:
         return position in batch.write_set and position not in batch.acked and position not in batch.skipped

@@ -56,10 +56,11 @@ def too_far_behind(at: int, members: Sequence[Position], quorum: Quorum, rules: 
 
 
 def _others_overloaded(at: int, members: Sequence[Position], quorum: Quorum, rules: WriterRules, now: float) -> bool:
-    """Whether others have been busy so lately that without them no quorum is left."""
+    """Whether others that are there have been busy so lately that without them no quorum is left."""
     since = now - rules.add_timeout_s
-    calm = [index for index, other in enumerate(members) if index != at and other.busy_at <= since]
-    return not quorum.writable(calm)
+    there = [index for index, other in enumerate(members) if index != at and other.state is Member.UP and other.serves]
+    calm = [index for index in there if members[index].busy_at <= since]
+    return len(calm) < len(there) and not quorum.writable(calm)
 
 
 def quorum_lost_at(members: Sequence[Position], quorum: Quorum) -> float | None:

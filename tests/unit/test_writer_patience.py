@@ -74,6 +74,35 @@ def test_one_that_does_not_answer_is_given_up_at_once_whoever_is_overloaded(stat
     assert ensemble.gives_up(100)
 
 
+def overloaded_four() -> list[Position]:
+    """Members of which the last is behind, and the first two are busy."""
+    members = [Position(f"b{at}", Member.UP, serving=True) for at in range(4)]
+    members[0].busy_at = members[1].busy_at = 100
+    members[3].lag_bytes = LIMIT + 1
+    return members
+
+
+@pytest.mark.parametrize("calm", [0, 1])
+def test_others_are_overloaded_where_those_who_are_not_make_no_quorum(calm: int) -> None:
+    members = overloaded_four()
+    for member in members[:calm]:
+        member.busy_at = float("-inf")
+    assert too_far_behind(3, members, Quorum(4, 4, 2), RULES, 100) is (calm == 1)
+
+
+def test_who_is_lost_is_not_calm() -> None:
+    members = overloaded_four()
+    members[0].busy_at, members[0].state = float("-inf"), Member.LOST
+    assert not too_far_behind(3, members, Quorum(4, 4, 2), RULES, 100)
+
+
+def test_where_nobody_else_is_there_nobody_is_overloaded() -> None:
+    members = overloaded_four()
+    for member in members[:3]:
+        member.busy_at, member.state = float("-inf"), Member.DOWN
+    assert too_far_behind(3, members, Quorum(4, 4, 2), RULES, 100)
+
+
 def test_a_writer_keeps_one_that_stays_as_far_behind_as_it_is_and_takes_batch_after_batch() -> None:
     machine, backlog = WriterMachine(1, QUORUM, ["b0", "b1", "b2"], RULES, now=0.0), 6
     for at in range(3):
