@@ -104,8 +104,9 @@ def _copies(found: Overview) -> str:
         told = "nobody has audited them"
     else:
         told = f"{found.under_replicated:,} ledgers have too few, as of {found.walk_age_s:,} s ago"
-    needing = found.audit and found.audit.get("needing")
-    reasons = f" ({plain(needing)})" if needing and found.under_replicated else ""
+    reasons = f" ({plain(found.why_too_few)})" if found.why_too_few and found.under_replicated else ""
+    if found.moving:
+        reasons += f"; {found.moving:,} are being moved off bookies to be emptied"
     paused = ""
     if found.paused_since_ms is not None:
         paused = "; the repair is paused since " + _moment(found.paused_since_ms)

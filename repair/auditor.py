@@ -1,10 +1,12 @@
-"""Finds ledgers with too few good copies, and hands them out as tasks. One auditor of a cluster works at a time.
+"""Finds ledgers with too few good copies, or with copies to be moved, and hands them out as tasks. One auditor of a
+cluster works at a time.
 
 A round asks bookies how they are; where something is wrong, and now and then in any case, it goes over all ledgers and
 hands out those that need something and are not handed out yet (``walk_times`` says when). What is wrong:
 
-- a bookie is *lost*: it was away for longer than the delay. Others take its places. One that is to be emptied counts as
-  lost at once, and is a source meanwhile;
+- a bookie is *lost*: it was away for longer than the delay. Others take its places;
+- a bookie is to be emptied, though nothing is wrong with it. Others take its places at once, and it is a source
+  meanwhile;
 - a bookie came back without its data, or with a part of it: what lacks is given back;
 - somebody met a damaged copy: a good one takes its place;
 - the metadata say that a bookie has missed entries;
@@ -38,11 +40,11 @@ from tallybook.runtime.rng import Rng
 
 from .absences import Absences
 from .bookie_survey import BookieSurvey
-from .needs import Trouble, Why, bytes_to_copy
+from .needs import Need, Trouble, Why, bytes_to_copy
 from .pause import paused_since
-from .tasks import LEDGERS_OF_A_TASK, TaskBoard, is_urgent, tasks_of
+from .tasks import LEDGERS_OF_A_TASK, Task, TaskBoard, is_urgent, tasks_of
 from .walk import Findings, all_ledgers, note
-from .walk_times import MOST_TASKS, Signs, WalkTimes
+from .walk_times import MOST_MOVING_TASKS, MOST_TASKS, Signs, WalkTimes
 
 _log = logger("repair")
 
@@ -125,7 +127,10 @@ class Auditor:
         gone = self._absences.lost(self._clock.monotonic()) | (frozenset(lost) - alive.keys())
         paused = await paused_since(self._store)
         hand_out = hand_out and paused is None
-        signs = Signs(gone | draining, self._survey.losses, self._survey.damages, frozenset(alive), hand_out)
+        signs = Signs(
+            lost=gone, draining=draining, limbo=self._survey.losses, damaged=self._survey.damages,
+            alive=frozenset(alive), handing_out=hand_out,
+        )  # fmt: skip
         tasks = await self._board.names()
         self._strange.intersection_update(tasks)
         urgent = [name for name in tasks if is_urgent(name) and name not in self._strange]
@@ -153,27 +158,33 @@ class Auditor:
     # -- over all ledgers -------------------------------------------------------------------
 
     async def _walk(self, signs: Signs, alive: Mapping[str, BookieInfo], urgent: Iterable[str]) -> None:
-        trouble = Trouble(signs.leaving, await self._survey.limbo(), await self._survey.damaged(), signs.alive)
+        trouble = Trouble(
+            lost=signs.lost, draining=signs.draining, limbo=await self._survey.limbo(),
+            damaged=await self._survey.damaged(), alive=signs.alive,
+        )  # fmt: skip
         tasks = await self._board.read(urgent)
         self._strange.update(set(urgent) - tasks.keys())
-        handed_out = {ledger_id for task in tasks.values() for ledger_id in task.ledger_ids}
-        hands = _Hands(self._board, trouble.leaving, MOST_TASKS - len(tasks) if signs.handing_out else 0)
+        moving = {ledger_id for task in tasks.values() if _moves(task) for ledger_id in task.ledger_ids}
+        handed_out = {ledger_id for task in tasks.values() if not _moves(task) for ledger_id in task.ledger_ids}
+        hands = _Hands(self._board, trouble.leaving, len(tasks) if signs.handing_out else MOST_TASKS)
         findings = Findings()
         to_end: dict[int, float] = {}
         next_end: float | None = None
         began = self._clock.monotonic()
         async for metadata in all_ledgers(self._store, findings):
-            why, end = note(findings, metadata, trouble, alive)
+            needed = note(findings, metadata, trouble, alive)
             ends_now = False
-            if end:
+            if needed.growing is not None:
                 since = to_end[metadata.ledger_id] = self._to_end_since.get(metadata.ledger_id, began)
                 ends_now = began >= since + self._settings.open_grace_s
                 if not ends_now:
                     next_end = min(since + self._settings.open_grace_s, next_end or math.inf)
-            if (why is not None or ends_now) and metadata.ledger_id not in handed_out:
-                reason = why or Why.LOST
-                expected = bytes_to_copy(metadata, trouble.leaving) if reason is Why.LOST else None
-                await hands.out(metadata.ledger_id, reason, end=ends_now, expected_bytes=expected)
+            why = needed.foremost if ends_now else Need(needed.settled, None).foremost
+            # One that waits to be moved is handed out again where it lacks something: such a task comes first.
+            is_out = metadata.ledger_id in handed_out or (why is Why.DRAINING and metadata.ledger_id in moving)
+            if why is not None and not is_out:
+                expected = bytes_to_copy(metadata, trouble.leaving) if why.moves else None
+                await hands.out(metadata.ledger_id, why, end=ends_now, expected_bytes=expected)
         await hands.rest()
         self.published += hands.published
         self.walks += 1
@@ -226,13 +237,21 @@ class Auditor:
             return None, -1
 
 
-class _Hands:
-    """Gathers ledgers by what is to be done with them, and hands out whole tasks as soon as they are full."""
+def _moves(task: Task) -> bool:
+    return task.why == Why.DRAINING.value
 
-    def __init__(self, board: TaskBoard, leaving: frozenset[str], room: int) -> None:
+
+class _Hands:
+    """Gathers ledgers by what is to be done with them, and hands out whole tasks as soon as they are full.
+
+    Args:
+        handed_out: urgent tasks that are not done.
+    """
+
+    def __init__(self, board: TaskBoard, leaving: frozenset[str], handed_out: int) -> None:
         self._board = board
         self._leaving = leaving
-        self._room = room
+        self._handed_out = handed_out
         self._gathered: defaultdict[tuple[Why, bool], dict[int, int | None]] = defaultdict(dict)
         self.published = 0
         self.left_out = False
@@ -252,17 +271,19 @@ class _Hands:
 
     async def _publish(self, why: Why, end: bool) -> None:
         ledgers = self._gathered.pop((why, end))
-        self.left_out = self.published >= self._room
-        if not self.left_out:
-            thorough = why is not Why.LOST
+        moving = why is Why.DRAINING
+        if self._handed_out + self.published >= (MOST_MOVING_TASKS if moving else MOST_TASKS):
+            self.left_out = True
+        else:
             _log.info("ledgers to be mended", ledger_count=len(ledgers), why=why.value, end=end)
             self.published += await self._board.publish(
                 tasks_of(
                     ledgers,
                     leaving=self._leaving,
-                    thorough=thorough,
+                    thorough=not why.moves,
                     end=end,
                     why=why.value,
                     expected=ledgers,
-                )
+                ),
+                later=moving,
             )

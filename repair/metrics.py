@@ -31,7 +31,7 @@ REPAIR_METRICS: Final = (
             f"needing_{why.name.lower()}",
             "tallybook_repair_ledgers_needing",
             _G,
-            "Ledgers with too few good copies, by the reason.",
+            "Ledgers to be mended, by the reason; of those that only leave a bookie (draining) no copy is missing.",
             ("reason", why.name.lower()),
         )
         for why in Why

@@ -2,7 +2,7 @@
 
 A *place* is one bookie's part in one fragment: what it is to hold there. Places of settled fragments are mended by
 copying; nobody touches the last fragment of a ledger that is not closed, so where that one names a bookie that is lost,
-the ledger has to be ended first.
+or to be emptied, the ledger has to be ended first.
 """
 
 from __future__ import annotations
@@ -40,25 +40,52 @@ class Why(Enum):
     MISSED = "entries that a bookie has missed"
     DAMAGED = "damaged copies"
     LIMBO = "a bookie that lost data"
+    DRAINING = "bookie to be emptied"
+
+    @property
+    def moves(self) -> bool:
+        """Whether others take the places of bookies, which the metadata alone tell: no copy has to be looked at."""
+        return self in (Why.LOST, Why.DRAINING)
 
 
-@dataclass(frozen=True, slots=True)
+class Need(NamedTuple):
+    """What is to be done about a ledger."""
+
+    settled: Why | None
+    """Why its settled fragments have to be looked at."""
+    growing: Why | None
+    """Why the fragment that grows has to be ended: it names a bookie that is lost, or one that is to be emptied."""
+
+    @property
+    def foremost(self) -> Why | None:
+        """The graver of both. Of a ledger that is only moved no copy is missing."""
+        return self.growing or self.settled if self.settled in (None, Why.DRAINING) else self.settled
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Trouble:
     """What is wrong with bookies.
 
     Args:
-        leaving: lost for too long, or to be emptied.
+        lost: away for too long.
+        draining: to be emptied, whether they are there or not.
         limbo: those that lost data, with the ledgers that they have got back already; and below which id theirs lie.
         damaged: ledgers of which some bookie knows a damaged copy.
     """
 
-    leaving: frozenset[str] = frozenset()
+    lost: frozenset[str] = frozenset()
+    draining: frozenset[str] = frozenset()
     limbo: Mapping[str, LimboOf] = field(default_factory=dict)
     damaged: frozenset[int] = frozenset()
     alive: frozenset[str] = frozenset()
 
     def __bool__(self) -> bool:
         return bool(self.leaving or self.limbo or self.damaged)
+
+    @property
+    def leaving(self) -> frozenset[str]:
+        """Those whose places others are to take."""
+        return self.lost | self.draining
 
 
 class LimboOf(NamedTuple):
@@ -81,7 +108,8 @@ def places_of(metadata: LedgerMetadata) -> Iterator[Place]:
 
 
 def reason(metadata: LedgerMetadata, trouble: Trouble) -> Why | None:
-    """Why the ledger's settled fragments have to be looked at, the reason that asks for the closest look first.
+    """Why the ledger's settled fragments have to be looked at: the reason that asks for the closest look first; one for
+    which nothing lacks last.
 
     Whatever the reason, others take the places of whoever leaves; but where nobody can, that must not keep a bookie
     that is there from getting back what it lacks.
@@ -93,11 +121,19 @@ def reason(metadata: LedgerMetadata, trouble: Trouble) -> Why | None:
         return Why.DAMAGED
     if metadata.closed and may_lack(metadata, trouble.limbo):
         return Why.LIMBO
-    if members & trouble.leaving:
+    if members & trouble.lost:
         return Why.LOST
     if any(_can_be_given_back(metadata, entry.bookie_id, entry.first_entry_id, trouble) for entry in metadata.missed):
         return Why.MISSED
-    return None
+    return Why.DRAINING if members & trouble.draining else None
+
+
+def need(metadata: LedgerMetadata, trouble: Trouble) -> Need:
+    """What is to be done about the ledger."""
+    growing = Why.DRAINING if must_end(metadata, trouble.draining) else None
+    if must_end(metadata, trouble.lost):
+        growing = Why.LOST
+    return Need(reason(metadata, trouble), growing)
 
 
 def may_lack(metadata: LedgerMetadata, limbo: Mapping[str, LimboOf]) -> bool:

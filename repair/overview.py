@@ -24,6 +24,7 @@ from tallybook.metadata.store import BookieInfo, BookieMode, Record
 
 from .bookie_survey import BookieSurvey
 from .drain import Naming
+from .needs import Why
 from .pause import paused_since
 from .service import AUDITOR_RECORD, STALE_SECONDS, age_of, repair_status
 from .tasks import PREFIX
@@ -123,7 +124,23 @@ class Overview:
     @property
     def under_replicated(self) -> int | None:
         """Ledgers with too few good copies, by the auditor's last word."""
-        found = None if self.audit is None else self.audit.get("under_replicated")
+        return self._audited("under_replicated")
+
+    @property
+    def moving(self) -> int | None:
+        """Ledgers of which nothing is missing, and that are to leave a bookie that is to be emptied, by the same."""
+        return self._audited("moving")
+
+    @property
+    def why_too_few(self) -> Mapping[str, object]:
+        """Of those with too few good copies, how many for which reason."""
+        needing = None if self.audit is None else self.audit.get("needing")
+        found: dict[str, object] = dict(needing) if isinstance(needing, dict) else {}
+        found.pop(Why.DRAINING.value, None)
+        return found
+
+    def _audited(self, name: str) -> int | None:
+        found = None if self.audit is None else self.audit.get(name)
         return found if isinstance(found, int) else None
 
     @property

@@ -146,6 +146,7 @@ def told(audit: Audit) -> Mapping[str, object]:
         "ledgers": findings.ledgers,
         "open_ledgers": findings.open_ledgers,
         "under_replicated": findings.under_replicated,
+        "moving": findings.moving,
         "needing": {
             why.value: count for why, count in sorted(findings.needing.items(), key=lambda item: item[0].value)
         },

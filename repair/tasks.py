@@ -37,7 +37,9 @@ MOST_SEEN: Final = 1_000
 """Tasks of others of which it is remembered since when nothing has changed."""
 
 URGENT: Final = f"{PREFIX}0-"
-"""How names of tasks begin about something that is known to be wrong; they come before all others."""
+"""How names of tasks begin about something that is known; they come before those of the periodic check."""
+_LATER: Final = f"{URGENT}ffffffff-"
+"""Of those, the ones that come behind the others: nothing is missing of what they move."""
 _ROUTINE: Final = f"{PREFIX}1-"
 
 
@@ -61,7 +63,7 @@ class Task:
 
     @property
     def urgent(self) -> bool:
-        """Whether something is known to be wrong."""
+        """Whether it is about something that is known, and not of the periodic check."""
         return bool(self.why)
 
     def encode(self) -> bytes:
@@ -129,11 +131,16 @@ class TaskBoard:
         self._seen: dict[str, tuple[int, float]] = {}
         """Of each task that somebody works at: the version of its record, and since when that is known."""
 
-    async def publish(self, tasks: Iterable[Task]) -> int:
-        """Hand out tasks; how many were, as far as is known. One that may or may not have been is found, or missed."""
+    async def publish(self, tasks: Iterable[Task], *, later: bool = False) -> int:
+        """Hand out tasks; how many were, as far as is known. One that may or may not have been is found, or missed.
+
+        Args:
+            later: urgent ones come behind the other urgent ones.
+        """
         published = 0
+        urgent = _LATER if later else URGENT
         for task in tasks:
-            name = f"{URGENT if task.urgent else _ROUTINE}{self._rng.uuid()}"
+            name = f"{urgent if task.urgent else _ROUTINE}{self._rng.uuid()}"
             published += isinstance(await self._store.write_record(name, task.encode(), None), Ok)
         return published
 
@@ -271,7 +278,7 @@ class TaskBoard:
 
 
 def is_urgent(name: str) -> bool:
-    """Whether a task of this name is about something that is known to be wrong."""
+    """Whether a task of this name is about something that is known, and not of the periodic check."""
     return name.startswith(URGENT)
 
 

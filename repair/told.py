@@ -26,6 +26,7 @@ def overview_told(found: Overview) -> dict[str, object]:
         },
         "copies": {
             "under_replicated": found.under_replicated,
+            "moving": found.moving,
             "audited_s_ago": found.audit_age_s,
             "counted_s_ago": found.walk_age_s,
             "last_audit": found.audit,

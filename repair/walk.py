@@ -14,7 +14,7 @@ from tallybook.metadata.model import LedgerMetadata
 from tallybook.metadata.store import BookieInfo, MetadataStore
 from tallybook.runtime.logging import logger
 
-from .needs import Trouble, Why, may_lack, must_end, reason
+from .needs import Need, Trouble, Why, may_lack, need
 
 _log = logger("repair")
 
@@ -33,7 +33,7 @@ class Findings:
     needing: Counter[Why] = field(default_factory=Counter)
     """Ledgers that have to be looked at, by the reason."""
     to_end: int = 0
-    """Open ledgers whose last fragment names somebody who leaves."""
+    """Open ledgers that name a lost bookie where they grow, and lack nothing else."""
     in_limbo: int = 0
     """Ledgers of which a bookie may lack something, whatever else is wrong with them; open ones are for later."""
     in_one_rack: int = 0
@@ -46,7 +46,12 @@ class Findings:
     @property
     def under_replicated(self) -> int:
         """Ledgers of which some entry has fewer copies than it should, as far as is known."""
-        return sum(self.needing.values()) + self.to_end
+        return sum(self.needing.values()) - self.moving + self.to_end
+
+    @property
+    def moving(self) -> int:
+        """Ledgers of which no copy is missing, and that name a bookie which is to be emptied."""
+        return self.needing[Why.DRAINING]
 
 
 async def all_ledgers(store: MetadataStore, findings: Findings, after: int = -1) -> AsyncIterator[LedgerMetadata]:
@@ -79,23 +84,21 @@ async def _read(store: MetadataStore, ledger_id: int, findings: Findings) -> Led
         return None
 
 
-def note(
-    findings: Findings, metadata: LedgerMetadata, trouble: Trouble, alive: Mapping[str, BookieInfo]
-) -> tuple[Why | None, bool]:
-    """Add one ledger to what was found: why it has to be looked at, and whether it has to be ended for that."""
+def note(findings: Findings, metadata: LedgerMetadata, trouble: Trouble, alive: Mapping[str, BookieInfo]) -> Need:
+    """Add one ledger to what was found; what is to be done about it."""
     findings.ledgers += 1
     findings.open_ledgers += not metadata.closed
     if metadata.copies_released:
-        return None, False
+        return Need(None, None)
     findings.by_bookie.update({name for fragment in metadata.fragments for name in fragment.bookies})
-    why, end = reason(metadata, trouble), must_end(metadata, trouble.leaving)
-    if why is not None:
-        findings.needing[why] += 1
-    elif end:
+    needed = need(metadata, trouble)
+    if needed.growing is Why.LOST and needed.settled in (None, Why.DRAINING):
         findings.to_end += 1
+    elif needed.foremost is not None:
+        findings.needing[needed.foremost] += 1
     findings.in_limbo += may_lack(metadata, trouble.limbo)
     findings.in_one_rack += _in_one_rack(metadata, alive)
-    return why, end
+    return needed
 
 
 def _in_one_rack(metadata: LedgerMetadata, alive: Mapping[str, BookieInfo]) -> bool:

@@ -22,38 +22,46 @@ PAUSE_PER_WALK: Final = 10
 """Such a pause may be this many times as long as the walk was."""
 MOST_TASKS: Final = 1_000
 """Urgent tasks that are handed out at a time."""
+MOST_MOVING_TASKS: Final = 750
+"""Of bookies that are to be emptied: a bookie may be lost meanwhile."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Signs:
     """What can be told of the cluster without a walk.
 
     Args:
-        leaving: lost for too long, or to be emptied.
+        lost: bookies that were away for too long.
+        draining: those that are to be emptied.
         limbo: bookies that lost data and have not got all of it back, each with its directory and losses so far.
         damaged: damaged copies that bookies know of, those that it has been told of and that may be mended included.
         alive: who is there.
         handing_out: the repair is not paused.
     """
 
-    leaving: frozenset[str] = frozenset()
+    lost: frozenset[str] = frozenset()
+    draining: frozenset[str] = frozenset()
     limbo: Mapping[str, tuple[str, int]] = field(default_factory=dict)
     damaged: Mapping[str, int] = field(default_factory=dict)
     alive: frozenset[str] = frozenset()
     handing_out: bool = True
 
     def __bool__(self) -> bool:
-        """Whether something is wrong."""
-        return bool(self.leaving or self.limbo or any(self.damaged.values()))
+        """Whether there is something to be done."""
+        return bool(self.lost or self.draining or self.limbo or any(self.damaged.values()))
 
     def are_news(self, before: Signs) -> bool:
         """Whether a walk now may find what the one before could not."""
-        if (self.leaving, self.limbo, self.handing_out) != (before.leaving, before.limbo, before.handing_out):
+        if self._heeded() != before._heeded():
             return True
         if any(count > before.damaged.get(name, 0) for name, count in self.damaged.items()):
             return True
         # Who has come may take a place, or have what others lack.
         return bool(self) and self.alive != before.alive
+
+    def _heeded(self) -> tuple[object, ...]:
+        """What is news however it changes."""
+        return self.lost, self.draining, self.limbo, self.handing_out
 
 
 class WalkTimes:
@@ -103,7 +111,7 @@ class WalkTimes:
             next_end: when the next ledger is to be ended that is not yet.
         """
         # Of a listing that was cut short, who knows what it has left out.
-        to_do = findings.under_replicated + findings.in_limbo + (not findings.complete)
+        to_do = findings.under_replicated + findings.moving + findings.in_limbo + (not findings.complete)
         if self._signs is None or signs.are_news(self._signs) or to_do < self._to_do:
             self._pause = self._shortest_pause
         else:

@@ -44,10 +44,11 @@ class Upkeep:
         return await self._view.diagnosis()
 
     async def under_replicated(self, asked: Asked) -> object:
-        """Ledgers that lack copies: how many, by the auditor's last word, and which of them are being worked on."""
+        """Ledgers that lack copies, or are to be moved: how many, by the auditor's last word, and who works at them."""
         audit = await repair_status(self._client.world.store) or {}
         return {
             "under_replicated": audit.get("under_replicated"),
+            "moving": audit.get("moving"),
             "needing": audit.get("needing"),
             "audited_s_ago": age_of(audit, self._client.world.clock),
             **await self._tasks(asked, URGENT),

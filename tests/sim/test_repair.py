@@ -587,11 +587,11 @@ async def test_who_hands_out_says_how_much_is_to_be_copied_where_the_metadata_te
         board = auditor._board
         handed_out = (await board.read(await board.names())).values()
     known = {task.why: task for task in handed_out if task.urgent}
-    assert set(known) == {Why.LOST.value, Why.LIMBO.value}
+    assert set(known) == {Why.DRAINING.value, Why.LIMBO.value}
     # Where there is both, the bookie that lost data is asked, too.
     moved = [each for each in ledgers if leaving in names[each.ledger_id] and wiped not in names[each.ledger_id]]
     size = sum(each.length + (each.last_entry_id + 1) * BATCH_TABLE_ROW_BYTES for each in moved)
     assert moved
-    assert known[Why.LOST.value].progress == TaskProgress(ledgers=len(moved), expected_bytes=size)
+    assert known[Why.DRAINING.value].progress == TaskProgress(ledgers=len(moved), expected_bytes=size)
     kept = [each for each in ledgers if wiped in names[each.ledger_id]]
     assert known[Why.LIMBO.value].progress == TaskProgress(ledgers=len(kept), expected_bytes=None)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 
 import pytest
 
@@ -16,9 +17,11 @@ from tallybook.metadata.faulty import Fault, FaultyStore
 from tallybook.metadata.model import LedgerMetadata
 from tallybook.repair.check import CopyCheck, LedgerCheck
 from tallybook.repair.drain import switch_mode, who_names
+from tallybook.repair.needs import Why
 from tallybook.repair.one_round import OneRound
 from tallybook.repair.overview import overview
-from tallybook.repair.service import STALE_SECONDS, RepairService
+from tallybook.repair.service import STALE_SECONDS, RepairService, told
+from tallybook.repair.tasks import TaskBoard
 from tallybook.sim.stage.cluster import MemoryCluster
 from tallybook.sim.stage.scenario import SMALL, eventually, lines, scenario
 
@@ -284,6 +287,46 @@ async def test_a_round_on_demand_knows_what_was_ordered_and_written_before_it_be
         await store.write_record("repair/status", status.replace(b"[]", b'["%s"]' % lost.encode()), held.version)
         after = await OneRound(late, QUICK).audit(hand_out=False)
         assert (after.lost, after.draining) == ({lost}, {drained})
+
+
+@scenario(bookies=4)
+async def test_a_ledger_that_a_drain_moves_is_told_as_such_and_lacks_nothing(
+    cluster: MemoryCluster, client: Client
+) -> None:
+    ledger = await closed(client)
+    await switch(client, ledger.last_fragment.bookies[0], WantedMode.DRAINING, on=True)
+    round_ = OneRound(client, QUICK)
+    found = told(await round_.audit())
+    assert (found["under_replicated"], found["moving"], found["needing"]) == (0, 1, {"bookie to be emptied": 1})
+    assert round_.published == 1
+    status = json.dumps({**found, "format": 1, "at_ms": client.world.clock.wall_us() // 1000}).encode()
+    await client.world.store.write_record("repair/status", status, None)
+    seen = await overview(client.world)
+    assert (seen.under_replicated, seen.moving, seen.why_too_few, seen.problems) == (0, 1, {}, [])
+
+
+@scenario(bookies=6)
+async def test_what_lacks_copies_is_handed_out_beside_moves_that_fill_their_share_and_is_done_before_them(
+    cluster: MemoryCluster, client: Client
+) -> None:
+    ledgers = [await closed(client) for _ in range(3)]
+    lost = ledgers[0].last_fragment.bookies[1]
+    for name in cluster.bookies:
+        if name != lost:
+            await switch(client, name, WantedMode.DRAINING, on=True)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("tallybook.repair.auditor.LEDGERS_OF_A_TASK", 1)
+        patch.setattr("tallybook.repair.auditor.MOST_MOVING_TASKS", 2)
+        moves = OneRound(client, QUICK)
+        assert ((await moves.audit()).findings.moving, moves.published) == (3, 2)
+        cluster.die(lost)
+        losses = OneRound(client, QUICK, [lost])
+        lacking = (await losses.audit()).findings.under_replicated
+        assert (lacking >= 1, losses.published) == (True, lacking)
+    board = TaskBoard(client.world.store, client.world.clock, client.world.rng.fork("board"), lease_s=60)
+    taken = [await board.take() for _ in range(lacking + 2)]
+    why = [held and held.task.why for held in taken]
+    assert why == [Why.LOST.value] * lacking + [Why.DRAINING.value] * 2
 
 
 @scenario(bookies=4)

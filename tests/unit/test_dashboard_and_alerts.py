@@ -27,7 +27,21 @@ OF_PROMETHEUS = {
 }
 OF_EVERY_SERIES = {"instance", "job"}
 WORDS = {
-    *("absent", "and", "by", "changes", "count", "histogram_quantile", "ignoring", "increase", "max", "on", "or"),
+    *(
+        "absent",
+        "and",
+        "by",
+        "changes",
+        "count",
+        "histogram_quantile",
+        "ignoring",
+        "increase",
+        "max",
+        "max_over_time",
+        "min_over_time",
+        "on",
+        "or",
+    ),
     *("present_over_time", "rate", "sum", "time"),
     *OF_EVERY_SERIES,
 }

@@ -10,7 +10,7 @@ from tallybook.repair.walk_times import LONGEST_PAUSE_SECONDS, MOST_TASKS, QUIET
 
 INTERVAL = 30.0
 ALL_WELL = Signs(alive=frozenset("abc"))
-LOST = Signs(frozenset("a"), alive=frozenset("bc"))
+LOST = Signs(lost=frozenset("a"), alive=frozenset("bc"))
 LOST_DATA = {"a": ("one directory", 1)}
 
 
@@ -67,10 +67,11 @@ def test_a_walk_that_takes_long_comes_the_more_seldom() -> None:
     ("before", "now"),
     [
         (ALL_WELL, LOST),
-        (LOST, Signs(frozenset("ab"), alive=frozenset("c"))),
-        (LOST, Signs(frozenset("a"), alive=frozenset("bcd"))),
-        (LOST, Signs(frozenset("a"), alive=frozenset("b"))),
-        (LOST, Signs(frozenset("a"), alive=frozenset("bc"), handing_out=False)),
+        (LOST, Signs(lost=frozenset("ab"), alive=frozenset("c"))),
+        (LOST, Signs(draining=frozenset("a"), alive=frozenset("bc"))),
+        (LOST, Signs(lost=frozenset("a"), alive=frozenset("bcd"))),
+        (LOST, Signs(lost=frozenset("a"), alive=frozenset("b"))),
+        (LOST, Signs(lost=frozenset("a"), alive=frozenset("bc"), handing_out=False)),
         (ALL_WELL, Signs(limbo=LOST_DATA, alive=frozenset("abc"))),
         (Signs(limbo=LOST_DATA), Signs(limbo={"a": ("one directory", 2)})),
         (Signs(limbo=LOST_DATA), Signs(limbo={"a": ("another directory", 1)})),

@@ -63,6 +63,7 @@ function audited(auditor, repair, confirm) {
       ["Last looked", `${seconds(auditor.audited_s_ago ?? NaN)} ago`],
       auditor.round !== null && ["Round that was asked for", round(auditor.round), "long"],
       ["Ledgers with too few good copies", count(found.under_replicated ?? NaN)],
+      ["Ledgers being moved off bookies to be emptied", count(found.moving ?? NaN)],
       ["Why", Object.entries(found.needing ?? {}).map(([why, many]) => `${why}: ${count(many)}`).join(", ") || "–"],
       ["Bookies that are away", named(found.away)], ["Bookies given up as lost", named(found.lost)],
       ["Bookies being emptied", named(found.draining)], ["Bookies that lost data", named(found.lost_data)],
