@@ -13,7 +13,7 @@ import asyncio
 from collections import OrderedDict, deque
 from typing import Final, NamedTuple
 
-from tallybook.core.answers import AddAnswer
+from tallybook.core.answers import AddAnswer, Withheld
 from tallybook.core.batch import peek_ids
 from tallybook.core.errors import BookieUnavailable, Busy, ProtocolViolation, error_class
 from tallybook.runtime.grpc_messages import Ack, Attach, decode_acks, encode_attach, encode_traced
@@ -157,8 +157,8 @@ class AddStream:
                 add.span.end(Busy.__name__)
             loop.call_soon(add.on_answer, self._refusal(add.ids))
 
-    def _refusal(self, ids: tuple[int, int, int]) -> AddAnswer:
-        return AddAnswer(*ids, Busy.wire_code, self._retry_after_ms)
+    def _refusal(self, ids: tuple[int, int, int]) -> Withheld:
+        return Withheld(*ids, Busy.wire_code, self._retry_after_ms)
 
     def _span(self, above: Span, ids: tuple[int, int, int], batch_bytes: int) -> Span:
         return above.child(

@@ -23,6 +23,12 @@ class AddAnswer(NamedTuple):
     retry_after_ms: int = 0
 
 
+class Withheld(AddAnswer):
+    """A client has not sent the batch, for want of room: the bookie would be too busy for it, but has not said so."""
+
+    __slots__ = ()
+
+
 class FenceAnswer(NamedTuple):
     """The ledger is fenced, durably. ``lac`` is what recovery starts from; ``last_held`` is a hint."""
 

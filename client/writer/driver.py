@@ -316,8 +316,7 @@ class WriterDriver:
             self._perform(self.machine.acked(link.position, answer.first_entry_id, link.bookie_id))
         elif generation == link.generation and self._current(link):
             now = self._clock.monotonic()
-            first, code = answer.first_entry_id, answer.code
-            self._perform(self.machine.refused(link.position, first, code, answer.retry_after_ms, now))
+            self._perform(self.machine.refused(link.position, answer, now))
 
     def _send_later(self, action: SendLater) -> None:
         link = self._links[action.position]

@@ -28,6 +28,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
+from tallybook.core.answers import AddAnswer, Withheld
 from tallybook.core.errors import AccessDenied, NotEnoughBookies, Outcome, TallybookError, check, error_class
 from tallybook.core.ids import NO_ENTRY
 from tallybook.core.marks import sometimes
@@ -298,12 +299,12 @@ class WriterMachine:
             self.lac, self.lac_length = through, length
         return []
 
-    def refused(self, position: int, first: int, code: int, retry_after_ms: int, now: float) -> list[Action]:
-        """The bookie of ``position`` did not take the batch, for the reason ``code``."""
+    def refused(self, position: int, answer: AddAnswer, now: float) -> list[Action]:
+        """The bookie of ``position`` did not take a batch, for the reason ``answer.code``."""
         if self.error is not None:
             return []
         self._now = now
-        member = self._positions[position]
+        member, code = self._positions[position], answer.code
         if code in FATAL_CODES:
             kind = error_class(code)
             why = ": this client may not write there" if kind is AccessDenied else ""
@@ -313,11 +314,13 @@ class WriterMachine:
         if member.state is not Member.UP:
             return []
         if code in PATIENCE_CODES:
-            if member.busy_since is None:
-                member.busy_since = now
-            member.busy_at = now
-            pause = member.outbox.busy(first)
-            return [] if pause is None else [SendLater(position, pause, retry_after_ms or _PAUSE_MS)]
+            if member.serving or not isinstance(answer, Withheld):
+                # Who has not acked since it connected must say so itself: the client refuses for those who say nothing.
+                member.busy_at = now
+                if member.busy_since is None:
+                    member.busy_since = now
+            pause = member.outbox.busy(answer.first_entry_id)
+            return [] if pause is None else [SendLater(position, pause, answer.retry_after_ms or _PAUSE_MS)]
         return [*self._lose(position), Rejoin(position)]
 
     def resume(self, position: int, pause: int, now: float) -> list[Action]:

@@ -16,7 +16,7 @@ from tallybook.client.writer import actions as writing
 from tallybook.client.writer.machine import WriterMachine
 from tallybook.client.writer.rules import WriterRules
 from tallybook.core import errors
-from tallybook.core.answers import FenceAnswer
+from tallybook.core.answers import AddAnswer, FenceAnswer
 from tallybook.core.batch import decode_header, encode_batch
 from tallybook.core.quorum import Quorum
 from tallybook.metadata.model import Fragment, LedgerMetadata
@@ -105,7 +105,7 @@ class Writers:
                 actions = machine.acked(*facts)
             case "refused":
                 position, entry_id, code = facts
-                actions = machine.refused(position, entry_id, code, 0, 0.0)
+                actions = machine.refused(position, AddAnswer(LEDGER, entry_id, 1, code), 0.0)
             case "begin":
                 actions = machine.begin_change(dict(facts), 0.0)
             case "changed":

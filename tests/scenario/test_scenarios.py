@@ -18,7 +18,7 @@ from tallybook.client.writer import actions as writer
 from tallybook.client.writer.machine import WriterMachine
 from tallybook.client.writer.rules import WriterRules
 from tallybook.core import errors
-from tallybook.core.answers import FenceAnswer
+from tallybook.core.answers import AddAnswer, FenceAnswer, Withheld
 from tallybook.core.batch import decode_header, encode_batch
 from tallybook.core.quorum import Quorum
 from tallybook.metadata.model import Fragment, LedgerMetadata, LedgerState
@@ -99,7 +99,8 @@ class WriterPlay:
 
     def do_refuse(self, words: list[str]) -> list[str]:
         code = getattr(errors, words[2]).wire_code
-        return self.told(*self.machine.refused(int(words[0]), int(words[1]), code, 5, self.now))
+        answer = (Withheld if "withheld" in words else AddAnswer)(LEDGER, int(words[1]), 1, code, 5)
+        return self.told(*self.machine.refused(int(words[0]), answer, self.now))
 
     def do_resume(self, words: list[str]) -> list[str]:
         pause = int(options(words).get("pause", self.pauses.get(int(words[0]), 0)))

@@ -9,7 +9,7 @@ import pytest
 
 from tallybook.client.bookie_rpc import open_bookie
 from tallybook.client.load import ClientLoad
-from tallybook.core.answers import AddAnswer, FenceAnswer, HeldAnswer, Incarnation, LacAnswer, ReadAnswer
+from tallybook.core.answers import AddAnswer, FenceAnswer, HeldAnswer, Incarnation, LacAnswer, ReadAnswer, Withheld
 from tallybook.core.batch import encode_batch
 from tallybook.core.config import ClientSettings
 from tallybook.core.errors import (
@@ -207,11 +207,11 @@ async def test_no_more_than_the_credit_is_sent_and_the_rest_follows_as_acks_come
 @scripted
 async def test_whoever_is_refused_for_want_of_room_sends_less_at_once_until_he_is_not(bookie):
     size = 256 * 1024 - 1024
-    connection = await bookie.open()
+    connection, answers = await bookie.open(), Answers()
 
     async def sent(first: int, count: int) -> int:
         for entry_id in range(first, first + count):
-            connection.add(batch(entry_id, size), b"", Answers())
+            connection.add(batch(entry_id, size), b"", answers)
         await bookie.settle()
         found = 0
         while not bookie.heard[Lane.ADD].empty():
@@ -225,6 +225,8 @@ async def test_whoever_is_refused_for_want_of_room_sends_less_at_once_until_he_i
     for number in range(5, 17):
         await bookie.ack(number, AddAnswer(1, number - 1, 1))
     assert await sent(20, 0) == 1, "of the four that waited; the others would have had to wait too long"
+    refused = {answer.first_entry_id: type(answer) for answer in answers if answer.code}
+    assert refused == dict.fromkeys(range(4), AddAnswer) | dict.fromkeys(range(17, 20), Withheld)
     assert await sent(20, 20) == 7, "2 MiB, hardly more after 3 MiB that were taken, less that one"
     for number, entry_id in enumerate([16, *range(20, 36)], 17):
         await bookie.ack(number, AddAnswer(1, entry_id, 1))

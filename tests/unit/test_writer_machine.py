@@ -21,6 +21,7 @@ from tallybook.client.writer.actions import (
 from tallybook.client.writer.machine import WriterMachine
 from tallybook.client.writer.members import Member
 from tallybook.client.writer.rules import WriterRules
+from tallybook.core.answers import AddAnswer, Withheld
 from tallybook.core.errors import BookieUnavailable, Busy, DiskFailed, LedgerFenced
 from tallybook.core.quorum import Quorum
 
@@ -128,12 +129,13 @@ class AnyOrderOfEvents(RuleBasedStateMachine):
             self.acked[first].add(bookie)
         self.take(self.machine.acked(position, first, bookie))
 
-    @rule(data=st.data(), kind=st.sampled_from(REFUSALS))
+    @rule(data=st.data(), kind=st.sampled_from(REFUSALS), withheld=st.booleans())
     @precondition(lambda self: bool(self.sent))
-    def refuse(self, data: st.DataObject, kind: type[Busy | BookieUnavailable | DiskFailed]) -> None:
+    def refuse(self, data: st.DataObject, kind: type[Busy | BookieUnavailable | DiskFailed], withheld: bool) -> None:
         position, first, _ = data.draw(st.sampled_from(self.sent))
         self.ever_busy = self.ever_busy or kind is Busy
-        self.take(self.machine.refused(position, first, kind.wire_code, 1, self.now))
+        answer = (Withheld if withheld and kind is Busy else AddAnswer)(1, first, 1, kind.wire_code, 1)
+        self.take(self.machine.refused(position, answer, self.now))
 
     @rule(data=st.data())
     def resume(self, data: st.DataObject) -> None:
@@ -192,7 +194,7 @@ class AnyOrderOfEvents(RuleBasedStateMachine):
     @rule()
     @precondition(lambda self: len(self.batches) > 8)
     def fence(self) -> None:
-        self.take(self.machine.refused(0, 0, LedgerFenced.wire_code, 0, self.now))
+        self.take(self.machine.refused(0, AddAnswer(1, 0, 1, LedgerFenced.wire_code), self.now))
 
     def position(self, data: st.DataObject) -> int:
         return data.draw(st.integers(0, self.quorum.ensemble - 1))
