@@ -17,6 +17,9 @@ NOT_KNOWN: Final = grpc.StatusCode.UNAUTHENTICATED
 EXHAUSTED: Final = grpc.StatusCode.RESOURCE_EXHAUSTED
 LATE: Final = grpc.StatusCode.DEADLINE_EXCEEDED
 
+CUT_OFF: Final = (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.INTERNAL)
+"""What a client is told that writes as its server dies: in Python, gRPC may tell it of its write instead (INTERNAL)."""
+
 
 async def begun(call: Callable[[], Any], message: Any, *, alone: bool = False) -> Any:
     """A call that has said ``message``; ``alone``: and says nothing more.
