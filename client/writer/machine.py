@@ -269,7 +269,7 @@ class WriterMachine:
             sometimes("writer: an ack of who does not hold the position")
             return []
         actions: list[Action] = []
-        member.busy_since, member.serving = None, member.state is Member.UP
+        member.busy_since, member.refused_with, member.serving = None, None, member.state is Member.UP
         member.doubted = member.doubted and not member.serving
         if member.missed.growing and member.state is Member.UP:
             # It is back: what it missed ends here.
@@ -321,6 +321,7 @@ class WriterMachine:
                     member.busy_since = now
             pause = member.outbox.busy(answer.first_entry_id)
             return [] if pause is None else [SendLater(position, pause, answer.retry_after_ms or _PAUSE_MS)]
+        member.refused_with = error_class(code)
         return [*self._lose(position), Rejoin(position)]
 
     def resume(self, position: int, pause: int, now: float) -> list[Action]:

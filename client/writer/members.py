@@ -75,6 +75,8 @@ class Position:
     """It was lost, or came back and left without an ack: only an ack proves that it serves."""
     unreached: TallybookError | None = None
     """Why the last attempt to connect to it failed, since it was connected to."""
+    refused_with: type[TallybookError] | None = None
+    """Why it did not take what it was sent last, unless it was merely busy; ``None`` from the next ack on."""
     busy_since: float | None = None
     busy_at: float = float("-inf")
     """When it last said that it is."""
@@ -99,8 +101,10 @@ class Position:
 
     @property
     def described(self) -> str:
-        """Its name, and why it cannot be reached, where that is known."""
-        return self.bookie_id if self.unreached is None else f"{self.bookie_id} ({self.unreached.message})"
+        """Its name, and why it cannot be reached or takes nothing, where that is known."""
+        if self.unreached is not None:
+            return f"{self.bookie_id} ({self.unreached.message})"
+        return self.bookie_id if self.refused_with is None else f"{self.bookie_id} ({self.refused_with.__name__})"
 
     @property
     def at_rest(self) -> bool:

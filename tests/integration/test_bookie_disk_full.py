@@ -69,6 +69,7 @@ def play(run, wait_until, disk: Path) -> None:
     fill(disk / "filler")
     refused = run("ledger", "append", during, "--json", stdin=LINES)
     assert (refused.code, refused.error["fault"]) == (5, "peer")
+    assert refused.error["message"].endswith("no ack quorum without b1 (BookieReadOnly)")
     confirmed = refused.json["entries"]
     assert mode() == "read_only"
 
