@@ -26,7 +26,7 @@ PROGRAM_SECONDS: Final = 600.0
 
 def main(
     directory: Annotated[
-        Path, typer.Option("--dir", help="Where the cluster lies: on a real disk, 40 GB are needed.")
+        Path, typer.Option("--dir", help="Where the cluster lies: on a real disk, 60 GB are needed.")
     ] = ROOT / "out" / "bench",
     rounds: Annotated[int, typer.Option(help="Turns of ledgers and streams.")] = LEAST["turns"],
     seconds: Annotated[int, typer.Option(help="Time of each load that is asked for latencies.")] = LEAST["seconds"],
