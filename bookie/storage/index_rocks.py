@@ -12,11 +12,12 @@ What was learned about the binding by measuring, and shapes this file:
   key is known by which a ``get`` could bring it, and the binding cannot be told to read memory alone. So the disk that
   holds the index should not be a slow one.
 - Writes go to the page cache; ``sync`` flushes the log on a worker thread.
-- An iterator that met an error is merely not valid: only ``status`` tells it from the end.
-- Where a block cannot be read, every seek to a key in it fails. What is put there goes into another block and is not
-  found either, since a search looks at all of them, nor does deleting a range help; and a compaction that meets it
-  fails, after which RocksDB takes no more writes until it is opened again.
-- Iterators are snapshots, so each search makes its own.
+- An iterator that met an error is merely not valid: only ``status`` tells it from the end. ``next`` of one that is not
+  valid ends the process.
+- Where a block cannot be read, every seek to a key in it fails. What is put there goes into another block, and is
+  found by its key only, since a search looks at all of them, nor does deleting a range help; and a compaction that
+  meets it fails, after which RocksDB takes no more writes until it is opened again.
+- Iterators are snapshots, so each search makes its own. What a ``get`` found a moment before may not be in it.
 - A search walks over every deleted row beside its key that lies in the write buffer, those that a deleted range covers
   included: 0.3 us for each, bounds or not, while it holds the interpreter. A ``get`` does not. So a batch whose first
   id is known is got, and ``last_entry`` looks forward first, where a new ledger, whose id is the highest, has nothing
@@ -349,8 +350,10 @@ class _Database:
                 row = decode_row(sought, value)
                 if limit == 1 or row.last_entry_id >= last:
                     return [row]
+                # The row may be dropped by now: what counts is where the iterator stands.
                 cursor = self._rows.iter(self._read_options)
                 cursor.seek(sought)
+                row = self._row(cursor, ledger_id, last)
             found: list[IndexRow] = []
             while row is not None and len(found) < limit:
                 found.append(row)

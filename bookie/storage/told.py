@@ -49,7 +49,7 @@ class Untold(NamedTuple):
     Attributes:
         is_row: all of it is one damaged row, under the key ``begin``; a row that is put there takes its place. The
             batch that it was of may reach up to ``end``. Otherwise it is a part of the index that cannot be read, and
-            what is put there cannot be read either.
+            what is put there is not found by a search either.
         refused: the device refuses to read it, which may pass; else it is damaged for good.
     """
 
