@@ -278,6 +278,7 @@ class AddPath:
             while True:
                 # Batches move from the cache to the index. One that did so after the look into the index, and before
                 # the look into the cache, would be seen by neither: the number of releases tells.
+                # Whether to ask at all may have changed with what was waited for, too.
                 if self._may_be_stored(ledger, header, add.recovery) and looked_at != self._cache.releases:
                     looked_at = self._cache.releases
                     stored = await self._look_into_storage(ledger, header, add)

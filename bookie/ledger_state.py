@@ -142,7 +142,8 @@ class Ledger:
         fitting_key: the last key that passed, so that the next one takes one comparison.
         limbo: what this bookie held of the ledger, its fence included, may have been lost.
         given_back: limbo events of which peers made good what was lost, if that is not durable yet; else ``None``.
-        last_flushed: no batch with a higher id has left the write cache, or leaves it with the running checkpoint.
+        last_flushed: no batch with a higher id has left the write cache, or leaves it with the running checkpoint,
+            and no row of the index is about a higher one.
         last_record: number of the last journal record about this ledger (``Commits``).
         dirty: differs from its row in the index since the last checkpoint began.
         flushing: a running checkpoint is writing its row.

@@ -119,7 +119,7 @@ class LedgerTable:
         for ledger in self._flushing:
             ledger.dirty = False
             ledger.flushing = True
-            ledger.last_flushed = ledger.last_held
+            ledger.last_flushed = max(ledger.last_flushed, ledger.last_held)
         return len(self._flushing)
 
     def flushing_rows(self, start: int, count: int) -> dict[int, bytes]:

@@ -144,6 +144,19 @@ def test_where_a_recovery_may_have_made_way_a_late_batch_asks_the_index() -> Non
     play(scenario)
 
 
+def test_where_a_recovery_made_way_and_added_nothing_a_late_batch_asks_the_index_after_a_flush_too() -> None:
+    async def scenario(node: DiskBookie, world: World) -> None:
+        await codes([node.add(batch_of(first, 10)) for first in (0, 20)])
+        answer = await node.add(batch_of(5, 60, payload=b"other"), recovery=True)
+        assert answer.code == Conflict.wire_code
+        await node.bookie.flush()
+        async with node.bookie._parts.table.using(1) as ledger:
+            assert ledger.may_be_flushed(64)
+            assert not ledger.may_be_flushed(65)
+
+    play(scenario)
+
+
 def test_recovery_adds_come_in_any_order_and_fill_gaps() -> None:
     async def scenario(node: DiskBookie, world: World) -> None:
         await node.add(batch_of(20, 10))

@@ -8,7 +8,7 @@ import pytest
 from tallybook.bookie import collector
 from tallybook.bookie.collector import Collector
 from tallybook.bookie.garbage import Fate
-from tallybook.bookie.ledger_state import TOMBSTONE, decode_row
+from tallybook.bookie.ledger_state import TOMBSTONE, decode_row, encode_row
 from tallybook.bookie.storage.entry_log_format import LedgerShare
 from tallybook.core.batch import decode_header
 from tallybook.core.errors import EntryAbsent, EntryUnknown, MetadataUnavailable, NoSuchLedger
@@ -349,6 +349,19 @@ def test_logs_of_which_nothing_is_kept_are_removed_and_no_others() -> None:
         await node.boot()
         assert logs_of(node) == left
         assert (await node.bookie.read_batches(KEPT, 0, 0, 1)).batches
+
+    play(scenario)
+
+
+@pytest.mark.parametrize("refused", [False, True])
+@pytest.mark.parametrize("dropped", [False, True])
+def test_a_log_holds_nothing_where_its_ledger_is_refused_for_ever_and_has_no_rows(refused: bool, dropped: bool) -> None:
+    async def scenario(node: DiskBookie, world: World) -> None:
+        await fill(node, DROPPED, *range(4))
+        parts = node.bookie._parts
+        states = {DROPPED: encode_row(DROPPED, TOMBSTONE)} if refused else {}
+        await parts.index.apply((), states, drop_rows=[DROPPED] if dropped else [])
+        assert await parts.collector.reclaimer._holds_nothing(logs_of(node)[0]) is (refused and dropped)
 
     play(scenario)
 
