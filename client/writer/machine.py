@@ -315,7 +315,7 @@ class WriterMachine:
             return []
         if code in PATIENCE_CODES:
             if member.serving or not isinstance(answer, Withheld):
-                # Who has not acked since it connected must say so itself: the client refuses for those who say nothing.
+                # Who has yet to prove that it serves must say so itself: the client refuses for those who say nothing.
                 member.busy_at = now
                 if member.busy_since is None:
                     member.busy_since = now

@@ -8,6 +8,8 @@ from tallybook.client.writer.machine import WriterMachine
 from tallybook.client.writer.members import Member, Position
 from tallybook.client.writer.patience import CATCH_UP_TIMEOUTS, too_far_behind
 from tallybook.client.writer.rules import WriterRules
+from tallybook.core.answers import Withheld
+from tallybook.core.errors import Busy
 from tallybook.core.quorum import Quorum
 
 TIMEOUT_S = 10.0
@@ -94,6 +96,27 @@ def test_who_is_lost_is_not_calm() -> None:
     members = overloaded_four()
     members[0].busy_at, members[0].state = float("-inf"), Member.LOST
     assert not too_far_behind(3, members, Quorum(4, 4, 2), RULES, 100)
+
+
+def test_who_has_yet_to_prove_that_it_serves_is_not_calm() -> None:
+    members = overloaded_four()
+    members[0].busy_at, members[0].serving = float("-inf"), False
+    assert not too_far_behind(3, members, Quorum(4, 4, 2), RULES, 100)
+
+
+@pytest.mark.parametrize("proven", [False, True])
+def test_what_a_client_withholds_makes_only_those_busy_who_have_proved_that_they_serve(proven: bool) -> None:
+    machine = WriterMachine(1, Quorum(1, 1, 1), ["b0"], RULES, now=0.0)
+    machine.connected(0, 0.0)
+    machine.submit(0, 0, 1, bytes(1), 0.0)
+    machine.submit(1, 1, 1, bytes(1), 0.0)
+    machine.disconnected(0, 1.0)
+    machine.connected(0, 1.0)
+    if proven:
+        machine.acked(0, 0, "b0")
+    machine.refused(0, Withheld(1, 1, 1, Busy.wire_code), 2.0)
+    [member] = machine._positions
+    assert (member.serves, member.busy_since, member.busy_at > 0) == (proven, 2.0 if proven else None, proven)
 
 
 def test_where_nobody_else_is_there_nobody_is_overloaded() -> None:
