@@ -59,7 +59,9 @@ class Need(NamedTuple):
     @property
     def foremost(self) -> Why | None:
         """The graver of both. Of a ledger that is only moved no copy is missing."""
-        return self.growing or self.settled if self.settled in (None, Why.DRAINING) else self.settled
+        if self.settled in (None, Why.DRAINING):
+            return self.growing or self.settled
+        return self.settled
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -41,6 +41,8 @@ URGENT: Final = f"{PREFIX}0-"
 _LATER: Final = f"{URGENT}ffffffff-"
 """Of those, the ones that come behind the others: nothing is missing of what they move."""
 _ROUTINE: Final = f"{PREFIX}1-"
+_KINDS: Final = ((URGENT, _LATER), (_LATER, _ROUTINE), (_ROUTINE, f"{PREFIX}2-"))
+"""How the names of each kind of task begin, and before what they end."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -170,15 +172,15 @@ class TaskBoard:
     async def take(self) -> Held | None:
         """Take a task that nobody works at, or whose holder is silent; ``None`` if none was found.
 
-        Each worker begins somewhere else, so that they do not all come to the same ones.
+        Each worker begins somewhere else in each kind, so that they do not all come to the same ones.
 
         Raises:
             MetadataUnavailable: the store does not answer.
         """
         now = self._clock.monotonic()
         left = MOST_READ
-        for kind in (URGENT, _ROUTINE):
-            async with aclosing(self._from(kind, f"{kind}{self._rng.uuid()}")) as names:
+        for kind, end in _KINDS:
+            async with aclosing(self._of_a_kind(kind, end)) as names:
                 async for name in names:
                     if not left:
                         return None
@@ -194,16 +196,15 @@ class TaskBoard:
                         return held
         return None
 
-    async def _from(self, prefix: str, start: str) -> AsyncGenerator[str, None]:
-        """Every name with this prefix: those behind ``start``, then those before."""
-        async with aclosing(self._listed(prefix, start)) as names:
-            async for name in names:
-                yield name
-        async with aclosing(self._listed(prefix, "")) as names:
-            async for name in names:
-                if name > start:
-                    return
-                yield name
+    async def _of_a_kind(self, prefix: str, end: str) -> AsyncGenerator[str, None]:
+        """Every name with this prefix that lies before ``end``: those behind a random one, then those before."""
+        start = f"{prefix}{self._rng.uuid()}"
+        for after, last in ((start, end), ("", min(start, end))):
+            async with aclosing(self._listed(prefix, after)) as names:
+                async for name in names:
+                    if name > last:
+                        break
+                    yield name
 
     async def _listed(self, prefix: str, after: str) -> AsyncGenerator[str, None]:
         while True:

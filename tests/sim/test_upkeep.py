@@ -299,6 +299,7 @@ async def test_a_ledger_that_a_drain_moves_is_told_as_such_and_lacks_nothing(
     found = told(await round_.audit())
     assert (found["under_replicated"], found["moving"], found["needing"]) == (0, 1, {"bookie to be emptied": 1})
     assert round_.published == 1
+    assert ((await round_.audit()).findings.moving, round_.published) == (1, 1), "it is handed out once"
     status = json.dumps({**found, "format": 1, "at_ms": client.world.clock.wall_us() // 1000}).encode()
     await client.world.store.write_record("repair/status", status, None)
     seen = await overview(client.world)
@@ -319,6 +320,9 @@ async def test_what_lacks_copies_is_handed_out_beside_moves_that_fill_their_shar
         patch.setattr("tallybook.repair.auditor.MOST_MOVING_TASKS", 2)
         moves = OneRound(client, QUICK)
         assert ((await moves.audit()).findings.moving, moves.published) == (3, 2)
+        await client.world.clock.sleep(2 * QUICK.interval_s)
+        await moves._auditor.round()
+        assert (moves._auditor.walks, moves.published) == (2, 2), "one was left out, so it is looked at again soon"
         cluster.die(lost)
         losses = OneRound(client, QUICK, [lost])
         lacking = (await losses.audit()).findings.under_replicated

@@ -170,6 +170,21 @@ async def test_every_task_is_taken_in_the_end_those_that_are_urgent_first(world,
 
 
 @play
+async def test_urgent_tasks_that_may_come_later_are_taken_behind_the_others_by_every_worker(
+    world, store, one, other
+) -> None:
+    for number in range(50):
+        await one.publish([Task((0,), why="lost bookie")])
+        await one.publish([Task((each,), why="bookie to be emptied") for each in range(1, 6)], later=True)
+        await one.publish([Task((6,))])
+        worker, taken = TaskBoard(store, world.clock, SeededRng(number), lease_s=LEASE), []
+        while (held := await worker.take()) is not None:
+            taken += held.task.ledger_ids
+            await worker.finish(held)
+        assert (taken[0], sorted(taken[1:6]), taken[6:]) == (0, [1, 2, 3, 4, 5], [6])
+
+
+@play
 async def test_of_more_tasks_than_are_read_at_a_time_all_those_of_silent_holders_are_found(
     world, store, one, other
 ) -> None:

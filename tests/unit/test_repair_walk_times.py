@@ -11,6 +11,7 @@ from tallybook.repair.walk_times import LONGEST_PAUSE_SECONDS, MOST_TASKS, QUIET
 INTERVAL = 30.0
 ALL_WELL = Signs(alive=frozenset("abc"))
 LOST = Signs(lost=frozenset("a"), alive=frozenset("bc"))
+DRAINING = Signs(draining=frozenset("a"), alive=frozenset("abc"))
 LOST_DATA = {"a": ("one directory", 1)}
 
 
@@ -21,9 +22,18 @@ class Clockwork:
         self.times = WalkTimes(INTERVAL)
         self.now = 1_000.0
 
-    def walk(self, signs: Signs, to_do: int, *, left_out: bool = False, end: float | None = None, took: float = 0.0):
+    def walk(
+        self,
+        signs: Signs,
+        to_do: int,
+        *,
+        left_out: bool = False,
+        end: float | None = None,
+        took: float = 0.0,
+        why: Why = Why.LOST,
+    ) -> None:
         began, self.now = self.now, self.now + took
-        findings = Findings(complete=True, needing=Counter({Why.LOST: to_do}))
+        findings = Findings(complete=True, needing=Counter({why: to_do}))
         self.times.walked(signs, findings, left_out=left_out, next_end=end, began=began, ended=self.now)
 
     def pause(self, signs: Signs, tasks: int = 0) -> float:
@@ -44,15 +54,16 @@ def test_where_all_is_well_an_hour_passes() -> None:
     assert works.pause(ALL_WELL) == QUIET_SECONDS
 
 
-def test_pauses_grow_where_walks_find_the_same_and_shrink_where_less_is_left() -> None:
+@pytest.mark.parametrize(("signs", "why"), [(LOST, Why.LOST), (DRAINING, Why.DRAINING)])
+def test_pauses_grow_where_walks_find_the_same_and_shrink_where_less_is_left(signs: Signs, why: Why) -> None:
     works, pauses = Clockwork(), []
     for _ in range(9):
-        works.walk(LOST, 1)
-        pauses.append(works.pause(LOST))
+        works.walk(signs, 2, why=why)
+        pauses.append(works.pause(signs))
     assert pauses[:4] == [30, 60, 120, 240]
     assert pauses[-1] == LONGEST_PAUSE_SECONDS
-    works.walk(LOST, 0)
-    assert works.pause(LOST) == INTERVAL
+    works.walk(signs, 1, why=why)
+    assert works.pause(signs) == INTERVAL
 
 
 def test_a_walk_that_takes_long_comes_the_more_seldom() -> None:
