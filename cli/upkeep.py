@@ -228,8 +228,9 @@ def audit(
 ) -> None:
     """Look over all ledgers now, and hand out those that need repair to whoever runs 'tallybook repair run'.
 
-    It prints what it found. Exit code 1 if ledgers have too few good copies; with --wait, if they still have. With
-    --pause or --resume it does that alone: paused, the repair of the whole cluster goes on to look, and copies nothing.
+    It prints what it found. Exit code 1 if ledgers have too few good copies; with --wait, if they still have. Those
+    that only leave a bookie that is to be emptied have enough. With --pause or --resume it does that alone: paused, the
+    repair of the whole cluster goes on to look, and copies nothing.
     """
     if pause and resume:
         raise InvalidArgument("either --pause or --resume")

@@ -37,8 +37,6 @@ WORDS = {
         "ignoring",
         "increase",
         "max",
-        "max_over_time",
-        "min_over_time",
         "on",
         "or",
     ),
