@@ -340,20 +340,20 @@ class _Database:
         sought = row_key(ledger_id, first)
         with self._reading():
             value = self._fetch(self._rows, sought)
-            if value is None:
+            row = None if value is None else decode_row(sought, value)
+            if row is not None and (limit == 1 or row.last_entry_id >= last):
+                return [row]
+            cursor = self._rows.iter(self._read_options)
+            if row is not None:
+                cursor.seek(sought)
+                row = self._row(cursor, ledger_id, last)
+            if row is None or row.first_entry_id != first:
+                # There is none with that key, or none any more: then one that begins before may be about it.
                 cursor = self._seek_for_prev(sought)
                 row = self._row(cursor, ledger_id)
                 if row is None or row.last_entry_id < first:
                     cursor.seek(sought)
                     row = self._row(cursor, ledger_id, last)
-            else:
-                row = decode_row(sought, value)
-                if limit == 1 or row.last_entry_id >= last:
-                    return [row]
-                # The row may be dropped by now: what counts is where the iterator stands.
-                cursor = self._rows.iter(self._read_options)
-                cursor.seek(sought)
-                row = self._row(cursor, ledger_id, last)
             found: list[IndexRow] = []
             while row is not None and len(found) < limit:
                 found.append(row)

@@ -7,6 +7,7 @@ import pytest
 
 from tallybook.bookie.storage.index import WriteBatch
 from tallybook.bookie.storage.index_rocks import RocksIndex
+from tallybook.bookie.storage.location import IndexRow, Location
 
 from .rocks_home import Home, rocks_home, row
 
@@ -43,3 +44,11 @@ async def test_a_row_that_is_dropped_meanwhile_hides_none_of_those_behind_it(hom
         await index.apply([row(1, 0), row(1, 10), row(1, 20)], {})
         after_the_first_get(index, WriteBatch((), (), ((1, 0),), [], {}), monkeypatch)
         assert await index.find_range(1, 0, 100, 10) == [row(1, 10), row(1, 20)]
+
+
+async def test_a_row_that_is_replaced_meanwhile_by_one_that_begins_before_it_is_found_there(home, monkeypatch):
+    async with home.opened(create=True) as index:
+        await index.apply([row(1, 10), row(1, 20)], {})
+        wider = IndexRow(1, 5, Location(1, 4096, 500, 15))
+        after_the_first_get(index, WriteBatch((), (), ((1, 10),), [wider], {}), monkeypatch)
+        assert await index.find_range(1, 10, 100, 10) == [wider, row(1, 20)]
