@@ -247,6 +247,7 @@ class _Server:
     async def _open_metadata(self) -> MetadataClient:
         return await open_metadata(
             self._settings.metadata,
+            create=True,
             clock=self._clock,
             rng=self._rng,
             timeout_seconds=METADATA_SECONDS,

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import os
-
 from tallybook.client.client import Client
 from tallybook.core.config import ClientSettings
-from tallybook.core.errors import InvalidConfig, MetadataUnavailable
+from tallybook.core.errors import InvalidConfig
 from tallybook.core.trace_option import parse_traces
-from tallybook.metadata.uri import MemoryUri, SqliteUri, parse_uri
+from tallybook.metadata.uri import MemoryUri, parse_uri
 from tallybook.runtime.settings import variable
 
 
@@ -21,13 +19,11 @@ def cluster(metadata: str, settings: ClientSettings | None = None) -> Client:
 
     Raises:
         InvalidConfig: the URI, or the place for traces, makes no sense, here or anywhere.
-        MetadataUnavailable: there is no such file.
+        NoSuchCluster: there is no cluster at the URI.
     """
     parsed = parse_uri(metadata)
     if isinstance(parsed, MemoryUri):
         raise InvalidConfig("memory: lives and dies with one process; a command needs a store that others use, too")
-    if isinstance(parsed, SqliteUri) and not os.path.exists(parsed.path):
-        raise MetadataUnavailable(f"there is no metadata store at {metadata}: is the cluster running?")
     chosen = settings or ClientSettings()
     own = {
         "security": chosen.security or security_directory(),

@@ -73,6 +73,7 @@ class Client:
         settings: how the client behaves.
 
     Raises:
+        NoSuchCluster: as it is opened: there is none at the URI.
         InvalidConfig: as it is opened: the URI names no metadata store, or needs a library that is not installed.
         MetadataUnavailable: as it is opened: the store does not answer within ``metadata_timeout_ms``.
         DamagedFile, DiskFailed: as it is opened: the file of a SQLite store cannot be used.

@@ -29,6 +29,7 @@ async def open_world(uri: str, settings: ClientSettings) -> ClientWorld:
     Raises:
         InvalidConfig: the URI names no metadata store, the security directory is no good, or traces are wanted and
             their library is not installed.
+        NoSuchCluster: there is none at ``uri``.
         MetadataUnavailable: the store does not answer within the metadata timeout.
     """
     clock, rng = RealClock(), SystemRng()

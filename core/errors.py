@@ -32,6 +32,7 @@
     |   |-- PositionMismatch          the last record is another one than was asked for
     |   |-- NoSuchSubscription        never created, or deleted
     |   |-- NoSuchNamespace           never made, or deleted
+    |   |-- NoSuchCluster             no cluster was ever made at this metadata URI
     |   |-- Unauthenticated           no certificate or token, or not a good one
     |   |-- AccessDenied              known, and not allowed to do this
     |   `-- CreditExceeded            more was sent than may be unanswered
@@ -293,6 +294,17 @@ class NoSuchNamespace(CallerError):
     """The namespace of streams was never made, or it was deleted."""
 
     wire_code = 129
+
+
+class NoSuchCluster(CallerError):
+    """No cluster was ever made at this metadata URI. A bookie makes one when it starts; nothing else does."""
+
+    wire_code = 135
+
+    @classmethod
+    def at(cls, uri: str) -> Self:
+        """With what to look at."""
+        return cls(f"there is no cluster at {uri}: check the URI; the first 'tallybook bookie run' makes a cluster")
 
 
 class Unauthenticated(CallerError):

@@ -119,6 +119,7 @@ def _invalid(uri: str, what: str) -> InvalidConfig:
 async def open_metadata(
     uri: str,
     *,
+    create: bool = False,
     clock: Clock,
     rng: Rng,
     timeout_seconds: float = 10.0,
@@ -129,6 +130,8 @@ async def open_metadata(
 
     Args:
         uri: see the top of this module.
+        create: make a new cluster where there is none: for bookies. Everything else would take a typing error for an
+            empty cluster.
         clock: for deadlines, pauses and heartbeats.
         rng: for ids and tokens, and to spread pauses.
         timeout_seconds: deadline of this call, and of every operation on what it returns.
@@ -136,6 +139,7 @@ async def open_metadata(
         security: the security directory of this process, with which ZooKeeper is reached by ``zks:`` only; empty: none.
 
     Raises:
+        NoSuchCluster: there is none, and none is to be made.
         InvalidConfig: the URI makes no sense, what it names is not ours, or the driver's library is not installed; or a
             security directory is wanted, is no good, or is not made use of.
         Unauthenticated, AccessDenied: ZooKeeper lets us not in, or not at that node.
@@ -150,12 +154,13 @@ async def open_metadata(
             if parsed.tls
             else f"{uri} has no TLS, and there is security: use zks://, and the port at which ZooKeeper speaks TLS"
         )
-    opened = await _open(parsed, clock, rng, timeout_seconds, memory, security)
+    opened = await _open(parsed, create, clock, rng, timeout_seconds, memory, security)
     return opened.metered(clock)
 
 
 async def _open(
     parsed: MetadataUri,
+    create: bool,
     clock: Clock,
     rng: Rng,
     timeout_seconds: float,
@@ -169,12 +174,23 @@ async def _open(
         from .sqlite.client import open_sqlite  # noqa: PLC0415
 
         return await open_sqlite(
-            parsed.path, clock=clock, rng=rng, boot_clock=RealBootClock(), timeout_seconds=timeout_seconds
+            parsed.path,
+            create=create,
+            clock=clock,
+            rng=rng,
+            boot_clock=RealBootClock(),
+            timeout_seconds=timeout_seconds,
         )
     if find_spec("kazoo") is None:
         raise InvalidConfig("zk:// needs kazoo: pip install 'tallybook[zookeeper]'")
     from .zookeeper.client import open_zookeeper  # noqa: PLC0415
 
     return await open_zookeeper(
-        parsed.hosts, parsed.root, clock=clock, rng=rng, timeout_seconds=timeout_seconds, security=security
+        parsed.hosts,
+        parsed.root,
+        create=create,
+        clock=clock,
+        rng=rng,
+        timeout_seconds=timeout_seconds,
+        security=security,
     )

@@ -94,6 +94,7 @@ async def opened(
 
     Raises:
         InvalidConfig: the cluster has no archive, or another one; or a URL makes no sense.
+        NoSuchCluster: there is none at the metadata URI.
         MetadataUnavailable: the metadata store does not answer.
         ArchiveKeyMissing: the archive is sealed, there are no keys, and ``settle`` says that it is written to.
         ArchiveDenied: there is no such directory; or none such bucket, or keys that do not open it, if it is about to

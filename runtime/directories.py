@@ -31,6 +31,11 @@ def file_bytes(path: str) -> int:
     return file.stat().st_size if file.is_file() else 0
 
 
+def exists(path: str) -> bool:
+    """Whether there is a file, a directory or anything else at ``path``."""
+    return Path(path).exists()
+
+
 def is_open_to_everybody(path: str) -> bool:
     """Whether every user of this machine may make files in the directory ``path``; not where there is none."""
     directory = Path(path)

@@ -109,6 +109,7 @@ async def opened(place: Place, partition: EntryPartition | None = None) -> Async
 
     Raises:
         InvalidConfig: a URI or URL makes no sense.
+        NoSuchCluster: there is none at the metadata URI.
         MetadataUnavailable: the metadata store does not answer.
         ArchiveUnavailable, ArchiveDenied: the bucket cannot be looked at.
     """

@@ -125,6 +125,20 @@ def no_leaks(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 
 @pytest.fixture
+def new_cluster(tmp_path: Path) -> Callable[..., str]:
+    """``new_cluster(name)`` makes the metadata of a cluster without bookies, and returns its URI."""
+    # Most tests have no cluster on disk, and are to start without what opens one.
+    from tallybook.metadata.sqlite import schema  # noqa: PLC0415
+
+    def make(name: str = "metadata") -> str:
+        path = tmp_path / f"{name}.db"
+        schema.connect(str(path), f"sqlite://{path}", name).close()
+        return f"sqlite://{path}"
+
+    return make
+
+
+@pytest.fixture
 def authority(tmp_path: Path) -> Any:
     """An authority; ``authority.issue(directory, Subject(...), days=1)`` makes security directories."""
     # Most tests need no certificates.

@@ -18,17 +18,26 @@ from .timing import Timing
 async def open_sqlite(
     path: str,
     *,
+    create: bool,
     clock: Clock,
     rng: Rng,
     boot_clock: BootClock,
     timeout_seconds: float = 10.0,
     timing: Timing | None = None,
 ) -> MetadataClient:
-    """Open the metadata in the file ``path``; the file and its directory are created if missing.
+    """Open the metadata in the file ``path``.
 
-    ``timeout_seconds`` is the deadline of this call and of every operation.
+    Args:
+        path: of the file.
+        create: make a new cluster there if the file, or its directory, is missing.
+        clock: for deadlines and pauses.
+        rng: for ids and tokens, and to spread pauses.
+        boot_clock: for heartbeats.
+        timeout_seconds: deadline of this call and of every operation.
+        timing: of heartbeats and polls.
 
     Raises:
+        NoSuchCluster: there is none, and none is to be made.
         InvalidConfig: the file is another application's, or cannot be written.
         NewerFormat: its tables are those of a newer Tallybook.
         DamagedFile: it is not a SQLite file, or a damaged one.
@@ -36,7 +45,7 @@ async def open_sqlite(
         MetadataUnavailable: it stays locked, or does not answer.
     """
     timing = timing or Timing()
-    database = Database(path, clock=clock, rng=rng, timeout_seconds=timeout_seconds)
+    database = Database(path, create=create, clock=clock, rng=rng, timeout_seconds=timeout_seconds)
     await database.open()
 
     def stop_serving(_task: str, _error: BaseException) -> None:

@@ -71,13 +71,15 @@ class Database:
 
     Args:
         path: of the file; messages call it ``name``, its URI.
+        create: make a new cluster where there is none.
         clock: for deadlines and pauses.
         rng: spreads the pauses of processes that wait for one lock.
         timeout_seconds: longest time that one operation may take.
     """
 
-    def __init__(self, path: str, *, clock: Clock, rng: Rng, timeout_seconds: float) -> None:
+    def __init__(self, path: str, *, create: bool, clock: Clock, rng: Rng, timeout_seconds: float) -> None:
         self.path = path
+        self._create = create
         self.name = "sqlite:///" + path.lstrip("/")
         self.clock = clock
         self.rng = rng
@@ -89,16 +91,17 @@ class Database:
         self._closed = False
 
     async def open(self) -> None:
-        """Connect, and create what is missing.
+        """Connect, and make a new cluster if that is wanted.
 
         Raises:
+            NoSuchCluster: there is none, and none is to be made.
             InvalidConfig, DamagedFile, DiskFailed: the file cannot serve; see ``schema.connect``.
             MetadataUnavailable: it stays locked, or does not answer.
         """
 
         def job() -> None:
             try:
-                self._connection = schema.connect(self.path, self.name, self.rng.uuid())
+                self._connection = schema.connect(self.path, self.name, self.rng.uuid() if self._create else None)
             except sqlite3.Error as error:
                 raise _Busy(str(error)) from error
 

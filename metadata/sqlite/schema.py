@@ -11,8 +11,15 @@ from __future__ import annotations
 import sqlite3
 from typing import Final
 
-from tallybook.core.errors import DamagedFile, InvalidConfig, MetadataUnavailable, NewerFormat, TallybookError
-from tallybook.runtime.directories import file_bytes, make_parent
+from tallybook.core.errors import (
+    DamagedFile,
+    InvalidConfig,
+    MetadataUnavailable,
+    NewerFormat,
+    NoSuchCluster,
+    TallybookError,
+)
+from tallybook.runtime.directories import exists, file_bytes, make_parent
 
 APPLICATION_ID: Final = int.from_bytes(b"TBMD", "big")
 FORMAT: Final = 2
@@ -36,19 +43,24 @@ UPGRADES: Final = {1: (_RECORDS,)}
 """What makes the tables of a format those of the next one."""
 
 
-def connect(path: str, name: str, cluster_id: str) -> sqlite3.Connection:
-    """Open ``path``, made with ``cluster_id`` if it is new. To be used by the calling thread only.
+def connect(path: str, name: str, new_cluster_id: str | None) -> sqlite3.Connection:
+    """Open ``path``. To be used by the calling thread only.
 
-    ``name`` stands for it in messages.
+    ``name`` stands for it in messages. With ``new_cluster_id``, a file that is missing or empty becomes the metadata
+    of a new cluster of that id.
 
     Raises:
+        NoSuchCluster: the file is missing or empty, and there is no ``new_cluster_id``.
         InvalidConfig: the file is another application's, or cannot be written.
         NewerFormat: its tables are those of a newer Tallybook.
         DamagedFile: it is not a SQLite file, or a damaged one.
         DiskFailed: its directory cannot be created.
         sqlite3.OperationalError: anything else, being locked by another process included.
     """
-    make_parent(path)
+    if new_cluster_id is not None:
+        make_parent(path)
+    elif not exists(path):
+        raise NoSuchCluster.at(name)
     if 0 < file_bytes(path) < SMALLEST_FILE_BYTES:
         # SQLite would take it for an empty one, and write over it.
         raise _not_a_database(name)
@@ -58,13 +70,15 @@ def connect(path: str, name: str, cluster_id: str) -> sqlite3.Connection:
         connection = sqlite3.connect(path, timeout=0, isolation_level=None)
         # As one state of the file: another process may be making it between two statements.
         connection.execute("BEGIN")
-        _check_identity(connection, name)
+        found = _check_identity(connection, name)
         roll_back(connection)
+        if not found and new_cluster_id is None:
+            raise NoSuchCluster.at(name)
         mode = connection.execute("PRAGMA journal_mode = WAL").fetchone()[0]
         if mode != "wal":
             raise InvalidConfig(f"{name}: the file system cannot hold a shared SQLite file (journal mode {mode})")
         connection.execute("PRAGMA synchronous = FULL")
-        _complete_tables(connection, name, cluster_id)
+        _complete_tables(connection, name, new_cluster_id)
     except sqlite3.Error as error:
         _close(connection)
         if is_busy(error):
@@ -90,16 +104,18 @@ def _check_identity(connection: sqlite3.Connection, name: str) -> int:
     return int(version)
 
 
-def _complete_tables(connection: sqlite3.Connection, name: str, cluster_id: str) -> None:
+def _complete_tables(connection: sqlite3.Connection, name: str, new_cluster_id: str | None) -> None:
     """Make the tables, or bring those of an older format up to date: all of it, or nothing."""
     # Taking the write lock also shows, now and not at the first write, that the file can be written.
     connection.execute("BEGIN IMMEDIATE")
     try:
         found = _check_identity(connection, name)
         if found == 0:
+            if new_cluster_id is None:
+                raise NoSuchCluster.at(name)
             for statement in TABLES:
                 connection.execute(statement)
-            facts = (("cluster_id", cluster_id), ("next_ledger_id", "0"))
+            facts = (("cluster_id", new_cluster_id), ("next_ledger_id", "0"))
             connection.executemany("INSERT INTO facts VALUES (?, ?)", facts)
             connection.execute(f"PRAGMA application_id = {APPLICATION_ID}")
         for older in range(found or FORMAT, FORMAT):

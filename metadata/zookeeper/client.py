@@ -7,7 +7,7 @@ from typing import Final
 from kazoo.exceptions import NoNodeError
 from kazoo.security import Permissions
 
-from tallybook.core.errors import InvalidConfig, NewerFormat
+from tallybook.core.errors import InvalidConfig, NewerFormat, NoSuchCluster
 from tallybook.runtime.clock import Clock
 from tallybook.runtime.logging import logger
 from tallybook.runtime.rng import Rng
@@ -33,17 +33,19 @@ async def open_zookeeper(
     hosts: tuple[str, ...],
     root: str,
     *,
+    create: bool,
     clock: Clock,
     rng: Rng,
     timeout_seconds: float = 10.0,
     session_seconds: float = 10.0,
     security: str = "",
 ) -> MetadataClient:
-    """Open the metadata below the node ``root``; it is created, with its parents, if missing.
+    """Open the metadata below the node ``root``.
 
     Args:
         hosts: ``host:port`` of each server.
         root: an absolute path such as ``/tallybook``.
+        create: make a new cluster there, with its parents, if the node is missing or empty.
         clock: for deadlines and pauses.
         rng: for ids, and to spread pauses.
         timeout_seconds: deadline of this call and of every operation.
@@ -52,6 +54,7 @@ async def open_zookeeper(
             neither. What was made before, without one, may be open to everybody: that is logged.
 
     Raises:
+        NoSuchCluster: ``root`` is missing or empty, and no cluster is to be made.
         Unauthenticated, AccessDenied: ``root`` is closed, and not open to that password.
         MetadataUnavailable: no server answers in time; the message has the URI.
         InvalidConfig: ``root`` holds something else, or there is security without a password.
@@ -72,7 +75,7 @@ async def open_zookeeper(
     layout = Layout(root)
     await session.start()
     try:
-        await _prepare(session, layout)
+        await (_prepare(session, layout) if create else _find(session, layout))
         if password is not None:
             await _say_if_open(session, layout)
     except BaseException:
@@ -131,6 +134,21 @@ async def _say_if_open(session: Session, layout: Layout) -> None:
         )
 
 
+async def _find(session: Session, layout: Layout) -> None:
+    """Make sure that there is a cluster at the root, complete: one that is being made has its id counter last."""
+    try:
+        await _check_format(session, layout)
+        await session.ask(get(layout.ids))
+    except NoNodeError:
+        try:
+            [names] = await session.ask(children(layout.root))
+        except NoNodeError:
+            names = []
+        if names and "format" not in names:
+            raise _holds_something_else(session, layout) from None
+        raise NoSuchCluster.at(session.name) from None
+
+
 async def _prepare(session: Session, layout: Layout) -> None:
     """Make sure that the root is ours, and has what every operation relies on."""
     await create_path(session, layout.root)
@@ -140,7 +158,7 @@ async def _prepare(session: Session, layout: Layout) -> None:
         # The format is the first node below a root of ours, so a root that has others but not this one is not.
         [names] = await session.ask(children(layout.root))
         if names and "format" not in names:
-            raise InvalidConfig(f"{session.name}: the node {layout.root} holds something else") from None
+            raise _holds_something_else(session, layout) from None
         await create_once(session, layout.format, str(FORMAT).encode())
         await _check_format(session, layout)
     for path in (layout.ledgers, layout.cookies, layout.bookies, layout.records):
@@ -152,8 +170,12 @@ async def _check_format(session: Session, layout: Layout) -> None:
     [(data, _)] = await session.ask(get(layout.format), linearizable=True)
     found = number_of(data)
     if found is None:
-        raise InvalidConfig(f"{session.name}: the node {layout.root} holds something else")
+        raise _holds_something_else(session, layout)
     if found > FORMAT:
         raise NewerFormat.of(f"{session.name}: the layout", found, FORMAT)
     if found != FORMAT:
         raise InvalidConfig(f"{session.name}: no layout of a cluster was ever of format {found}")
+
+
+def _holds_something_else(session: Session, layout: Layout) -> InvalidConfig:
+    return InvalidConfig(f"{session.name}: the node {layout.root} holds something else")

@@ -7,7 +7,7 @@ import subprocess
 
 import pytest
 
-USAGE, CALLER, PEER, STORAGE = 2, 4, 5, 6
+USAGE, REFUSED_TO_START, CALLER, PEER, STORAGE = 2, 3, 4, 5, 6
 
 
 @pytest.fixture(scope="module")
@@ -64,6 +64,25 @@ def test_without_json_an_error_is_one_sentence_that_says_whose_fault_and_whether
     assert result.err.endswith("(another process is at fault; trying again may help)\n")
 
 
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["ledger", "create"],
+        ["cluster", "status"],
+        ["fsck"],
+        ["bookie", "init", "--replace", "--id", "b1", "--data", "./b1"],
+        ["gateway", "run", "--listen", "127.0.0.1:0"],
+    ],
+    ids=" ".join,
+)
+def test_a_mistyped_metadata_uri_makes_no_cluster(cli, tmp_path, words):
+    uri = f"sqlite://{tmp_path}/mistyped/metadata.db"
+    result = cli.run(*words, "--metadata", uri)
+    assert (result.code, result.out) == (REFUSED_TO_START if "run" in words else CALLER, b"")
+    assert result.err.startswith(f"tallybook: there is no cluster at {uri}: check the URI")
+    assert not (tmp_path / "mistyped").exists()
+
+
 def test_a_ledger_has_one_writer_ever(cluster):
     ledger = cluster.create()
     assert cluster("ledger", "append", ledger, stdin=b"mine\n").code == 0
@@ -80,14 +99,6 @@ def test_an_entry_that_is_too_large_ends_the_append_and_what_came_before_it_is_k
     assert result.error["message"].startswith("line 2 ")
     assert result.json["entries"] == 1
     assert cluster("ledger", "read", ledger).out == b"small\n"
-
-
-def test_a_mistyped_metadata_path_is_told_and_makes_no_empty_cluster(cli, tmp_path):
-    uri = f"sqlite:///{tmp_path}/nowhere.db"
-    result = cli.run("ledger", "ls", "--metadata", uri, "--json")
-    assert (result.code, result.error["type"]) == (PEER, "MetadataUnavailable")
-    assert uri in result.error["message"]
-    assert not list(tmp_path.iterdir())
 
 
 @pytest.mark.parametrize("uri", ["nonsense", "zk://", "memory:"])

@@ -1,6 +1,5 @@
 """The offload commands against a real cluster and a directory as the bucket."""
 
-import asyncio
 import json
 import random
 import re
@@ -10,10 +9,6 @@ from typing import Any
 
 import pyarrow.parquet as pq
 import pytest
-
-from tallybook.metadata.uri import open_metadata
-from tallybook.runtime.clock import RealClock
-from tallybook.runtime.rng import SystemRng
 
 LINES = b"".join(b"line %d\n" % number for number in range(20_000))
 NOW = ("--set", "max_set_wait_s=0", "--set", "deletion_lag_s=0")
@@ -138,7 +133,7 @@ def served(log: Path) -> str:
         return answer.read().decode()
 
 
-def test_what_is_wrong_with_an_object_is_said_also_where_nobody_watches(cli, bucket, tmp_path):
+def test_what_is_wrong_with_an_object_is_said_also_where_nobody_watches(cli, bucket, tmp_path, new_cluster):
     key, keys = "ledgers/0000000000000000001-00000000-0000-4000-8000-000000000001.parquet", tmp_path / "keys.json"
     for name in (key, f"sealed/keys/{key}", f"sealed/objects/{key}"):
         (bucket / name).parent.mkdir(parents=True)
@@ -146,11 +141,6 @@ def test_what_is_wrong_with_an_object_is_said_also_where_nobody_watches(cli, buc
     listed = cli.run("offload", "rebuild-catalog", f"file://{bucket}", "--json")
     assert (listed.code, key in listed.err) == (1, True)
     assert cli.run("security", "archive-key", keys).code == 0
-    place = ("--metadata", f"sqlite://{tmp_path}/metadata.db", "--archive", f"file://{bucket}")
-    asyncio.run(make_metadata(place[1]))
+    place = ("--metadata", new_cluster(), "--archive", f"file://{bucket}")
     given = cli.run("offload", "rekey", *place, "--json", TALLYBOOK_ARCHIVE_KEYS=str(keys))
     assert (given.code, given.json["failed"], key in given.err) == (1, 1, True)
-
-
-async def make_metadata(uri: str) -> None:
-    await (await open_metadata(uri, clock=RealClock(), rng=SystemRng(), timeout_seconds=10)).close()

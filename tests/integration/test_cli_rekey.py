@@ -20,7 +20,7 @@ TEXT = bytes(range(256)) * 300
 
 async def make(uri: str, bucket: str, keys: Path, *, lost: bool) -> None:
     """A sealed object, a plain one, and a record that is damaged, or wrapped with a key that nobody has."""
-    metadata = await open_metadata(uri, clock=RealClock(), rng=SystemRng(), timeout_seconds=10)
+    metadata = await open_metadata(uri, create=True, clock=RealClock(), rng=SystemRng(), timeout_seconds=10)
     try:
         if lost:
             await settle_copy_key(metadata.store, HeldKeys(9), make=True)

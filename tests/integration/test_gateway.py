@@ -576,7 +576,7 @@ def test_the_command_says_when_it_is_ready_and_stops_cleanly(cli, cluster):
         process.send_signal(signal.SIGTERM)
         assert process.wait(cli.patience) == 0
     nowhere = cli.run("gateway", "run", "--metadata", "sqlite:////nowhere/metadata.db", "--json")
-    assert (nowhere.code, nowhere.error["type"]) == (3, "MetadataUnavailable")
+    assert (nowhere.code, nowhere.error["type"]) == (3, "NoSuchCluster")
     shown = cli.run(
         "gateway", "run", "--metadata", cluster.metadata, "--set", "client.read_bytes=1MiB", "--print-config"
     )

@@ -23,6 +23,7 @@ from tallybook.core.errors import (
     MetadataOutcomeUnknown,
     MetadataUnavailable,
     NewerFormat,
+    NoSuchCluster,
     NoSuchLedger,
 )
 from tallybook.core.quorum import Quorum
@@ -47,9 +48,14 @@ class ManualBootClock:
         return self.now
 
 
-async def open_file(path: Path, *, boot_clock=None, **options):
+async def open_file(path: Path, *, create=True, boot_clock=None, **options):
     return await open_sqlite(
-        str(path), clock=RealClock(), rng=SystemRng(), boot_clock=boot_clock or ManualBootClock(), **options
+        str(path),
+        create=create,
+        clock=RealClock(),
+        rng=SystemRng(),
+        boot_clock=boot_clock or ManualBootClock(),
+        **options,
     )
 
 
@@ -112,6 +118,19 @@ async def test_an_empty_file_becomes_a_store(path):
     path.touch()
     async with await open_file(path) as metadata:
         assert await metadata.store.list_ledgers() == ((), True)
+
+
+@pytest.mark.parametrize("there", ["no directory", "no file", "an empty file"])
+async def test_only_those_who_may_make_a_cluster_make_one(path, there):
+    path = path.parent / "missing" / "metadata.db" if there == "no directory" else path
+    if there == "an empty file":
+        path.touch()
+    with pytest.raises(NoSuchCluster, match=f"no cluster at sqlite://{path}"):
+        await open_file(path, create=False)
+    assert path.exists() == (there == "an empty file")
+    assert path.parent.exists() == (there != "no directory")
+    await (await open_file(path)).close()
+    await (await open_file(path, create=False)).close()
 
 
 async def test_a_directory_in_place_of_the_file_is_named(path):

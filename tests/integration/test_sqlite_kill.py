@@ -41,7 +41,7 @@ def one_more(metadata):
 
 async def main(path, name):
     clock, rng = RealClock(), SystemRng()
-    metadata = await open_metadata(f"sqlite://{path}", clock=clock, rng=rng)
+    metadata = await open_metadata(f"sqlite://{path}", create=True, clock=clock, rng=rng)
     updater = LedgerUpdater(metadata.store, clock, rng)
     for turn in itertools.count():
         await updater.update(0, one_more)
@@ -75,7 +75,7 @@ from tallybook.runtime.rng import SystemRng
 
 async def main(path):
     metadata = await open_sqlite(
-        path, clock=RealClock(), rng=SystemRng(), boot_clock=RealBootClock(), timing=Timing(0.2, 1.0))
+        path, create=True, clock=RealClock(), rng=SystemRng(), boot_clock=RealBootClock(), timing=Timing(0.2, 1.0))
     registration = await metadata.membership.register(BookieInfo("b1", "host:1", Incarnation("uuid", 1)))
     print("registered", flush=True)
     await registration.lost()
@@ -100,7 +100,9 @@ def start(program: str, *arguments: object) -> subprocess.Popen[str]:
 
 
 async def open_file(path: Path, **options):
-    return await open_sqlite(str(path), clock=RealClock(), rng=SystemRng(), boot_clock=RealBootClock(), **options)
+    return await open_sqlite(
+        str(path), create=True, clock=RealClock(), rng=SystemRng(), boot_clock=RealBootClock(), **options
+    )
 
 
 def counter() -> LedgerMetadata:

@@ -50,7 +50,7 @@ def path(tmp_path):
 
 
 async def open_file(path):
-    return await open_sqlite(str(path), clock=RealClock(), rng=SystemRng(), boot_clock=RealBootClock())
+    return await open_sqlite(str(path), create=True, clock=RealClock(), rng=SystemRng(), boot_clock=RealBootClock())
 
 
 def tables(path) -> tuple[int, set[str]]:

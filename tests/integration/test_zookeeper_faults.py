@@ -57,7 +57,7 @@ def bookie(boot: int = 1, **fields) -> BookieInfo:
 
 async def connect(address: str, root: str, **options):
     options = {"session_seconds": SESSION_SECONDS, **options}
-    return await open_zookeeper((address,), root, clock=RealClock(), rng=SystemRng(), **options)
+    return await open_zookeeper((address,), root, create=True, clock=RealClock(), rng=SystemRng(), **options)
 
 
 async def returns(work, seconds: float = 20.0):
@@ -344,12 +344,12 @@ async def test_opening_where_nobody_answers_names_the_uri(server, root):
         await proxy.cut(refuse=True)
         uri = f"zk://{proxy.address}/tallybook"
         with pytest.raises(MetadataUnavailable, match=f"{uri}: no server answers within 0.3 s"):
-            await open_metadata(uri, clock=RealClock(), rng=SystemRng(), timeout_seconds=0.3)
+            await open_metadata(uri, create=True, clock=RealClock(), rng=SystemRng(), timeout_seconds=0.3)
 
 
 async def test_a_uri_of_a_server_that_is_there_opens(server, root):
     uri = f"zk://{server.address}{root}/deep/below"
-    async with await open_metadata(uri, clock=RealClock(), rng=SystemRng()) as metadata:
+    async with await open_metadata(uri, create=True, clock=RealClock(), rng=SystemRng()) as metadata:
         assert await metadata.store.list_ledgers() == ((), True)
 
 

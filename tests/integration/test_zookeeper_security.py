@@ -48,7 +48,7 @@ def directory(authority: Authority, place: Path, password: str = "tally:secret",
 async def opened(address: str, security: str, scheme: str = "zks", timeout_seconds: float = 10.0):
     uri = f"{scheme}://{address}/tallybook"
     return await open_metadata(
-        uri, clock=RealClock(), rng=SystemRng(), timeout_seconds=timeout_seconds, security=security
+        uri, create=True, clock=RealClock(), rng=SystemRng(), timeout_seconds=timeout_seconds, security=security
     )
 
 
@@ -226,7 +226,7 @@ async def test_that_metadata_from_before_are_open_to_everybody_is_said_until_the
     server, authority, tmp_path, caplog
 ):
     async with await open_metadata(
-        f"zk://{server.address}/tallybook", clock=RealClock(), rng=SystemRng(), timeout_seconds=10.0
+        f"zk://{server.address}/tallybook", create=True, clock=RealClock(), rng=SystemRng(), timeout_seconds=10.0
     ):
         pass
     assert not [record for record in caplog.records if record.name.startswith("tallybook")]

@@ -23,7 +23,7 @@ STREAM = "5f0c9a21" * 4
 @pytest.mark.parametrize("value", ["", "x", "-5", "1_0", "9" * 5_000])
 async def test_a_counter_in_sqlite_that_is_no_number_is_damaged(value: str, tmp_path: Path):
     uri = f"sqlite://{tmp_path}/metadata.db"
-    async with await open_metadata(uri, clock=RealClock(), rng=SeededRng("counters")) as metadata:
+    async with await open_metadata(uri, create=True, clock=RealClock(), rng=SeededRng("counters")) as metadata:
         assert await metadata.store.id_counter() == 0
         with closing(sqlite3.connect(tmp_path / "metadata.db")) as connection:
             connection.execute("UPDATE facts SET value = ? WHERE name = 'next_ledger_id'", (value,))

@@ -1,5 +1,6 @@
 """Who may write to a sealed archive: those with keys, and nobody else, however they came to run."""
 
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -15,11 +16,11 @@ from tallybook.runtime.security.archive_keys import add_key
 
 
 @pytest.fixture
-def place(tmp_path: Path) -> dict[str, str]:
+def place(tmp_path: Path, new_cluster: Callable[..., str]) -> dict[str, str]:
     (tmp_path / "archive").mkdir()
     add_key(tmp_path / "keys.json")
     return {
-        "metadata": f"sqlite://{tmp_path}/metadata.db",
+        "metadata": new_cluster(),
         "url": f"file://{tmp_path}/archive",
         "keys": str(tmp_path / "keys.json"),
     }
@@ -50,11 +51,11 @@ async def test_who_only_looks_needs_no_keys(place):
             pass
 
 
-async def test_new_metadata_beside_a_bucket_with_sealed_objects_do_not_make_it_a_plain_one(place, tmp_path):
+async def test_new_metadata_beside_a_bucket_with_sealed_objects_do_not_make_it_a_plain_one(place, new_cluster):
     async with opened(place["metadata"], place["url"], settle=True, archive_keys=place["keys"]) as archive:
         await archive.store.put("ledgers/1", b"x")
     with pytest.raises(ArchiveKeyMissing):
-        async with opened(f"sqlite://{tmp_path}/other.db", place["url"], settle=True):
+        async with opened(new_cluster("other"), place["url"], settle=True):
             pass
 
 

@@ -13,7 +13,9 @@ from tallybook.runtime.rng import SystemRng
 
 async def test_caches_of_an_archive_are_as_large_as_the_client_was_told(tmp_path: Path) -> None:
     clock, rng = RealClock(), SystemRng()
-    metadata = await open_metadata(f"sqlite://{tmp_path}/metadata.db", clock=clock, rng=rng, timeout_seconds=10)
+    metadata = await open_metadata(
+        f"sqlite://{tmp_path}/metadata.db", create=True, clock=clock, rng=rng, timeout_seconds=10
+    )
     (tmp_path / "archive").mkdir()
     settings = ClientSettings(archive_index_bytes=64 * KIB, archive_cache_bytes=32 * KIB)
     archive = ClusterArchive(metadata.store, clock, rng, settings, url=f"file://{tmp_path}/archive")

@@ -55,6 +55,7 @@ WIRE_CODES = {
     "PositionMismatch": 127,
     "NoSuchSubscription": 128,
     "NoSuchNamespace": 129,
+    "NoSuchCluster": 135,
     "Unauthenticated": 130,
     "AccessDenied": 131,
     "CreditExceeded": 140,

@@ -29,8 +29,8 @@ def openings(monkeypatch):
 
 
 @pytest.fixture
-def place(tmp_path):
-    return Place(f"sqlite:///{tmp_path}/metadata.db", None)
+def place(new_cluster):
+    return Place(new_cluster(), None)
 
 
 def threads():

@@ -92,10 +92,12 @@ async def test_memory_is_a_store_of_ones_own_unless_one_is_given():
 
 async def test_a_sqlite_uri_opens_its_file_and_makes_the_directories(tmp_path):
     path = tmp_path / "not" / "yet" / "metadata.db"
-    async with await open_metadata(f"sqlite://{path}", clock=RealClock(), rng=SeededRng(2)) as metadata:
+    async with await open_metadata(f"sqlite://{path}", create=True, clock=RealClock(), rng=SeededRng(2)) as metadata:
         await metadata.store.write_cookie("b1", b"cookie")
     assert path.exists()
-    async with await open_metadata(f"sqlite:/{'/'}{path}", clock=RealClock(), rng=SeededRng(2)) as metadata:
+    async with await open_metadata(
+        f"sqlite:/{'/'}{path}", create=True, clock=RealClock(), rng=SeededRng(2)
+    ) as metadata:
         assert await metadata.store.read_cookie("b1") == b"cookie"
 
 
@@ -108,7 +110,7 @@ from tallybook.runtime.clock import RealClock
 from tallybook.runtime.rng import SeededRng
 
 try:
-    asyncio.run(open_metadata("zk://127.0.0.1:1/tallybook", clock=RealClock(), rng=SeededRng(2)))
+    asyncio.run(open_metadata("zk://127.0.0.1:1/tallybook", create=True, clock=RealClock(), rng=SeededRng(2)))
 except Exception as error:
     print(f"{type(error).__name__}: {error}")
 """

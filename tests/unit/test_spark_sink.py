@@ -95,8 +95,8 @@ class Sink:
 
 
 @pytest.fixture
-def sink(tmp_path):
-    return Sink(f"sqlite:///{tmp_path}/metadata.db")
+def sink(new_cluster):
+    return Sink(new_cluster())
 
 
 def test_a_task_without_rows_makes_no_ledger_and_opens_nothing(sink):

@@ -60,7 +60,9 @@ class File:
 def play(path: Path, scenario: Callable[[File], Awaitable[None]], timeout_seconds: float = DEADLINE_SECONDS) -> None:
     async def run() -> None:
         clock = RealClock()
-        database = Database(str(path / "metadata.db"), clock=clock, rng=SeededRng(1), timeout_seconds=timeout_seconds)
+        database = Database(
+            str(path / "metadata.db"), create=True, clock=clock, rng=SeededRng(1), timeout_seconds=timeout_seconds
+        )
         await database.open()
         file = File(database)
         await file.count_commits()

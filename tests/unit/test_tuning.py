@@ -170,7 +170,7 @@ from tallybook.runtime.clock import RealClock
 from tallybook.runtime.rng import SystemRng
 
 async def make(uri):
-    await (await open_metadata(uri, clock=RealClock(), rng=SystemRng(), timeout_seconds=10)).close()
+    await (await open_metadata(uri, create=True, clock=RealClock(), rng=SystemRng(), timeout_seconds=10)).close()
 
 async def work(service, *_):
     print("settled:", gc.get_freeze_count() > 0)

@@ -53,7 +53,12 @@ class SqliteWorld:
 
     async def open(self) -> MetadataClient:
         return await open_sqlite(
-            str(self._path), clock=RealClock(), rng=SystemRng(), boot_clock=StandingBootClock(), timing=SQLITE_TIMING
+            str(self._path),
+            create=True,
+            clock=RealClock(),
+            rng=SystemRng(),
+            boot_clock=StandingBootClock(),
+            timing=SQLITE_TIMING,
         )
 
     async def expire(self, client: MetadataClient, bookie_id: str) -> None:
@@ -71,7 +76,9 @@ class ZooKeeperWorld:
         self._root = f"/contract/world-{number}"
 
     async def open(self) -> MetadataClient:
-        return await open_zookeeper((self._address,), self._root, clock=RealClock(), rng=SystemRng(), session_seconds=8)
+        return await open_zookeeper(
+            (self._address,), self._root, create=True, clock=RealClock(), rng=SystemRng(), session_seconds=8
+        )
 
     async def expire(self, client: MetadataClient, bookie_id: str) -> None:
         """End the session from a second connection, which tells ZooKeeper to close it."""
