@@ -24,6 +24,7 @@ from tallybook.runtime.logging import set_up_logging
 
 from .exits import Exit, Interrupted, RefusedToStart, disk_failed, error_object, exit_code, sentence
 from .output import complain
+from .standard_output import OutputFailed, guard
 
 COMMANDS: Final = {
     "up": "tallybook.cli.up",
@@ -137,6 +138,7 @@ def _root(
 def main(arguments: Sequence[str]) -> NoReturn:
     """Run one command and end the process with the exit code that says what became of it."""
     as_json = "--json" in arguments
+    guard()
     try:
         code = _run(arguments or ["--help"], as_json)
         sys.stdout.flush()
@@ -144,6 +146,9 @@ def main(arguments: Sequence[str]) -> NoReturn:
         code = interrupted.code
     except BrokenPipeError:
         code = Exit.BROKEN_PIPE
+    except OutputFailed as error:
+        complain(f"{error}; the command itself may have taken effect")
+        code = Exit.OUTPUT_FAILED
     sys.stderr.flush()
     # Commands close what they open. Taking the interpreter apart would cost time, and after Ctrl-C it would wait for
     # threads that hang in a read or a write which nobody will ever end.

@@ -37,6 +37,7 @@ class Exit(IntEnum):
     PEER = 5
     STORAGE = 6
     DEFECT = 70
+    OUTPUT_FAILED = 74
     INTERRUPTED = 130
     BROKEN_PIPE = 141
     TERMINATED = 143
@@ -53,8 +54,9 @@ MEANINGS: Final = {
     Exit.PEER: "bookies or the metadata store did not do their part; the same command may succeed later",
     Exit.STORAGE: "stored bytes are damaged or missing, a device refused, or a newer Tallybook has written them",
     Exit.DEFECT: "a defect in Tallybook; also a bookie that stopped at once because it could not keep its promises",
+    Exit.OUTPUT_FAILED: "standard output could not be written (a full disk); the command may have taken effect",
     Exit.INTERRUPTED: "ended by Ctrl-C (SIGINT)",
-    Exit.BROKEN_PIPE: "whoever read the output has gone",
+    Exit.BROKEN_PIPE: "the reader of the output has gone",
     Exit.TERMINATED: "ended by SIGTERM",
 }
 """What each code means; the table of docs/cli.md."""

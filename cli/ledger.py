@@ -22,10 +22,11 @@ from .cluster import cluster
 from .exits import reading_only
 from .options import Json, LedgerId, Metadata, PasswordFile, read_password
 from .output import Record, note, print_json, print_record, print_rows
-from .pipes import STDIN, STDOUT, read_lines
+from .pipes import STDIN, read_lines
 from .progress import Progress
 from .reading import copy_range, entries_as_json, entries_as_lines, follow
 from .running import run
+from .standard_output import STDOUT
 
 app = typer.Typer(help="Write, read and manage ledgers.")
 

@@ -17,8 +17,9 @@ from tallybook.core.errors import EntryTooLarge
 from tallybook.core.limits import KIB, MAX_ENTRY_BYTES
 from tallybook.runtime.tasks import Workers
 
+from .standard_output import write_some
+
 STDIN: Final = 0
-STDOUT: Final = 1
 PIECE_BYTES: Final = 256 * KIB
 
 
@@ -76,6 +77,7 @@ async def write_all(descriptor: int, parts: Sequence[bytes], workers: Workers) -
     """Write ``parts`` one after the other.
 
     Raises:
+        OutputFailed: they cannot be written.
         BrokenPipeError: nobody reads any more.
     """
     await workers.run(_write_all, descriptor, b"".join(parts))
@@ -84,7 +86,7 @@ async def write_all(descriptor: int, parts: Sequence[bytes], workers: Workers) -
 def _write_all(descriptor: int, data: bytes) -> None:
     view = memoryview(data)
     while view:
-        view = view[os.write(descriptor, view) :]
+        view = view[write_some(descriptor, view) :]
 
 
 def _pollable(descriptor: int) -> bool:

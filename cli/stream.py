@@ -25,10 +25,11 @@ from tallybook.stream.names import check_stream_name
 from .exits import Exit, reading_only
 from .options import Json, Metadata
 from .output import Record, complain, note, print_json, print_record, print_rows
-from .pipes import STDIN, STDOUT, read_lines, write_all
+from .pipes import STDIN, read_lines, write_all
 from .progress import Progress
 from .reading import Output
 from .running import run
+from .standard_output import STDOUT
 from .stream_appending import StreamFeeder, Told, let_go, only_line
 from .stream_options import (
     DEFAULT,

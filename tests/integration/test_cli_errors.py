@@ -7,7 +7,7 @@ import subprocess
 
 import pytest
 
-USAGE, REFUSED_TO_START, CALLER, PEER, STORAGE = 2, 3, 4, 5, 6
+USAGE, REFUSED_TO_START, CALLER, PEER, STORAGE, OUTPUT_FAILED = 2, 3, 4, 5, 6, 74
 
 
 @pytest.fixture(scope="module")
@@ -81,6 +81,33 @@ def test_a_mistyped_metadata_uri_makes_no_cluster(cli, tmp_path, words):
     assert (result.code, result.out) == (REFUSED_TO_START if "run" in words else CALLER, b"")
     assert result.err.startswith(f"tallybook: there is no cluster at {uri}: check the URI")
     assert not (tmp_path / "mistyped").exists()
+
+
+@pytest.mark.parametrize("words", [["--help"], ["ledger", "ls"], ["ledger", "read", "{closed}"]], ids=" ".join)
+def test_a_full_disk_behind_standard_output_is_not_taken_for_the_storage_of_the_cluster(cli, cluster, closed, words):
+    words = [word.format(closed=closed) for word in words]
+    where = [] if words == ["--help"] else ["--metadata", cluster.metadata]
+    with (
+        open("/dev/full", "wb") as full,
+        cli.start(*words, *where, stdout=full, stderr=subprocess.PIPE) as command,
+    ):
+        said = command.communicate(timeout=cli.patience)[1].decode()
+    assert command.returncode == OUTPUT_FAILED
+    assert said == (
+        "tallybook: standard output cannot be written: No space left on device; "
+        "the command itself may have taken effect\n"
+    )
+
+
+def test_output_in_an_encoding_without_a_character_escapes_it(cli, cluster):
+    assert cluster("stream", "create", "bücher-€").code == 0
+    with cli.start(
+        "stream", "ls", "--metadata", cluster.metadata, through=["env", "PYTHONIOENCODING=latin-1"],
+        stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+    ) as command:  # fmt: skip
+        out, said = command.communicate(timeout=cli.patience)
+    assert (command.returncode, said) == (0, b"")
+    assert "bücher-\\u20ac".encode("latin-1") in out
 
 
 def test_a_ledger_has_one_writer_ever(cluster):
