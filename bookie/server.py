@@ -26,6 +26,7 @@ from tallybook.core.errors import InvalidConfig, NoSuchLedger
 from tallybook.metadata.client import MetadataClient
 from tallybook.metadata.metered import METADATA_METRICS
 from tallybook.metadata.record_format import FIRST
+from tallybook.metadata.secured import require_security
 from tallybook.metadata.store import BookieInfo, BookieMode, MetadataStore
 from tallybook.metadata.uri import open_metadata
 from tallybook.runtime.clock import RealClock
@@ -245,7 +246,7 @@ class _Server:
         _log.info("stopping", bookie_id=bookie.bookie_id)
 
     async def _open_metadata(self) -> MetadataClient:
-        return await open_metadata(
+        metadata = await open_metadata(
             self._settings.metadata,
             create=True,
             clock=self._clock,
@@ -253,6 +254,13 @@ class _Server:
             timeout_seconds=METADATA_SECONDS,
             security=self._settings.security,
         )
+        try:
+            if self._settings.security:
+                await require_security(metadata.store, self._clock, self._rng)
+        except BaseException:
+            await metadata.close()
+            raise
+        return metadata
 
     def _open_tracer(self, metrics: Metrics) -> Tracer:
         tracer = open_tracer(self._settings.traces, "tallybook-bookie", security=self._settings.security)

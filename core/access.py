@@ -15,7 +15,7 @@ The rules are the file ``access.toml``; docs/security.md describes it.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from copy import copy
 from dataclasses import dataclass
 from enum import Enum
@@ -63,6 +63,15 @@ _PERMISSIONS: Final = {
     Role.BOOKIE: frozenset({Permission.READ, Permission.WRITE, Permission.KEEP}),
     Role.ADMIN: frozenset(Permission),
 }
+
+
+_ROLE_URI: Final = re.compile("tallybook://(reader|writer|bookie|admin)/.+")
+
+
+def permissions_of_names(names: Iterable[CertificateName]) -> frozenset[Permission] | None:
+    """What the names ``tallybook://ROLE/NAME`` of a certificate stand for; ``None`` where it has none of them."""
+    roles = [match[1] for name in names if (match := _ROLE_URI.fullmatch(name.text)) is not None]
+    return frozenset[Permission]().union(*(_PERMISSIONS[Role(role)] for role in roles)) if roles else None
 
 
 class Presented(NamedTuple):
@@ -158,6 +167,11 @@ class Principal:
 
     def __repr__(self) -> str:
         return f"Principal({self.name!r})"
+
+    @property
+    def permissions(self) -> frozenset[Permission]:
+        """What it may do."""
+        return self._permissions
 
     def known_by(self, identity: str, until_us: int | None = None) -> Self:
         """The same, for one of those who are it."""

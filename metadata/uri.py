@@ -15,6 +15,7 @@ from importlib.util import find_spec
 from typing import Final, TypeAlias
 from urllib.parse import unquote
 
+from tallybook.core.access import Permission
 from tallybook.core.errors import InvalidConfig
 from tallybook.runtime.boot_clock import RealBootClock
 from tallybook.runtime.clock import Clock
@@ -22,6 +23,8 @@ from tallybook.runtime.rng import Rng
 
 from .client import MetadataClient
 from .memory import MemoryMetadata
+from .read_only import read_only
+from .secured import requires_security
 
 DEFAULT_ZOOKEEPER_PORT: Final = 2181
 DEFAULT_ZOOKEEPER_TLS_PORT: Final = 2281
@@ -128,6 +131,9 @@ async def open_metadata(
 ) -> MetadataClient:
     """Open the metadata store that ``uri`` names. What is asked of it is counted, in ``load``.
 
+    A process that may not write by its security directory, or that has none where the cluster requires security, gets
+    a store that raises ``AccessDenied`` at every change.
+
     Args:
         uri: see the top of this module.
         create: make a new cluster where there is none: for bookies. Everything else would take a typing error for an
@@ -154,8 +160,26 @@ async def open_metadata(
             if parsed.tls
             else f"{uri} has no TLS, and there is security: use zks://, and the port at which ZooKeeper speaks TLS"
         )
-    opened = await _open(parsed, create, clock, rng, timeout_seconds, memory, security)
-    return opened.metered(clock)
+    reason = _why_read_only(security)
+    opened = await _open(parsed, create, clock, rng, timeout_seconds, memory, security, reads_only=bool(reason))
+    try:
+        if not security and await requires_security(opened.store):
+            reason = f"the cluster at {uri} requires security, and this process has no security directory"
+    except BaseException:
+        await opened.close()
+        raise
+    return (read_only(opened, reason) if reason else opened).metered(clock)
+
+
+def _why_read_only(security: str) -> str:
+    """Why the process may only read, by its security directory; empty: it may write, or that is not known here."""
+    if not security:
+        return ""
+    # What checks certificates takes long to load.
+    from tallybook.runtime.security import own_standing  # noqa: PLC0415
+
+    standing = own_standing(security)
+    return f"{standing.name} may only read" if standing.may_not(Permission.WRITE) else ""
 
 
 async def _open(
@@ -166,6 +190,8 @@ async def _open(
     timeout_seconds: float,
     memory: MemoryMetadata | None,
     security: str,
+    *,
+    reads_only: bool,
 ) -> MetadataClient:
     if isinstance(parsed, MemoryUri):
         return (memory or MemoryMetadata(rng)).client()
@@ -180,6 +206,7 @@ async def _open(
             rng=rng,
             boot_clock=RealBootClock(),
             timeout_seconds=timeout_seconds,
+            reads_only=reads_only,
         )
     if find_spec("kazoo") is None:
         raise InvalidConfig("zk:// needs kazoo: pip install 'tallybook[zookeeper]'")
@@ -193,4 +220,5 @@ async def _open(
         rng=rng,
         timeout_seconds=timeout_seconds,
         security=security,
+        reads_only=reads_only,
     )

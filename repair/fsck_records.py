@@ -14,6 +14,8 @@ from tallybook.metadata.bookie_modes import PREFIX as MODES
 from tallybook.metadata.bookie_modes import WantedMode
 from tallybook.metadata.record_format import check_format
 from tallybook.metadata.record_json import NOT_UNDERSTOOD
+from tallybook.metadata.secured import RECORD as SECURED
+from tallybook.metadata.secured import decode_required
 from tallybook.metadata.sink_record import ATTEMPTS, ATTEMPTS_ONCE, CLOCK, SINKS, SinkRecord, attempt_of
 from tallybook.metadata.store import MetadataStore
 
@@ -81,6 +83,10 @@ def _mode(name: str, value: bytes) -> None:
         raise DamagedFile(f"the record {name} names no mode of a bookie: {value[:40]!r}")
 
 
+def _required(_name: str, value: bytes) -> None:
+    decode_required(value)
+
+
 def _attempt(name: str, _value: bytes) -> None:
     if attempt_of(name) is None:
         raise DamagedFile(f"the record {name} is not named as an attempt of a sink is")
@@ -102,6 +108,12 @@ RECORD_KINDS: Final = (
     RecordKind("repair/auditor", "who audits", decoding(_anything), ""),
     RecordKind("repair/", "record of the repair", decoding(_json), "delete it: the auditor writes it anew"),
     RecordKind(MODES, "mode of a bookie", decoding(_mode), "'bookie readonly --off' or 'bookie drain' writes it anew"),
+    RecordKind(
+        SECURED,
+        "whether the cluster requires security",
+        decoding(_required),
+        "'cluster require-security' writes it anew",
+    ),
     RecordKind("archive/leader", "who archives", decoding(_anything), ""),
     RecordKind("archive/location", "place of the archive", decoding(_json), "write down again where the archive is"),
     RecordKind(

@@ -6,7 +6,7 @@ import os
 import stat
 from pathlib import Path
 
-from tallybook.core.errors import DiskFailed
+from tallybook.core.errors import DiskFailed, InvalidConfig
 
 
 def make_parent(path: str) -> None:
@@ -25,10 +25,55 @@ def make_parent(path: str) -> None:
         raise DiskFailed(f"the directory {directory} cannot be created: {error.strerror}") from error
 
 
+def make_private_file(path: str) -> None:
+    """Create the file ``path``, empty, for its owner alone; nothing changes if it exists. A link is not followed.
+
+    Raises:
+        DiskFailed: it cannot be created.
+    """
+    try:
+        descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o600)
+    except FileExistsError:
+        return
+    except OSError as error:
+        raise DiskFailed(f"the file {path} cannot be created: {error.strerror}") from error
+    os.close(descriptor)
+
+
+def refuse_foreign_writers(path: str) -> None:
+    """Refuse a file that is not its owner's: every user may write it, or put another one, or a link, in its place.
+
+    Raises:
+        InvalidConfig: it is; the message says how to mend it.
+    """
+    directory = Path(path).absolute().parent
+    mode = directory.stat().st_mode if directory.is_dir() else 0
+    if mode & stat.S_IWOTH and not mode & stat.S_ISVTX:
+        raise InvalidConfig(f"every user of this machine may replace {path}: chmod o-w {directory}")
+    try:
+        found = Path(path).lstat()
+    except OSError:
+        return  # opening it says what is wrong
+    if stat.S_ISLNK(found.st_mode) and mode & stat.S_IWOTH:
+        raise InvalidConfig(f"{path} is a link in a directory where every user may put one: name the file itself")
+    if stat.S_ISREG(found.st_mode) and found.st_mode & stat.S_IWOTH:
+        raise InvalidConfig(f"every user of this machine may change {path}: chmod o-w {path}")
+
+
 def file_bytes(path: str) -> int:
     """Size of the file ``path``; 0 where there is none, or something else."""
     file = Path(path)
     return file.stat().st_size if file.is_file() else 0
+
+
+def may_write(path: str) -> bool:
+    """Whether this user may write the file ``path``."""
+    return os.access(path, os.W_OK)
+
+
+def file_uri(path: str) -> str:
+    """The file ``path`` as a URI."""
+    return Path(path).absolute().as_uri()
 
 
 def exists(path: str) -> bool:

@@ -24,6 +24,7 @@ async def open_sqlite(
     boot_clock: BootClock,
     timeout_seconds: float = 10.0,
     timing: Timing | None = None,
+    reads_only: bool = False,
 ) -> MetadataClient:
     """Open the metadata in the file ``path``.
 
@@ -35,17 +36,21 @@ async def open_sqlite(
         boot_clock: for heartbeats.
         timeout_seconds: deadline of this call and of every operation.
         timing: of heartbeats and polls.
+        reads_only: nothing is created or changed. The right to read the file and its directory is enough, while a
+            process that may write has the file open.
 
     Raises:
         NoSuchCluster: there is none, and none is to be made.
-        InvalidConfig: the file is another application's, or cannot be written.
+        InvalidConfig: the file is another application's, cannot be written, or may be written by everybody.
         NewerFormat: its tables are those of a newer Tallybook.
         DamagedFile: it is not a SQLite file, or a damaged one.
         DiskFailed: its directory cannot be created.
-        MetadataUnavailable: it stays locked, or does not answer.
+        MetadataUnavailable: it stays locked, does not answer, or is not there to be read.
     """
     timing = timing or Timing()
-    database = Database(path, create=create, clock=clock, rng=rng, timeout_seconds=timeout_seconds)
+    database = Database(
+        path, create=create, clock=clock, rng=rng, timeout_seconds=timeout_seconds, reads_only=reads_only
+    )
     await database.open()
 
     def stop_serving(_task: str, _error: BaseException) -> None:

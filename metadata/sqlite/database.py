@@ -75,11 +75,15 @@ class Database:
         clock: for deadlines and pauses.
         rng: spreads the pauses of processes that wait for one lock.
         timeout_seconds: longest time that one operation may take.
+        reads_only: no job writes.
     """
 
-    def __init__(self, path: str, *, create: bool, clock: Clock, rng: Rng, timeout_seconds: float) -> None:
+    def __init__(
+        self, path: str, *, create: bool, clock: Clock, rng: Rng, timeout_seconds: float, reads_only: bool = False
+    ) -> None:
         self.path = path
         self._create = create
+        self._reads_only = reads_only
         self.name = "sqlite:///" + path.lstrip("/")
         self.clock = clock
         self.rng = rng
@@ -101,7 +105,10 @@ class Database:
 
         def job() -> None:
             try:
-                self._connection = schema.connect(self.path, self.name, self.rng.uuid() if self._create else None)
+                if self._reads_only:
+                    self._connection = schema.connect_reading(self.path, self.name)
+                else:
+                    self._connection = schema.connect(self.path, self.name, self.rng.uuid() if self._create else None)
             except sqlite3.Error as error:
                 raise _Busy(str(error)) from error
 

@@ -19,7 +19,15 @@ from tallybook.core.errors import (
     NoSuchCluster,
     TallybookError,
 )
-from tallybook.runtime.directories import exists, file_bytes, make_parent
+from tallybook.runtime.directories import (
+    exists,
+    file_bytes,
+    file_uri,
+    make_parent,
+    make_private_file,
+    may_write,
+    refuse_foreign_writers,
+)
 
 APPLICATION_ID: Final = int.from_bytes(b"TBMD", "big")
 FORMAT: Final = 2
@@ -51,16 +59,21 @@ def connect(path: str, name: str, new_cluster_id: str | None) -> sqlite3.Connect
 
     Raises:
         NoSuchCluster: the file is missing or empty, and there is no ``new_cluster_id``.
-        InvalidConfig: the file is another application's, or cannot be written.
+        InvalidConfig: the file is another application's, cannot be written, or may be written by everybody.
         NewerFormat: its tables are those of a newer Tallybook.
         DamagedFile: it is not a SQLite file, or a damaged one.
-        DiskFailed: its directory cannot be created.
+        DiskFailed: it, or its directory, cannot be created.
         sqlite3.OperationalError: anything else, being locked by another process included.
     """
     if new_cluster_id is not None:
         make_parent(path)
+        make_private_file(path)
     elif not exists(path):
         raise NoSuchCluster.at(name)
+    refuse_foreign_writers(path)
+    if not may_write(path):
+        # SQLite would open it for reading, and BEGIN IMMEDIATE would not tell.
+        raise InvalidConfig(f"{name} cannot be written by this user")
     if 0 < file_bytes(path) < SMALLEST_FILE_BYTES:
         # SQLite would take it for an empty one, and write over it.
         raise _not_a_database(name)
@@ -83,6 +96,47 @@ def connect(path: str, name: str, new_cluster_id: str | None) -> sqlite3.Connect
         _close(connection)
         if is_busy(error):
             raise
+        raise _opening_error(error, name) from error
+    except TallybookError:
+        _close(connection)
+        raise
+    return connection
+
+
+def connect_reading(path: str, name: str) -> sqlite3.Connection:
+    """Open ``path`` for reading only. SQLite then writes nothing, and needs no right to.
+
+    Without that right it also needs the files of a process that writes beside it (``-wal``, ``-shm``), which are there
+    for as long as one has it open.
+
+    Raises:
+        InvalidConfig, NewerFormat, DamagedFile: as ``connect``; or its tables are of an older format.
+        NoSuchCluster: the file is missing or empty.
+        MetadataUnavailable: it cannot be read now.
+        sqlite3.OperationalError: it is locked by another process.
+    """
+    if not exists(path):
+        raise NoSuchCluster.at(name)
+    refuse_foreign_writers(path)
+    connection: sqlite3.Connection | None = None
+    try:
+        connection = sqlite3.connect(f"{file_uri(path)}?mode=ro", uri=True, timeout=0, isolation_level=None)
+        connection.execute("PRAGMA query_only = ON")
+        found = _check_identity(connection, name)
+        if not found:
+            raise NoSuchCluster.at(name)
+        if found != FORMAT:
+            raise InvalidConfig(
+                f"{name} has tables of format {found}: the first bookie that starts makes them format {FORMAT}"
+            )
+    except sqlite3.Error as error:
+        _close(connection)
+        if is_busy(error):
+            raise
+        if _code(error) in (sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_READONLY):
+            raise MetadataUnavailable(
+                f"{name} cannot be read now: this user may not write it, so a process of the cluster must have it open"
+            ) from error
         raise _opening_error(error, name) from error
     except TallybookError:
         _close(connection)

@@ -5,14 +5,14 @@ from __future__ import annotations
 from typing import Final
 
 from kazoo.exceptions import NoNodeError
-from kazoo.security import Permissions
+from kazoo.security import ACL, Permissions
 
 from tallybook.core.errors import InvalidConfig, NewerFormat, NoSuchCluster
 from tallybook.runtime.clock import Clock
 from tallybook.runtime.logging import logger
 from tallybook.runtime.rng import Rng
-from tallybook.runtime.security import zookeeper_password
-from tallybook.runtime.security.files import ZOOKEEPER
+from tallybook.runtime.security import ZooKeeperUsers, zookeeper_users
+from tallybook.runtime.security.files import ZOOKEEPER, ZOOKEEPER_READER
 from tallybook.runtime.tasks import Tasks
 
 from ..client import MetadataClient
@@ -20,7 +20,7 @@ from .hub import WatchHub
 from .layout import FORMAT, Layout, number_of
 from .membership import ZooKeeperMembership
 from .requests import acl, children, get
-from .session import Session
+from .session import Session, acls_for
 from .store import ZooKeeperStore
 from .tree import create_once, create_path
 
@@ -39,6 +39,7 @@ async def open_zookeeper(
     timeout_seconds: float = 10.0,
     session_seconds: float = 10.0,
     security: str = "",
+    reads_only: bool = False,
 ) -> MetadataClient:
     """Open the metadata below the node ``root``.
 
@@ -52,6 +53,7 @@ async def open_zookeeper(
         session_seconds: silence after which ZooKeeper takes a bookie for dead.
         security: directory of the certificates, for TLS, and of the password that what is made is closed with; empty:
             neither. What was made before, without one, may be open to everybody: that is logged.
+        reads_only: make nothing, and show the password of the user who may only read, if the directory has it.
 
     Raises:
         NoSuchCluster: ``root`` is missing or empty, and no cluster is to be made.
@@ -61,7 +63,7 @@ async def open_zookeeper(
         NewerFormat: it was made by a newer Tallybook.
     """
     name = f"{'zks' if security else 'zk'}://{','.join(hosts)}{root}"
-    password = _password(security) if security else None
+    password, acls = _password_and_acls(security, reads_only=reads_only)
     session = Session(
         hosts,
         name,
@@ -71,16 +73,10 @@ async def open_zookeeper(
         session_seconds=session_seconds,
         security=security,
         password=password,
+        acls=acls,
     )
     layout = Layout(root)
-    await session.start()
-    try:
-        await (_prepare(session, layout) if create else _find(session, layout))
-        if password is not None:
-            await _say_if_open(session, layout)
-    except BaseException:
-        await session.close()
-        raise
+    await _start(session, layout, create=create and not reads_only, secured=password is not None)
 
     def stop_serving(_task: str, _error: BaseException) -> None:
         # Without the task that died, watches and registrations would silently stay as they are.
@@ -97,23 +93,54 @@ async def open_zookeeper(
         await tasks.close()
         await session.close()
 
-    return MetadataClient(ZooKeeperStore(session, layout, hub, close), membership, link=session.link)
+    store = ZooKeeperStore(session, layout, hub, close, reads_only=reads_only)
+    return MetadataClient(store, membership, link=session.link)
 
 
-def _password(security: str) -> str:
-    """USER:PASSWORD. Without one, whoever has a certificate that ZooKeeper takes could change what is made.
+async def _start(session: Session, layout: Layout, *, create: bool, secured: bool) -> None:
+    """Connect, and find or make the cluster; where that fails, the session is over."""
+    await session.start()
+    try:
+        await (_prepare(session, layout) if create else _find(session, layout))
+        if secured:
+            await _say_if_open(session, layout)
+    except BaseException:
+        await session.close()
+        raise
+
+
+def _password_and_acls(security: str, *, reads_only: bool) -> tuple[str | None, list[ACL] | None]:
+    """What to show, and what to close new nodes with; nothing where there is no security.
+
+    Raises:
+        InvalidConfig: there is security, and no password.
+    """
+    if not security:
+        return None, None
+    users = zookeeper_users(security)
+    password = _password(users, security, reads_only=reads_only)
+    return password, None if users.cluster is None else acls_for(users.cluster, users.reader)
+
+
+def _password(users: ZooKeeperUsers, security: str, *, reads_only: bool) -> str:
+    """USER:PASSWORD to show. Without one, every certificate that ZooKeeper takes could change what is made.
 
     Raises:
         InvalidConfig: there is none.
     """
-    password = zookeeper_password(security)
-    if password is None:
+    password = (users.reader or users.cluster) if reads_only else users.cluster
+    if password is not None:
+        return password
+    if users.reader is not None:
         raise InvalidConfig(
-            f"{security} has no {ZOOKEEPER}, and without it the metadata would be open to every certificate that "
-            "ZooKeeper takes: put USER:PASSWORD into that file, the same for all that open the metadata, and let "
-            "nobody else read it"
+            f"{security} has {ZOOKEEPER_READER} only, with which metadata can be read and not changed: this process "
+            f"changes them, and needs {ZOOKEEPER}"
         )
-    return password
+    raise InvalidConfig(
+        f"{security} has no {ZOOKEEPER}, and without it the metadata would be open to every certificate that "
+        "ZooKeeper takes: put USER:PASSWORD into that file, the same for all that open the metadata, and let "
+        f"nobody else read it ({ZOOKEEPER_READER} is enough for those that only read)"
+    )
 
 
 async def _say_if_open(session: Session, layout: Layout) -> None:

@@ -56,10 +56,18 @@ class _CutOff(Exception):
     """There is no answer that can be believed: the request may have been carried out, or may yet be."""
 
 
-def _open_to(password: str) -> list[ACL]:
-    """Everything to one user. What is open to whoever has made it is open to every certificate of his name, too."""
+def acls_for(password: str, reader: str | None) -> list[ACL]:
+    """Everything to the cluster's user, reading to the reader's.
+
+    What is open to the maker of a node is open to every certificate of its name, too.
+    """
+    cluster = [_digest(password, all=True)]
+    return cluster if reader is None else [*cluster, _digest(reader, read=True)]
+
+
+def _digest(password: str, **permissions: bool) -> ACL:
     user, _, secret = password.partition(":")
-    return [make_digest_acl(user, secret, all=True)]
+    return make_digest_acl(user, secret, **permissions)
 
 
 class Session:
@@ -73,7 +81,8 @@ class Session:
         timeout_seconds: longest time that one operation may take.
         session_seconds: silence after which ZooKeeper takes this client for dead.
         security: directory of the certificates, for TLS; empty: without.
-        password: USER:PASSWORD. Nodes that are made are open to this user and nobody else.
+        password: USER:PASSWORD that it shows.
+        acls: of nodes that it makes; without them, everything to everybody.
     """
 
     def __init__(
@@ -87,6 +96,7 @@ class Session:
         session_seconds: float,
         security: str = "",
         password: str | None = None,
+        acls: list[ACL] | None = None,
     ) -> None:
         self.name = name
         self.clock = clock
@@ -99,7 +109,7 @@ class Session:
             connection_retry={"max_tries": -1, "delay": 0.05, "max_delay": 1.0},
             handler=TlsHandler(security) if security else None,
             auth_data=[("digest", password)] if password else None,
-            default_acl=_open_to(password) if password else None,
+            default_acl=acls,
         )
         self._loop = asyncio.get_running_loop()
         self._connected = asyncio.Event()

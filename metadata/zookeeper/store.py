@@ -11,7 +11,14 @@ from collections.abc import Awaitable, Callable
 
 from kazoo.exceptions import BadVersionError, NodeExistsError, NoNodeError
 
-from tallybook.core.errors import DamagedFile, LedgerExists, MetadataConflict, MetadataOutcomeUnknown, NoSuchLedger
+from tallybook.core.errors import (
+    DamagedFile,
+    LedgerExists,
+    MetadataConflict,
+    MetadataOutcomeUnknown,
+    MetadataUnavailable,
+    NoSuchLedger,
+)
 from tallybook.core.ids import check_ledger_id
 
 from ..codec import decode_ledger, encode_ledger
@@ -32,12 +39,19 @@ class ZooKeeperStore:
     """Implements ``MetadataStore``. Made by ``client.open_zookeeper``."""
 
     def __init__(
-        self, session: Session, layout: Layout, hub: WatchHub, close_client: Callable[[], Awaitable[None]]
+        self,
+        session: Session,
+        layout: Layout,
+        hub: WatchHub,
+        close_client: Callable[[], Awaitable[None]],
+        *,
+        reads_only: bool = False,
     ) -> None:
         self._session = session
         self._layout = layout
         self._hub = hub
         self._close_client = close_client
+        self._reads_only = reads_only
         self._tree = LedgerTree(session, layout)
         self._records = ZooKeeperRecords(session, layout)
         self._ids = IdBlock(self._take_block)
@@ -48,6 +62,8 @@ class ZooKeeperStore:
         try:
             [(data, _)] = await self._session.ask(get(path))
         except NoNodeError:
+            if self._reads_only:
+                raise MetadataUnavailable(f"{self._session.name}: no bookie has ever started in this cluster") from None
             await create_once(self._session, path, self._session.rng.uuid().encode())
             [(data, _)] = await self._session.ask(get(path))
         return str(data, "ascii")

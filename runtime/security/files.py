@@ -5,6 +5,7 @@
     access.toml       who may do what: ``core/access``
     token-keys.json   keys that tokens are checked with, a JSON Web Key Set
     zookeeper.auth    USER:PASSWORD for ZooKeeper
+    zookeeper-reader.auth  USER:PASSWORD of a second user, who may only read there
 
 The first three have the names that Kubernetes gives them. Files may be replaced at any time, one by one or, where
 they are links, all at once; what was read counts only if nothing changed meanwhile. A file that cannot be read is the
@@ -26,9 +27,10 @@ PRIVATE: Final = "tls.key"
 ACCESS: Final = "access.toml"
 TOKEN_KEYS: Final = "token-keys.json"  # noqa: S105 (a file)
 ZOOKEEPER: Final = "zookeeper.auth"
+ZOOKEEPER_READER: Final = "zookeeper-reader.auth"
 
-NAMES: Final = (AUTHORITY, CERTIFICATE, PRIVATE, ACCESS, TOKEN_KEYS, ZOOKEEPER)
-_SECRET: Final = frozenset({PRIVATE, TOKEN_KEYS, ZOOKEEPER})
+NAMES: Final = (AUTHORITY, CERTIFICATE, PRIVATE, ACCESS, TOKEN_KEYS, ZOOKEEPER, ZOOKEEPER_READER)
+_SECRET: Final = frozenset({PRIVATE, TOKEN_KEYS, ZOOKEEPER, ZOOKEEPER_READER})
 MAX_FILE_BYTES: Final = 4 << 20
 _TRIES: Final = 3
 

@@ -18,7 +18,7 @@ from tallybook.core.errors import InvalidConfig
 from ..identity import Identity
 from ..settings import complaints
 from ..tls_contexts import client_context, server_material
-from .files import ACCESS, AUTHORITY, CERTIFICATE, PRIVATE, TOKEN_KEYS, ZOOKEEPER, Files
+from .files import ACCESS, AUTHORITY, CERTIFICATE, PRIVATE, TOKEN_KEYS, ZOOKEEPER, ZOOKEEPER_READER, Files
 from .tokens import TokenKeys
 
 
@@ -32,6 +32,8 @@ class Material:
     token_keys: TokenKeys | None
     zookeeper: str | None
     """USER:PASSWORD."""
+    zookeeper_reader: str | None
+    """USER:PASSWORD of the user who may only read."""
 
     def __repr__(self) -> str:
         """Without what must never be shown."""
@@ -50,6 +52,7 @@ def understand(files: Files, directory: str, *, now: datetime | None = None) -> 
         rules_of(files, directory),
         token_keys_of(files, directory),
         zookeeper_of(files, directory),
+        zookeeper_of(files, directory, ZOOKEEPER_READER),
     )
 
 
@@ -90,14 +93,14 @@ def token_keys_of(files: Files, directory: str) -> TokenKeys | None:
     return None if content is None else TokenKeys.parse(content, f"{directory}/{TOKEN_KEYS}")
 
 
-def zookeeper_of(files: Files, directory: str) -> str | None:
-    """USER:PASSWORD for ZooKeeper, if there is one.
+def zookeeper_of(files: Files, directory: str, name: str = ZOOKEEPER) -> str | None:
+    """USER:PASSWORD for ZooKeeper in the file ``name``, if there is one.
 
     Raises:
         InvalidConfig: it cannot be understood.
     """
-    content = files.found(ZOOKEEPER)
-    return None if content is None else _zookeeper(content, f"{directory}/{ZOOKEEPER}")
+    content = files.found(name)
+    return None if content is None else _zookeeper(content, f"{directory}/{name}")
 
 
 def _understood(files: Files, directory: str, now: datetime) -> Identity:

@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 from datetime import UTC, datetime
-from typing import Final, Never
+from typing import Final, NamedTuple, Never
 
 from tallybook.core.access import Credentials, Presented, Principal
 from tallybook.core.errors import InvalidConfig, Unauthenticated
@@ -32,6 +32,7 @@ from .files import (
     PRIVATE,
     TOKEN_KEYS,
     ZOOKEEPER,
+    ZOOKEEPER_READER,
     Files,
     Signature,
     part_of,
@@ -52,7 +53,7 @@ _PARTS: Final = {
     _CERTIFICATES: (AUTHORITY, CERTIFICATE, PRIVATE),
     _RULES: (ACCESS,),
     _TOKEN_KEYS: (TOKEN_KEYS,),
-    _METADATA: (ZOOKEEPER,),
+    _METADATA: (ZOOKEEPER, ZOOKEEPER_READER),
 }
 """What is understood, and in force, by itself; and in which files it is."""
 
@@ -179,7 +180,8 @@ class Security:
         elif part == _TOKEN_KEYS:
             self._material = replace(before, token_keys=token_keys_of(files, where))
         else:
-            zookeeper_of(files, where)
+            for name in _PARTS[_METADATA]:
+                zookeeper_of(files, where, name)
             _log.info("the password of zookeeper counts from the next start on", path=where)
 
     def _say_not_taken(self, part: str, error: InvalidConfig) -> None:
@@ -221,10 +223,20 @@ def open_security(directory: str, *, serves: bool) -> Security | None:
     return Security(directory, files.signature, understand(files, directory))
 
 
-def zookeeper_password(directory: str) -> str | None:
-    """USER:PASSWORD for ZooKeeper, if ``directory`` has one.
+class ZooKeeperUsers(NamedTuple):
+    """USER:PASSWORD of the users of ZooKeeper that a directory knows."""
+
+    cluster: str | None
+    """May do everything to what it makes."""
+    reader: str | None
+    """May only read that."""
+
+
+def zookeeper_users(directory: str) -> ZooKeeperUsers:
+    """The users of ZooKeeper that ``directory`` has passwords of.
 
     Raises:
         InvalidConfig: as for ``open_security``.
     """
-    return understand(read_files(directory), directory).zookeeper
+    material = understand(read_files(directory), directory)
+    return ZooKeeperUsers(material.zookeeper, material.zookeeper_reader)

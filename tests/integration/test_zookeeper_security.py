@@ -77,6 +77,51 @@ async def test_what_is_made_is_closed_to_everybody_without_the_password(server, 
         assert (await metadata.store.read_ledger(7)).value == made
 
 
+async def test_the_reading_user_reads_everything_that_the_cluster_makes_and_changes_nothing(
+    server, authority, tmp_path
+):
+    places = {name: Path(directory(authority, tmp_path / name)) for name in ("b1", "b2")}
+    only_reads = Path(directory(authority, tmp_path / "dash", "", Subject(Role.READER, "dash")))
+    for place in (*places.values(), only_reads):
+        auth = place / "zookeeper-reader.auth"
+        auth.touch(mode=0o600)
+        auth.write_text("tallyreader:weak")
+    made = LedgerMetadata(7, Quorum(1, 1, 1), (Fragment(0, ("b1",)),), "creator", 0)
+    info = BookieInfo("b1", "127.0.0.1:7400", Incarnation("uuid", 1))
+    async with await opened(server.secure_address, str(places["b1"])) as cluster:
+        cluster_id = await cluster.store.cluster_id()
+        await cluster.store.create_ledger(made)
+        await cluster.store.write_record("name", b"value", None)
+        await cluster.store.write_cookie("b1", b"cookie")
+        await cluster.membership.register(info)
+        async with await opened(server.secure_address, str(only_reads)) as reader:
+            assert await reader.store.cluster_id() == cluster_id
+            assert (await reader.store.read_ledger(7, linearizable=True)).value == made
+            assert (await reader.store.list_records()).names == ("name",)
+            assert await reader.membership.bookies() == {"b1": info}
+            with pytest.raises(AccessDenied, match="tallybook://reader/dash may only read"):
+                await reader.store.delete_ledger(7, 0)
+        with asking(server.secure_address, str(only_reads), "tallyreader:weak") as dishonest:
+            for path in below(dishonest, "/tallybook"):
+                with pytest.raises(NoAuthError):
+                    dishonest.set(path, b"")
+                with pytest.raises(NoAuthError):
+                    dishonest.create(f"{path}/new", b"")
+    async with await opened(server.secure_address, str(places["b2"])) as second:
+        await second.store.update_ledger(made, (await second.store.read_ledger(7)).version)
+
+
+async def test_a_writer_with_the_password_of_the_reading_user_alone_is_told_which_file_is_missing(
+    server, authority, tmp_path
+):
+    place = Path(directory(authority, tmp_path / "app", "", Subject(Role.WRITER, "app")))
+    auth = place / "zookeeper-reader.auth"
+    auth.touch(mode=0o600)
+    auth.write_text("tallyreader:weak")
+    with pytest.raises(InvalidConfig, match=r"has zookeeper-reader.auth only.*needs zookeeper.auth"):
+        await opened(server.secure_address, str(place))
+
+
 @contextmanager
 def asking(address: str, security: str, password: str = "") -> Iterator[KazooClient]:
     """ZooKeeper as somebody with a certificate sees it, and a password if it is given."""

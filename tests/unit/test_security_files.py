@@ -18,7 +18,7 @@ from cryptography.x509.oid import NameOID
 from tallybook.core.access import Presented, Role
 from tallybook.core.certificate_names import CertificateName
 from tallybook.core.errors import AccessDenied, InvalidArgument, InvalidConfig, Unauthenticated
-from tallybook.runtime.security import material, open_security, zookeeper_password
+from tallybook.runtime.security import material, open_security, zookeeper_users
 from tallybook.runtime.security.authority import Authority, Subject
 from tallybook.runtime.security.files import MAX_FILE_BYTES, NAMES, read_files
 from tallybook.runtime.tls_contexts import client_context, server_context
@@ -202,15 +202,15 @@ class Later(datetime):
 
 
 def test_the_password_of_zookeeper_is_read_and_must_be_one(place):
-    assert zookeeper_password(str(place)) is None
+    assert zookeeper_users(str(place)).cluster is None
     auth = place / "zookeeper.auth"
     auth.write_text("tally:secret\n")
     auth.chmod(0o600)
-    assert zookeeper_password(str(place)) == "tally:secret"
+    assert zookeeper_users(str(place)).cluster == "tally:secret"
     for wrong in ("tally", ":secret", "tally:", "a b:c"):
         auth.write_text(wrong)
         with pytest.raises(InvalidConfig, match=r"zookeeper\.auth is not") as caught:
-            zookeeper_password(str(place))
+            zookeeper_users(str(place))
         assert "secret" not in str(caught.value)
 
 

@@ -14,6 +14,7 @@ from kazoo.client import KazooClient
 from tallybook.bench.zookeeper_server import ZooKeeperServer
 from tallybook.metadata.client import MetadataClient
 from tallybook.metadata.memory import MemoryMetadata
+from tallybook.metadata.read_only import read_only
 from tallybook.metadata.sqlite.client import open_sqlite
 from tallybook.metadata.sqlite.timing import Timing
 from tallybook.metadata.zookeeper.client import open_zookeeper
@@ -38,7 +39,7 @@ class MemoryWorld:
     def __init__(self, _number: int) -> None:
         self._shared = MemoryMetadata(SeededRng(1))
 
-    async def open(self) -> MetadataClient:
+    async def open(self, *, reads_only: bool = False) -> MetadataClient:
         return self._shared.client()
 
     async def expire(self, client: MetadataClient, bookie_id: str) -> None:
@@ -51,7 +52,7 @@ class SqliteWorld:
     def __init__(self, directory: Path, number: int) -> None:
         self._path = directory / f"world-{number}" / "metadata.db"
 
-    async def open(self) -> MetadataClient:
+    async def open(self, *, reads_only: bool = False) -> MetadataClient:
         return await open_sqlite(
             str(self._path),
             create=True,
@@ -59,6 +60,7 @@ class SqliteWorld:
             rng=SystemRng(),
             boot_clock=StandingBootClock(),
             timing=SQLITE_TIMING,
+            reads_only=reads_only,
         )
 
     async def expire(self, client: MetadataClient, bookie_id: str) -> None:
@@ -75,9 +77,15 @@ class ZooKeeperWorld:
         self._address = server.address
         self._root = f"/contract/world-{number}"
 
-    async def open(self) -> MetadataClient:
+    async def open(self, *, reads_only: bool = False) -> MetadataClient:
         return await open_zookeeper(
-            (self._address,), self._root, create=True, clock=RealClock(), rng=SystemRng(), session_seconds=8
+            (self._address,),
+            self._root,
+            create=True,
+            clock=RealClock(),
+            rng=SystemRng(),
+            session_seconds=8,
+            reads_only=reads_only,
         )
 
     async def expire(self, client: MetadataClient, bookie_id: str) -> None:
@@ -106,6 +114,12 @@ class Store:
         client = await self._driver.open()
         self._clients.append(client)
         return client
+
+    async def reader(self) -> MetadataClient:
+        """One more client, of a process that may only read; closed at the end."""
+        client = await self._driver.open(reads_only=True)
+        self._clients.append(client)
+        return read_only(client, "the reader may only read")
 
     async def close(self) -> None:
         for client in self._clients:

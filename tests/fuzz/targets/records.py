@@ -18,6 +18,7 @@ from tallybook.metadata.bookie_modes import wanted_mode
 from tallybook.metadata.leader import Leadership
 from tallybook.metadata.record_format import over_known
 from tallybook.metadata.rules import check_record_name
+from tallybook.metadata.secured import decode_required
 from tallybook.metadata.sink_record import CLOCK, Committed, SinkRecord, attempt_name, attempt_of
 from tallybook.metadata.store import Record, RecordPage
 from tallybook.metadata.transactions import read_clock
@@ -209,6 +210,7 @@ def some_small_ones() -> Iterator[bytes]:
         json.dumps({"format": 1, "url": "s3://bucket/a"}).encode(),
         json.dumps({"began_ms": 17, "after": 5}).encode(),
         json.dumps({"at_ms": 17, "failures": 0, "last_error": ""}).encode(),
+        json.dumps({"format": 1, "required": True}).encode(),
     )
     yield b"read_only"
     yield b"17"
@@ -218,6 +220,7 @@ def some_small_ones() -> Iterator[bytes]:
 @TARGET.decoder(
     "metadata/bookie_modes.py:_decode",
     "metadata/leader.py:decode_leader",
+    "metadata/secured.py:decode_required",
     "metadata/transactions.py:read_clock",
     "metadata/transactions.py:_is_tick",
     "repair/pause.py:_decode",
@@ -237,6 +240,7 @@ def small_records(data: bytes) -> None:
     attempt(DamagedFile, finished, read_location(OneRecord(LOCATION, data)))
     attempt(DamagedFile, finished, sealed_since(OneRecord(SEALED, data)))
     attempt(DamagedFile, decode_status, data)
+    attempt(DamagedFile, decode_required, data)
     leadership = SimpleNamespace(_record="leader", _lease=10.0)
     attempt(DamagedFile, Leadership._holder, leadership, Record(data, 1))
     attempt(NewerFormat, finished, Auditor._checked(SimpleNamespace(_store=OneRecord("repair/checked", data))))

@@ -1,0 +1,210 @@
+"""What a process may do to the metadata of a secured cluster: by its certificate, and by the rights of the file."""
+
+import asyncio
+import stat
+import subprocess
+import sys
+from collections.abc import Iterator
+from functools import partial
+from pathlib import Path
+from shutil import rmtree
+from tempfile import mkdtemp
+
+import pytest
+
+from tallybook.core.access import Role
+from tallybook.core.errors import AccessDenied, DamagedFile, InvalidConfig, NoSuchCluster
+from tallybook.metadata.secured import RECORD, decode_required, require_security, requires_security
+from tallybook.metadata.uri import open_metadata
+from tallybook.runtime.clock import RealClock
+from tallybook.runtime.rng import SystemRng
+from tallybook.runtime.security.authority import Subject
+
+
+async def opened(path: Path, security: object = ""):
+    return await open_metadata(
+        f"sqlite://{path}", create=True, clock=RealClock(), rng=SystemRng(), security=str(security)
+    )
+
+
+def issued(authority, place: Path, role: Role, rules: str = "") -> Path:
+    authority.issue(place, Subject(role, place.name, ("127.0.0.1",)), days=1)
+    if rules:
+        (place / "access.toml").write_text(rules)
+    return place
+
+
+@pytest.mark.parametrize("role", Role)
+async def test_only_a_reader_may_not_change_the_metadata(authority, tmp_path, role):
+    path, place = tmp_path / "data" / "metadata.db", issued(authority, tmp_path / "who", role)
+    async with await opened(path) as made:
+        await made.store.cluster_id()
+    async with await opened(path, place) as metadata:
+        if role is not Role.READER:
+            await metadata.store.write_record("name", b"value", None)
+            return
+        assert await metadata.store.read_record("name") is None
+        with pytest.raises(AccessDenied, match="tallybook://reader/who may only read: writing record name is refused"):
+            await metadata.store.write_record("name", b"value", None)
+
+
+RULES = """
+[[principal]]
+name = "team"
+roles = ["{}"]
+certificates = ["tallybook://writer/who"]
+"""
+
+
+async def test_the_rules_in_a_directory_count_more_than_the_name_of_a_certificate(authority, tmp_path):
+    path = tmp_path / "data" / "metadata.db"
+    place = issued(authority, tmp_path / "who", Role.WRITER, RULES.format("reader"))
+    async with await opened(path) as made:
+        await made.store.cluster_id()
+    async with await opened(path, place) as metadata:
+        with pytest.raises(AccessDenied, match=r"team \(tallybook://writer/who\) may only read"):
+            await metadata.store.next_ledger_id()
+
+
+async def test_who_has_no_security_directory_may_only_read_where_the_cluster_requires_one(authority, tmp_path):
+    path, place = tmp_path / "data" / "metadata.db", issued(authority, tmp_path / "b1", Role.BOOKIE)
+    async with await opened(path) as before:
+        await before.store.write_record("name", b"value", None)
+    async with await opened(path, place) as bookie:
+        await require_security(bookie.store, RealClock(), SystemRng())
+        await require_security(bookie.store, RealClock(), SystemRng())
+    async with await opened(path) as stranger:
+        with pytest.raises(AccessDenied, match="requires security, and this process has no security directory"):
+            await stranger.store.delete_record("name", 1)
+        with pytest.raises(AccessDenied):
+            await require_security(stranger.store, RealClock(), SystemRng(), required=False)
+    async with await opened(path, place) as admin:
+        await require_security(admin.store, RealClock(), SystemRng(), required=False)
+    async with await opened(path) as anybody:
+        await anybody.store.write_record("other", b"value", None)
+
+
+@pytest.mark.parametrize("value", [b"", b"{}", b'{"required": 1}', b'{"format": 2, "required": false}'])
+async def test_a_record_that_cannot_be_understood_requires_security(tmp_path, value):
+    async with await opened(tmp_path / "metadata.db") as metadata:
+        assert not await requires_security(metadata.store)
+        await metadata.store.write_record(RECORD, value, None)
+        assert await requires_security(metadata.store)
+
+
+# -- the rights of the file ----------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def place() -> Iterator[Path]:
+    """A directory that every user may look into; that of other tests is closed to them."""
+    made = Path(mkdtemp())
+    made.chmod(0o755)
+    yield made
+    rmtree(made)
+
+
+PROGRAM = """
+import asyncio, os, sys
+from tallybook.core.errors import TallybookError
+from tallybook.metadata.sqlite.client import open_sqlite
+from tallybook.runtime.boot_clock import RealBootClock
+from tallybook.runtime.clock import RealClock
+from tallybook.runtime.rng import SystemRng
+
+async def main(path, what):
+    world = dict(clock=RealClock(), rng=SystemRng(), boot_clock=RealBootClock(), timeout_seconds=2)
+    if os.geteuid() == 0:
+        os.setuid(65_534)  # not before: what is imported may lie where only root looks
+    async with await open_sqlite(path, create=False, **world, reads_only=what == "read") as metadata:
+        print((await metadata.store.read_record("name")).value.decode())
+
+try:
+    asyncio.run(main(*sys.argv[1:]))
+except TallybookError as error:
+    print(f"{type(error).__name__}: {error.message}")
+"""
+
+
+async def as_stranger(path: Path, what: str) -> str:
+    """What a process of another user reads, or is refused with; of the same one where the tests do not run as root."""
+    command = [sys.executable, "-c", PROGRAM, str(path), what]
+    run = partial(subprocess.run, command, capture_output=True, text=True, check=True, timeout=30)
+    return (await asyncio.to_thread(run)).stdout.strip()
+
+
+def let_read(directory: Path, mode: int = 0o444) -> None:
+    for file in directory.iterdir():
+        file.chmod(mode)
+    directory.chmod(0o555)
+
+
+async def test_a_new_file_and_those_beside_it_are_their_owners_alone(place):
+    async with await opened(place / "data" / "metadata.db") as metadata:
+        await metadata.store.write_record("name", b"value", None)
+        files = {file.name: stat.S_IMODE(file.stat().st_mode) for file in (place / "data").iterdir()}
+    assert files == dict.fromkeys(("metadata.db", "metadata.db-wal", "metadata.db-shm"), 0o600)
+
+
+async def test_the_right_to_read_the_file_is_enough_to_read_and_not_to_write(place):
+    path = place / "data" / "metadata.db"
+    async with await opened(path) as cluster:
+        await cluster.store.write_record("name", b"value", None)
+        let_read(path.parent)
+        assert await as_stranger(path, "read") == "value"
+        assert "cannot be written by this user" in await as_stranger(path, "write")
+        path.parent.chmod(0o755)
+
+
+async def test_without_the_right_to_read_the_file_nothing_is_read(place):
+    path = place / "data" / "metadata.db"
+    async with await opened(path) as cluster:
+        await cluster.store.write_record("name", b"value", None)
+        let_read(path.parent, 0o000)
+        assert "cannot be read now: this user may not write it" in await as_stranger(path, "read")
+        path.parent.chmod(0o755)
+
+
+async def test_metadata_that_no_process_of_the_cluster_has_open_cannot_be_read_without_the_right_to_write(place):
+    path = place / "data" / "metadata.db"
+    async with await opened(path) as cluster:
+        await cluster.store.write_record("name", b"value", None)
+    let_read(path.parent)
+    assert "a process of the cluster must have it open" in await as_stranger(path, "read")
+    path.parent.chmod(0o755)
+
+
+async def test_a_reader_makes_no_metadata(authority, tmp_path):
+    reader = issued(authority, tmp_path / "who", Role.READER)
+    with pytest.raises(NoSuchCluster):
+        await opened(tmp_path / "data" / "metadata.db", reader)
+    assert not (tmp_path / "data").exists()
+
+
+async def test_a_directory_or_a_file_that_every_user_may_change_is_refused(place):
+    path = place / "data" / "metadata.db"
+    async with await opened(path) as metadata:
+        await metadata.store.cluster_id()
+    path.parent.chmod(0o777)
+    with pytest.raises(InvalidConfig, match=r"every user of this machine may replace .*: chmod o-w"):
+        await opened(path)
+    path.parent.chmod(0o755)
+    path.chmod(0o666)
+    with pytest.raises(InvalidConfig, match=r"every user of this machine may change .*: chmod o-w"):
+        await opened(path)
+
+
+async def test_a_link_is_followed_only_where_no_other_user_can_have_put_it(place):
+    target = place / "elsewhere.db"
+    (place / "metadata.db").symlink_to(target)
+    target.write_bytes(b"")
+    async with await opened(place / "metadata.db") as metadata:
+        await metadata.store.cluster_id()
+    place.chmod(0o1777)
+    with pytest.raises(InvalidConfig, match="is a link in a directory where every user may put one"):
+        await opened(place / "metadata.db")
+
+
+def test_a_record_that_says_neither_yes_nor_no_is_damaged():
+    with pytest.raises(DamagedFile):
+        decode_required(b"[]")
