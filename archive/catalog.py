@@ -21,14 +21,7 @@ from typing import Final
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from tallybook.core.errors import (
-    ArchiveKeyMissing,
-    DamagedFile,
-    InvalidArgument,
-    NewerFormat,
-    ObjectDamaged,
-    ObjectMissing,
-)
+from tallybook.core.errors import DamagedFile, InvalidArgument, NewerFormat, ObjectMissing
 from tallybook.core.limits import KIB
 from tallybook.metadata.archived import SHA256_BYTES, IndexPart, Receipt
 from tallybook.metadata.codec import decode_ledger
@@ -37,6 +30,7 @@ from tallybook.metadata.record_json import NOT_UNDERSTOOD
 
 from .index_codec import Directory, read_directory
 from .objects.port import ObjectInfo, ObjectStore
+from .objects.probe import OBJECT_ERRORS, concerns_one_object
 from .schema import DIRECTORY_KEY, FORMAT, FORMAT_KEY, object_id_of
 
 CONCURRENT_OBJECTS: Final = 8
@@ -98,7 +92,9 @@ async def catalog_of(store: ObjectStore, objects: Iterable[ObjectInfo]) -> Catal
                 return await _look(store, found)
             except ObjectMissing:
                 return []  # collected since the listing
-            except (ObjectDamaged, DamagedFile, ArchiveKeyMissing) as error:
+            except (DamagedFile, *OBJECT_ERRORS) as error:
+                if isinstance(error, NewerFormat) or not await concerns_one_object(store, error):
+                    raise
                 damaged[found.key] = error.message
                 return []
 

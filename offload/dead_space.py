@@ -9,10 +9,11 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Final
 
+from tallybook.archive.objects.port import ObjectStore
+from tallybook.archive.objects.probe import OBJECT_ERRORS, concerns_one_object
 from tallybook.archive.reader import ArchiveReader
 from tallybook.archive.schema import SETS_FOLDER
 from tallybook.core.config import OffloadSettings
-from tallybook.core.errors import ArchiveKeyMissing, NewerFormat, ObjectDamaged, ObjectMissing
 from tallybook.core.limits import KIB
 from tallybook.metadata.archived import Receipt
 from tallybook.metadata.model import LedgerMetadata
@@ -26,15 +27,17 @@ class DeadSpace:
     """Knows how much each set object held.
 
     Args:
+        store: asked whether an object that it does not give is the only one.
         reader: reads directories.
     """
 
-    def __init__(self, reader: ArchiveReader, settings: OffloadSettings) -> None:
+    def __init__(self, store: ObjectStore, reader: ArchiveReader, settings: OffloadSettings) -> None:
+        self._store = store
         self._reader = reader
         self._settings = settings
         self._held: dict[str, int] = {}
         self._failed: dict[str, int] = {}
-        """How often an object was missing or damaged."""
+        """How often an object could not be read."""
 
     async def mostly_dead(self, ledgers: Iterable[LedgerMetadata], keys: Iterable[str]) -> frozenset[str]:
         """Those of ``keys`` of which at least ``compact_dead_percent`` is nobody's any more.
@@ -70,8 +73,10 @@ class DeadSpace:
     async def _look(self, receipt: Receipt) -> None:
         try:
             directory = await self._reader.directory(receipt)
-        except (ObjectMissing, ObjectDamaged, ArchiveKeyMissing, NewerFormat):
-            # Whoever reads or releases it says so.
+        except OBJECT_ERRORS as error:
+            if not await concerns_one_object(self._store, error):
+                raise
+            # The release, or verification, of its ledgers reports it.
             self._failed[receipt.key] = self._failed.get(receipt.key, 0) + 1
             return
         self._held[receipt.key] = sum(held.payload_bytes + LEDGER_BYTES for held in directory.ledgers)

@@ -18,16 +18,16 @@ from typing import Final
 
 from tallybook.archive.index_codec import Directory
 from tallybook.archive.objects.port import ObjectInfo, ObjectStore
+from tallybook.archive.objects.probe import OBJECT_ERRORS, concerns_one_object
 from tallybook.archive.reader import ArchiveReader
 from tallybook.core.config import OffloadSettings
 from tallybook.core.errors import (
-    ArchiveKeyMissing,
+    ArchiveDenied,
     ArchiveUnavailable,
     Conflict,
+    DamagedFile,
     NewerFormat,
     NoSuchLedger,
-    ObjectDamaged,
-    ObjectMissing,
     TallybookError,
     is_defect,
 )
@@ -94,24 +94,26 @@ class _Failure:
 
 @dataclass(slots=True)
 class _Failures:
-    """Ledgers that could not be archived, and when they are tried again.
+    """Ledgers that could not be archived, and objects that the store refuses: when they are tried again.
 
     Args:
         first_pause: seconds.
     """
 
     first_pause: float
-    by_ledger: dict[int, _Failure] = field(default_factory=dict)
+    known: dict[int | str, _Failure] = field(default_factory=dict)
+    """By ledger id, or key of an object."""
 
-    def add(self, ledger_id: int, now: float) -> None:
-        tries = self.by_ledger[ledger_id].tries + 1 if ledger_id in self.by_ledger else 1
-        pause = min(self.first_pause * 2 ** (tries - 1), LONGEST_RETRY_SECONDS)
-        self.by_ledger[ledger_id] = _Failure(tries, now + pause)
-        if len(self.by_ledger) > MOST_REMEMBERED_FAILURES:
-            del self.by_ledger[next(iter(self.by_ledger))]
+    def add(self, name: int | str, now: float) -> None:
+        tries = self.known[name].tries + 1 if name in self.known else 1
+        # The exponent is bounded: an object that stays refused for years must not overflow a float.
+        pause = min(self.first_pause * 2 ** min(tries - 1, 30), LONGEST_RETRY_SECONDS)
+        self.known[name] = _Failure(tries, now + pause)
+        if len(self.known) > MOST_REMEMBERED_FAILURES:
+            del self.known[next(iter(self.known))]
 
-    def waits(self, ledger_id: int, now: float) -> bool:
-        failure = self.by_ledger.get(ledger_id)
+    def waits(self, name: int | str, now: float) -> bool:
+        failure = self.known.get(name)
         return failure is not None and now < failure.again_at
 
 
@@ -143,7 +145,7 @@ class Offloader:
         self._settings = settings
         self._clock = clock
         self._orphans = OrphanWatch(settings)
-        self._dead_space = DeadSpace(reader, settings)
+        self._dead_space = DeadSpace(store, reader, settings)
         self._failures = _Failures(settings.retry_s)
         self._waiting_since = WaitingSince(settings)
         self._tidied_at: float | None = None
@@ -163,8 +165,8 @@ class Offloader:
         """Look once, and do what there is to do; tidy up as well if it is time to, or if ``tidy`` says so.
 
         Raises:
-            MetadataUnavailable, DamagedFile: the ledgers cannot be looked at.
-            ArchiveUnavailable, ArchiveDenied: the bucket cannot be looked at.
+            MetadataUnavailable: the ledgers cannot be looked at.
+            ArchiveUnavailable, ArchiveDenied: the bucket cannot be looked at; an object that it refuses is left out.
             Whatever ``ready`` raises.
         """
         await self._survey.look()
@@ -173,6 +175,7 @@ class Offloader:
         try:
             if self._ready is not None:
                 await self._ready()
+            self._report_unreadable()
             await self._archive()
             await self._release()
             if tidy or self._untidy():
@@ -225,6 +228,8 @@ class Offloader:
                 await self._updater.update(metadata.ledger_id, give_up)
             except NoSuchLedger:
                 continue
+            except (DamagedFile, NewerFormat) as error:
+                self._report_damage(metadata.ledger_id, error.message)
 
     async def _compact(self, objects: Sequence[ObjectInfo]) -> None:
         now, keys = self._clock.monotonic(), {found.key for found in objects}
@@ -274,6 +279,17 @@ class Offloader:
             self._failures.add(ledger.ledger_id, now)
         self._say_failed(error.message, ledger_ids=[ledger.ledger_id for ledger in wanted.ledgers])
 
+    def _report_unreadable(self) -> None:
+        """Report ledgers whose metadata cannot be decoded. They are left out; no object is removed meanwhile."""
+        for ledger_id, why in self._survey.unreadable.items():
+            self._report_damage(ledger_id, why)
+
+    def _report_damage(self, ledger_id: int, why: str) -> None:
+        now = self._clock.monotonic()
+        if not self._failures.waits(ledger_id, now):
+            self._failures.add(ledger_id, now)
+            self._say_failed(why, ledger_id=ledger_id)
+
     def _say_failed(self, why: str, **about: object) -> None:
         self.totals.failures += 1
         self.totals.last_error = why
@@ -282,9 +298,10 @@ class Offloader:
     async def _release(self) -> None:
         """Let bookies drop their copies of what is in the archive, after another look at the object."""
         by_object: dict[str, Directory | None] = {}
+        now = self._clock.monotonic()
         for metadata in releasable(self._survey.ledgers.values(), self._settings, self._now_ms()):
             receipt = metadata.archived
-            if receipt is None:
+            if receipt is None or self._failures.waits(receipt.key, now):
                 continue
             try:
                 if receipt.key not in by_object:
@@ -296,9 +313,8 @@ class Offloader:
                     self.totals.ledgers_released += 1
             except (Conflict, NoSuchLedger):
                 sometimes("offload: moved or deleted before its release")
-            except ArchiveUnavailable as error:
-                self._say_failed(error.message, ledger_id=metadata.ledger_id)
-                return
+            except (DamagedFile, NewerFormat) as error:
+                self._report_damage(metadata.ledger_id, error.message)
 
     async def _looked_at(self, receipt: Receipt) -> Directory | None:
         """The object's directory, if its size and its index are what the receipt says; all ledgers in it share that."""
@@ -306,8 +322,12 @@ class Offloader:
             self._reader.forget(receipt.key)
             size = (await self._store.info(receipt.key)).size_bytes
             directory = await self._reader.directory(receipt)
-        except (ObjectMissing, ObjectDamaged, ArchiveKeyMissing, NewerFormat) as error:
+        except OBJECT_ERRORS as error:
+            if not await concerns_one_object(self._store, error):
+                raise
             sometimes("offload: an object is not found whole before its release")
+            if isinstance(error, ArchiveDenied | ArchiveUnavailable):
+                self._failures.add(receipt.key, self._clock.monotonic())
             self._say_failed(f"its ledgers stay with their bookies: {error.message}", object=receipt.key)
             return None
         if size != receipt.object_bytes:
@@ -352,7 +372,8 @@ class Offloader:
         if garbage != suspects:
             sometimes("offload: what had no owner has one after all")
         for found in garbage.objects:
-            await self._store.delete(found.key)
+            if not await self._removed(found.key, self._store.delete(found.key)):
+                continue
             self._reader.forget(found.key)
             self._mover.forget(found.key)
             self._orphans.removed(found.key)
@@ -360,10 +381,22 @@ class Offloader:
             sometimes("offload: removes an object that belongs to nobody")
             _log.info("object removed: no ledger is in it", object=found.key)
         for upload in garbage.uploads:
-            await self._store.abort_upload(upload)
+            if not await self._removed(upload.key, self._store.abort_upload(upload)):
+                continue
             self.totals.uploads_aborted += 1
             sometimes("offload: removes an upload that nobody finished")
             _log.info("unfinished upload removed", object=upload.key)
+
+    async def _removed(self, key: str, removal: Awaitable[None]) -> bool:
+        """Whether the store did ``removal``. What it does not remove (an object lock) keeps no other from going."""
+        try:
+            await removal
+        except OBJECT_ERRORS as error:
+            if not await concerns_one_object(self._store, error):
+                raise
+            self._say_failed(f"it belongs to no ledger, and cannot be removed: {error.message}", object=key)
+            return False
+        return True
 
     def _backlog(self) -> Backlog:
         ledgers, now_ms = self._survey.ledgers.values(), self._now_ms()

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, AsyncIterator
-from contextlib import AsyncExitStack, aclosing, asynccontextmanager
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
-from typing import Final, cast
+from typing import Final
 
 from tallybook.archive.location import read_location, settle_location
 from tallybook.archive.objects.open import OpenedStore, open_store
 from tallybook.archive.objects.patient import AskedStore
-from tallybook.archive.objects.port import ObjectStore
+from tallybook.archive.objects.probe import check_answers
 from tallybook.archive.reader import ArchiveReader, ArchiveReaderSettings
 from tallybook.archive.sealing import refused, sealed_since, settle_sealing
 from tallybook.client.client import Client
@@ -119,7 +119,8 @@ async def opened(
         stack.push_async_callback(store.close)
         if settle:
             if settled is None:
-                await _look_at(store)
+                # Nothing is recorded that may be a typing error.
+                await check_answers(store)
             await settle_location(metadata.store, where)
             if store.seals:
                 await settle_sealing(metadata.store, clock.wall_us() // 1000)
@@ -130,12 +131,6 @@ async def opened(
         tasks = Tasks("archive", _died)
         stack.push_async_callback(tasks.close)
         yield Archive(metadata.store, store, workers, tasks, clock, rng, metadata.load, store)
-
-
-async def _look_at(store: ObjectStore) -> None:
-    """See that the store answers. What is settled is settled for good, also if it was a slip of the pen."""
-    async with aclosing(cast("AsyncGenerator[object, None]", store.list())) as pages:
-        await anext(pages, None)
 
 
 async def archive_of(metadata_uri: str, *, security: str = "") -> str | None:

@@ -17,16 +17,9 @@ from dataclasses import dataclass, field, replace
 
 from tallybook.archive.catalog import Catalog, Found, read_catalog
 from tallybook.archive.objects.port import ObjectStore
+from tallybook.archive.objects.probe import OBJECT_ERRORS, concerns_one_object
 from tallybook.archive.packing import check_object
-from tallybook.core.errors import (
-    ArchiveKeyMissing,
-    DamagedFile,
-    LedgerExists,
-    NewerFormat,
-    NoSuchLedger,
-    ObjectDamaged,
-    ObjectMissing,
-)
+from tallybook.core.errors import DamagedFile, LedgerExists, NewerFormat, NoSuchLedger
 from tallybook.metadata.archived import Receipt
 from tallybook.metadata.model import LedgerMetadata
 from tallybook.metadata.store import MetadataStore
@@ -73,7 +66,9 @@ async def rebuild_catalog(store: ObjectStore, metadata: MetadataStore, workers: 
             try:
                 if key not in hashes:
                     hashes[key] = await _checked(store, workers, members[0].receipt)
-            except (ObjectMissing, ObjectDamaged, ArchiveKeyMissing) as error:
+            except OBJECT_ERRORS as error:
+                if isinstance(error, NewerFormat) or not await concerns_one_object(store, error):
+                    raise
                 bad.add(key)
                 wanted += _fallen_back(catalog, members, bad)
                 yield Rebuilt(key, problem=error.message)

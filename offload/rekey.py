@@ -18,10 +18,11 @@ from dataclasses import dataclass
 from typing import Final, Protocol
 
 from tallybook.archive.objects.port import ObjectInfo, Upload
+from tallybook.archive.objects.probe import OBJECT_ERRORS, concerns_one_object
 from tallybook.archive.objects.seal_format import copy_data_key
 from tallybook.archive.objects.sealed import SealedObject
 from tallybook.archive.schema import object_id_of
-from tallybook.core.errors import ArchiveKeyMissing, NewerFormat, ObjectDamaged, ObjectMissing, check
+from tallybook.core.errors import ObjectDamaged, ObjectMissing, check
 from tallybook.core.limits import MIB
 from tallybook.runtime.logging import logger
 
@@ -103,7 +104,9 @@ async def rekey(
                 done = await _one(store, found, current, change=change, seal_plain=seal_plain, copy_key=copy_key)
             except ObjectMissing:
                 continue  # removed since the listing
-            except (ObjectDamaged, ArchiveKeyMissing, NewerFormat) as error:
+            except OBJECT_ERRORS as error:
+                if not await concerns_one_object(store, error):
+                    raise
                 _log.warning("an object keeps the key that it has", object=found.key, error=error.message)
                 done = Rekeyed(found.key, FAILED, problem=error.message)
             yield done

@@ -164,7 +164,7 @@ async def status_of(archive: Archive) -> Mapping[str, object]:
     """What is archived, as the metadata say now, and what the leader wrote down last.
 
     Raises:
-        MetadataUnavailable, DamagedFile: the metadata cannot be read.
+        MetadataUnavailable, DamagedFile: the metadata cannot be read; ledgers that cannot are only counted.
     """
     survey = Survey(archive.metadata)
     await survey.look()
@@ -174,6 +174,7 @@ async def status_of(archive: Archive) -> Mapping[str, object]:
     return {
         "archive": archive.store.url,
         **_counts(ledgers),
+        "unreadable_ledgers": len(survey.unreadable),
         "last_round_s_ago": None if at_ms is None else max(0, archive.clock.wall_us() // 1000 - at_ms) // 1000,
         "failures": last.get("failures"),
         "last_error": last.get("last_error"),

@@ -10,7 +10,7 @@ import asyncio
 from collections.abc import Iterable, Mapping
 from typing import Final
 
-from tallybook.core.errors import NoSuchLedger
+from tallybook.core.errors import DamagedFile, NewerFormat, NoSuchLedger
 from tallybook.metadata.model import LedgerMetadata
 from tallybook.metadata.store import MetadataStore
 
@@ -25,6 +25,7 @@ class Survey:
     def __init__(self, store: MetadataStore) -> None:
         self._store = store
         self._known: dict[int, LedgerMetadata] = {}
+        self._unreadable: dict[int, str] = {}
         self._doubtful: set[int] = set()
         self._round = 0
 
@@ -33,6 +34,11 @@ class Survey:
         """By id, ascending."""
         return self._known
 
+    @property
+    def unreadable(self) -> Mapping[int, str]:
+        """Ledgers that exist and whose metadata cannot be decoded, and why. Nobody knows which objects are theirs."""
+        return self._unreadable
+
     def doubt(self, ledger_ids: Iterable[int]) -> None:
         """What is known of these is not to be believed: read them again, settled or not, with the next look."""
         self._doubtful.update(ledger_ids)
@@ -40,9 +46,10 @@ class Survey:
     async def look(self, *, everything: bool = False) -> bool:
         """Look again; with ``everything``, at settled ledgers too. Says whether no ledger can be missing.
 
+        A ledger whose metadata cannot be decoded is missing from ``ledgers``, and keeps no other from being there.
+
         Raises:
             MetadataUnavailable: the store does not answer.
-            DamagedFile: a ledger's metadata cannot be decoded.
         """
         listed, complete = await self._listed()
         self._round += 1
@@ -56,16 +63,20 @@ class Survey:
             or not _settled(self._known.get(ledger_id))
         ]
         found = {ledger_id: self._known[ledger_id] for ledger_id in listed if ledger_id in self._known}
+        unreadable: dict[int, str] = {}
         for at in range(0, len(again), CONCURRENT_READS):
             chunk = again[at : at + CONCURRENT_READS]
             for ledger_id, metadata in zip(chunk, await asyncio.gather(*map(self._read, chunk)), strict=True):
-                if metadata is None:
-                    found.pop(ledger_id, None)
-                else:
+                if isinstance(metadata, LedgerMetadata):
                     found[ledger_id] = metadata
+                    continue
+                found.pop(ledger_id, None)
+                if metadata is not None:
+                    unreadable[ledger_id] = metadata.message
         self._known = dict(sorted(found.items()))
         self._doubtful.clear()
-        return complete
+        self._unreadable = unreadable
+        return complete and not unreadable
 
     async def _listed(self) -> tuple[list[int], bool]:
         listed: list[int] = []
@@ -75,11 +86,13 @@ class Survey:
             if page.complete or not page.ledger_ids:
                 return listed, page.complete
 
-    async def _read(self, ledger_id: int) -> LedgerMetadata | None:
+    async def _read(self, ledger_id: int) -> LedgerMetadata | DamagedFile | NewerFormat | None:
         try:
             return (await self._store.read_ledger(ledger_id, linearizable=True)).value
         except NoSuchLedger:
             return None
+        except (DamagedFile, NewerFormat) as error:
+            return error
 
 
 def _settled(metadata: LedgerMetadata | None) -> bool:

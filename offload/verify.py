@@ -8,9 +8,10 @@ from typing import TypeAlias
 
 from tallybook.archive.catalog import NOT_HASHED
 from tallybook.archive.objects.port import ObjectStore
+from tallybook.archive.objects.probe import OBJECT_ERRORS, concerns_one_object
 from tallybook.archive.packing import check_object
 from tallybook.archive.schema import object_id_of
-from tallybook.core.errors import ArchiveKeyMissing, NewerFormat, ObjectDamaged, ObjectMissing
+from tallybook.core.errors import ArchiveDenied, ArchiveKeyMissing, ArchiveUnavailable
 from tallybook.metadata.archived import Receipt
 from tallybook.metadata.model import LedgerMetadata
 from tallybook.runtime.tasks import Workers
@@ -27,10 +28,13 @@ class Verdict:
     """Those whose metadata say that they are in it."""
     object_bytes: int
     problem: str = ""
+    """What is wrong with it, or why it could not be checked."""
+    checked: bool = True
+    """Whether it was read: if not, it may be whole."""
 
     @property
     def good(self) -> bool:
-        """Nothing is wrong with it."""
+        """It was checked, and nothing is wrong with it."""
         return not self.problem
 
 
@@ -44,7 +48,7 @@ async def verify_objects(
             the ledgers that are in it then; those that have moved meanwhile are looked for where they are.
 
     Raises:
-        ArchiveUnavailable, ArchiveDenied: the store does not answer.
+        ArchiveUnavailable, ArchiveDenied: the store does not answer; an object that it refuses is left out.
         Whatever ``current`` raises.
     """
     moved = list(ledgers)
@@ -75,14 +79,18 @@ async def verify_object(store: ObjectStore, workers: Workers, key: str, receipts
     """Read all of an object, and compare it with the receipts of ledgers that are said to be in it.
 
     Raises:
-        ArchiveUnavailable, ArchiveDenied: the store does not answer.
+        ArchiveUnavailable, ArchiveDenied: the store does not answer, for this object or any other.
     """
     first = next(iter(receipts.values()))
     verdict = Verdict(key, tuple(sorted(receipts)), first.object_bytes)
     try:
         sha256, found = await check_object(store, workers, key, first.object_bytes, first.index)
-    except (ObjectMissing, ObjectDamaged, ArchiveKeyMissing, NewerFormat) as error:
-        return Verdict(key, verdict.ledger_ids, verdict.object_bytes, error.message)
+    except OBJECT_ERRORS as error:
+        if not await concerns_one_object(store, error):
+            raise
+        refused = isinstance(error, ArchiveDenied | ArchiveUnavailable) and not isinstance(error, ArchiveKeyMissing)
+        problem = f"not checked: {error.message}" if refused else error.message
+        return Verdict(key, verdict.ledger_ids, verdict.object_bytes, problem, checked=not refused)
     for ledger_id, receipt in sorted(receipts.items()):
         held = found.get(ledger_id)
         if receipt.object_id != object_id_of(key):

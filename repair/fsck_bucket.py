@@ -9,6 +9,7 @@ from collections.abc import AsyncIterator
 from typing import Final
 
 from tallybook.archive.objects.port import ObjectStore
+from tallybook.archive.objects.probe import concerns_one_object
 from tallybook.archive.reader import ArchiveReader
 from tallybook.core.errors import (
     ArchiveDenied,
@@ -26,6 +27,7 @@ from tallybook.offload.orphans import Owned
 from .fsck_finding import Finding, Step, cut_off
 from .walk import Findings, all_ledgers
 
+_REFUSED: Final = "the store does not give the object"
 STILL: Final = "bookies still have the ledger, and keep it"
 ALONE: Final = "it was the only copy: restore the object from a version or a replica of the bucket"
 
@@ -74,11 +76,17 @@ async def _problem(store: ObjectStore, reader: ArchiveReader, receipt: Receipt) 
         return error.message
     except ObjectDamaged as error:
         return f"the object is damaged: {error.message}"
+    except (ArchiveUnavailable, ArchiveDenied) as error:
+        if not await concerns_one_object(store, error):
+            raise
+        return f"{_REFUSED}: {error.message}"
     return ""
 
 
 def _of(metadata: LedgerMetadata, receipt: Receipt, problem: str) -> Finding:
     where = f"ledger {metadata.ledger_id}, object {receipt.key}"
+    if problem.startswith(_REFUSED):
+        return Finding(problem, where, "bad", "it may be whole: restore its storage class, or the right to read it")
     if metadata.copies_released:
         return Finding(problem, where, "lost", ALONE)
     return Finding(problem, where, "bad", STILL)

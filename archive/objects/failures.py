@@ -26,6 +26,7 @@ _IN_WORDS: Final = {
     "ContainerBeingDeleted": "somebody is deleting the container",
     "ContainerNotFound": "there is no such container",
     "ExpiredToken": "the session that these keys are of has ended",
+    "InvalidObjectState": "its storage class (Glacier) has to be restored before it can be read",
     "InvalidAccessKeyId": "the store does not know this key, see AWS_ACCESS_KEY_ID",
     "NoSuchBucket": "there is no such bucket",
     "PermanentRedirect": "the bucket is in another region, see AWS_REGION",

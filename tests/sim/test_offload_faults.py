@@ -11,6 +11,7 @@ from typing import TypeVar
 
 import pytest
 
+from tallybook.archive.catalog import read_catalog
 from tallybook.archive.objects.faulty import Fault, FaultyStore, RandomFaults, fits
 from tallybook.archive.objects.memory import MemoryStore
 from tallybook.archive.objects.patience import Patience
@@ -20,12 +21,22 @@ from tallybook.archive.objects.sealed import SealedStore
 from tallybook.archive.reader import ArchiveReader
 from tallybook.client.client import Client
 from tallybook.core.config import OffloadSettings
-from tallybook.core.errors import ArchiveDenied, ArchiveUnavailable, NoSuchLedger, ObjectDamaged, ObjectMissing
+from tallybook.core.errors import (
+    ArchiveDenied,
+    ArchiveUnavailable,
+    DamagedFile,
+    NoSuchLedger,
+    ObjectDamaged,
+    ObjectMissing,
+    TallybookError,
+)
+from tallybook.metadata.store import Versioned
 from tallybook.metadata.update import LedgerUpdater
 from tallybook.offload.mover import Mover
-from tallybook.offload.offloader import Offloader
+from tallybook.offload.offloader import LONGEST_RETRY_SECONDS, Offloader
 from tallybook.offload.survey import Survey
 from tallybook.offload.verify import verify_objects
+from tallybook.runtime.clock import Clock
 from tallybook.runtime.tasks import InlineWorkers, Tasks
 from tallybook.sim.stage.archive import ArchiveStage
 from tallybook.sim.stage.cluster import MemoryCluster
@@ -133,6 +144,114 @@ def test_an_object_whose_key_is_gone_keeps_no_other_from_its_turn() -> None:
             assert await read_all(stage.client, first) == lines(120)
 
     play()
+
+
+class Refusing(MemoryStore):
+    """A store that shows some objects, and neither gives nor removes them: what Glacier and object locks do."""
+
+    def __init__(self, clock: Clock) -> None:
+        super().__init__(clock)
+        self.refused = dict[str, TallybookError]()
+
+    async def read(self, key: str, offset: int, size: int) -> bytes:
+        if key in self.refused:
+            raise self.refused[key]
+        return await super().read(key, offset, size)
+
+    async def delete(self, key: str) -> None:
+        if key in self.refused:
+            raise self.refused[key]
+        await super().delete(key)
+
+
+GLACIER = ArchiveDenied("memory: read of an object: HTTP 403 InvalidObjectState")
+FAILING = ArchiveUnavailable("memory: read of an object: HTTP 500 InternalError")
+
+
+@pytest.mark.parametrize("refusal", [GLACIER, FAILING], ids=["denied", "failing"])
+def test_an_object_that_the_store_refuses_is_named_and_keeps_no_other_from_its_turn(refusal: TallybookError) -> None:
+    @scenario(deadline_seconds=6_000)
+    async def play(cluster: MemoryCluster, client: Client) -> None:
+        cold_ledger, deleted, other = await closed(client, 120), await closed(client, 120), await closed(client, 120)
+        store = Refusing(cluster.world.clock)
+        async with ArchiveStage(cluster, SETTINGS, store=store) as stage:
+            worker = offloader(stage, store)
+            await worker.round()
+            ledgers = [await client.ledger_metadata(each) for each in (cold_ledger, deleted, other)]
+            cold, gone, _ = [found.archived.key for found in ledgers if found.archived]
+            store.refused = {cold: refusal, gone: refusal}
+            await client.delete_ledger(deleted)
+            later = await closed(client, 120)
+            for _ in range(8):
+                await cluster.world.clock.sleep(SETTINGS.attempt_ttl_s)
+                await worker.round()
+            found = [await client.ledger_metadata(each) for each in (cold_ledger, other, later)]
+            assert [metadata.copies_released for metadata in found] == [False, True, True]
+            assert refusal.message in worker.totals.last_error
+            assert worker.totals.failures < 16, "a refused object is asked for later and later"
+            verdicts = {verdict.key: verdict async for verdict in verify_objects(store, InlineWorkers(), found)}
+            assert [key for key, verdict in verdicts.items() if not verdict.good] == [cold]
+            assert not verdicts[cold].checked
+            assert refusal.message in verdicts[cold].problem
+            catalog = await read_catalog(store)
+            assert (list(catalog.ledgers), set(catalog.damaged)) == ([other, later], {cold, gone})
+            store.refused = {}
+            await cluster.world.clock.sleep(LONGEST_RETRY_SECONDS)
+            await worker.round()
+            assert (await client.ledger_metadata(cold_ledger)).copies_released
+            assert worker.totals.objects_removed == 1
+
+    play()
+
+
+def test_a_set_that_the_store_refuses_keeps_no_other_from_being_written_anew() -> None:
+    @scenario()
+    async def play(cluster: MemoryCluster, client: Client) -> None:
+        store = Refusing(cluster.world.clock)
+        settings = SETTINGS.model_copy(update={"compact_below_bytes": 0})
+        async with ArchiveStage(cluster, settings, store=store) as stage:
+            sets = [[await closed(client, 9) for _ in range(3)] for _ in range(2)]
+            for members in sets:
+                await stage.archive(*members)
+            cold = (await client.ledger_metadata(sets[0][0])).archived
+            assert cold is not None
+            store.refused = {cold.key: GLACIER}
+            for members in sets:
+                await client.delete_ledger(members[0])
+                await client.delete_ledger(members[1])
+            worker = offloader(stage, store)
+            await cluster.world.clock.sleep(settings.attempt_ttl_s)
+            await worker.round()
+            assert worker.totals.ledgers_moved == 1
+
+    play()
+
+
+@scenario()
+async def test_a_ledger_whose_metadata_cannot_be_decoded_is_named_and_keeps_no_other_from_the_archive(
+    cluster: MemoryCluster, client: Client
+) -> None:
+    """Which object it is in is not known: so none is removed."""
+    damaged, deleted, other = await closed(client, 120), await closed(client, 120), await closed(client, 120)
+    async with ArchiveStage(cluster, SETTINGS) as stage:
+        worker = offloader(stage, stage.store)
+        await worker.round()
+        await client.delete_ledger(deleted)
+        read = worker._survey._store.read_ledger
+
+        async def failing(ledger_id: int, *, linearizable: bool = False) -> Versioned:
+            if ledger_id == damaged:
+                raise DamagedFile("ledger 0: its metadata cannot be decoded")
+            return await read(ledger_id, linearizable=linearizable)
+
+        worker._survey._store.read_ledger = failing  # type: ignore[method-assign]
+        later = await closed(client, 120)
+        for _ in range(4):
+            await cluster.world.clock.sleep(SETTINGS.attempt_ttl_s)
+            await worker.round()
+        assert [(await client.ledger_metadata(each)).copies_released for each in (other, later)] == [True, True]
+        assert "cannot be decoded" in worker.totals.last_error
+        assert worker.totals.objects_removed == 0
 
 
 class At:

@@ -2,6 +2,7 @@
 
 from collections.abc import AsyncIterator
 from dataclasses import replace
+from typing import NoReturn
 
 import pytest
 
@@ -34,6 +35,16 @@ async def some_objects() -> MemoryStore:
 
 def store_of(below: MemoryStore, keys: HeldKeys) -> SealedStore:
     return SealedStore(below, InlineWorkers(), keys)
+
+
+def go_away(monkeypatch: pytest.MonkeyPatch, below: MemoryStore) -> NoReturn:
+    """From now on the store answers nothing."""
+
+    def refuse(*_: object) -> NoReturn:
+        raise ArchiveUnavailable("away")
+
+    monkeypatch.setattr(below, "list", refuse)
+    refuse()
 
 
 async def outcomes(store: SealedStore, *, change: bool = True, seal_plain: bool = False) -> list[tuple[str, str]]:
@@ -137,7 +148,7 @@ async def test_a_plain_object_that_a_run_left_beside_its_sealed_copy_is_removed_
     store = store_of(below, HeldKeys(2, others=OLD))
 
     async def away(_key: str) -> None:
-        raise ArchiveUnavailable("away")
+        go_away(monkeypatch, below)
 
     monkeypatch.setattr(store, "delete_plain", away)
     with pytest.raises(ArchiveUnavailable):
@@ -168,7 +179,7 @@ async def test_a_run_that_is_cut_off_is_gone_on_with(monkeypatch):
 
     async def once(key: str, *, change: bool) -> None:
         if not left:
-            raise ArchiveUnavailable("away")
+            go_away(monkeypatch, below)
         left.pop()
         await rewrap(key, change=change)
 
