@@ -24,8 +24,8 @@ _MOST_DIGITS: Final = 38
 
 _TIMES: Final = {
     "date": "DATE",
-    "timestamp-millis": "TIMESTAMP",
-    "timestamp-micros": "TIMESTAMP",
+    "timestamp-millis": "TIMESTAMP_LTZ",
+    "timestamp-micros": "TIMESTAMP_LTZ",
 }
 
 LOGICAL: Final = frozenset({"decimal", *_TIMES})

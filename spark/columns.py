@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
 ENTRY_DDL: Final = (
-    "ledger_id BIGINT NOT NULL, entry_id BIGINT NOT NULL, written_at TIMESTAMP NOT NULL, crc32c BIGINT NOT NULL, "
+    "ledger_id BIGINT NOT NULL, entry_id BIGINT NOT NULL, written_at TIMESTAMP_LTZ NOT NULL, crc32c BIGINT NOT NULL, "
     "payload BINARY NOT NULL"
 )
 _TIME: Final = pa.timestamp("us", "UTC")
@@ -27,7 +27,7 @@ ENTRY_COLUMNS: Final = ("ledger_id", "entry_id", "written_at", "crc32c", "payloa
 _TYPES: Final = {
     "ledger_id": ("BIGINT", pa.int64()),
     "entry_id": ("BIGINT", pa.int64()),
-    "written_at": ("TIMESTAMP", _TIME),
+    "written_at": ("TIMESTAMP_LTZ", _TIME),
     "crc32c": ("BIGINT", pa.int64()),
     "payload": ("BINARY", pa.binary()),
     "tier": ("STRING", pa.string()),
@@ -40,7 +40,7 @@ _TYPES: Final = {
     "stream": ("STRING", pa.string()),
     "position": ("STRING", pa.string()),
     "sequence": ("BIGINT", pa.int64()),
-    "timestamp": ("TIMESTAMP", _TIME),
+    "timestamp": ("TIMESTAMP_LTZ", _TIME),
     "key": ("BINARY", pa.binary()),
     "txid": ("BIGINT", pa.int64()),
     "segment": ("BIGINT", pa.int64()),

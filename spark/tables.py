@@ -24,7 +24,7 @@ from .options import ReadOptions
 _TIME: Final = pa.timestamp("us", "UTC")
 _TYPES: Final = {
     "BIGINT": pa.int64(), "INT": pa.int32(), "STRING": pa.string(), "BOOLEAN": pa.bool_(), "BINARY": pa.binary(),
-    "TIMESTAMP": _TIME, "ARRAY<STRING>": pa.list_(pa.string()),
+    "TIMESTAMP_LTZ": _TIME, "ARRAY<STRING>": pa.list_(pa.string()),
     "MAP<STRING, BINARY>": pa.map_(pa.string(), pa.binary()),
 }  # fmt: skip
 
@@ -135,7 +135,7 @@ TABLES: Final[Mapping[str, MetadataTable]] = {
     "ledgers": MetadataTable(
         (
             ("ledger_id", "BIGINT"), ("state", "STRING"), ("entries", "BIGINT"), ("payload_bytes", "BIGINT"),
-            ("created_at", "TIMESTAMP"), ("ensemble", "INT"), ("write_quorum", "INT"), ("ack_quorum", "INT"),
+            ("created_at", "TIMESTAMP_LTZ"), ("ensemble", "INT"), ("write_quorum", "INT"), ("ack_quorum", "INT"),
             ("digest", "STRING"), ("has_password", "BOOLEAN"), ("fragments", "INT"), ("archived", "BOOLEAN"),
             ("copies_released", "BOOLEAN"), ("custom", "MAP<STRING, BINARY>"),
         ),
@@ -147,7 +147,7 @@ TABLES: Final[Mapping[str, MetadataTable]] = {
     "objects": MetadataTable(
         (
             ("key", "STRING"), ("object_id", "STRING"), ("bytes", "BIGINT"), ("sha256", "STRING"),
-            ("ledgers", "INT"), ("entries", "BIGINT"), ("payload_bytes", "BIGINT"), ("archived_at", "TIMESTAMP"),
+            ("ledgers", "INT"), ("entries", "BIGINT"), ("payload_bytes", "BIGINT"), ("archived_at", "TIMESTAMP_LTZ"),
         ),
         _objects,
     ),
@@ -156,7 +156,7 @@ TABLES: Final[Mapping[str, MetadataTable]] = {
             ("ledger_id", "BIGINT"), ("key", "STRING"), ("object_id", "STRING"), ("object_bytes", "BIGINT"),
             ("object_sha256", "STRING"), ("entries", "BIGINT"), ("payload_bytes", "BIGINT"), ("rolling_crc", "BIGINT"),
             ("index_offset", "BIGINT"), ("index_bytes", "BIGINT"), ("index_crc", "BIGINT"),
-            ("archived_at", "TIMESTAMP"), ("copies_released", "BOOLEAN"),
+            ("archived_at", "TIMESTAMP_LTZ"), ("copies_released", "BOOLEAN"),
         ),
         _receipts,
     ),

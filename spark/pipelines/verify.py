@@ -26,7 +26,7 @@ Receipts: TypeAlias = Mapping[int, Receipt]
 
 SCHEMA: Final = (
     "key STRING, object_id STRING, object_bytes BIGINT, ledgers INT, entries BIGINT, payload_bytes BIGINT, "
-    "problem STRING, verified_at TIMESTAMP"
+    "problem STRING, verified_at TIMESTAMP_LTZ"
 )
 GOOD_FOR: Final = timedelta(days=30)
 """How long what was good need not be read again: disks and buckets lose data after it was written, too."""

@@ -374,8 +374,8 @@ def record(*types: object) -> dict[str, object]:
         ({"type": "map", "values": ["null", "string"]}, "MAP<STRING, STRING>"), (record("int"), "STRUCT<`f0`: INT>"),
         ({"type": {"type": "array", "items": record("int")}}, "ARRAY<STRUCT<`f0`: INT>>"),
         ({"type": "int", "logicalType": "date"}, "DATE"), ({"type": "string", "logicalType": "uuid"}, "STRING"),
-        ({"type": "long", "logicalType": "timestamp-millis"}, "TIMESTAMP"),
-        ({"type": "long", "logicalType": "timestamp-micros"}, "TIMESTAMP"),
+        ({"type": "long", "logicalType": "timestamp-millis"}, "TIMESTAMP_LTZ"),
+        ({"type": "long", "logicalType": "timestamp-micros"}, "TIMESTAMP_LTZ"),
         ({"type": "bytes", "logicalType": "decimal", "precision": 9, "scale": 2}, "DECIMAL(9, 2)"),
         ({"type": "int", "logicalType": "time-millis"}, "INT"), ({"type": "int", "logicalType": "mine"}, "INT"),
     ],
@@ -415,7 +415,7 @@ GAP = spark.StructType(
 VALUE = spark.StructType([spark.StructField("a", spark.IntegerType())])
 NAMED = {
     "BIGINT": spark.LongType(), "INT": spark.IntegerType(), "STRING": spark.StringType(), "BINARY": spark.BinaryType(),
-    "TIMESTAMP": spark.TimestampType(), "STRUCT<kind: STRING, first: BIGINT, last: BIGINT, reason: STRING>": GAP,
+    "TIMESTAMP_LTZ": spark.TimestampType(), "STRUCT<kind: STRING, first: BIGINT, last: BIGINT, reason: STRING>": GAP,
     "STRUCT<a INT>": VALUE,
 }  # fmt: skip
 
