@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
-from pyspark.sql.datasource import DataSourceReader, InputPartition
+from pyspark.sql.datasource import DataSourceReader
 
 from tallybook.core.errors import InvariantViolation
 from tallybook.runtime.blocking import LoopThread
@@ -30,14 +30,15 @@ class TableReader(DataSourceReader):
     def __init__(self, options: ReadOptions) -> None:
         self._options = options
 
-    def partitions(self) -> list[InputPartition]:
+    def partitions(self) -> list[EntryPartition]:
         """One."""
-        return [InputPartition(0)]
+        with LoopThread("tallybook") as loop:
+            return [loop.run(_whole(self._options))]
 
-    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+    def read(self, partition: EntryPartition) -> Iterator[pa.RecordBatch]:  # type: ignore[override]
         """All of its rows."""
         with LoopThread("tallybook") as loop:
-            yield from loop.run(read_table(self._options)).to_batches()
+            yield from loop.run(read_table(self._options, partition.cluster_id)).to_batches()
 
 
 class EntryReader(DataSourceReader):
@@ -65,9 +66,15 @@ class EntryReader(DataSourceReader):
         return read_rows(self._options, self._schema, partition)
 
 
+async def _whole(options: ReadOptions) -> EntryPartition:
+    async with opened(options.place) as place:
+        return EntryPartition((), cluster_id=place.cluster_id)
+
+
 async def _planned(options: ReadOptions) -> list[EntryPartition]:
     async with opened(options.place) as place:
         snapshot, known, gaps = await settle(place, options)
         found = await cut(place, options, snapshot, known)
     # One even if there is nothing to read: in place of none, Spark sends a task something that is no partition of ours.
-    return found + ([EntryPartition((), gaps=tuple(gaps))] if gaps or not found else [])
+    rest = EntryPartition((), gaps=tuple(gaps), cluster_id=snapshot.cluster_id)
+    return found + ([rest] if gaps or not found else [])

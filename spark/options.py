@@ -250,6 +250,10 @@ class _Options:
                 "say where the ledgers are: option metadata, the URI of the cluster's metadata store, or option "
                 "archive, the URL of a bucket that is to be read without the cluster"
             )
+        if metadata and metadata.startswith(("sqlite:///./", "sqlite:///../")):
+            raise InvalidConfig(
+                f"{metadata} is relative to the working directory, and executors have others: give the absolute path"
+            )
         try:
             password = self.given.get("password", "").encode()
         except UnicodeEncodeError:

@@ -24,7 +24,7 @@ from tallybook.client.reader.handle import LedgerReader
 from tallybook.client.world import open_world
 from tallybook.core.batch import BatchHeader, Buffer
 from tallybook.core.config import ClientSettings
-from tallybook.core.errors import ArchiveUnavailable, InvariantViolation, NoSuchLedger
+from tallybook.core.errors import ArchiveUnavailable, InvalidConfig, InvariantViolation, NoSuchLedger
 from tallybook.metadata.archived import Receipt
 from tallybook.metadata.model import LedgerMetadata
 from tallybook.metadata.store import BookieInfo, MetadataStore
@@ -101,14 +101,18 @@ class LedgerPlace(Protocol):
 
 
 @asynccontextmanager
-async def opened(place: Place, partition: EntryPartition | None = None) -> AsyncIterator[LedgerPlace]:
+async def opened(
+    place: Place, partition: EntryPartition | None = None, *, cluster_id: str = ""
+) -> AsyncIterator[LedgerPlace]:
     """Open a place.
 
     Args:
+        place: where it is.
         partition: all that is going to be read of it; of a bucket, no more is then looked at than that takes.
+        cluster_id: of the cluster that the query was planned on, where there is no partition that has it; empty: any.
 
     Raises:
-        InvalidConfig: a URI or URL makes no sense.
+        InvalidConfig: a URI or URL makes no sense, or the partition is of another cluster.
         NoSuchCluster: there is none at the metadata URI.
         MetadataUnavailable: the metadata store does not answer.
         ArchiveUnavailable, ArchiveDenied: the bucket cannot be looked at.
@@ -124,9 +128,13 @@ async def opened(place: Place, partition: EntryPartition | None = None) -> Async
         settings = ClientSettings(security=place.security, archive_keys=place.archive_keys)
         world = await open_world(place.metadata, settings)
         client = await stack.enter_async_context(Client(world, settings))
-        yield Cluster(
-            client, world.store, await world.store.cluster_id(), _LateArchive(stack, place.archive_keys), place
-        )
+        found, planned = await world.store.cluster_id(), partition.cluster_id if partition else cluster_id
+        if planned and planned != found:
+            raise InvalidConfig(
+                f"the query was planned on cluster {planned}, and at {place.metadata} this executor finds cluster "
+                f"{found}: give a URI that names the same store on the driver and on every executor"
+            )
+        yield Cluster(client, world.store, found, _LateArchive(stack, place.archive_keys), place)
 
 
 class OpenedArchive:

@@ -61,6 +61,8 @@ class EntryPartition(InputPartition):
     written: TimeRange = ALL_TIMES
     gaps: tuple[Gap, ...] = ()
     """What was known to be gone when the query was planned."""
+    cluster_id: str = ""
+    """Of the cluster that the query was planned on, which a task must read as well; empty for a bucket."""
 
 
 def stretch_of(wanted: EntryRange, metadata: LedgerMetadata, *, bookies_only: bool = False) -> Stretch:
@@ -81,12 +83,14 @@ def partitions_of(
     max_bytes: int = DEFAULT_PARTITION_BYTES,
     min_partitions: int = 1,
     written: TimeRange = ALL_TIMES,
+    cluster_id: str = "",
 ) -> list[EntryPartition]:
     """Partitions of about ``max_bytes`` of payload, and ``min_partitions`` at least where there are so many entries.
 
     Args:
         cuts_of: entry ids before which a large stretch is best cut; cut evenly where it gives none, and where that
             does not make partitions enough.
+        cluster_id: of the cluster with these stretches.
     """
     wanted = sorted(stretches, key=_order)
     limit = max(1, min(max_bytes, sum(each.payload_bytes for each in wanted) // max(1, min_partitions)))
@@ -101,7 +105,7 @@ def partitions_of(
         size += piece.payload_bytes
     if open_:
         found.append(tuple(open_))
-    return [EntryPartition(each, written) for each in _at_least(min_partitions, found)]
+    return [EntryPartition(each, written, cluster_id=cluster_id) for each in _at_least(min_partitions, found)]
 
 
 def _order(stretch: Stretch) -> tuple[str, int, int]:

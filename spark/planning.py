@@ -186,6 +186,7 @@ async def cut(
         max_bytes=options.partition_bytes,
         min_partitions=options.min_partitions,
         written=snapshot.written,
+        cluster_id=place.cluster_id,
     )
 
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import chain
 from typing import TYPE_CHECKING, Final, TypeVar
 
@@ -60,6 +60,8 @@ class Written(WriterCommitMessage):
     sink: str
     owner: str
     ledger_ids: tuple[int, ...]
+    cluster_id: str = field(default="", kw_only=True)
+    """Of the cluster that they are in."""
 
 
 def payload_column(schema: StructType, *, overwrite: bool) -> str:
@@ -168,17 +170,18 @@ def write_rows(
     quorum = (options.ensemble, options.write_quorum, options.ack_quorum)
     with task_ledger(options, transaction, quorum, transaction.marks) as ledger:
         ledger.extend(chain([first], payloads))
-    return Written(transaction.sink, transaction.owner, (ledger.ledger_id,))
+    return Written(transaction.sink, transaction.owner, (ledger.ledger_id,), cluster_id=ledger.cluster_id)
 
 
 class TaskLedger:
     """The ledger that a task writes."""
 
-    def __init__(self, loop: LoopThread, ledger: Appends, max_entry_bytes: int) -> None:
+    def __init__(self, loop: LoopThread, ledger: Appends, cluster: Writing) -> None:
         self._loop = loop
         self._ledger = ledger
         self.ledger_id = ledger.id
-        self.max_entry_bytes = max_entry_bytes
+        self.cluster_id = cluster.cluster_id
+        self.max_entry_bytes = cluster.client.max_entry_bytes
 
     def extend(self, payloads: Iterable[list[bytes]]) -> None:
         """Append entries, some at a time."""
@@ -214,7 +217,7 @@ def task_ledger(
             )
             loop.run(note_attempt(cluster.store, transaction, ledger.id))
             try:
-                yield TaskLedger(loop, ledger, cluster.client.max_entry_bytes)
+                yield TaskLedger(loop, ledger, cluster)
                 loop.run(ledger.close())
             except BaseException:
                 loop.run(_discard_if_possible(cluster, ledger.id))
@@ -236,9 +239,10 @@ async def _discard_if_possible(cluster: Writing, ledger_id: int) -> None:
 class Writing:
     """A cluster, opened to write to."""
 
-    def __init__(self, client: Client, store: MetadataStore) -> None:
+    def __init__(self, client: Client, store: MetadataStore, cluster_id: str) -> None:
         self.client = client
         self.store = store
+        self.cluster_id = cluster_id
         self.updater = LedgerUpdater(store, RealClock(), SystemRng())
 
     @classmethod
@@ -250,7 +254,22 @@ class Writing:
         """
         settings = ClientSettings(security=options.place.security, archive_keys=options.place.archive_keys)
         world = await open_world(options.place.metadata or "", settings)
-        return cls(Client(world, settings), world.store)
+        return cls(Client(world, settings), world.store, await world.store.cluster_id())
+
+    def check_cluster(self, written: Sequence[Written]) -> None:
+        """Make sure that tasks have written to this cluster.
+
+        Raises:
+            InvalidConfig: some have written to another one: its ledgers cannot be committed here.
+        """
+        for each in written:
+            if each.cluster_id not in ("", self.cluster_id):
+                ids = ", ".join(map(str, each.ledger_ids))
+                raise InvalidConfig(
+                    f"a task has written ledgers {ids} to cluster {each.cluster_id}, and the driver commits "
+                    f"to cluster {self.cluster_id}: give a URI that names the same store on the driver and on every "
+                    "executor"
+                )
 
     async def close(self) -> None:
         """Leave it."""
@@ -322,6 +341,7 @@ def _commit(options: WriteOptions, transaction: Transaction, written: Sequence[W
     """Commit; says whether it was this commit that did it, or one with the same ledgers."""
 
     async def work(cluster: Writing) -> bool:
+        cluster.check_cluster(written)
         done = await commit(cluster.store, cluster.updater, transaction, ledger_ids_of(written))
         if transaction.is_once:
             await _forget(cluster, transaction.sink)

@@ -147,4 +147,4 @@ async def _cut(place: LedgerPlace, options: ReadOptions, end: StreamOffset) -> l
         raise gaps[0].error()
     snapshot = Snapshot(place.cluster_id, end.batch, options.written).only(known)
     planned = await cut(place, options, snapshot, known)
-    return planned + ([EntryPartition((), gaps=gaps)] if gaps else [])
+    return planned + ([EntryPartition((), gaps=gaps, cluster_id=place.cluster_id)] if gaps else [])

@@ -64,8 +64,12 @@ class MetadataTable:
         )
 
 
-async def read_table(options: ReadOptions) -> pa.Table:
+async def read_table(options: ReadOptions, cluster_id: str) -> pa.Table:
     """The rows of a table of metadata, for the ledgers that are asked for.
+
+    Args:
+        options: which table, and which ledgers.
+        cluster_id: of the cluster that the query was planned on; empty for a bucket.
 
     Raises:
         MetadataUnavailable, ArchiveUnavailable: there is no answer.
@@ -73,7 +77,7 @@ async def read_table(options: ReadOptions) -> pa.Table:
     # Who asks for columns only has no use for it.
     from .places import lookups, opened  # noqa: PLC0415
 
-    async with opened(options.place) as place:
+    async with opened(options.place, cluster_id=cluster_id) as place:
         if options.table == "bookies":
             return TABLES["bookies"].table(Known((), await place.bookies()))
         wanted = [

@@ -191,13 +191,16 @@ async def cut_records(place: LedgerPlace, options: ReadOptions, plan: RecordPlan
     large = [each for each in plan.stretches if each.payload_bytes > options.partition_bytes]
     cuts = await row_groups(place, large)
     found = [
-        RecordPartition(each.stretches)
+        RecordPartition(each.stretches, cluster_id=each.cluster_id)
         for each in partitions_of(
             plan.stretches,
             lambda stretch: cuts.get(stretch.ledger_id, ()),
             max_bytes=options.partition_bytes,
             min_partitions=options.min_partitions,
+            cluster_id=place.cluster_id,
         )
     ]
     # One even if there is nothing to read: in place of none, Spark sends a task something that is no partition of ours.
-    return found + ([RecordPartition((), missing=plan.gaps)] if plan.gaps or not found else [])
+    return found + (
+        [RecordPartition((), missing=plan.gaps, cluster_id=place.cluster_id)] if plan.gaps or not found else []
+    )

@@ -214,7 +214,9 @@ def stage_rows(
     with task_ledger(options, transaction, quorum, {**transaction.marks, PART: b"%d" % part}) as ledger:
         rows = Staging(ledger.ledger_id, ledger.max_entry_bytes, lambda: clock.wall_us() // 1000)
         ledger.extend(gathered(envelope for batch in chain([first], there) for envelope in rows.envelopes(batch)))
-    return Staged(transaction.sink, transaction.owner, (ledger.ledger_id,), part, rows.txids)
+    return Staged(
+        transaction.sink, transaction.owner, (ledger.ledger_id,), part, rows.txids, cluster_id=ledger.cluster_id
+    )
 
 
 def deliver(
@@ -236,6 +238,7 @@ def deliver(
     txids = [each.txids for each in parts if each.txids is not None]
 
     async def work(cluster: Writing) -> int | None:
+        cluster.check_cluster(staged)
         async with StreamStore(cluster.client, namespace=target.namespace, name=f"spark {sink}") as streams:
             deliveries = Deliveries(streams, cluster.client, cluster.updater, target.name, target.stream_id)
             if await deliveries.deliver(sink, transaction, ledger_ids_of(parts), txids):
