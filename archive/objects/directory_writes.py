@@ -21,7 +21,7 @@ from tallybook.runtime.disk import Disk, DiskFile
 from tallybook.runtime.rng import Rng
 
 from .keys import UNFINISHED_SUFFIX, is_key
-from .obstore_driver import all_objects
+from .obstore_driver import folders
 from .port import UnfinishedUpload
 
 _WRITE_BYTES: Final = 4 * MIB
@@ -135,7 +135,8 @@ class DirectoryWrites:
 
     async def unfinished(self) -> Sequence[UnfinishedUpload]:
         """Files that were never renamed. Those of uploads under way are among them."""
-        found = await all_objects(self._source, f"file://{self._root}: listing")
+        pages = folders(self._source, f"file://{self._root}: listing")
+        found = [info async for page in pages for info in page]
         names = [
             (info.key.removesuffix(UNFINISHED_SUFFIX), info) for info in found if info.key.endswith(UNFINISHED_SUFFIX)
         ]

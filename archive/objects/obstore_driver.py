@@ -20,10 +20,12 @@ import asyncio
 import re
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from datetime import UTC
+from functools import partial
 from typing import Final, Protocol, TypeVar
 
 import obstore
 from obstore.exceptions import BaseError, PermissionDeniedError, UnauthenticatedError
+from obstore.store import LocalStore
 from obstore.store import ObjectStore as Source
 
 from tallybook.core.batch import Buffer
@@ -177,6 +179,10 @@ class ObstoreStore:
         await self._writes.close()
 
     async def _pages(self, folder: str, after: str) -> AsyncIterator[Sequence[ObjectInfo]]:
+        if isinstance(self._source, LocalStore):
+            async for found in folders(self._source, f"{self._url}: listing", folder):
+                yield found
+            return
         offset = after if after and self._in_order else None
         stream = obstore.list(self._source, folder or None, offset=offset, chunk_size=_PAGE_OBJECTS)
         pages = aiter(stream)
@@ -190,13 +196,19 @@ class ObstoreStore:
             raise ObjectDamaged(f"{self._url}: {key} has {found.size_bytes} bytes; it was to be read up to {end}")
 
 
-async def all_objects(source: Source, what: str) -> list[ObjectInfo]:
-    """Everything that lies below a source, whatever its name."""
-    pages = aiter(obstore.list(source, chunk_size=_PAGE_OBJECTS))
-    found: list[ObjectInfo] = []
-    while (page := await answer(what, lambda: anext(pages, None))) is not None:
-        found.extend(map(_info, page))
-    return found
+async def folders(source: Source, what: str, folder: str = "") -> AsyncIterator[list[ObjectInfo]]:
+    """What lies in a folder of a directory and in those below it, one folder after the other.
+
+    Only folders that the key of an object may lead through are entered: ``lost+found`` at the root of a mount, and the
+    snapshots and trash of file systems (``.snapshot``, ``.Trash-0``), may be closed to this process.
+    """
+    left = [folder]
+    while left:
+        path = left.pop()
+        call = partial(obstore.list_with_delimiter_async, source, path or None)
+        found = await answer(what, call)
+        left += [child for child in found["common_prefixes"] if is_key(child)]
+        yield [_info(each) for each in found["objects"]]
 
 
 async def look_for_bucket(source: Source, what: str, key: str) -> None:
