@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
@@ -43,6 +44,9 @@ CONCURRENT_INDEXES: Final = 32
 
 AZURE_ACCOUNT: Final = ("AZURE_STORAGE_ACCOUNT_NAME", "AZURE_ACCOUNT_NAME")
 """Variables that name an account: a container's name says nothing of it."""
+
+_GLOB: Final = re.compile(r"[][{}*?\\]")
+"""What Hadoop reads as more than itself in a path."""
 
 _NO_FILE_SYSTEM: Final = ("FileSystem not found", "No FileSystem for scheme")
 """How Hadoop says that a class is missing, or that nobody has told it of one."""
@@ -236,7 +240,7 @@ def _parquet(
 ) -> DataFrame:
     from pyspark.sql import functions as F  # noqa: N812, PLC0415 (its usual name)
 
-    frame = _opened(spark, [f"{root}/{found.key}" for found in objects])
+    frame = _opened(spark, [f"{_without_glob(root)}/{found.key}" for found in objects])
     columns = [F.col(name) for name in frame.columns]
     if options.include_metadata:
         key = F.regexp_extract("_metadata.file_path", f"(?:{LEDGERS_FOLDER}|{SETS_FOLDER})[^/]+$", 0)
@@ -245,6 +249,11 @@ def _parquet(
         gap = "STRUCT<kind: STRING, first: BIGINT, last: BIGINT, reason: STRING>"
         columns.append(F.lit(None).cast(gap).alias("gap"))
     return frame.select(*columns, *more)
+
+
+def _without_glob(path: str) -> str:
+    """The pattern that only ``path`` matches: Spark takes the paths of files for patterns."""
+    return _GLOB.sub(r"\\\g<0>", path)
 
 
 def _opened(spark: SparkSession, files: Sequence[str]) -> DataFrame:

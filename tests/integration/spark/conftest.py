@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
 import pytest
 from pyspark.sql import DataFrame, SparkSession
@@ -17,6 +18,8 @@ from tallybook.spark import TallybookDataSource
 from tallybook.stream import StreamStore
 from tallybook.stream.record import Outgoing
 
+BUCKET = "bucket [ab]{c,d}*%20é"
+"""A name that a pattern, or a URL, reads otherwise."""
 NOW = ("--set", "max_set_wait_s=0", "--set", "orphan_delay_s=0")
 
 
@@ -133,9 +136,10 @@ class Written:
 def written(cli: Any, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Written]:
     """A cluster with an archive, for the tests of one file."""
     folder = tmp_path_factory.mktemp("tables")
-    (folder / "bucket").mkdir()
+    bucket = folder / BUCKET
+    bucket.mkdir()
     with cli.up(folder / "data") as up:
-        yield Written(up, folder / "bucket", f"file://{folder}/bucket")
+        yield Written(up, bucket, f"file://{quote(str(bucket))}")
 
 
 @pytest.fixture(scope="module")

@@ -46,11 +46,11 @@ def test_verify_finds_what_is_damaged_and_leaves_out_what_was_good_lately(writte
         assert bad.key == found[0].key, "what was found bad last is read again"
         [bad] = verify(spark, written.metadata).where("problem IS NOT NULL").collect()
         assert (bad.key, victim.name in bad.problem) == (found[0].key, True)
-        [bad] = verify(spark, archive=f"file://{written.bucket}").where("problem IS NOT NULL").collect()
+        [bad] = verify(spark, archive=written.archive).where("problem IS NOT NULL").collect()
         assert bad.key == found[0].key
     finally:
         victim.write_bytes(good)
-    assert verify(spark, archive=f"file://{written.bucket}").where("problem IS NULL").count() == 5
+    assert verify(spark, archive=written.archive).where("problem IS NULL").count() == 5
 
 
 def test_compact_merges_objects_and_every_entry_stays(written, archived, spark, load, rows):

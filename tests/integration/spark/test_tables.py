@@ -100,7 +100,7 @@ def test_large_ledgers_are_read_by_many_tasks(written, tiers, load, rows):
 
 
 def test_a_bucket_is_read_without_its_cluster(written, tiers, spark, rows):
-    archive = f"file://{written.bucket}"
+    archive = written.archive
     wanted = written.rows(tiers["released"], tiers["archived"])
     assert rows(spark.read.format("tallybook").option("archive", archive).load()) == wanted
     assert rows(read_ledgers(spark, archive=archive)) == wanted
