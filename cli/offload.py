@@ -28,6 +28,7 @@ from .server_options import ConfigFile, Format, LogLevel, PrintConfig, set_up_lo
 
 if TYPE_CHECKING:
     from tallybook.archive.objects.patient import AskedStore
+    from tallybook.offload.relocate import Relocation
 
 app = typer.Typer(help="Move closed ledgers to an object store, and look after them there.")
 
@@ -260,6 +261,43 @@ async def _rekey(metadata: str, url: str | None, *, change: bool, seal_plain: bo
                 if done.problem:
                     problems.append(done.problem)
     return {"current_key": current, **counts, "keys_before": sorted(before), "dry_run": not change}, problems
+
+
+@app.command()
+def relocate(
+    url: Annotated[
+        str,
+        typer.Argument(
+            metavar="URL", help="Where the objects are now: s3://, gs:// or az://BUCKET/PREFIX, or file:///PATH."
+        ),
+    ],
+    metadata: Metadata,
+    accept_missing: Annotated[
+        bool, typer.Option("--accept-missing", help="Also where objects of ledgers are missing there.")
+    ] = False,
+    as_json: Json = False,
+) -> None:
+    """Record where the archive of the cluster is, after its objects were moved or copied to another place.
+
+    Stop offloaders first. Every object that a ledger is in has to be at the new place, with its size; else they are
+    named, nothing is changed, and the exit code is 1. Processes that read look at the record when they start to read
+    from the archive: restart those that have.
+    """
+    found = run(_relocate(metadata, url, accept_missing=accept_missing))
+    counts = {"archive": url, "objects": found.objects, "objects_missing": len(found.missing)}
+    print_record({**counts, "relocated": found.relocated}, as_json=as_json)
+    for key in found.missing:
+        complain(f"{key}: it is not at {url}, or has another size")
+    if not found.relocated:
+        raise typer.Exit(Exit.FOUND_WRONG)
+
+
+async def _relocate(metadata: str, url: str, *, accept_missing: bool) -> Relocation:
+    from tallybook.offload.relocate import relocate_archive  # noqa: PLC0415
+
+    return await relocate_archive(
+        metadata, url, accept_missing=accept_missing, security=security_directory(), archive_keys=archive_keys()
+    )
 
 
 @app.command("rebuild-catalog")

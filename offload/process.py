@@ -7,7 +7,7 @@ from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 from typing import Final
 
-from tallybook.archive.location import read_location, settle_location
+from tallybook.archive.location import other_location, read_location, settle_location
 from tallybook.archive.objects.open import OpenedStore, open_store
 from tallybook.archive.objects.patient import AskedStore
 from tallybook.archive.objects.probe import check_answers
@@ -52,22 +52,28 @@ class Archive:
     """What is asked of the metadata store, apart from what the client that reads asks."""
     sealing: OpenedStore | None = None
     """The same store, as one that may seal; ``None`` in simulations."""
+    url: str | None = None
+    """Where the metadata said that the archive is when it was opened; ``None`` in simulations."""
 
     def offloader(self, client: Client, settings: OffloadSettings) -> Offloader:
         """An offloader of this cluster; ``client`` reads what it archives."""
         reader = ArchiveReader(self.store, self.workers, self.tasks, _LOOKED_AT_ONCE)
         mover, updater = self.mover(client, settings), self._updater
         return Offloader(
-            mover, Survey(self.metadata), updater, self.store, reader, settings, self.clock, self.refuse_plain
+            mover, Survey(self.metadata), updater, self.store, reader, settings, self.clock, self.check_ready
         )
 
-    async def refuse_plain(self) -> None:
-        """See that nothing plain is written where others seal: they may have begun to since this was opened.
+    async def check_ready(self) -> None:
+        """Check that the archive is still what was opened: in the same place, and sealed only if there are keys.
 
         Raises:
-            ArchiveKeyMissing: it would be.
+            InvalidConfig: the archive was relocated.
+            ArchiveKeyMissing: objects would be written plain, where other offloaders seal them by now.
             MetadataUnavailable, DamagedFile: the metadata do not say.
         """
+        settled = await read_location(self.metadata)
+        if self.url is not None and settled is not None and settled != self.url:
+            raise other_location(settled, self.url)
         if self.sealing is not None and not self.sealing.seals and await sealed_since(self.metadata) is not None:
             raise refused(self.store.url)
 
@@ -114,7 +120,7 @@ async def opened(
                 "this cluster has no archive yet: say where it is to be, for example file:///srv/archive"
             )
         if settled is not None and settled != where:
-            raise InvalidConfig(f"the archive of this cluster is {settled}, not {where}: give the same URL, or none")
+            raise other_location(settled, where)
         store = await open_store(where, clock, rng.fork("store"), archive_keys=archive_keys)
         stack.push_async_callback(store.close)
         if settle:
@@ -130,7 +136,7 @@ async def opened(
         stack.push_async_callback(workers.close)
         tasks = Tasks("archive", _died)
         stack.push_async_callback(tasks.close)
-        yield Archive(metadata.store, store, workers, tasks, clock, rng, metadata.load, store)
+        yield Archive(metadata.store, store, workers, tasks, clock, rng, metadata.load, store, where)
 
 
 async def archive_of(metadata_uri: str, *, security: str = "") -> str | None:

@@ -115,7 +115,12 @@ RECORD_KINDS: Final = (
         "'cluster require-security' writes it anew",
     ),
     RecordKind("archive/leader", "who archives", decoding(_anything), ""),
-    RecordKind("archive/location", "place of the archive", decoding(_json), "write down again where the archive is"),
+    RecordKind(
+        "archive/location",
+        "place of the archive",
+        decoding(_json),
+        "say where it is: 'tallybook offload relocate URL'",
+    ),
     RecordKind(
         "archive/sealed",
         "that the archive is sealed",

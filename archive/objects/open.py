@@ -209,7 +209,10 @@ async def _open_directory(path: str, rng: Rng) -> ObstoreStore:
         source = LocalStore(path)
     except FileNotFoundError as error:
         await disk.close()
-        raise ArchiveDenied(f"file://{path}: there is no such directory; make it first") from error
+        raise ArchiveDenied(
+            f"file://{path}: there is no such directory; make it first, or say where the archive of "
+            "the cluster is now with 'tallybook offload relocate'"
+        ) from error
     except BaseException:
         await disk.close()
         raise

@@ -106,7 +106,7 @@ async def _move(metadata: str, settings: OffloadSettings, ledger_ids: list[int])
                 continue
         mover: Mover = archive.mover(client, settings)
         try:
-            await archive.refuse_plain()
+            await archive.check_ready()
             moved = await mover.move(planned_of(found))
         except TallybookError as error:
             if is_defect(error):

@@ -53,6 +53,23 @@ def test_a_closed_ledger_goes_to_the_archive_and_is_read_from_there(cli, bucket,
         assert found.name in json.dumps(wrong.json)
 
 
+def test_an_archive_that_was_moved_is_found_again_once_the_metadata_say_where_it_is(cli, bucket, tmp_path):
+    with cli.up(tmp_path / "data", "--no-offload") as cluster:
+        ledger = cluster.create()
+        assert cluster("ledger", "append", ledger, "--close", stdin=LINES).code == 0
+        assert cluster("offload", "run", "--once", "--archive", f"file://{bucket}", *NOW).code == 0
+        moved, empty = tmp_path / "moved", tmp_path / "empty"
+        bucket.rename(moved)
+        empty.mkdir()
+        assert "offload relocate" in cluster("offload", "verify").err
+        refused = cluster("offload", "relocate", f"file://{empty}", "--json")
+        assert (refused.code, refused.json["objects_missing"], refused.json["relocated"]) == (1, 1, False)
+        assert "ledgers/" in refused.err
+        assert cluster("offload", "relocate", f"file://{moved}", "--json").json["relocated"]
+        assert cluster("ledger", "read", ledger).out == LINES
+        assert cluster("offload", "verify").code == 0
+
+
 def test_up_archives_into_its_own_directory_unless_told_otherwise(cli, tmp_path):
     with cli.up(tmp_path / "data", "--offload", bookies=1) as cluster:
         cli.wait_until(lambda: cluster("offload", "status").code == 0, "an archive")

@@ -43,7 +43,7 @@ async def test_an_offloader_that_ran_without_keys_stops_before_its_next_round_on
 async def test_who_only_looks_needs_no_keys(place):
     async with opened(place["metadata"], place["url"], settle=True, archive_keys=place["keys"]) as archive:
         assert await sealed_since(archive.metadata) is not None
-        await archive.refuse_plain()
+        await archive.check_ready()
     async with opened(place["metadata"], None):
         pass
     with pytest.raises(ArchiveKeyMissing):

@@ -1,0 +1,108 @@
+"""Records where the archive of a cluster is after its objects were moved, once they have been seen there."""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import AsyncExitStack
+from dataclasses import dataclass
+from typing import cast
+
+from tallybook.archive.location import relocate
+from tallybook.archive.objects.open import open_store
+from tallybook.archive.objects.port import ObjectStore
+from tallybook.core.config import OffloadSettings
+from tallybook.core.errors import Conflict, DamagedFile, check
+from tallybook.metadata.leader import Leadership
+from tallybook.metadata.store import MetadataStore
+from tallybook.metadata.uri import open_metadata
+from tallybook.runtime.clock import Clock, RealClock
+from tallybook.runtime.rng import Rng, SystemRng
+
+from .process import METADATA_SECONDS
+from .service import LEADER_RECORD
+from .survey import Survey
+from .verify import by_object
+
+
+@dataclass(frozen=True, slots=True)
+class Relocation:
+    """What was found at the new place."""
+
+    objects: int
+    """That ledgers are in, there or not."""
+    missing: tuple[str, ...]
+    """Keys of those that are not there, or have another size."""
+    relocated: bool
+    """Whether the metadata name the new place now."""
+
+
+async def relocate_archive(
+    metadata_uri: str, url: str, *, accept_missing: bool = False, security: str = "", archive_keys: str = ""
+) -> Relocation:
+    """Make ``url`` the archive of a cluster, if every object that a ledger is in is there.
+
+    Args:
+        accept_missing: do so although objects are missing.
+        security: the security directory of this process; empty: none.
+        archive_keys: file with the keys of the archive; empty: none.
+
+    Raises:
+        InvalidConfig: a URI or URL makes no sense.
+        NoSuchCluster: there is none at the metadata URI.
+        Conflict: an offloader is at work.
+        DamagedFile: the metadata of a ledger do not say which object it is in.
+        MetadataUnavailable, MetadataOutcomeUnknown: the metadata store does not answer.
+        ArchiveUnavailable, ArchiveDenied: the new place cannot be looked at.
+    """
+    clock, rng = RealClock(), SystemRng()
+    async with AsyncExitStack() as stack:
+        metadata = await open_metadata(
+            metadata_uri, clock=clock, rng=rng, timeout_seconds=METADATA_SECONDS, security=security
+        )
+        stack.push_async_callback(metadata.close)
+        store = await open_store(url, clock, rng.fork("store"), archive_keys=archive_keys)
+        stack.push_async_callback(store.close)
+        return await relocate_to(metadata.store, store, url, clock, rng, accept_missing=accept_missing)
+
+
+async def relocate_to(
+    metadata: MetadataStore, store: ObjectStore, url: str, clock: Clock, rng: Rng, *, accept_missing: bool = False
+) -> Relocation:
+    """As ``relocate_archive``, with what it has opened.
+
+    It leads in place of the offloaders meanwhile: an object that one wrote to the old place between the comparison and
+    the change would be lost.
+    """
+    found: Relocation | None = None
+    lease_s = OffloadSettings().lease_s
+
+    leadership = Leadership(metadata, clock, rng.fork("leader"), record=LEADER_RECORD, lease_s=lease_s)
+    try:
+        async with asyncio.timeout(2 * lease_s) as waiting:
+
+            async def work() -> None:
+                nonlocal found
+                waiting.reschedule(None)
+                found = await _relocate(metadata, store, url, accept_missing=accept_missing)
+
+            await leadership.lead(work)
+    except TimeoutError:
+        raise Conflict("an offloader of this cluster is at work: stop it, and run this again") from None
+    check(found is not None, "the comparison came to its end")
+    return cast("Relocation", found)
+
+
+async def _relocate(metadata: MetadataStore, store: ObjectStore, url: str, *, accept_missing: bool) -> Relocation:
+    survey = Survey(metadata)
+    if not await survey.look():
+        why = next(iter(survey.unreadable.values()), "the listing of ledgers broke off")
+        raise DamagedFile(f"not relocated: it is not known which objects ledgers are in: {why}")
+    sizes = {each.key: each.size_bytes async for page in store.list() for each in page}
+    wanted = by_object(survey.ledgers.values())
+    missing = tuple(
+        key for key, receipts in wanted.items() if sizes.get(key) != next(iter(receipts.values())).object_bytes
+    )
+    if missing and not accept_missing:
+        return Relocation(len(wanted), missing, relocated=False)
+    await relocate(metadata, url)
+    return Relocation(len(wanted), missing, relocated=True)
