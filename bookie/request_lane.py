@@ -96,8 +96,13 @@ _PERMISSIONS: Final[dict[type, Permission]] = {
     inspection.EndLimbo: Permission.KEEP,
     inspection.AskStatus: Permission.READ,
     inspection.AskTrace: Permission.READ,
+    inspection.Authorize: Permission.READ,
 }
-"""What each kind of request takes. One that is not here is not served."""
+"""What each kind of request takes. One that is not here is not served. ``Authorize`` is about one more."""
+
+_ASKED_FOR: Final = {each.value: each for each in (Permission.WRITE, Permission.KEEP, Permission.ADMINISTER)}
+"""What ``Authorize`` may ask for. Reading needs no permission of a bookie's, and leaves no line in the audit log."""
+_MAX_COMMAND, _MAX_ARGUMENTS = 100, 1_000
 
 _MAX_AUDITED: Final = 1_024
 """Ledgers of which a stream remembers that their fence was noted."""
@@ -237,6 +242,7 @@ class RequestLane:
             inspection.EndLimbo: self._end_limbo,
             inspection.AskStatus: self._status,
             inspection.AskTrace: self._trace,
+            inspection.Authorize: self._authorize,
         }
 
     async def serve(self) -> None:
@@ -495,6 +501,15 @@ class RequestLane:
     async def _trace(self, ask: inspection.AskTrace) -> wire.Answer:
         return await self._store.trace(ask.ledger_id, ask.entry_id)
 
+    async def _authorize(self, ask: inspection.Authorize) -> wire.Answer:
+        try:
+            self._principal.check(_ASKED_FOR[ask.permission])
+        except AccessDenied as error:
+            self._note(ask, error)
+            raise
+        audit("command", self._principal, self._stream.peer, command=ask.command, arguments=ask.arguments)
+        return None
+
     async def _write_lac(self, ask: wire.WriteLac) -> wire.Answer:
         await self._store.write_lac(ask.ledger_id, ask.lac, ask.key)
         return None
@@ -536,8 +551,17 @@ def _check(ask: Any) -> None:
         check_lac(ask.lac if isinstance(ask, wire.WriteLac) else ask.above)
     if isinstance(ask, inspection.AskDamaged | inspection.AskHeldLedgers):
         _check_page(ask)
+    if isinstance(ask, inspection.Authorize):
+        _check_authorize(ask)
     if len(getattr(ask, "key", b"")) > KEY_BYTES:
         raise InvalidArgument(f"a key has at most {KEY_BYTES} bytes")
+
+
+def _check_authorize(ask: inspection.Authorize) -> None:
+    if ask.permission not in _ASKED_FOR:
+        raise InvalidArgument(f"a bookie knows no permission {ask.permission[:_MAX_COMMAND]!r}")
+    if len(ask.command) > _MAX_COMMAND or len(ask.arguments) > _MAX_ARGUMENTS:
+        raise InvalidArgument(f"a command has at most {_MAX_COMMAND} characters, its arguments {_MAX_ARGUMENTS}")
 
 
 def _check_page(ask: inspection.AskDamaged | inspection.AskHeldLedgers) -> None:

@@ -23,6 +23,7 @@ from tallybook.core.errors import Fault, TallybookError
 from tallybook.runtime.logging import set_up_logging
 
 from .exits import Exit, Interrupted, RefusedToStart, disk_failed, error_object, exit_code, sentence
+from .invocation import RUNNING, invocation_of
 from .output import complain
 from .standard_output import OutputFailed, guard
 
@@ -160,6 +161,7 @@ def _run(arguments: Sequence[str], as_json: bool) -> int:
     set_up_logging("WARNING", "json" if as_json else "text", silent=_SILENT)
     meant = next((word for word in arguments if not word.startswith("-")), "")
     command = typer.main.get_command(build([meant]))
+    RUNNING.set(invocation_of(command, arguments))
     try:
         # Not by calling it: that would take broken pipes and Ctrl-C for its own business.
         with command.make_context("tallybook", list(arguments)) as context:

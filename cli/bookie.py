@@ -12,7 +12,7 @@ from typing import Annotated
 
 import typer
 
-from tallybook.core.config import BookieSettings
+from tallybook.core.config import BookieSettings, ClientSettings
 from tallybook.core.errors import DamagedFile, InvalidArgument, InvalidConfig, NoSuchBookie, TallybookError
 from tallybook.metadata.store import BookieInfo
 from tallybook.metadata.uri import open_metadata
@@ -194,15 +194,18 @@ def init(
     from tallybook.bookie.accepting_loss import accept_loss  # noqa: PLC0415
     from tallybook.bookie.directories import replace_identity  # noqa: PLC0415
 
+    from .cluster import cluster  # noqa: PLC0415
+
     async def work() -> Record:
         check_directory(Path(settings.data_directory))
-        clock, rng, disk = RealClock(), SystemRng(), RealDisk()
+        disk = RealDisk()
         lost: list[str] = []
-        async with await open_metadata(settings.metadata, clock=clock, rng=rng, security=settings.security) as opened:
+        async with cluster(settings.metadata, ClientSettings(security=settings.security)) as client:
+            store = client.world.store
             if accept:
-                cookie, lost = await accept_loss(settings, disk, opened.store, opened.store.id_counter)
+                cookie, lost = await accept_loss(settings, disk, store, store.id_counter)
             else:
-                cookie = await replace_identity(settings, disk, opened.store, rng, opened.store.id_counter)
+                cookie = await replace_identity(settings, disk, store, SystemRng(), store.id_counter)
         known = {"bookie_id": cookie.bookie_id, "directory_uuid": cookie.directory_uuid}
         told: Record = {"lost": lost if as_json else "; ".join(lost) or "nothing"} if accept else {}
         return {**known, "data": settings.data_directory, **told}

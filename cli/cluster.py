@@ -2,12 +2,30 @@
 
 from __future__ import annotations
 
+from typing import Self
+
 from tallybook.client.client import Client
 from tallybook.core.config import ClientSettings
 from tallybook.core.errors import InvalidConfig
 from tallybook.core.trace_option import parse_traces
 from tallybook.metadata.uri import MemoryUri, parse_uri
 from tallybook.runtime.settings import variable
+
+from .rights import check_own_right, check_right
+
+
+class CommandClient(Client):
+    """A client that opens only where this process may run the command that it runs."""
+
+    async def __aenter__(self) -> Self:
+        standing = check_own_right(self.security)
+        opened = await super().__aenter__()
+        try:
+            await check_right(self.world, standing)
+        except BaseException:
+            await self.close()
+            raise
+        return opened
 
 
 def cluster(metadata: str, settings: ClientSettings | None = None) -> Client:
@@ -19,6 +37,7 @@ def cluster(metadata: str, settings: ClientSettings | None = None) -> Client:
 
     Raises:
         InvalidConfig: the URI, or the place for traces, makes no sense, here or anywhere.
+        AccessDenied: as it is opened: this process may not run the command that it runs.
         NoSuchCluster: there is no cluster at the URI.
     """
     parsed = parse_uri(metadata)
@@ -31,7 +50,7 @@ def cluster(metadata: str, settings: ClientSettings | None = None) -> Client:
         "traces": chosen.traces or variable("TALLYBOOK_TRACES"),
     }
     parse_traces(own["traces"])
-    return Client(metadata, chosen.model_copy(update=own))
+    return CommandClient(metadata, chosen.model_copy(update=own))
 
 
 def security_directory() -> str:

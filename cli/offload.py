@@ -231,9 +231,10 @@ async def _rekey(metadata: str, url: str | None, *, change: bool, seal_plain: bo
 
     counts = dict.fromkeys((CURRENT, REWRAPPED, SEALED, PLAIN, FAILED), 0)
     before, problems = set[str](), list[str]()
-    async with opened(
-        metadata, url, settle=change, security=security_directory(), archive_keys=archive_keys()
-    ) as archive:
+    async with (
+        cluster(metadata),
+        opened(metadata, url, settle=change, security=security_directory(), archive_keys=archive_keys()) as archive,
+    ):
         store = archive.sealing
         if store is None:
             raise InvalidConfig("there is nothing to be sealed here")
@@ -295,9 +296,10 @@ def relocate(
 async def _relocate(metadata: str, url: str, *, accept_missing: bool) -> Relocation:
     from tallybook.offload.relocate import relocate_archive  # noqa: PLC0415
 
-    return await relocate_archive(
-        metadata, url, accept_missing=accept_missing, security=security_directory(), archive_keys=archive_keys()
-    )
+    async with cluster(metadata):
+        return await relocate_archive(
+            metadata, url, accept_missing=accept_missing, security=security_directory(), archive_keys=archive_keys()
+        )
 
 
 @app.command("rebuild-catalog")
@@ -363,9 +365,10 @@ async def _rebuild(url: str, metadata: str) -> tuple[Record, dict[str, str], lis
 
     entered, known, damaged, unreadable = 0, 0, dict[str, str](), dict[str, str]()
     later: list[str] = []
-    async with opened(
-        metadata, url, settle=True, security=security_directory(), archive_keys=archive_keys()
-    ) as archive:
+    async with (
+        cluster(metadata),
+        opened(metadata, url, settle=True, security=security_directory(), archive_keys=archive_keys()) as archive,
+    ):
         progress = Progress("reading the bucket", archive.clock, unit="ledgers done")
         async with watched(progress, archive.clock, lambda: (entered + known, _bytes_read(archive.store))):
             async for found in rebuild_catalog(archive.store, archive.metadata, archive.workers):

@@ -13,6 +13,7 @@ from tallybook.core.config import RepairSettings
 from tallybook.core.errors import InvalidArgument
 from tallybook.metadata.model import LedgerMetadata
 from tallybook.metadata.record_update import RecordUpdater
+from tallybook.metadata.secured import require_security
 from tallybook.runtime.settings import load_settings
 
 from .cluster import cluster
@@ -287,6 +288,30 @@ async def _pause(metadata: str, wanted: bool) -> int | None:
         else:
             await resume(records)
         return await paused_since(world.store)
+
+
+@app.command("require-security")
+def require_security_(
+    metadata: Metadata,
+    off: Annotated[
+        bool, typer.Option("--off", help="Let processes without security change the metadata again.")
+    ] = False,
+    as_json: Json = False,
+) -> None:
+    """Record that processes without a security directory may only read the metadata of this cluster.
+
+    Bookies that start with security record it by themselves. With --off, a cluster can go back to running without: stop
+    all its processes first.
+    """
+    run(_require_security(metadata, required=not off))
+    told = "the cluster no longer requires security" if off else "the cluster requires security"
+    print_record({"required": not off} if as_json else {"security": told}, as_json=as_json)
+
+
+async def _require_security(metadata: str, *, required: bool) -> None:
+    async with cluster(metadata) as client:
+        world = client.world
+        await require_security(world.store, world.clock, world.rng.fork("security"), required=required)
 
 
 def _moment(milliseconds: int) -> str:

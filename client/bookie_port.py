@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Protocol
 
+from tallybook.core.access import Permission
 from tallybook.core.answers import (
     AddAnswer,
     BookieStatus,
@@ -157,3 +158,11 @@ class BookieConnection(Protocol):
 
     async def trace(self, ledger_id: int, entry_id: int) -> CopyTrace:
         """Where the copy of the batch with this entry lies, and whether it is intact: what is stored is read anew."""
+
+    async def authorize(self, permission: Permission, command: str, arguments: str) -> None:
+        """Return if this client may run an operator's command; the bookie then has it in its audit log.
+
+        Raises:
+            AccessDenied: it may not.
+            InvalidArgument: the bookie is of a version that cannot say.
+        """

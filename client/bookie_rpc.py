@@ -12,6 +12,7 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from typing import TypeVar
 
+from tallybook.core.access import Permission
 from tallybook.core.answers import (
     BookieStatus,
     CopyTrace,
@@ -171,6 +172,11 @@ class BookieRpc:
         """Where the copy of an entry lies; see the port."""
         ask = inspection.AskTrace(ledger_id, entry_id)
         return self._of(CopyTrace, await self._control.call(ask, self._timeout_seconds))
+
+    async def authorize(self, permission: Permission, command: str, arguments: str) -> None:
+        """Whether this client may run a command; see the port."""
+        ask = inspection.Authorize(permission.value, command, arguments)
+        await self._control.call(ask, self._timeout_seconds)
 
     async def close(self) -> None:
         """End the connection. Whoever still waits hears BookieUnavailable."""

@@ -135,6 +135,11 @@ class Client:
         return self._opened
 
     @property
+    def security(self) -> str:
+        """Its security directory; empty: none."""
+        return self._settings.security
+
+    @property
     def max_entry_bytes(self) -> int:
         """The largest entry that its writers take."""
         return int(self._settings.max_entry_bytes)

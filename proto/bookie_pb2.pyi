@@ -103,7 +103,7 @@ class AddAck(_message.Message):
     def __init__(self, number: _Optional[int] = ..., ledger_id: _Optional[int] = ..., first_entry_id: _Optional[int] = ..., entry_count: _Optional[int] = ..., code: _Optional[int] = ..., retry_after_ms: _Optional[int] = ...) -> None: ...
 
 class Request(_message.Message):
-    __slots__ = ("hello", "request_id", "read_batches", "read_entry", "read_lac", "wait_lac", "fence", "recovery_read", "recovery_add", "write_lac", "force", "repair_add", "held", "damaged", "held_ledgers", "end_limbo", "status", "trace", "batches", "traceparent")
+    __slots__ = ("hello", "request_id", "read_batches", "read_entry", "read_lac", "wait_lac", "fence", "recovery_read", "recovery_add", "write_lac", "force", "repair_add", "held", "damaged", "held_ledgers", "end_limbo", "status", "trace", "authorize", "batches", "traceparent")
     HELLO_FIELD_NUMBER: _ClassVar[int]
     REQUEST_ID_FIELD_NUMBER: _ClassVar[int]
     READ_BATCHES_FIELD_NUMBER: _ClassVar[int]
@@ -122,6 +122,7 @@ class Request(_message.Message):
     END_LIMBO_FIELD_NUMBER: _ClassVar[int]
     STATUS_FIELD_NUMBER: _ClassVar[int]
     TRACE_FIELD_NUMBER: _ClassVar[int]
+    AUTHORIZE_FIELD_NUMBER: _ClassVar[int]
     BATCHES_FIELD_NUMBER: _ClassVar[int]
     TRACEPARENT_FIELD_NUMBER: _ClassVar[int]
     hello: Hello
@@ -142,9 +143,10 @@ class Request(_message.Message):
     end_limbo: EndLimbo
     status: Status
     trace: Trace
+    authorize: Authorize
     batches: _containers.RepeatedScalarFieldContainer[bytes]
     traceparent: str
-    def __init__(self, hello: _Optional[_Union[Hello, _Mapping]] = ..., request_id: _Optional[int] = ..., read_batches: _Optional[_Union[ReadBatches, _Mapping]] = ..., read_entry: _Optional[_Union[ReadEntry, _Mapping]] = ..., read_lac: _Optional[_Union[ReadLac, _Mapping]] = ..., wait_lac: _Optional[_Union[WaitLac, _Mapping]] = ..., fence: _Optional[_Union[Fence, _Mapping]] = ..., recovery_read: _Optional[_Union[RecoveryRead, _Mapping]] = ..., recovery_add: _Optional[_Union[RecoveryAdd, _Mapping]] = ..., write_lac: _Optional[_Union[WriteLac, _Mapping]] = ..., force: _Optional[_Union[Force, _Mapping]] = ..., repair_add: _Optional[_Union[RepairAdd, _Mapping]] = ..., held: _Optional[_Union[Held, _Mapping]] = ..., damaged: _Optional[_Union[Damaged, _Mapping]] = ..., held_ledgers: _Optional[_Union[HeldLedgers, _Mapping]] = ..., end_limbo: _Optional[_Union[EndLimbo, _Mapping]] = ..., status: _Optional[_Union[Status, _Mapping]] = ..., trace: _Optional[_Union[Trace, _Mapping]] = ..., batches: _Optional[_Iterable[bytes]] = ..., traceparent: _Optional[str] = ...) -> None: ...
+    def __init__(self, hello: _Optional[_Union[Hello, _Mapping]] = ..., request_id: _Optional[int] = ..., read_batches: _Optional[_Union[ReadBatches, _Mapping]] = ..., read_entry: _Optional[_Union[ReadEntry, _Mapping]] = ..., read_lac: _Optional[_Union[ReadLac, _Mapping]] = ..., wait_lac: _Optional[_Union[WaitLac, _Mapping]] = ..., fence: _Optional[_Union[Fence, _Mapping]] = ..., recovery_read: _Optional[_Union[RecoveryRead, _Mapping]] = ..., recovery_add: _Optional[_Union[RecoveryAdd, _Mapping]] = ..., write_lac: _Optional[_Union[WriteLac, _Mapping]] = ..., force: _Optional[_Union[Force, _Mapping]] = ..., repair_add: _Optional[_Union[RepairAdd, _Mapping]] = ..., held: _Optional[_Union[Held, _Mapping]] = ..., damaged: _Optional[_Union[Damaged, _Mapping]] = ..., held_ledgers: _Optional[_Union[HeldLedgers, _Mapping]] = ..., end_limbo: _Optional[_Union[EndLimbo, _Mapping]] = ..., status: _Optional[_Union[Status, _Mapping]] = ..., trace: _Optional[_Union[Trace, _Mapping]] = ..., authorize: _Optional[_Union[Authorize, _Mapping]] = ..., batches: _Optional[_Iterable[bytes]] = ..., traceparent: _Optional[str] = ...) -> None: ...
 
 class ReadBatches(_message.Message):
     __slots__ = ("ledger_id", "first", "last", "max_bytes")
@@ -267,6 +269,16 @@ class EndLimbo(_message.Message):
 class Status(_message.Message):
     __slots__ = ()
     def __init__(self) -> None: ...
+
+class Authorize(_message.Message):
+    __slots__ = ("permission", "command", "arguments")
+    PERMISSION_FIELD_NUMBER: _ClassVar[int]
+    COMMAND_FIELD_NUMBER: _ClassVar[int]
+    ARGUMENTS_FIELD_NUMBER: _ClassVar[int]
+    permission: str
+    command: str
+    arguments: str
+    def __init__(self, permission: _Optional[str] = ..., command: _Optional[str] = ..., arguments: _Optional[str] = ...) -> None: ...
 
 class Trace(_message.Message):
     __slots__ = ("ledger_id", "entry_id")

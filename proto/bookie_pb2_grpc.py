@@ -70,7 +70,7 @@ class BookieServicer:
 
     def Control(self, request_iterator, context):
         """Fence, RecoveryRead, RecoveryAdd, ReadLac, WriteLac, Force: never behind bulk, on a connection of its own.
-        And what repair and inspection ask: RepairAdd, Held, Damaged, HeldLedgers, EndLimbo, Status, Trace.
+        And what repair and inspection ask: RepairAdd, Held, Damaged, HeldLedgers, EndLimbo, Status, Trace, Authorize.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

@@ -70,13 +70,23 @@ class AskTrace(NamedTuple):
     entry_id: int
 
 
+class Authorize(NamedTuple):
+    """Ask whether the client may run an operator's command, and have it noted in the audit log."""
+
+    permission: str
+    command: str
+    arguments: str
+
+
 class DamagedAnswer(NamedTuple):
     """A page of damaged batches."""
 
     batches: tuple[DamagedBatch, ...]
 
 
-InspectionAsk: TypeAlias = RepairAdd | AskHeld | AskDamaged | AskHeldLedgers | EndLimbo | AskStatus | AskTrace
+InspectionAsk: TypeAlias = (
+    RepairAdd | AskHeld | AskDamaged | AskHeldLedgers | EndLimbo | AskStatus | AskTrace | Authorize
+)
 InspectionAnswer: TypeAlias = HeldAnswer | DamagedAnswer | HeldLedgers | BookieStatus | CopyTrace
 
 INSPECTION_ASKS: Final[dict[type, tuple[str, Callable[..., Any], tuple[str, ...]]]] = {
@@ -87,6 +97,7 @@ INSPECTION_ASKS: Final[dict[type, tuple[str, Callable[..., Any], tuple[str, ...]
     EndLimbo: ("end_limbo", pb.EndLimbo, EndLimbo._fields),
     AskStatus: ("status", pb.Status, ()),
     AskTrace: ("trace", pb.Trace, AskTrace._fields),
+    Authorize: ("authorize", pb.Authorize, Authorize._fields),
 }
 """Of each kind of question: its field in a Request, its message, and what it has in common with it."""
 

@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import ssl
 import subprocess
 import urllib.error
@@ -75,6 +76,39 @@ def test_a_writer_writes_a_reader_reads_and_nobody_else_does_either(secured):
     plain = secured(None, "ledger", "read", ledger, "--json")
     assert plain.code != 0
     assert plain.out == b""
+
+
+def audited(secured) -> set[tuple[str, str, str]]:
+    """The commands that bookies have noted: by whom, which, and what they were given."""
+    text = "".join(log.read_text() for log in (secured.root / "data").glob("bookie-*.log"))
+    found = re.findall(r'audit: command .*identity=(\S+) .*command="(.*?)" arguments="?(.*?)"?$', text, re.MULTILINE)
+    return set(found)
+
+
+def test_who_may_not_change_the_cluster_does_not_and_who_may_is_noted(secured):
+    admin, writer = secured.issued("admin", "ada"), secured.issued("writer", "shop")
+    analyst = secured.issued("reader", "analyst")
+    assert secured(admin, "stream", "create", "ledger-of-orders").code == 0
+    ledger = secured(writer, "ledger", "create", "--ensemble", 2, "--json").json["ledger_id"]
+    mode = ("bookie", "readonly", "bookie-3")
+    changes = (("cluster", "audit", "--pause"), mode, ("stream", "rm", "ledger-of-orders"), ("ledger", "rm", ledger))
+    for words in changes:
+        refused = secured(analyst, *words, "--json")
+        assert (refused.code, refused.error["type"]) == (4, "AccessDenied"), words
+        assert "tallybook://reader/analyst" in refused.error["message"]
+        stranger = secured(None, *words, "--json")
+        assert (stranger.code, stranger.error["type"]) == (4, "AccessDenied"), words
+    for words in changes[:2]:
+        assert secured(writer, *words, "--json").error["type"] == "AccessDenied", words
+    assert secured(admin, "cluster", "status", "--json").json["copies"]["paused_since_ms"] is None
+    assert secured(admin, *mode).code == 0
+    assert secured(admin, *mode, "--off").code == 0
+    assert secured(writer, "ledger", "rm", ledger).code == 0
+    noted = audited(secured)
+    assert ("tallybook://admin/ada", "bookie readonly", "bookie-3 --off") in noted
+    assert ("tallybook://writer/shop", "ledger rm", str(ledger)) in noted
+    assert not [line for line in noted if "analyst" in line[0]]
+    assert {line[1] for line in noted if "shop" in line[0]} == {"ledger create", "ledger rm"}
 
 
 def test_an_operator_sees_the_cluster_and_uses_it(secured):

@@ -3,7 +3,7 @@
 import pytest
 
 from tallybook.core.access import Permission, Presented, Principal
-from tallybook.core.errors import AccessDenied, TallybookError, Unauthorized
+from tallybook.core.errors import AccessDenied, InvalidArgument, TallybookError, Unauthorized
 from tallybook.core.keys import key_verifier
 from tallybook.runtime import grpc_inspection as inspection
 from tallybook.runtime import grpc_messages as wire
@@ -117,3 +117,42 @@ async def test_what_is_denied_to_the_bookie_itself_is_no_refusal_of_the_client(m
     await control.send(wire.encode_request(1, wire.Fence(1, KEY)))
     assert isinstance(await reply_on(control, 1), AccessDenied)
     assert not [record for record in caplog.records if record.getMessage() == "refused"]
+
+
+async def asked(made, number: int, control, permission: str, command: str = "bookie drain", arguments: str = "b3"):
+    await control.send(wire.encode_request(number, inspection.Authorize(permission, command, arguments)))
+    return await reply_on(control, number)
+
+
+@bench()
+async def test_a_command_is_allowed_by_the_permission_that_it_needs_and_noted(made, caplog):
+    caplog.set_level("INFO", "tallybook.audit")
+    made.service._access = made.service._refusals._access = somebody = Somebody(Permission.READ, Permission.WRITE)
+    control, _ = await made.open(Lane.CONTROL)
+    assert await asked(made, 1, control, "write", "ledger rm", "7") is None
+    assert isinstance(await asked(made, 2, control, "administer"), AccessDenied)
+    somebody.principal_now = Principal("somebody", frozenset({Permission.READ, Permission.ADMINISTER}))
+    await made.world.clock.sleep(LOOK_SECONDS + 1)
+    assert isinstance(await asked(made, 3, control, "write"), AccessDenied)
+    assert await asked(made, 4, control, "administer") is None
+    lines = [record.tallybook_fields for record in caplog.records if record.getMessage() == "command"]
+    assert [(line["principal"], line["command"], line["arguments"]) for line in lines] == [
+        ("somebody", "ledger rm", "7"),
+        ("somebody", "bookie drain", "b3"),
+    ]
+    [refusal, *_] = [record.tallybook_fields for record in caplog.records if record.getMessage() == "refused"]
+    assert refusal["method"] == "bookie Authorize"
+
+
+@pytest.mark.parametrize(
+    ("permission", "command", "arguments"),
+    [("", "c", ""), ("read", "c", ""), ("everything", "c", ""), ("write", "c" * 101, ""), ("write", "c", "a" * 1001)],
+)
+@bench()
+async def test_a_permission_that_is_none_or_a_command_that_is_too_long_is_the_callers_fault(
+    made, permission, command, arguments, caplog
+):
+    caplog.set_level("INFO", "tallybook.audit")
+    control, _ = await made.open(Lane.CONTROL)
+    assert isinstance(await asked(made, 1, control, permission, command, arguments), InvalidArgument)
+    assert not [record for record in caplog.records if record.getMessage() == "command"]

@@ -1,0 +1,178 @@
+"""Which right each command needs, and who is asked for it before the command does anything.
+
+A command that changes the metadata writes the store itself, so with security on it first has to be allowed:
+
+    own directory says no -> AccessDenied
+    else a bookie is asked -> no -> AccessDenied
+                           -> yes, and it is in that bookie's audit log
+    no bookie can say      -> the own directory has to say yes; the line of the audit log is written here
+
+docs/security.md has the table of roles and commands; tests/integration/test_roles.py runs it.
+"""
+
+from __future__ import annotations
+
+import shlex
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+from tallybook.client.authorization import authorize
+from tallybook.client.ports import ClientWorld
+from tallybook.core.access import Permission, Principal
+from tallybook.core.errors import AccessDenied, check
+from tallybook.runtime.audit import audit
+
+from .invocation import RUNNING
+
+if TYPE_CHECKING:
+    from tallybook.runtime.security import Standing
+
+
+class Needs(NamedTuple):
+    """What a command needs."""
+
+    permission: Permission
+    serves: bool = False
+    """A server: its own directory decides, for there may be no bookie yet. It authorizes what it is asked to do."""
+    only_with: frozenset[str] = frozenset()
+    """Options without all of which it only reads."""
+    not_with: str = ""
+    """Option with which it only reads."""
+
+
+_READ: Final = Needs(Permission.READ)
+_WRITE: Final = Needs(Permission.WRITE)
+_ADMINISTER: Final = Needs(Permission.ADMINISTER)
+_POLICY: Final = frozenset({
+    "--retention", "--offload-after", "--roll-bytes", "--roll-after", "--compression", "--dedup-records", "--ensemble",
+    "--write-quorum", "--ack-quorum",
+})  # fmt: skip
+
+RIGHTS: Final[dict[str, Needs | None]] = {
+    "up": None,
+    "demo": None,
+    "health": None,
+    "trace": _READ,
+    "fsck": Needs(Permission.ADMINISTER, only_with=frozenset({"--repair"})),
+    "ledger create": _WRITE,
+    "ledger append": _WRITE,
+    "ledger read": _READ,
+    "ledger tail": _READ,
+    "ledger info": _READ,
+    "ledger ls": _READ,
+    "ledger rm": _WRITE,
+    "ledger recover": _WRITE,
+    "stream create": _WRITE,
+    "stream policy": Needs(Permission.WRITE, only_with=_POLICY),
+    "stream rename": _WRITE,
+    "stream ls": _READ,
+    "stream info": _READ,
+    "stream rm": _WRITE,
+    "stream append": _WRITE,
+    "stream read": _READ,
+    "stream tail": _READ,
+    "stream truncate": _WRITE,
+    "stream seal": _WRITE,
+    "stream mend": _WRITE,
+    "stream keep": _WRITE,
+    "namespace create": _WRITE,
+    "namespace ls": _READ,
+    "namespace rm": _WRITE,
+    "subscription create": _WRITE,
+    "subscription ls": _READ,
+    "subscription reset": _WRITE,
+    "subscription rm": _WRITE,
+    "bookie run": Needs(Permission.KEEP, serves=True),
+    "bookie init": Needs(Permission.KEEP),
+    "bookie rebuild-index": _READ,
+    "bookie ls": _READ,
+    "bookie info": _READ,
+    "bookie drain": _ADMINISTER,
+    "bookie readonly": _ADMINISTER,
+    "cluster diagnose": _READ,
+    "cluster status": _READ,
+    "cluster check": _READ,
+    "cluster audit": _ADMINISTER,
+    "cluster require-security": _ADMINISTER,
+    "offload run": Needs(Permission.KEEP, serves=True),
+    "offload status": _READ,
+    "offload verify": _READ,
+    "offload rekey": Needs(Permission.ADMINISTER, not_with="--dry-run"),
+    "offload relocate": _ADMINISTER,
+    "offload rebuild-catalog": Needs(Permission.ADMINISTER, only_with=frozenset({"--metadata"})),
+    "repair run": Needs(Permission.KEEP, serves=True),
+    "gateway run": Needs(Permission.READ, serves=True),
+    "console run": Needs(Permission.READ, serves=True),
+    "security init": None,
+    "security issue": None,
+    "security token": None,
+    "security rotate-token-key": None,
+    "security archive-key": None,
+    "security check": None,
+    "journal dump": None,
+    "journal verify": None,
+    "entrylog dump": None,
+    "entrylog verify": None,
+    "bench write": _WRITE,
+    "bench read": _WRITE,
+    "bench journal": None,
+}
+"""What each command needs of the cluster; ``None``: it talks to none, or what it starts has rights of its own."""
+
+_MAX_ARGUMENTS: Final = 1_000
+
+
+def needed() -> Needs | None:
+    """The right that the command that this process runs needs as it was called; ``None``: none, or no command runs.
+
+    A new command without a line in ``RIGHTS`` is a defect.
+    """
+    running = RUNNING.get()
+    if running is None:
+        return None
+    check(running.command in RIGHTS, f"RIGHTS has no line for '{running.command}'")
+    found = RIGHTS[running.command]
+    if found is None:
+        return None
+    options = {word.partition("=")[0] for word in running.arguments}
+    if (found.only_with and not found.only_with & options) or found.not_with in options:
+        return _READ
+    return found
+
+
+def check_own_right(security: str) -> Standing | None:
+    """Refuse a command that this process may not run by its own security directory; what that says of it.
+
+    Raises:
+        AccessDenied: it may not.
+        InvalidConfig: the directory is no good.
+    """
+    running, needs = RUNNING.get(), needed()
+    if not security or needs is None or running is None:
+        return None
+    # What checks certificates takes long to load.
+    from tallybook.runtime.security import own_standing  # noqa: PLC0415
+
+    standing = own_standing(security)
+    standing.check(needs.permission, running.command)
+    return standing
+
+
+async def check_right(world: ClientWorld, standing: Standing | None) -> None:
+    """Ask a bookie for the right to the command that this process runs, if it changes anything.
+
+    Raises:
+        AccessDenied: it may not run it; or no bookie can say, and its own directory does not.
+    """
+    running, needs = RUNNING.get(), needed()
+    if standing is None or running is None or needs is None or needs.serves or needs.permission is Permission.READ:
+        return
+    arguments = shlex.join(running.arguments)[:_MAX_ARGUMENTS]
+    if await authorize(world, needs.permission, running.command, arguments) is not None:
+        return
+    if standing.permissions is None:
+        raise AccessDenied(
+            f"'{running.command}' needs the permission to {needs.permission.value}; no bookie can say whether "
+            f"{standing.name or 'this certificate'} has it, and the security directory has no access.toml that does"
+        )
+    who = Principal(standing.name, standing.permissions).known_by(standing.name)
+    audit("command", who, "no bookie", command=running.command, arguments=arguments)

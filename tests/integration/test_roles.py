@@ -1,0 +1,126 @@
+"""Role by command by metadata driver: what docs/security.md says that a role may run, and what the store takes.
+
+The commands are not run: what is tried is the client that each of them opens, as which role, and a change through it.
+No bookie is alive, so a process's own directory decides; test_cli_security.py has commands that ask bookies.
+"""
+
+import re
+import shlex
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import typer.main
+
+from tallybook.bench.zookeeper_server import ZooKeeperServer
+from tallybook.cli.app import COMMANDS, build
+from tallybook.cli.cluster import cluster
+from tallybook.cli.invocation import RUNNING, invocation_of
+from tallybook.cli.rights import RIGHTS
+from tallybook.core.access import Role
+from tallybook.core.errors import AccessDenied
+from tallybook.metadata.secured import require_security
+from tallybook.metadata.uri import open_metadata
+from tallybook.runtime.clock import RealClock
+from tallybook.runtime.rng import SystemRng
+from tallybook.runtime.security.authority import Authority, Subject
+
+PAGE = Path(__file__).resolve().parents[2] / "docs/security.md"
+TREE = typer.main.get_command(build(COMMANDS))
+NOBODY = "nobody"
+
+
+def table() -> dict[str, set[str]]:
+    """Of each command in the table of the page, as its words: the roles that may run it."""
+    rows = PAGE.read_text().partition("### Which commands a role may run")[2].partition("\n\n`yes` means")[0]
+    found: dict[str, set[str]] = {}
+    for line in rows.splitlines():
+        cells = [cell.strip() for cell in line.strip("|").split("|")]
+        if len(cells) != 5 or cells[1] not in ("yes", "no"):
+            continue
+        roles = {role.value for role, cell in zip(Role, cells[1:], strict=True) if cell == "yes"}
+        found |= dict.fromkeys(re.findall(r"`([a-z][a-z -]+)`", cells[0]), roles)
+    return found
+
+
+TABLE = table()
+
+
+def leaves(command: object, path: tuple[str, ...] = ()) -> Iterator[str]:
+    """Every command below a group."""
+    below = getattr(command, "commands", None)
+    if below is None:
+        yield " ".join(path)
+        return
+    for name, each in below.items():
+        yield from leaves(each, (*path, name))
+
+
+def test_every_command_has_a_right_and_every_one_that_needs_some_is_in_the_table_of_the_page():
+    assert set(leaves(TREE)) == set(RIGHTS)
+    named = {" ".join(word for word in words.split() if not word.startswith("-")) for words in TABLE}
+    assert named == {command for command, needs in RIGHTS.items() if needs is not None}
+
+
+@pytest.fixture(scope="module")
+def directories(tmp_path_factory) -> dict[str, str]:
+    """A security directory for each role, with the passwords of ZooKeeper that the page gives it."""
+    root = tmp_path_factory.mktemp("roles")
+    authority, places = Authority.create(root / "authority"), {NOBODY: ""}
+    for role in Role:
+        place = root / role.value
+        authority.issue(place, Subject(role, "one", ("127.0.0.1",)), days=1)
+        passwords = {"zookeeper-reader.auth": "tallyreader:weak"}
+        if role is not Role.READER:
+            passwords["zookeeper.auth"] = "tally:secret"
+        for name, password in passwords.items():
+            (place / name).touch(mode=0o600)
+            (place / name).write_text(password)
+        places[role.value] = str(place)
+    return places
+
+
+@pytest.fixture(scope="module", params=["sqlite", pytest.param("zookeeper", marks=pytest.mark.zookeeper)])
+def metadata(request, directories, tmp_path_factory) -> Iterator[str]:
+    """The URI of a metadata store, for those who have one of the directories."""
+    root = tmp_path_factory.mktemp(request.param)
+    if request.param == "sqlite":
+        yield f"sqlite://{root}/metadata.db"
+        return
+    with ZooKeeperServer(root, security=Path(directories["bookie"])) as server:
+        yield f"zks://{server.secure_address}/tallybook"
+
+
+async def outcome_of(words: str, metadata: str) -> str:
+    """Open what a command opens, and change something: which of the two is refused, if one is."""
+    RUNNING.set(invocation_of(TREE, shlex.split(words)))
+    try:
+        client = await cluster(metadata).__aenter__()
+    except AccessDenied:
+        return "refused"
+    try:
+        found = await client.world.store.read_record("touched")
+        await client.world.store.write_record("touched", b"", None if found is None else found.version)
+    except AccessDenied:
+        return "reads"
+    finally:
+        await client.close()
+    return "changes"
+
+
+@pytest.mark.parametrize("role", [NOBODY, *(role.value for role in Role)])
+async def test_a_role_runs_the_commands_that_the_page_says_and_only_readers_change_nothing(
+    metadata, directories, role, monkeypatch
+):
+    if role == NOBODY and metadata.startswith("zks:"):
+        pytest.skip("a ZooKeeper that speaks TLS lets nobody in who has no security directory")
+    monkeypatch.setenv("TALLYBOOK_SECURITY", directories[role])
+    clock, rng = RealClock(), SystemRng()
+    async with await open_metadata(
+        metadata, create=True, clock=clock, rng=rng, security=directories["bookie"]
+    ) as bookie:
+        await bookie.store.cluster_id()
+        await require_security(bookie.store, clock, rng)
+        found = {words: await outcome_of(words, metadata) for words in TABLE}
+    allowed = "reads" if role in (NOBODY, Role.READER.value) else "changes"
+    assert found == {words: allowed if role in {*roles, NOBODY} else "refused" for words, roles in TABLE.items()}
