@@ -10,7 +10,7 @@ import pyarrow as pa
 from tallybook.core.errors import InvalidConfig
 
 from .options import ReadOptions
-from .payloads import value_ddl
+from .payloads import check_value, value_ddl
 
 if TYPE_CHECKING:
     from pyspark.sql.types import StructType
@@ -152,8 +152,9 @@ def check_columns(options: ReadOptions, schema: StructType) -> None:
     """See to it that a query has no schema of its own.
 
     Raises:
-        InvalidConfig: it has another one than its options give.
+        InvalidConfig: it has another one than its options give, or payloads cannot have values of a type in it.
     """
     wanted = columns_for(options)
     if [field.name for field in schema.fields] != [name for name, _ in wanted.names]:
         raise InvalidConfig(f"the columns of this table are: {wanted.ddl}; choose some of them with select()")
+    check_value(options.payload, schema)

@@ -1,6 +1,6 @@
 """Payloads as values: JSON, Avro or Arrow, by a schema that the query gives. What does not fit it is kept as it is.
 
-    json    one JSON object; text in UTF-8. Times and decimals are text, as ``2026-11-01T00:00:00Z`` and ``"1.50"``.
+    json    one JSON object; text in UTF-8, with values in the forms of ``json_values.py``.
     avro    one datum in Avro's binary encoding, without a header.
     arrow   an Arrow IPC stream: as many rows as it has, told apart by column ``slot``. Columns go by name.
 
@@ -13,6 +13,7 @@ import io
 import json
 from collections import Counter
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 import pyarrow as pa
@@ -20,8 +21,9 @@ import pyarrow as pa
 from tallybook.core.errors import InvalidArgument, InvalidConfig
 
 from .avro_types import LOGICAL, ddl_of
+from .json_values import json_decoder, json_key, json_leaf
 from .options import PayloadOptions
-from .values import built
+from .values import Leaf, built, plain
 
 if TYPE_CHECKING:
     from pyspark.sql.types import StructType
@@ -46,6 +48,18 @@ def value_ddl(options: PayloadOptions) -> str:
     return ddl_of(json.loads(options.schema)) if options.kind == "avro" else f"STRUCT<{options.schema}>"
 
 
+def check_value(options: PayloadOptions, schema: StructType) -> None:
+    """See to it that values of these types can be parsed at all.
+
+    Raises:
+        InvalidConfig: one cannot; the message names the field.
+    """
+    if options.kind != "raw":
+        from .value_types import check_type  # noqa: PLC0415 (for those who parse)
+
+        check_type("value", schema["value"].dataType, options.kind)
+
+
 def parser_of(options: PayloadOptions, schema: StructType, rows: str = "slot") -> Parser | None:
     """What parses payloads; ``None`` where they stay as they are.
 
@@ -63,7 +77,9 @@ def parser_of(options: PayloadOptions, schema: StructType, rows: str = "slot") -
     wanted = to_arrow_type(schema["value"].dataType, timezone="UTC")
     if options.kind == "arrow":
         return ArrowParser(wanted, options, rows)
-    return RowParser(wanted, options, _avro(options.schema) if options.kind == "avro" else _json)
+    if options.kind == "json":
+        return RowParser(wanted, options, partial(_json, json_decoder(wanted)), json_leaf, json_key)
+    return RowParser(wanted, options, _avro(options.schema), plain, plain)
 
 
 class Parser:
@@ -106,12 +122,16 @@ class RowParser(Parser):
 
     Args:
         decode: makes a value of one; raises ``_BadPayloadError``.
+        leaf, key: see ``values.built``.
     """
 
-    def __init__(self, wanted: pa.DataType, options: PayloadOptions, decode: Callable[[bytes], Any]) -> None:
+    def __init__(
+        self, wanted: pa.DataType, options: PayloadOptions, decode: Callable[[bytes], Any], leaf: Leaf, key: Leaf
+    ) -> None:
         super().__init__(wanted, options)
         self._decode = decode
-        self._textual = options.kind == "json"
+        self._leaf = leaf
+        self._key = key
 
     def parse(self, table: pa.Table) -> Parsed:
         """As many rows as before."""
@@ -140,7 +160,7 @@ class RowParser(Parser):
         return self._typed(values)
 
     def _typed(self, values: list[Any]) -> pa.Array:
-        return built(values, self.type, textual=self._textual)
+        return built(values, self.type, self._leaf, self._key)
 
 
 class ArrowParser(Parser):
@@ -195,14 +215,19 @@ class ArrowParser(Parser):
                 else pa.nulls(len(table), field.type)
                 for field in self.type
             ]
-            return pa.Table.from_arrays(columns, schema=pa.schema(list(self.type))).to_struct_array().combine_chunks()
+            # Casting has seen to the fields of fields.
+            for field, column in zip(self.type, columns, strict=True):
+                if column.null_count and not field.nullable:
+                    raise _BadPayloadError(f"column {field.name} has nulls, and is NOT NULL")
+            found = pa.Table.from_arrays(columns, schema=pa.schema(list(self.type))).to_struct_array().combine_chunks()
         except (pa.ArrowException, OSError, ValueError, KeyError) as error:
             raise _BadPayloadError(str(error)) from error
+        return found
 
 
-def _json(payload: bytes) -> Any:
+def _json(decode: Callable[[str], Any], payload: bytes) -> Any:
     try:
-        found = json.loads(payload.decode())
+        found = decode(payload.decode())
     except UnicodeDecodeError as error:
         raise _BadPayloadError(f"it is not UTF-8 from byte {error.start} on") from error
     except (ValueError, RecursionError) as error:

@@ -68,18 +68,16 @@ def payload_column(schema: StructType, *, overwrite: bool) -> str:
     """The column whose values become entries.
 
     Raises:
-        InvalidConfig: there is none; or rows are to replace what is there.
+        InvalidConfig: there is none, or there are others, which would be lost; or rows are to replace what is there.
     """
     if overwrite:
         raise InvalidConfig("ledgers are never overwritten: use mode('append'), or outputMode('append') for a stream")
     fitting = [field.name for field in schema.fields if field.dataType.simpleString() in {"binary", "string"}]
-    if "payload" in fitting:
-        return "payload"
-    if len(fitting) == 1 and len(schema.fields) == 1:
+    if len(fitting) == len(schema.fields) == 1:
         return fitting[0]
     raise InvalidConfig(
-        f"a column payload of type BINARY or STRING is wanted, and these are {schema.simpleString()}; "
-        "to_json(struct(*)) makes one of many"
+        f"one column of type BINARY or STRING is wanted, and these are {schema.simpleString()}; select the one that "
+        "becomes the entries, or make one of many with to_json(struct(*)) AS payload"
     )
 
 

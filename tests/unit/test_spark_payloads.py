@@ -4,6 +4,7 @@ import io
 import json
 from datetime import UTC, date, datetime, time
 from decimal import Decimal
+from math import isnan
 from typing import Any
 from uuid import UUID
 
@@ -19,7 +20,7 @@ from tallybook.core.errors import InvalidArgument, InvalidConfig
 from tallybook.spark.columns import columns_of
 from tallybook.spark.gaps import Gap
 from tallybook.spark.options import PayloadOptions, Place, ReadOptions
-from tallybook.spark.payloads import MOST_REASON_CHARACTERS, ArrowParser, Parser, parser_of, value_ddl
+from tallybook.spark.payloads import MOST_REASON_CHARACTERS, ArrowParser, Parser, check_value, parser_of, value_ddl
 from tallybook.spark.reading import Rows
 from tallybook.spark.shaping import BATCH_BYTES, Shaper
 
@@ -107,34 +108,76 @@ def test_what_is_not_the_object_that_is_wanted_is_kept_with_a_reason_and_its_nei
 
 def test_numbers_of_json_keep_what_they_are() -> None:
     value = struct(d=spark.DoubleType(), f=spark.FloatType(), i=spark.IntegerType(), t=spark.BooleanType())
-    found = Outcome(
-        parser("json", value), b'{"d": 1, "f": 0.5, "i": -3, "t": true}', b'{"d": NaN}', b'{"d": 1e400}',
-        b'{"i": 2147483648}', b'{"t": 1}', b'{"d": "1"}',
-    )  # fmt: skip
+    good = [
+        b'{"d": 1, "f": 0.5, "i": -3, "t": true}',
+        b'{"d": 9007199254740993}',
+        b'{"d": "-Infinity", "f": -Infinity}',
+    ]
+    not_numbers = [b'{"d": "NaN"}', b'{"d": NaN}']
+    bad = [
+        b'{"d": true}', b'{"f": false}', b'{"i": true}', b'{"d": "1"}', b'{"d": "nan"}', b'{"d": 1e400}',
+        b'{"d": 1' + b"0" * 400 + b"}", b'{"f": 3.5e38}', b'{"i": 2147483648}', b'{"i": 1.0}', b'{"t": 1}',
+        b'{"t": "true"}',
+    ]  # fmt: skip
+    found = Outcome(parser("json", value), *good, *not_numbers, *bad)
     assert found.values[0] == {"d": 1.0, "f": 0.5, "i": -3, "t": True}
-    assert found.values[1]["d"] != found.values[1]["d"]
-    assert found.values[2]["d"] == float("inf")
-    assert [bool(reason) for reason in found.reasons] == [False, False, False, True, True, True]
+    assert found.values[1]["d"] == 9007199254740992.0, "the nearest number that a DOUBLE has"
+    assert (found.values[2]["d"], found.values[2]["f"]) == (float("-inf"), float("-inf"))
+    assert all(isnan(value["d"]) for value in found.values[3:5])
+    assert [payload for payload, reason in zip(bad, found.reasons[5:], strict=True) if not reason] == []
 
 
-def test_times_dates_and_decimals_of_json_are_text() -> None:
+def test_binary_in_json_is_base64() -> None:
+    found = Outcome(parser("json", struct(b=spark.BinaryType())), b'{"b": "AP8="}', b'{"b": ""}', b'{"b": "text"}',
+                    b'{"b": "A"}', b'{"b": "A P8="}', b'{"b": 7}')  # fmt: skip
+    assert found.values[:3] == [{"b": b"\x00\xff"}, {"b": b""}, {"b": b"\xb5\xecm"}]
+    assert [bool(reason) for reason in found.reasons] == [False] * 3 + [True] * 3
+
+
+def test_keys_of_maps_in_json_are_text_of_their_type() -> None:
+    kinds = {
+        "i": (spark.IntegerType(), "-7", -7, "x"), "s": (TEXT, "x", "x", None),
+        "t": (spark.BooleanType(), "true", True, "1"), "d": (spark.DoubleType(), "1.5", 1.5, "true"),
+        "m": (spark.DecimalType(6, 2), "1.50", Decimal("1.50"), "1.505"),
+        "a": (spark.DateType(), "20758", date(2026, 11, 1), "x"),
+        "b": (spark.DateType(), "2026-11-01", date(2026, 11, 1), ""),
+        "w": (spark.TimestampType(), "1793491200000001", datetime(2026, 11, 1, 0, 0, 0, 1, tzinfo=UTC), "now"),
+    }  # fmt: skip
+    for kind, text, key, wrong in kinds.values():
+        payloads = [json.dumps({"x": {each: 1}}).encode() for each in (text, wrong) if each is not None]
+        found = Outcome(parser("json", struct(x=spark.MapType(kind, LONG))), *payloads)
+        assert found.values[0] == {"x": [(key, 1)]}
+        assert all(found.reasons[1:])
+
+
+def test_times_dates_and_decimals_of_json_are_exact() -> None:
     value = struct(
         t=spark.TimestampType(), n=spark.TimestampNTZType(), d=spark.DateType(), m=spark.DecimalType(10, 2)
     )  # fmt: skip
     found = Outcome(
         parser("json", value),
         b'{"t": "2026-11-01T00:00:00Z", "n": "2026-11-01T00:00:00", "d": "2026-11-01", "m": "-1.50"}',
-        b'{"t": "2026-11-01T01:00:00.000001+01:00", "m": "99999999.99"}',
-        b'{"t": "yesterday"}', b'{"t": 5}', b'{"d": "2026-13-01"}', b'{"m": "1.505"}', b'{"m": "x"}', b'{"m": 1.5}',
-        b'{"m": "100000000"}',
+        b'{"t": "2026-11-01T01:00:00.000001+01:00", "m": 99999999.99}',
+        b'{"t": "2026-11-01T00:00:00.100000000Z", "m": 2}', b'{"t": "2026-11-01 00:00:00", "m": 1.5}',
+        b'{"t": "2026-10-31T20:00:00.000-04:00"}', b'{"t": "2026-10-31T19:03:58-04:56:02"}',
+        b'{"t": "yesterday"}', b'{"t": 5}', b'{"d": "2026-13-01"}', b'{"m": "1.505"}', b'{"m": "x"}', b'{"m": true}',
+        b'{"m": "100000000"}', b'{"m": 1e999999999}', b'{"m": 1.505}', b'{"m": "NaN"}',
+        b'{"t": "2026-11-01T00:00:00.123456789Z"}', b'{"t": "2026-11-01T25:00:00Z"}', b'{"t": "2026-11-01"}',
+        b'{"n": "2026-11-01T00:00:00Z"}', b'{"d": "2026-11-01T00:00:00"}', b'{"d": 20758}',
     )  # fmt: skip
     first = datetime(2026, 11, 1, tzinfo=UTC)
     assert found.values[:2] == [
         {"t": first, "n": first.replace(tzinfo=None), "d": date(2026, 11, 1), "m": Decimal("-1.50")},
         {"t": first.replace(microsecond=1), "n": None, "d": None, "m": Decimal("99999999.99")},
     ]
-    assert all(found.reasons[2:])
-    assert found.reasons[:2] == [None, None]
+    nothing = {"n": None, "d": None}
+    assert found.values[2:6] == [
+        {"t": first.replace(microsecond=100_000), **nothing, "m": Decimal("2.00")},
+        {"t": first, **nothing, "m": Decimal("1.50")}, {"t": first, **nothing, "m": None},
+        {"t": first.replace(hour=0), **nothing, "m": None},
+    ]  # fmt: skip
+    assert found.reasons[:6] == [None] * 6
+    assert all(found.reasons[6:])
 
 
 def test_json_nests_as_deep_as_its_schema() -> None:
@@ -223,7 +266,7 @@ def test_every_type_of_avro_that_has_a_name_in_spark_gets_there() -> None:
         f=spark.IntegerType(), g=spark.ArrayType(spark.MapType(TEXT, spark.DateType())), h=spark.BinaryType(),
     )  # fmt: skip
     assert value_ddl(PayloadOptions("avro", schema)) == (
-        "STRUCT<`a`: MAP<STRING, BIGINT>, `b`: STRING, `c`: TIMESTAMP, `d`: DECIMAL(6, 2), `e`: STRING, `f`: INT, "
+        "STRUCT<`a`: MAP<STRING, BIGINT>, `b`: STRING, `c`: TIMESTAMP_LTZ, `d`: DECIMAL(6, 2), `e`: STRING, `f`: INT, "
         "`g`: ARRAY<MAP<STRING, DATE>>, `h`: BINARY>"
     )
     moment, identity = datetime(2026, 11, 1, 1, 2, 3, 4000, tzinfo=UTC), "5f0c0f5e-3f6a-4f5c-8f57-0f7f3f1f2f3f"
@@ -302,6 +345,44 @@ def test_columns_of_arrow_go_by_name_and_those_missing_are_null() -> None:
     other = pa.table({"a": pa.array([1, 2], pa.int16()), "more": [1, 2]})
     found = Outcome(parser("arrow", FLAT), stream(other))
     assert found.values == [{"a": 1, "b": None}, {"a": 2, "b": None}]
+
+
+@pytest.mark.parametrize(
+    ("kind", "column"),
+    [
+        (spark.LongType(), [1, None]),
+        (spark.StructType([spark.StructField("x", spark.LongType(), nullable=False)]), [{"x": 1}, {"x": None}]),
+        (spark.ArrayType(spark.StructType([spark.StructField("x", LONG, nullable=False)])), [[], [{"x": None}]]),
+    ],
+    ids=["at the top", "in a struct", "in an array"],
+)  # fmt: skip
+def test_nulls_of_arrow_where_none_may_be_make_a_bad_payload(kind: spark.DataType, column: list[Any]) -> None:
+    value = spark.StructType([spark.StructField("a", kind, nullable=not isinstance(kind, spark.LongType))])
+    found = Outcome(parser("arrow", value), stream(pa.table({"a": column[:1]})), stream(pa.table({"a": column})))
+    assert (found.values[0], found.values[1]) == ({"a": column[0]}, None)
+    assert "has nulls" in found.reasons[1]
+
+
+def test_a_null_row_of_arrow_has_no_fields_that_are_missing() -> None:
+    inner = spark.StructType([spark.StructField("x", spark.LongType(), nullable=False)])
+    found = Outcome(parser("arrow", struct(a=inner)), stream(pa.table({"a": [None, {"x": 1}]})))
+    assert found.values == [{"a": None}, {"a": {"x": 1}}]
+
+
+@pytest.mark.parametrize(
+    ("kind", "field", "told"),
+    [
+        ("json", spark.DayTimeIntervalType(), r"value\.a\[\] is interval day to second, which a payload in json"),
+        ("json", spark.VariantType(), r"value\.a\[\] is variant"),
+        ("json", spark.MapType(spark.BinaryType(), LONG), r"keys of value\.a\[\] are binary"),
+        ("arrow", spark.YearMonthIntervalType(), r"value\.a\[\] is interval year to month"),
+        ("arrow", spark.VariantType(), r"value\.a\[\] is variant"),
+    ],
+)
+def test_a_type_that_no_payload_can_have_is_refused_by_name(kind: Any, field: spark.DataType, told: str) -> None:
+    schema = struct(value=struct(a=spark.ArrayType(field)))
+    with pytest.raises(InvalidConfig, match=told):
+        check_value(PayloadOptions(kind, "a INT"), schema)
 
 
 def test_an_empty_arrow_stream_gives_no_row_and_its_neighbours_theirs() -> None:

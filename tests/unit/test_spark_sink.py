@@ -8,6 +8,7 @@ import pyarrow as pa
 import pytest
 from pyspark.sql import types as spark
 
+from tallybook.core.errors import InvalidConfig
 from tallybook.core.quorum import Quorum
 from tallybook.metadata.commits import note_attempt
 from tallybook.metadata.model import Fragment, LedgerMetadata, LedgerState
@@ -24,6 +25,7 @@ from tallybook.spark.sink import (
     LedgerWriter,
     Written,
     payload_batches,
+    payload_column,
     write_rows,
 )
 from tallybook.stream import StreamInfo, StreamStore
@@ -97,6 +99,21 @@ class Sink:
 @pytest.fixture
 def sink(new_cluster):
     return Sink(new_cluster())
+
+
+@pytest.mark.parametrize(
+    "more", [spark.StructField("id", spark.IntegerType()), spark.StructField("x", spark.StringType())]
+)
+def test_columns_that_would_be_lost_are_refused(sink, more):
+    with pytest.raises(
+        InvalidConfig, match="one column of type BINARY or STRING is wanted, and these are struct<payload"
+    ):
+        LedgerWriter(sink.options(), spark.StructType([*SCHEMA.fields, more]), overwrite=False)
+
+
+def test_the_one_column_may_have_any_name(sink):
+    schema = spark.StructType([spark.StructField("Line", spark.StringType())])
+    assert payload_column(schema, overwrite=False) == "Line"
 
 
 def test_a_task_without_rows_makes_no_ledger_and_opens_nothing(sink):

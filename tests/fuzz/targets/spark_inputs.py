@@ -200,7 +200,7 @@ def _parsers() -> dict[str, Parser]:
     text = _struct(
         a=spark.LongType(), b=spark.StringType(), d=spark.ArrayType(spark.DoubleType()), f=spark.TimestampType(),
         e=spark.MapType(spark.StringType(), spark.IntegerType()), g=spark.DecimalType(10, 2), h=spark.DateType(),
-        j=inner,
+        j=inner, c=spark.BinaryType(), n=spark.MapType(spark.DateType(), spark.LongType()),
     )  # fmt: skip
     found = {
         "json": parser_of(PayloadOptions("json", "x"), _struct(value=text)),
@@ -237,6 +237,7 @@ def some_json() -> Iterator[bytes]:
     """Objects."""
     yield from spoiled(
         b'{"a": 5, "b": "x", "d": [1.5], "f": "2026-11-01T00:00:00Z", "g": "1.50", "h": "2026-11-01"}',
+        b'{"f": "2026-11-01 00:00:00.100000000-04:56:02", "g": 1.5, "d": ["NaN", 7], "c": "AP8=", "n": {"20758": 1}}',
         b'{"e": {"x": 1}, "j": {"k": true}}',
     )
 
@@ -245,6 +246,9 @@ def some_json() -> Iterator[bytes]:
     "spark/payloads.py:RowParser.parse",
     "spark/payloads.py:RowParser._array",
     "spark/payloads.py:_json",
+    "spark/json_values.py:_bytes",
+    "spark/json_values.py:_day",
+    "spark/json_values.py:_moment",
     seeds=some_json,
 )
 def json_payload(data: bytes) -> None:
