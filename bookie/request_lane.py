@@ -507,7 +507,8 @@ class RequestLane:
         except AccessDenied as error:
             self._note(ask, error)
             raise
-        audit("command", self._principal, self._stream.peer, command=ask.command, arguments=ask.arguments)
+        if ask.command:
+            audit("command", self._principal, self._stream.peer, command=ask.command, arguments=ask.arguments)
         return None
 
     async def _write_lac(self, ask: wire.WriteLac) -> wire.Answer:

@@ -5,7 +5,9 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING
 
+from tallybook.core.access import Permission
 from tallybook.core.config import ClientSettings
+from tallybook.metadata.guarded import guarded
 from tallybook.metadata.uri import open_metadata
 from tallybook.runtime.clock import RealClock
 from tallybook.runtime.grpc_transport import GrpcTransport
@@ -16,6 +18,7 @@ from tallybook.runtime.tasks import Tasks
 if TYPE_CHECKING:
     from tallybook.runtime.security import Security
 
+from .authorization import WriteGuard, authorize
 from .background import client_tasks, defect_of
 from .bookie_port import BookieConnection
 from .cluster_archive import ClusterArchive
@@ -56,10 +59,17 @@ async def open_world(uri: str, settings: ClientSettings) -> ClientWorld:
         client_id=f"pid {os.getpid()}",
     )
     owned = _OwnedConnections(connections, tasks)
+    if security is not None and security.standing.permissions is None:
+
+        async def ask() -> str | None:
+            return await authorize(world, Permission.WRITE, "", "")
+
+        metadata = guarded(metadata, WriteGuard(security.standing.name or "this certificate", clock, ask))
     archive = ClusterArchive(metadata.store, clock, rng, settings)
-    return ClientWorld(
+    world = ClientWorld(
         metadata.store, metadata.membership, owned, clock, rng, archive, connections.load, metadata.load, tracer
     )
+    return world
 
 
 def _security(settings: ClientSettings) -> Security | None:

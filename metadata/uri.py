@@ -22,8 +22,8 @@ from tallybook.runtime.clock import Clock
 from tallybook.runtime.rng import Rng
 
 from .client import MetadataClient
+from .guarded import read_only
 from .memory import MemoryMetadata
-from .read_only import read_only
 from .secured import requires_security
 
 DEFAULT_ZOOKEEPER_PORT: Final = 2181

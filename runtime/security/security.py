@@ -40,6 +40,7 @@ from .files import (
     signature_of,
 )
 from .material import Material, identity_of, rules_of, token_keys_of, understand, zookeeper_of
+from .standing import Standing, standing_of
 
 RELOAD_SECONDS: Final = 2.0
 EXPIRY_WARNING_DAYS: Final = 14
@@ -115,6 +116,11 @@ class Security:
             raise Unauthenticated("no tokens are taken here")
         token = material.token_keys.read(presented.authorization, material.rules.audience)
         return material.rules.principal(Credentials(subject=token.subject, until_us=token.until_us))
+
+    @property
+    def standing(self) -> Standing:
+        """What this process itself may do, as far as its directory says."""
+        return standing_of(self._material)
 
     def principals(self) -> list[str]:
         """Names of those who are let in."""

@@ -11,14 +11,17 @@ from pathlib import Path
 
 import pytest
 import typer.main
+from cryptography import x509
 
 from tallybook.bench.zookeeper_server import ZooKeeperServer
 from tallybook.cli.app import COMMANDS, build
 from tallybook.cli.cluster import cluster
 from tallybook.cli.invocation import RUNNING, invocation_of
 from tallybook.cli.rights import RIGHTS
+from tallybook.client.client import Client
 from tallybook.core.access import Role
-from tallybook.core.errors import AccessDenied
+from tallybook.core.config import ClientSettings
+from tallybook.core.errors import AccessDenied, MetadataUnavailable
 from tallybook.metadata.secured import require_security
 from tallybook.metadata.uri import open_metadata
 from tallybook.runtime.clock import RealClock
@@ -124,3 +127,25 @@ async def test_a_role_runs_the_commands_that_the_page_says_and_only_readers_chan
         found = {words: await outcome_of(words, metadata) for words in TABLE}
     allowed = "reads" if role in (NOBODY, Role.READER.value) else "changes"
     assert found == {words: allowed if role in {*roles, NOBODY} else "refused" for words, roles in TABLE.items()}
+
+
+class HostOnly(Subject):
+    """Whom a company's authority gives a certificate: with no name of ours in it."""
+
+    def names(self) -> list[x509.GeneralName]:
+        return [x509.DNSName("app.example.org")]
+
+
+async def test_a_certificate_that_says_no_role_reads_and_changes_nothing_before_a_bookie_has_allowed_it(
+    directories, tmp_path
+):
+    authority = Authority.open(Path(directories["bookie"]).parent / "authority")
+    authority.issue(tmp_path / "app", HostOnly(Role.WRITER, "app"), days=1)
+    uri = f"sqlite://{tmp_path}/metadata.db"
+    async with await open_metadata(uri, create=True, clock=RealClock(), rng=SystemRng()) as made:
+        await made.store.write_record("name", b"value", None)
+    async with Client(uri, ClientSettings(security=str(tmp_path / "app"))) as client:
+        assert await client.world.store.read_record("name") is not None
+        with pytest.raises(MetadataUnavailable, match=r"no bookie can say whether app.example.org may change"):
+            await client.world.store.delete_record("name", 1)
+        assert await client.world.store.read_record("name") is not None

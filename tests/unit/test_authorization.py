@@ -8,9 +8,17 @@ import pytest
 from tallybook.cli import rights
 from tallybook.cli.invocation import Invocation
 from tallybook.cli.rights import check_right, needed
-from tallybook.client.authorization import MAX_ASKED, authorize
+from tallybook.client.authorization import ALLOWED_SECONDS, MAX_ASKED, WriteGuard, authorize
 from tallybook.core.access import Permission
-from tallybook.core.errors import AccessDenied, BookieUnavailable, InvalidArgument, InvariantViolation, Unauthenticated
+from tallybook.core.errors import (
+    AccessDenied,
+    BookieUnavailable,
+    InvalidArgument,
+    InvariantViolation,
+    MetadataUnavailable,
+    Unauthenticated,
+)
+from tallybook.runtime.deterministic.world import World, run_seed
 from tallybook.runtime.rng import SeededRng
 from tallybook.runtime.security import Standing
 
@@ -121,3 +129,46 @@ async def test_a_certificate_that_says_nothing_needs_a_bookie_that_does(running)
     await check_right(Bookies(b1=None), unknown)
     with pytest.raises(AccessDenied, match=r"no bookie can say whether ada.example.org has it"):
         await check_right(Bookies(b1=AWAY), unknown)
+
+
+# -- a client whose directory does not say whether it may write -------------------------------------------------------
+
+
+class Asked:
+    """What bookies answer one question after the other."""
+
+    def __init__(self, *answers: str | Exception | None) -> None:
+        self.answers = list(answers)
+
+    async def __call__(self) -> str | None:
+        answer = self.answers.pop(0)
+        if isinstance(answer, Exception):
+            raise answer
+        return answer
+
+
+def test_a_yes_counts_for_a_minute_and_then_a_no_does():
+    async def play(world: World) -> None:
+        ask = Asked("b1", AccessDenied("no more"))
+        guard = WriteGuard("ada.example.org", world.clock, ask)
+        for _ in range(10):
+            await guard("writing record a")
+        assert len(ask.answers) == 1
+        await world.clock.sleep(ALLOWED_SECONDS)
+        with pytest.raises(AccessDenied, match="no more"):
+            await guard("writing record a")
+
+    run_seed(1, play)
+
+
+def test_a_client_that_was_allowed_goes_on_while_no_bookie_can_say_and_one_that_never_was_does_not():
+    async def play(world: World) -> None:
+        allowed = WriteGuard("ada.example.org", world.clock, Asked("b1", None))
+        await allowed("writing record a")
+        await world.clock.sleep(ALLOWED_SECONDS)
+        await allowed("writing record a")
+        never = WriteGuard("ada.example.org", world.clock, Asked(None))
+        with pytest.raises(MetadataUnavailable, match=r"whether ada.example.org may change the metadata: writing"):
+            await never("writing record a")
+
+    run_seed(1, play)

@@ -13,8 +13,8 @@ from kazoo.client import KazooClient
 
 from tallybook.bench.zookeeper_server import ZooKeeperServer
 from tallybook.metadata.client import MetadataClient
+from tallybook.metadata.guarded import read_only
 from tallybook.metadata.memory import MemoryMetadata
-from tallybook.metadata.read_only import read_only
 from tallybook.metadata.sqlite.client import open_sqlite
 from tallybook.metadata.sqlite.timing import Timing
 from tallybook.metadata.zookeeper.client import open_zookeeper
