@@ -159,7 +159,7 @@ def _absent_in_limbo(_right: Any) -> Any:
 
 def _recover_from_0(right: Any) -> Any:
     def read(self: Any) -> Any:
-        if not self._reads and self._header is None and not self._adds:
+        if not self._reads and self._header is None:
             self.entry_id = 0
         return right(self)
 
@@ -238,8 +238,9 @@ def _silence_is_absence(right: Any) -> Any:
 
 
 def _nothing_written_back(_right: Any) -> Any:
-    def write(self: Any, batch: bytes, header: Any) -> Any:
-        self._batch, self._header, self._adds = batch, header, dict.fromkeys(self._quorum.write_set(self.entry_id))
+    def write(self: Any) -> Any:
+        for entry_id, copy in self._window.items():
+            copy.adds = dict.fromkeys(self._quorum.write_set(entry_id))
         return self._after_write()
 
     return write

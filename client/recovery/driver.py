@@ -7,10 +7,11 @@ event at a time, in the order in which answers came.
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import Final, TypeVar
+from typing import Final, TypeAlias, TypeVar
 
 from tallybook.core.batch import BatchHeader
 from tallybook.core.config import ClientSettings
@@ -25,14 +26,33 @@ from ..deeds import Deeds
 from ..ports import Connections, UpdateLedger
 from ..reader.handle import LedgerReader
 from ..spares import Spares
-from .machine import Action, Close, Failed, Fence, FindSpares, ReadEnd, RecoveryAdd, RecoveryMachine, RecoveryRead
+from .machine import (
+    Action,
+    AwaitStragglers,
+    Close,
+    Failed,
+    Fence,
+    FindSpares,
+    ReadEnd,
+    RecoveryAdd,
+    RecoveryMachine,
+    RecoveryRead,
+)
 
 T = TypeVar("T")
+
+_Request: TypeAlias = Fence | RecoveryRead | RecoveryAdd | AwaitStragglers | FindSpares | ReadEnd
 
 _log = logger("client.recovery")
 
 MAX_RUNS: Final = 3
 """How often a recovery starts over because the last fragment changed under it."""
+
+STRAGGLER_WAIT_S: Final = 1.0
+"""How long one recovery waits, in all, for members that have not answered when an ack quorum holds every batch."""
+
+LEAST_STRAGGLER_WAIT_S: Final = 0.1
+"""The wait in each later window of a long recovery, so that a slow member does not use up that of healthy ones."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,6 +125,14 @@ def closed_at(known: LedgerMetadata, end: Close, fresh: LedgerMetadata) -> Ledge
     return replace(closed, missed=of_members(closed, closed.missed))
 
 
+def _settled_by(actions: list[Action]) -> tuple[type[Action], ...]:
+    """The kinds of earlier requests whose answers mean nothing any more once the machine asks for ``actions``."""
+    kinds = {type(action) for action in actions}
+    if kinds & {RecoveryRead, RecoveryAdd, ReadEnd, FindSpares}:
+        return (RecoveryRead, AwaitStragglers)
+    return ()
+
+
 class _Run:
     """One run of the machine."""
 
@@ -121,6 +149,8 @@ class _Run:
         # Requests that are not over, or not looked at yet, are few per position; beyond that an answer waits.
         self._events: asyncio.Queue[Callable[[], list[Action]]] = asyncio.Queue(4 * len(self._bookies))
         self._written_off: dict[str, TallybookError] = {}
+        self._straggler_wait_s = STRAGGLER_WAIT_S
+        self._unanswered: Counter[str] = Counter()
 
     async def run(self) -> Close:
         """Run the machine to its end.
@@ -148,15 +178,15 @@ class _Run:
                         task.cancel()
                     return action
                 running.append((action, group.create_task(self._perform(action))))
-            if any(isinstance(action, RecoveryAdd) for action in actions):
-                # A copy was found: nobody waits for the other reads, and they must not pile up at a hanging bookie.
-                for action, task in running:
-                    if isinstance(action, RecoveryRead):
-                        task.cancel()
+            # What a copy or the last answer has settled is not waited for, and must not pile up at a hanging bookie.
+            over = _settled_by(actions)
+            for action, task in running:
+                if isinstance(action, over) and action not in actions:
+                    task.cancel()
             running = [(action, task) for action, task in running if not task.done()]
             actions = (await self._events.get())()
 
-    async def _perform(self, action: Fence | RecoveryRead | RecoveryAdd | FindSpares | ReadEnd) -> None:
+    async def _perform(self, action: _Request) -> None:
         match action:
             case Fence():
                 await self._fence(action)
@@ -164,6 +194,8 @@ class _Run:
                 await self._read(action)
             case RecoveryAdd():
                 await self._add(action)
+            case AwaitStragglers():
+                await self._await_stragglers(action)
             case FindSpares():
                 await self._find_spares(action)
             case ReadEnd():
@@ -201,6 +233,7 @@ class _Run:
             # It failed a write-back before; asking again would cost a timeout for every batch.
             await self._report(self._machine.add_failed, at, entry_id, self._written_off[to])
             return
+        self._unanswered[to] += 1
         try:
             await self._while_busy(
                 to, lambda bookie: bookie.recovery_add(action.batch, self._key), self._settings.add_timeout_ms
@@ -211,9 +244,24 @@ class _Run:
                 _log.error("other bytes at a bookie", bookie_id=to, ledger_id=self._ledger_id, entry_id=entry_id)
                 # That was said of this entry, and not of those after it.
                 self._written_off[to] = BookieUnavailable(f"{to} holds other bytes from entry {entry_id}")
+            self._unanswered[to] -= 1
             await self._report(self._machine.add_failed, at, entry_id, error)
         else:
+            self._unanswered[to] -= 1
             await self._report(self._machine.added, at, entry_id)
+
+    async def _await_stragglers(self, action: AwaitStragglers) -> None:
+        began = self._context.clock.monotonic()
+        try:
+            await self._context.clock.sleep(self._straggler_wait_s)
+        finally:
+            left = self._straggler_wait_s - (self._context.clock.monotonic() - began)
+            self._straggler_wait_s = max(left, LEAST_STRAGGLER_WAIT_S)
+        for bookie_id in +self._unanswered:
+            # It lacks what is on record; asking again would cost this wait in every window.
+            _log.warning("a recovery does not wait for it any longer", bookie_id=bookie_id, ledger_id=self._ledger_id)
+            self._written_off.setdefault(bookie_id, BookieUnavailable(f"{bookie_id} did not answer in time"))
+        await self._report(self._machine.stragglers_late, action.round_number)
 
     async def _find_spares(self, action: FindSpares) -> None:
         found: dict[int, str] = {}

@@ -4,21 +4,24 @@ Recovery finds the end of a ledger whose writer is gone, makes every entry up to
 replicated as it can, and settles the end in the metadata (docs/protocol.md, section 3). Any
 number of clients may do this at once; the close decides.
 
-    FENCING ----covered----> READING <----added---- WRITING <--found, or nobody--- REPLACING
-                                |  `---one copy------^  `----a member failed--------^
-                                `--absent---> ENDING --length known--> CLOSING
+    FENCING --covered--> READING --window full, or its end found--> WRITING <--found, or none-- REPLACING
+                          ^   `--nothing to write back-.            |  |  `---a member failed------^
+                          `--------more to read--------|------------'  |
+                                                       v               |
+                              CLOSING <--length known-- ENDING <-------' all of it written back
 
 - FENCING: every bookie of the last fragment is asked to fence. Enough have when every write
   set has Qw-Qa+1 fenced members. The start is the highest LAC answered.
-- READING: the batch after the last recovered one is asked of its whole write set. Every such
-  read fences too. One valid copy settles it; ABSENT from Qw-Qa+1 members is the end of the
-  ledger; anything else fails the recovery. Never is a ledger shortened on CORRUPT, UNKNOWN or
-  silence.
-- WRITING: the copy is added again, verbatim, to its write set, until Qa members have it. Where a
-  member holds other bytes that may have been acked, the recovery fails: which are the right ones?
-- REPLACING: members failed. From this batch on others take their places, if there are any, in
-  this recovery's own copy of the fragments, which only the close writes to the metadata. For
-  whom there is none, what it lacks goes on record.
+- READING: the batch after the last one found is asked of its whole write set. Every such read
+  fences too. One valid copy settles it; ABSENT from Qw-Qa+1 members is the end of the ledger;
+  anything else fails the recovery. Never is a ledger shortened on CORRUPT, UNKNOWN or silence.
+  Reading goes ahead of the writing by a bounded window of batches.
+- WRITING: the copies of the window are added again together, verbatim and in order, to their write sets. When Qa
+  members have each batch, the others get a bounded time; who has not answered then misses the batch, on record.
+  Where a member holds other bytes that may have been acked, the recovery fails: no rule tells which are right.
+- REPLACING: members failed. From the first batch that they lack on, others take their places, if there are any, in
+  this recovery's own copy of the fragments, which only the close writes to the metadata. Where there is no
+  replacement, the batches that the member lacks go on record.
 - ENDING: if nothing was read, the batch that ends at the start tells the ledger's length.
 
 The read plan stays on the metadata it was started with, whatever happens meanwhile: a bookie
@@ -28,14 +31,15 @@ that has just joined holds nothing, and what it says of an entry proves nothing.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import Enum
-from typing import TypeAlias
+from typing import Final, TypeAlias
 
 from tallybook.core.answers import FenceAnswer
 from tallybook.core.batch import BatchHeader, Buffer, verify_batch
 from tallybook.core.errors import (
     AccessDenied,
+    BookieUnavailable,
     Conflict,
     EntryAbsent,
     EntryCorrupt,
@@ -45,11 +49,16 @@ from tallybook.core.errors import (
     RecoveryFailed,
     TallybookError,
     Unauthorized,
-    check,
 )
 from tallybook.core.ids import NO_ENTRY
 from tallybook.core.marks import sometimes
 from tallybook.metadata.model import Fragment, LedgerMetadata, MissedRange
+
+WINDOW_BATCHES: Final = 64
+"""Most batches that are read before they are written back."""
+
+WINDOW_BYTES: Final = 16 << 20
+"""Bytes of copies from which on no more are read before these are written back."""
 
 
 class Phase(Enum):
@@ -98,6 +107,13 @@ class FindSpares:
 
 
 @dataclass(frozen=True, slots=True)
+class AwaitStragglers:
+    """Give members that have not answered yet a bounded time, then call ``stragglers_late`` with ``round_number``."""
+
+    round_number: int
+
+
+@dataclass(frozen=True, slots=True)
 class ReadEnd:
     """Read the batch that holds ``entry_id`` from any replica of its fragment, verified by the reader."""
 
@@ -124,7 +140,20 @@ class Failed:
     error: TallybookError
 
 
-Action: TypeAlias = Fence | RecoveryRead | RecoveryAdd | FindSpares | ReadEnd | Close | Failed
+Action: TypeAlias = Fence | RecoveryRead | RecoveryAdd | AwaitStragglers | FindSpares | ReadEnd | Close | Failed
+
+
+@dataclass(slots=True)
+class _Copy:
+    """A verified copy of one batch, and what each member answered when it was added again."""
+
+    header: BatchHeader
+    batch: bytes
+    adds: dict[int, TallybookError | None] = field(default_factory=dict)
+
+    @property
+    def entry_id(self) -> int:
+        return self.header.first_entry_id
 
 
 class RecoveryMachine:
@@ -144,14 +173,19 @@ class RecoveryMachine:
         self._digest_key = digest_key
         self._fences: dict[int, FenceAnswer | TallybookError] = {}
         self.entry_id = NO_ENTRY
-        """First entry of the batch that is being read or written."""
+        """First entry of the batch that is being read, or is to be read next."""
         # What each member answered about it.
         self._reads: dict[int, TallybookError] = {}
-        self._adds: dict[int, TallybookError | None] = {}
-        self._batch = b""
+        self._window: dict[int, _Copy] = {}
+        """The copies that are being written back, or are to be, by first entry, in order."""
         self._header: BatchHeader | None = None
+        """The header of the last batch found."""
+        self._end_found = False
+        self._round = 0
+        """Counts the waits for stragglers, so that the end of an earlier one means nothing."""
+        self._waiting = False
         self._fragments = [metadata.last_fragment]
-        """What is to take the place of the last fragment; its last one is where batches are added again."""
+        """What is to take the place of the last fragment; by first entry, in order."""
         self._irreplaceable: set[int] = set()
         self._contradicted: set[int] = set()
         """Positions whose members from before the recovery hold other bytes of some batch."""
@@ -211,7 +245,11 @@ class RecoveryMachine:
         if header.ledger_id != self.metadata.ledger_id or header.first_entry_id != entry_id:
             wrong = f"{self._name}: asked for entry {entry_id}, got ledger {header.ledger_id} {header.first_entry_id}"
             return self.read_failed(position, entry_id, EntryCorrupt(wrong))
-        return self._write(bytes(batch), header)
+        self._window[entry_id] = _Copy(header, bytes(batch))
+        self._header = header
+        self.entry_id = header.last_entry_id + 1
+        size = sum(len(copy.batch) for copy in self._window.values())
+        return self._write() if len(self._window) >= WINDOW_BATCHES or size >= WINDOW_BYTES else self._read()
 
     def read_failed(self, position: int, entry_id: int, error: TallybookError) -> list[Action]:
         """A bookie has no good copy, or did not answer."""
@@ -224,7 +262,8 @@ class RecoveryMachine:
         if self._quorum.absent(absent, entry_id):
             if len(absent) < len(self._reads):
                 sometimes("recovery: ends on ABSENT of some and silence of others")
-            return self._end()
+            self._end_found = True
+            return self._write() if self._window else self._end()
         if len(self._reads) == self._quorum.write_quorum:
             sometimes("recovery: neither a copy nor proof that there is none")
             kinds = {self._bookies[at]: type(found).__name__ for at, found in self._reads.items()}
@@ -235,13 +274,26 @@ class RecoveryMachine:
 
     # -- writing back -----------------------------------------------------------------
 
-    def _write(self, batch: bytes, header: BatchHeader) -> list[Action]:
-        self.phase = Phase.WRITING
-        self._batch, self._header, self._adds = batch, header, {}
-        return [self._add(at) for at in self._quorum.write_set(self.entry_id)]
+    @property
+    def writing(self) -> tuple[int, ...]:
+        """First entries of the batches that are being written back."""
+        return tuple(self._window) if self.phase in (Phase.WRITING, Phase.REPLACING) else ()
 
-    def _add(self, position: int) -> RecoveryAdd:
-        return RecoveryAdd(position, self._fragments[-1].bookies[position], self.entry_id, self._batch)
+    @property
+    def waiting(self) -> bool:
+        """Whether only stragglers are waited for, for a bounded time."""
+        return self._waiting
+
+    def _write(self) -> list[Action]:
+        self.phase = Phase.WRITING
+        return [self._add(copy, at) for copy in self._window.values() for at in self._quorum.write_set(copy.entry_id)]
+
+    def _add(self, copy: _Copy, position: int) -> RecoveryAdd:
+        return RecoveryAdd(position, self._holder(copy.entry_id, position), copy.entry_id, copy.batch)
+
+    def _holder(self, entry_id: int, position: int) -> str:
+        """The bookie that holds a position for an entry, in this recovery's own copy of the fragments."""
+        return next(each for each in reversed(self._fragments) if each.first_entry_id <= entry_id).bookies[position]
 
     def added(self, position: int, entry_id: int) -> list[Action]:
         """A bookie holds the batch durably."""
@@ -252,88 +304,133 @@ class RecoveryMachine:
         return self._after_add(position, entry_id, error)
 
     def _after_add(self, position: int, entry_id: int, error: TallybookError | None) -> list[Action]:
-        if self.phase is not Phase.WRITING or entry_id != self.entry_id:
+        if entry_id not in self.writing:
             return []
-        bookie_id = self._fragments[-1].bookies[position]
-        if isinstance(error, Unauthorized | AccessDenied | NoSuchLedger) and bookie_id in self._bookies:
+        original = self._holder(entry_id, position) in self._bookies
+        if isinstance(error, Unauthorized | AccessDenied | NoSuchLedger) and original:
             return self._fail(error)
-        self._adds[position] = error
-        if len(self._adds) < self._quorum.write_quorum:
-            # Wait for all of them: what recovery leaves behind should be as whole as it can be,
-            # and the driver bounds how long one of them can take.
+        self._window[entry_id].adds[position] = error
+        return self._after_answer() if self.phase is Phase.WRITING else []
+
+    def _after_answer(self) -> list[Action]:
+        """Settle the window once every member answered; once Qa hold each batch, wait no longer than is allowed."""
+        copies = self._window.values()
+        if all(len(copy.adds) == self._quorum.write_quorum for copy in copies):
+            return self._settle()
+        if self._waiting or not all(self._quorum.acked(_good(copy), copy.entry_id) for copy in copies):
             return []
-        contradicting = self._contradicting()
-        if contradicting:
-            sometimes("recovery: a member holds other bytes")
-            return self._fail(
-                RecoveryFailed(
-                    f"{self._name}: {contradicting} holds other bytes from entry {entry_id}, perhaps acked ones"
+        self._waiting = True
+        self._round += 1
+        return [AwaitStragglers(self._round)]
+
+    def stragglers_late(self, round_number: int) -> list[Action]:
+        """The time of the members that did not answer is over: what they lack goes on record, and is for a repair."""
+        if self.phase is not Phase.WRITING or not self._waiting or round_number != self._round:
+            return []
+        sometimes("recovery: does not wait for a slow member any longer")
+        for copy in self._window.values():
+            late = [at for at in self._quorum.write_set(copy.entry_id) if at not in copy.adds]
+            for at in late:
+                copy.adds[at] = BookieUnavailable(f"{self._holder(copy.entry_id, at)} did not answer in time")
+            # Its adds are still in flight, so nothing else may take its place here.
+            self._irreplaceable.update(late)
+        return self._settle()
+
+    def _settle(self) -> list[Action]:
+        self._waiting = False
+        for copy in self._window.values():
+            originals = [at for at in copy.adds if self._holder(copy.entry_id, at) == self._bookies[at]]
+            self._contradicted.update(at for at in originals if isinstance(copy.adds[at], Conflict))
+        for copy in self._window.values():
+            contradicting = self._contradicting(copy)
+            if contradicting:
+                sometimes("recovery: a member holds other bytes")
+                return self._fail(
+                    RecoveryFailed(
+                        f"{self._name}: {contradicting} holds other bytes from entry {copy.entry_id}, "
+                        "perhaps acked ones"
+                    )
                 )
-            )
-        failed = [at for at, failure in sorted(self._adds.items()) if failure and at not in self._irreplaceable]
-        if failed:
+        failed = {at for copy in self._window.values() for at, failure in copy.adds.items() if failure}
+        if stays := self._staying():
+            return self._fail(stays)
+        if failed - self._irreplaceable:
             self.phase = Phase.REPLACING
-            return [FindSpares(self._fragments[-1].bookies, tuple(failed))]
+            return [FindSpares(self._fragments[-1].bookies, tuple(sorted(failed - self._irreplaceable)))]
         return self._after_write()
 
-    def _contradicting(self) -> str | None:
-        """Who holds other bytes for this entry that may have been acked; ``None`` if none were.
+    def _contradicting(self, copy: _Copy) -> str | None:
+        """The members that hold other bytes for this batch that may have been acked; ``None`` if none were.
 
         The other bytes can be at most where the ones at hand are not. Only members from before the recovery count:
         nothing else was ever asked to ack them.
         """
-        members = [at for at in self._adds if self._fragments[-1].bookies[at] == self._bookies[at]]
-        self._contradicted.update(at for at in members if isinstance(self._adds[at], Conflict))
-        # Who did so once has other bytes of other batches, too, unless it says otherwise.
-        others = [at for at in sorted(self._contradicted & self._adds.keys()) if self._adds[at] or at not in members]
-        agreeing = sum(self._adds[at] is None for at in members)
+        members = [at for at in copy.adds if self._holder(copy.entry_id, at) == self._bookies[at]]
+        # A member that did so once has other bytes of other batches, too, unless it says otherwise.
+        others = [at for at in sorted(self._contradicted & copy.adds.keys()) if copy.adds[at] or at not in members]
+        agreeing = sum(copy.adds[at] is None for at in members)
         may_be_acked = self._quorum.write_quorum - agreeing >= self._quorum.ack_quorum
         return ", ".join(self._bookies[at] for at in others) if may_be_acked and others else None
 
-    def spares_found(self, found: Mapping[int, str]) -> list[Action]:
-        """Bookies for some of the positions asked for; for the others there are none."""
-        if self.phase is not Phase.REPLACING:
-            return []
-        failed = [at for at, failure in self._adds.items() if failure]
-        taken = {at: bookie for at, bookie in sorted(found.items()) if at in failed}
-        self._irreplaceable.update(at for at in failed if at not in taken)
+    def _staying(self) -> RecoveryFailed | None:
+        """The error if a member with other bytes keeps its position: readers of the closed ledger would get them."""
         holders = self._fragments[-1].bookies
         stays = [at for at in sorted(self._contradicted & self._irreplaceable) if holders[at] == self._bookies[at]]
-        if stays:
-            # In the closed ledger it would give its bytes to readers.
-            names = ", ".join(self._bookies[at] for at in stays)
-            return self._fail(RecoveryFailed(f"{self._name}: {names} holds other bytes, and nobody can take its place"))
-        if not taken:
-            return self._after_write()
-        self._replace(taken)
-        self.phase = Phase.WRITING
-        for at in taken:
-            del self._adds[at]
-        return [self._add(at) for at in taken]
+        if not stays:
+            return None
+        names = ", ".join(self._bookies[at] for at in stays)
+        return RecoveryFailed(f"{self._name}: {names} holds other bytes, and nobody can take its place")
 
-    def _replace(self, taken: Mapping[int, str]) -> None:
-        """From the batch at hand on others hold these positions, in this recovery's own copy of the fragments."""
+    def spares_found(self, found: Mapping[int, str]) -> list[Action]:
+        """Take replacements for some of the positions asked for; for the others there are none."""
+        if self.phase is not Phase.REPLACING:
+            return []
+        lacking = {
+            at: copy.entry_id
+            for copy in reversed(self._window.values())
+            for at, failure in copy.adds.items()
+            if failure and at not in self._irreplaceable
+        }
+        taken = {at: bookie for at, bookie in sorted(found.items()) if at in lacking}
+        self._irreplaceable.update(at for at in lacking if at not in taken)
+        if not taken:
+            return self._settle()
+        for at, bookie in taken.items():
+            self._replace(at, bookie, lacking[at])
+        self.phase = Phase.WRITING
+        actions: list[Action] = []
+        for copy in self._window.values():
+            for at in taken:
+                if at in copy.adds and copy.entry_id >= lacking[at]:
+                    del copy.adds[at]
+                    actions.append(self._add(copy, at))
+        return actions + self._after_answer()
+
+    def _replace(self, position: int, bookie_id: str, first_entry_id: int) -> None:
+        """Give a position to another bookie from an entry on, in this recovery's own copy of the fragments."""
         sometimes("recovery: a member is replaced")
-        last = self._fragments[-1]
-        bookies = tuple(taken.get(at, bookie) for at, bookie in enumerate(last.bookies))
-        if last.first_entry_id == self.entry_id:
-            self._fragments.pop()
-        self._fragments.append(Fragment(self.entry_id, bookies))
+        older = [each for each in self._fragments if each.first_entry_id < first_entry_id]
+        younger = [each for each in self._fragments if each.first_entry_id >= first_entry_id]
+        if not younger or younger[0].first_entry_id > first_entry_id:
+            younger.insert(0, Fragment(first_entry_id, older[-1].bookies))
+        for each in younger:
+            bookies = (*each.bookies[:position], bookie_id, *each.bookies[position + 1 :])
+            older.append(Fragment(each.first_entry_id, bookies))
+        self._fragments = older
 
     def _after_write(self) -> list[Action]:
-        good = [at for at, failure in self._adds.items() if failure is None]
-        bookies = self._fragments[-1].bookies
-        if not self._quorum.acked(good, self.entry_id):
-            kinds = {bookies[at]: type(failure).__name__ for at, failure in self._adds.items() if failure}
-            return self._fail(RecoveryFailed(f"{self._name}: entry {self.entry_id} could not be written back: {kinds}"))
-        check(self._header is not None, f"{self._name}: a write-back without a batch")
-        last = self._header.last_entry_id if self._header else NO_ENTRY
-        for at, failure in self._adds.items():
-            if failure is not None:
+        for copy in self._window.values():
+            missing = {self._holder(copy.entry_id, at): failure for at, failure in copy.adds.items() if failure}
+            if not self._quorum.acked(_good(copy), copy.entry_id):
+                kinds = {bookie: type(failure).__name__ for bookie, failure in missing.items()}
+                return self._fail(
+                    RecoveryFailed(f"{self._name}: entry {copy.entry_id} could not be written back: {kinds}")
+                )
+            for bookie in missing:
                 sometimes("recovery: a member misses a batch")
-                self._missed.setdefault(bookies[at], []).append((self.entry_id, last))
-        self.entry_id = last + 1
-        return self._read()
+                self._missed.setdefault(bookie, []).append((copy.entry_id, copy.header.last_entry_id))
+        self._window = {}
+        return self._end() if self._end_found else self._read()
 
     # -- the end ----------------------------------------------------------------------
 
@@ -380,3 +477,8 @@ class RecoveryMachine:
     @property
     def _name(self) -> str:
         return f"ledger {self.metadata.ledger_id}"
+
+
+def _good(copy: _Copy) -> list[int]:
+    """The positions that hold the batch durably."""
+    return [at for at, failure in copy.adds.items() if failure is None]

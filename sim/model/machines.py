@@ -139,6 +139,10 @@ class RecoveryView(NamedTuple):
     metadata: LedgerMetadata
     phase: Phase
     entry_id: int
+    writing: tuple[int, ...]
+    """First entries of the batches that are being written back."""
+    waiting: int
+    """The round of the wait for stragglers, or 0."""
 
 
 class Recoverers:
@@ -186,6 +190,8 @@ class Recoverers:
                 actions = machine.added(*facts)
             case "not held":
                 actions = machine.add_failed(facts[0], facts[1], no_answer)
+            case "late":
+                actions = machine.stragglers_late(facts[0])
             case "spares":
                 actions = machine.spares_found(dict(facts))
             case "end":
@@ -197,13 +203,13 @@ class Recoverers:
 
     def _view(self, state: int) -> RecoveryView:
         machine = self._states.machine(state)
-        return RecoveryView(machine.metadata, machine.phase, machine.entry_id)
+        waiting = machine._round if machine.waiting else 0  # noqa: SLF001 - the driver hands it back
+        return RecoveryView(machine.metadata, machine.phase, machine.entry_id, machine.writing, waiting)
 
 
 def _forget(machine: RecoveryMachine) -> None:
     """Drop answers to questions that are settled."""
     held: dict[str, Any] = machine.__dict__
-    for name, phases in (("_fences", (Phase.FENCING,)), ("_reads", (Phase.READING,)),
-                         ("_adds", (Phase.WRITING, Phase.REPLACING))):  # fmt: skip
-        if machine.phase not in phases:
+    for name, phase in (("_fences", Phase.FENCING), ("_reads", Phase.READING)):
+        if machine.phase is not phase:
             held[name] = {}

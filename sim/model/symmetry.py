@@ -80,8 +80,10 @@ def move_recovery(machine: RecoveryMachine, order: Order) -> None:
     machine.metadata = moved_metadata(machine.metadata, order)
     held["_bookies"] = machine.metadata.last_fragment.bookies
     held["_fragments"] = [moved_fragment(each, order) for each in held["_fragments"]]
-    for name in ("_fences", "_reads", "_adds"):
+    for name in ("_fences", "_reads"):
         held[name] = _by_position(held[name], order)
+    for copy in held["_window"].values():
+        copy.adds = _by_position(copy.adds, order)
     for name in ("_irreplaceable", "_contradicted"):
         held[name] = {order[at] for at in held[name]}
     held["_missed"] = dict(sorted((renamed(name, order), ranges) for name, ranges in held["_missed"].items()))

@@ -266,6 +266,10 @@ class Model:
     # -- recoverers -------------------------------------------------------------------
 
     def _recoverer_steps(self, world: World) -> Iterator[tuple[Step, World]]:
+        for at, state in enumerate(world.recoverers):
+            if state >= 0 and (waiting := self._recoverers.view(state).waiting):
+                late = self._recoverers.step(state, "late", waiting)
+                yield ("waits no longer: recoverer", at), self._recovered(world, at, *late)
         number = len(world.recoverers)
         if number == self.limits.recoverers:
             return
@@ -292,6 +296,8 @@ class Model:
                     request = Message("read", number, position, asked[position], entry_id)
                 case recovery.RecoveryAdd(position, bookie, entry_id, _):
                     request = Message("again", number, position, bookie, entry_id)
+                case recovery.AwaitStragglers():
+                    continue
                 case recovery.FindSpares(ensemble, positions):
                     found = self._free(ensemble, positions)
                     return self._recovered(world, number, *self._recoverers.step(state, "spares", *found))
@@ -371,8 +377,8 @@ class Model:
     def _answered(self, world: World, answer: Message) -> World:
         """An answer is on its way, or there at once if it cannot matter when it comes.
 
-        A recovery waits for all answers to what it adds again, and asks bookies for the next batch then: a late answer
-        is the same as late questions.
+        An answer to what a recovery adds again that comes late is the same as a late request: either may be overtaken
+        by the end of the wait for stragglers.
         """
         if answer.sender == NOBODY:
             if not answer.told and "add" in self._heard_at_once:
@@ -419,8 +425,9 @@ class Model:
         view = self._recoverers.view(sender)
         if message.kind in ("fence", "fenced", "not fenced"):
             return view.phase is Phase.FENCING
-        phase = Phase.WRITING if message.kind in ("again", "held again", "not held") else Phase.READING
-        return view.phase is phase and view.entry_id == message.entry_id
+        if message.kind in ("again", "held again", "not held"):
+            return message.entry_id in view.writing
+        return view.phase is Phase.READING and view.entry_id == message.entry_id
 
     def _as_metadata(self, ledger: int) -> LedgerMetadata:
         state, fragments, last, length = self._ledgers[ledger]

@@ -201,6 +201,9 @@ class RecoveryPlay:
     def do_notadded(self, words: list[str]) -> list[recovery.Action]:
         return self.machine.add_failed(int(words[0]), int(words[1]), getattr(errors, words[2])("told"))
 
+    def do_late(self, words: list[str]) -> list[recovery.Action]:
+        return self.machine.stragglers_late(int(words[0]))
+
     def do_spares(self, words: list[str]) -> list[recovery.Action]:
         return self.machine.spares_found({int(position): bookie for position, bookie in options(words).items()})
 
@@ -218,6 +221,8 @@ class RecoveryPlay:
                 return f"read {action.entry_id} from {action.position}, fencing"
             case recovery.RecoveryAdd():
                 return f"add {action.entry_id} again to {action.position}, {action.bookie_id}"
+            case recovery.AwaitStragglers():
+                return f"wait for stragglers, round {action.round_number}"
             case recovery.FindSpares():
                 return f"find others for {' '.join(map(str, action.positions))} of {' '.join(action.ensemble)}"
             case recovery.ReadEnd():

@@ -105,3 +105,45 @@ async def test_a_member_that_is_written_off_costs_no_more_with_every_batch(
     assert [(gap.bookie_id, gap.first_entry_id, gap.last_entry_id) for gap in closed.missed] == [(dead, 0, 39)]
     assert len(depths) == 20
     assert len(set(depths)) == 1, "the traceback does not grow"
+
+
+async def tail_of(cluster: MemoryCluster, client: Client, batches: int) -> tuple[int, list[str]]:
+    """A ledger without an owner, whose members all hold batches beyond every LAC."""
+    ledger = await client.create_ledger()
+    ledger.abandon()
+    members = list(ledger.metadata.last_fragment.bookies)
+    for first in range(batches):
+        for name in members:
+            await hold(cluster, name, ledger.id, first, lines(1, start=first))
+    return ledger.id, members
+
+
+def slow(cluster: MemoryCluster, name: str, round_trip_s: float) -> None:
+    """Let a bookie answer everything late."""
+
+    async def answer_late(_method: str, _ledger_id: int) -> None:
+        await cluster.world.clock.sleep(round_trip_s)
+
+    cluster.bookies[name].gate = answer_late
+
+
+@pytest.mark.parametrize("batches", [8, 20, 200])
+@pytest.mark.parametrize("round_trip_s", [0.5, 3.0, 3600.0])
+def test_one_slow_member_costs_a_recovery_one_bounded_wait_for_any_tail(batches: int, round_trip_s: float) -> None:
+    @scenario(bookies=4, deadline_seconds=10_000)
+    async def play(cluster: MemoryCluster, client: Client) -> None:
+        ledger_id, members = await tail_of(cluster, client, batches)
+        slow(cluster, members[-1], round_trip_s)
+        began = cluster.world.clock.monotonic()
+        closed = await client.recover_ledger(ledger_id)
+        took = cluster.world.clock.monotonic() - began
+        assert took < 2 * round_trip_s + 1
+        assert took < 2.5, "however slow it is"
+        assert closed.last_entry_id == batches - 1
+        late = [(gap.bookie_id, gap.first_entry_id, gap.last_entry_id) for gap in closed.missed]
+        if round_trip_s > 1:
+            assert late == [(members[-1], 0, batches - 1)]
+        elif batches == 8:
+            assert late == []
+
+    play()
