@@ -213,9 +213,10 @@ class Principal:
         self.check(permission)
         if self.unlimited or (name is not None and name.startswith(self._ledgers)):
             return
-        what = (
-            f"ledger {ledger_id}" if ledger_id >= 0 else f"a ledger of the name {name!r}" if name else "such a ledger"
-        )
+        if ledger_id >= 0:
+            what = f"ledger {ledger_id}, if there is one"
+        else:
+            what = f"a ledger of the name {name!r}" if name else "such a ledger"
         raise AccessDenied(f"{self.name} may not {permission.value} {what}")
 
 

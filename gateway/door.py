@@ -17,7 +17,7 @@ from typing import Final, Protocol, TypeAlias
 
 from tallybook.client.client import Client
 from tallybook.core.access import LEDGER_NAME, Access, Permission, Principal
-from tallybook.core.errors import AccessDenied, Outcome, TallybookError, Unauthenticated
+from tallybook.core.errors import AccessDenied, NoSuchLedger, Outcome, TallybookError, Unauthenticated
 from tallybook.runtime.audit import audit
 from tallybook.runtime.calls import Call
 from tallybook.runtime.refusals import Refusals
@@ -120,7 +120,7 @@ class Door:
 
         Raises:
             Unauthenticated, AccessDenied: nobody who may, any more. What was under way may be done or not.
-            NoSuchLedger, MetadataUnavailable: his rights are others, and what the ledger is called cannot be told.
+            MetadataUnavailable: his rights are others, and what the ledger is called cannot be told.
         """
         unknown = Outcome.UNKNOWN
         try:
@@ -143,8 +143,8 @@ class Door:
         """See that a guest may do this to a ledger.
 
         Raises:
-            AccessDenied: he may not.
-            NoSuchLedger, MetadataUnavailable: what it is called cannot be told.
+            AccessDenied: it may not; or it is limited to names, and there is no such ledger.
+            MetadataUnavailable: what the ledger is called cannot be told.
         """
         guest.about["ledger_id"] = ledger_id
         named: list[str | None] = []
@@ -155,8 +155,13 @@ class Door:
                 principal.check(permission)
             if principal.unlimited:
                 return
-            if not named:
-                named.append(_name_of((await self._client.ledger_metadata(ledger_id)).custom))
+            try:
+                if not named:
+                    named.append(_name_of((await self._client.ledger_metadata(ledger_id)).custom))
+            except NoSuchLedger:
+                # A limited principal must not learn which ids of others exist.
+                with guest.judged():
+                    principal.check_ledger(permission, ledger_id, None)
             with guest.judged():
                 principal.check_ledger(permission, ledger_id, named[0])
 

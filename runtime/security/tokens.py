@@ -27,6 +27,7 @@ _MIN_RSA_BITS: Final = 2048
 """As RFC 7518 wants it: those of less may be broken by whoever has the key that checks, which is public."""
 _MAX_KEYS: Final = 100
 _SCHEME: Final = "bearer "
+_TIMES: Final = ("exp", "nbf", "iat")
 _REASONS: Final[tuple[tuple[type[jwt.PyJWTError], str], ...]] = (
     (jwt.ExpiredSignatureError, "has expired"),
     (jwt.ImmatureSignatureError, "is not valid yet"),
@@ -105,12 +106,17 @@ class TokenKeys:
                 leeway=LEEWAY_SECONDS,
                 options={"require": ["aud", "exp", "sub"]},
             )
+        except OverflowError:
+            raise Unauthenticated("the token is malformed") from None
         except jwt.PyJWTError as error:
             reason = next((text for kind, text in _REASONS if isinstance(error, kind)), "is malformed")
             raise Unauthenticated(f"the token {reason}") from None
         subject = claims["sub"]
         if not isinstance(subject, str) or not subject:
             raise Unauthenticated("the token has no subject")
+        if any(type(claims.get(name, 0)) not in (int, float) for name in _TIMES):
+            # RFC 7519 wants numbers; the library takes what it can make one.
+            raise Unauthenticated("the token has a time that is no number")
         return Token(subject, (int(claims["exp"]) + LEEWAY_SECONDS) * 1_000_000)
 
 

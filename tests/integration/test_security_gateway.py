@@ -356,15 +356,16 @@ async def test_who_takes_a_subscription_from_somebody_is_in_the_audit_log(gatewa
 
 
 @pytest.mark.parametrize("method", sorted(LEDGER_METHODS))
-async def test_no_method_reaches_ledgers_of_others(gateway, method):
+async def test_no_method_reaches_ledgers_of_others_or_tells_whether_there_are_any(gateway, method):
     async with gateway() as served:
         async with served.by_certificate("writer", "app") as channel:
             nameless = await ledgers(channel).Create(ledger_pb2.CreateRequest())
             foreign = await ledgers(channel).Create(ledger_pb2.CreateRequest(custom={LEDGER_NAME: b"payments-1"}))
         async with served.by_certificate("writer", "orders") as channel:
-            for ledger in (nameless, foreign):
+            absent = foreign.ledger_id + 10**6
+            for ledger_id in (nameless.ledger_id, foreign.ledger_id, absent):
                 with refused(DENIED, "AccessDenied"):
-                    await called(channel, "LedgerService", method, LEDGER_METHODS[method](ledger_id=ledger.ledger_id))
+                    await called(channel, "LedgerService", method, LEDGER_METHODS[method](ledger_id=ledger_id))
 
 
 async def test_ledgers_of_the_name_are_used_from_end_to_end_and_no_others_are_made(gateway):
