@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from tallybook.core.config import MAX_DIRECTORIES
+from tallybook.core.setting_types import MAX_DIRECTORIES
 from tallybook.runtime.metric_catalogue import Kind, MetricInfo, error_metrics, meter_metrics
 
 from .boot_times import STEPS

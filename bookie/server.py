@@ -35,7 +35,7 @@ from tallybook.runtime.directories import is_open_to_everybody
 from tallybook.runtime.disk_real import RealDisk
 from tallybook.runtime.grpc_load import GRPC_METRICS, GrpcLoad
 from tallybook.runtime.grpc_transport import GrpcTransport
-from tallybook.runtime.http import HttpServer
+from tallybook.runtime.http import HttpServer, refuse_open_port
 from tallybook.runtime.http_api import Offer
 from tallybook.runtime.logging import add_to_every_line, logger
 from tallybook.runtime.metrics import Metrics
@@ -93,6 +93,7 @@ async def serve(settings: BookieSettings, stop: asyncio.Event, process: Process,
             it cannot start; nothing was changed that the next start would trip over.
         MetadataConflict: another process is registered under its id, now or while it ran; it has stopped cleanly.
     """
+    refuse_open_port("a bookie", settings.listen, security=settings.security, insecure=settings.insecure)
     sys.setswitchinterval(SWITCH_INTERVAL_SECONDS)
     max_connections = connections_within(settings, raise_descriptor_limit())
     async with AsyncExitStack() as undo:

@@ -32,6 +32,7 @@ from .server_options import (
     Format,
     GrpcListen,
     HttpListen,
+    Insecure,
     Level,
     LogLevel,
     OptionalMetadata,
@@ -69,6 +70,7 @@ def run_(
         str | None, typer.Option(metavar="HOST:PORT", help="gRPC address that clients are told.")
     ] = None,
     rack: Annotated[str | None, typer.Option(help="Failure domain.")] = None,
+    insecure: Insecure = False,
     config: ConfigFile = None,
     assignments: Set = None,
     print_config: PrintConfig = False,
@@ -87,7 +89,7 @@ def run_(
     """
     settings = settings_of(
         BookieSettings, config, assignments, data_directory=data, metadata=metadata, bookie_id=bookie_id, listen=listen,
-        http_listen=http, advertise=advertise, rack=rack,
+        http_listen=http, advertise=advertise, rack=rack, insecure=insecure,
     )  # fmt: skip
     if print_config:
         print_json(settings.model_dump(mode="json"))

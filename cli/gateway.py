@@ -19,6 +19,7 @@ from .server_options import (
     Format,
     GrpcListen,
     HttpListen,
+    Insecure,
     Level,
     LogLevel,
     OptionalMetadata,
@@ -44,6 +45,7 @@ def run_(
     metadata: OptionalMetadata = None,
     listen: GrpcListen = None,
     http: HttpListen = None,
+    insecure: Insecure = False,
     config: ConfigFile = None,
     assignments: Annotated[
         list[str] | None,
@@ -61,7 +63,9 @@ def run_(
     serve one cluster. SIGTERM or Ctrl-C stops it cleanly, exit code 0: the ledgers and streams that it writes are
     closed; a second one ends it at once. It ends with exit code 3 if it cannot start.
     """
-    settings = settings_of(GatewaySettings, config, assignments, metadata=metadata, listen=listen, http_listen=http)
+    settings = settings_of(
+        GatewaySettings, config, assignments, metadata=metadata, listen=listen, http_listen=http, insecure=insecure
+    )
     if print_config:
         print_json(settings.model_dump(mode="json"))
         return

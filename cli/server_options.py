@@ -40,6 +40,12 @@ GrpcListen = Annotated[
     str | None, typer.Option("--listen", metavar="HOST:PORT", help="gRPC address; port 0 is any free one.")
 ]
 HttpListen = Annotated[str | None, typer.Option("--http", metavar="HOST:PORT", help="Address of health and metrics.")]
+Insecure = Annotated[
+    bool,
+    typer.Option(
+        "--insecure", help="Serve others than this machine without security: all who reach it may delete everything."
+    ),
+]
 ConfigFile = Annotated[Path | None, typer.Option("--config", metavar="FILE", help="Settings in a TOML file.")]
 PrintConfig = Annotated[bool, typer.Option("--print-config", help="Print the settings in force, and end.")]
 Level = Annotated[LogLevel, typer.Option("--log-level", help="What is logged.")]
@@ -50,17 +56,19 @@ Format = Annotated[
 ParentPipe = Annotated[int | None, typer.Option("--parent-pipe", hidden=True)]
 
 
-def settings_of(model: type[S], config: Path | None, assignments: list[str] | None, **flags: str | Path | None) -> S:
+def settings_of(
+    model: type[S], config: Path | None, assignments: list[str] | None, **flags: str | Path | bool | None
+) -> S:
     """Defaults, file, environment, ``--set``, and the options with names of their own, in this order.
 
     Args:
-        flags: those options, under the names of their settings; ``None`` was not given.
+        flags: those options, under the names of their settings; ``None``, or ``False``, was not given.
 
     Raises:
         InvalidConfig: one of them is not a setting, or its value is not allowed.
     """
     file = None if config is None else str(config)
-    given = {name: str(value) for name, value in flags.items() if value is not None}
+    given = {name: str(value) for name, value in flags.items() if value is not None and value is not False}
     return load_settings(model, file=file, overrides={**assigned(assignments), **given})
 
 

@@ -13,8 +13,8 @@ from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Final
 
-from tallybook.core.config import PlacementPolicy
 from tallybook.core.errors import NotEnoughBookies
+from tallybook.core.setting_types import PlacementPolicy
 from tallybook.metadata.store import BookieInfo, BookieMode
 from tallybook.runtime.rng import Rng
 

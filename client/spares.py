@@ -16,8 +16,9 @@ import asyncio
 from collections.abc import Collection, Mapping, Sequence
 from typing import Final
 
-from tallybook.core.config import ClientSettings, PlacementPolicy
+from tallybook.core.config import ClientSettings
 from tallybook.core.errors import EntryAbsent, TallybookError, is_defect
+from tallybook.core.setting_types import PlacementPolicy
 from tallybook.metadata.model import LedgerMetadata
 from tallybook.metadata.store import BookieInfo, Membership, MembershipWatch
 from tallybook.runtime.clock import Clock

@@ -24,8 +24,9 @@ from typing import Annotated, Final, NamedTuple, Protocol, Self
 from pydantic import AfterValidator, Field, model_validator
 
 from .certificate_names import CertificateName
-from .config import Count, Room, Settings
+from .config import Settings
 from .errors import AccessDenied, Unauthenticated
+from .setting_types import Count, Room
 
 LEDGER_NAME: Final = "name"
 """Key of a ledger's custom metadata under which its name stands, where it has one."""

@@ -8,118 +8,34 @@ descriptions below. Sizes accept "64MiB" or plain bytes; durations are milliseco
 
 from __future__ import annotations
 
-import re
-from typing import Annotated, ClassVar, Final, Literal, Self, TypeAlias
+from typing import Annotated, ClassVar, Self
 
-from pydantic import AfterValidator, BaseModel, BeforeValidator, ByteSize, ConfigDict, Field, model_validator
+from pydantic import AfterValidator, BaseModel, ByteSize, ConfigDict, Field, model_validator
 
-from .errors import InvalidConfig
 from .limits import BLOCK_BYTES, MAX_BATCH_BYTES, MAX_COMMIT_BYTES, MAX_ENTRY_BYTES, MAX_MESSAGE_BYTES, MIB
-from .trace_option import parse_traces
-
-
-def _no_flag(value: object) -> object:
-    if isinstance(value, bool):
-        raise ValueError("a number is wanted, not true or false")  # noqa: TRY004 (pydantic reports ValueError)
-    return value
-
-
-_number = BeforeValidator(_no_flag)
-Size = Annotated[ByteSize, Field(ge=0, le=2**60), _number]
-Room = Annotated[ByteSize, Field(ge=BLOCK_BYTES, le=2**60), _number]
-"""A size below which nothing would ever get through."""
-Milliseconds = Annotated[int, Field(ge=0, le=86_400_000), _number]
-Wait = Annotated[int, Field(ge=1, le=86_400_000), _number]
-"""Milliseconds without which a client would give up at once, or ask without a pause."""
-Seconds = Annotated[int, Field(ge=0, le=10 * 365 * 86_400), _number]
-Count = Annotated[int, Field(ge=1, le=1_000_000), _number]
-Share = Annotated[int, Field(ge=0, le=100), _number]
-"""A part of something in percent, which may be nothing."""
-Percent = Annotated[int, Field(ge=1, le=100), _number]
-
-PlacementPolicy: TypeAlias = Literal["random", "rack_aware"]
-
-_ADDRESS: Final = re.compile(r"(?:[^\s\x00-\x1f\x7f:/\[\]]+|\[[0-9A-Fa-f:.]+\]):(?P<port>[0-9]{1,5})")
-_BOOKIE_ID: Final = re.compile(r"[A-Za-z0-9._:\-]{1,128}")
-_PATH: Final = re.compile(r"/[!-+\--~]{0,199}")
-
-NAMING_MS: Final = 10_000
-"""What a repair may take from its last copy until the metadata name who has it: one operation of the metadata."""
-
-MAX_DIRECTORIES: Final = 8
-"""Directories of one kind that a bookie may have: their paths stand in one small file."""
-
-
-def _address(value: str) -> str:
-    match = _ADDRESS.fullmatch(value)
-    if match is None or int(match["port"]) > 65_535:
-        raise ValueError("HOST:PORT is wanted, the port a number up to 65535")
-    return value
-
-
-def _address_or_none(value: str) -> str:
-    return value and _address(value)
-
-
-def _bookie_id_or_none(value: str) -> str:
-    if value and _BOOKIE_ID.fullmatch(value) is None:
-        raise ValueError("1 to 128 letters, digits or . _ : - are wanted")
-    return value
-
-
-def _split(value: object) -> object:
-    """A variable of the environment has no lists: commas stand between the paths."""
-    if isinstance(value, str):
-        return tuple(path.strip() for path in value.split(",")) if value.strip() else ()
-    return value
-
-
-def _paths(value: tuple[str, ...]) -> tuple[str, ...]:
-    for path in value:
-        if _PATH.fullmatch(path) is None:
-            raise ValueError("absolute paths are wanted, of up to 200 printable ASCII characters but space and comma")
-    paths = tuple(path.rstrip("/") or "/" for path in value)
-    if len(paths) > MAX_DIRECTORIES or len(set(paths)) < len(paths):
-        raise ValueError(f"at most {MAX_DIRECTORIES} directories are wanted, none of them twice")
-    return paths
-
-
-Directories = Annotated[tuple[str, ...], BeforeValidator(_split), AfterValidator(_paths)]
-SecurityDirectory = Annotated[
-    str,
-    Field(
-        max_length=4_096,
-        description="Directory of certificates, keys and rules of access, for TLS everywhere: docs/security.md; empty: "
-        "no security.",
-    ),
-]
-ArchiveKeysFile = Annotated[
-    str,
-    Field(
-        max_length=4_096,
-        description="File with the keys of a sealed archive: docs/security.md; empty: what is archived is not sealed, "
-        "and what is sealed cannot be read.",
-    ),
-]
-
-
-def _traces(value: str) -> str:
-    try:
-        parse_traces(value)
-    except InvalidConfig as error:
-        raise ValueError(error.message) from None
-    return value
-
-
-Traces = Annotated[
-    str,
-    AfterValidator(_traces),
-    Field(
-        description="Where spans of adds and reads go, by OTLP over HTTP, and which share of them is traced: "
-        "`http://HOST:4318,share=0.01`; a bookie follows whoever asks it. Needs `tallybook[traces]`: docs/tracing.md; "
-        "empty: nothing is traced.",
-    ),
-]
+from .setting_types import (
+    NAMING_MS,
+    Addresses,
+    ArchiveKeysFile,
+    Count,
+    Directories,
+    Hosts,
+    Insecure,
+    Milliseconds,
+    Percent,
+    PlacementPolicy,
+    Room,
+    Seconds,
+    SecurityDirectory,
+    Share,
+    Size,
+    Traces,
+    Wait,
+    address,
+    address_or_none,
+    bookie_id_or_none,
+    number,
+)
 
 
 def _size(value: int) -> ByteSize:
@@ -242,7 +158,7 @@ class CollectionSettings(Settings):
     compact_bytes_per_second: Size = Field(
         _size(64 * MIB), description="Pace at which compaction copies; 0 is unpaced."
     )
-    compact_index_after: Annotated[int, Field(ge=0, le=1_000_000_000), _number] = Field(
+    compact_index_after: Annotated[int, Field(ge=0, le=1_000_000_000), number] = Field(
         100_000, description="Ledgers and rows dropped from the index after which it gives back their room; 0: never."
     )
 
@@ -262,7 +178,7 @@ class ScrubSettings(Settings):
 class BookieSettings(Settings):
     """One bookie."""
 
-    bookie_id: Annotated[str, AfterValidator(_bookie_id_or_none)] = Field(
+    bookie_id: Annotated[str, AfterValidator(bookie_id_or_none)] = Field(
         "", description="Configured identity; empty: taken from the data directory."
     )
     data_directory: str = Field(..., description="Where journal, entry logs and index live.", min_length=1)
@@ -278,17 +194,18 @@ class BookieSettings(Settings):
         "with commas between them in the environment; empty: DIR/ledgers. One may be added at any start, and one be "
         "taken away that holds no entry logs.",
     )
-    listen: Annotated[str, AfterValidator(_address)] = Field(
+    listen: Annotated[str, AfterValidator(address)] = Field(
         "127.0.0.1:0", description="Host and port of the gRPC server; port 0 is any free one."
     )
-    advertise: Annotated[str, AfterValidator(_address_or_none)] = Field(
+    advertise: Annotated[str, AfterValidator(address_or_none)] = Field(
         "", description="Address that clients are told; empty: the address listened on."
     )
-    http_listen: Annotated[str, AfterValidator(_address)] = Field(
+    http_listen: Annotated[str, AfterValidator(address)] = Field(
         "127.0.0.1:0", description="Host and port of health and metrics."
     )
     metadata: str = Field(..., description="URI of the metadata store.", min_length=1)
     security: SecurityDirectory = ""
+    insecure: Insecure = False
     traces: Traces = ""
     rack: str = Field("", description="Failure domain of this bookie.", max_length=128)
     direct_io: bool = Field(
@@ -424,7 +341,7 @@ class OffloadSettings(Settings):
     concurrent_objects: Count = Field(2, description="Objects written at a time.")
     bytes_per_second: Size = Field(_size(0), description="Payload read from bookies per second; 0 is no limit.")
     lease_s: Seconds = Field(10, description="Silence after which another offloader takes over.")
-    http_listen: Annotated[str, AfterValidator(_address)] = Field(
+    http_listen: Annotated[str, AfterValidator(address)] = Field(
         "127.0.0.1:0", description="Host and port of health and metrics; port 0 is any free one."
     )
 
@@ -461,7 +378,7 @@ class RepairSettings(Settings):
     bytes_per_second: Size = Field(_size(0), description="Copied per second by one process; 0 is no limit.")
     lease_s: Seconds = Field(10, description="Silence after which another auditor, or replicator, takes over.")
     placement: PlacementPolicy = Field("rack_aware", description="How replacements are chosen, as for clients.")
-    http_listen: Annotated[str, AfterValidator(_address)] = Field(
+    http_listen: Annotated[str, AfterValidator(address)] = Field(
         "127.0.0.1:0", description="Host and port of health and metrics; port 0 is any free one."
     )
 
@@ -486,16 +403,17 @@ class GatewaySettings(Settings):
     """A gateway: where it serves, and what its clients may take of it."""
 
     security: SecurityDirectory = ""
+    insecure: Insecure = False
     traces: Traces = ""
-    listen: Annotated[str, AfterValidator(_address)] = Field(
+    listen: Annotated[str, AfterValidator(address)] = Field(
         "127.0.0.1:0", description="Host and port of the gRPC server; port 0 is any free one."
     )
-    token_listen: Annotated[str, AfterValidator(_address_or_none)] = Field(
+    token_listen: Annotated[str, AfterValidator(address_or_none)] = Field(
         "",
         description="With security, host and port for gRPC clients that have a token in place of a certificate; empty: "
         "none.",
     )
-    http_listen: Annotated[str, AfterValidator(_address)] = Field(
+    http_listen: Annotated[str, AfterValidator(address)] = Field(
         "127.0.0.1:0", description="Host and port of health and metrics; port 0 is any free one."
     )
     metadata: str = Field(..., description="URI of the metadata store.", min_length=1)
@@ -545,7 +463,7 @@ class GatewaySettings(Settings):
         5_000,
         description="How long the writer of a stream is kept when nobody appends any more; others wait for it.",
     )
-    owner_wait_ms: Annotated[int, Field(ge=0, le=60_000), _number] = Field(
+    owner_wait_ms: Annotated[int, Field(ge=0, le=60_000), number] = Field(
         20_000,
         description="How long a client waits for a stream, or a subscription, that somebody else has, unless it says "
         "otherwise. One that died is known to be gone after ten seconds.",
@@ -567,17 +485,11 @@ class GatewaySettings(Settings):
         return self
 
 
-Hosts = Annotated[tuple[Annotated[str, Field(min_length=1, max_length=253)], ...], BeforeValidator(_split)]
-Addresses = Annotated[
-    tuple[Annotated[str, Field(max_length=260), AfterValidator(_address)], ...], BeforeValidator(_split)
-]
-
-
 class ConsoleSettings(Settings):
     """A console: where it serves operators, and which cluster it shows."""
 
     security: SecurityDirectory = ""
-    listen: Annotated[str, AfterValidator(_address)] = Field(
+    listen: Annotated[str, AfterValidator(address)] = Field(
         "127.0.0.1:7480",
         description="Host and port of page and endpoints; port 0 is any free one. Without security, of loopback only.",
     )

@@ -24,7 +24,7 @@ from tallybook.runtime.clock import RealClock
 from tallybook.runtime.descriptors import raise_descriptor_limit
 from tallybook.runtime.grpc_calls import bound_calls
 from tallybook.runtime.grpc_load import GRPC_METRICS, GrpcLoad
-from tallybook.runtime.http import HttpServer
+from tallybook.runtime.http import HttpServer, refuse_open_port
 from tallybook.runtime.http_api import Offer
 from tallybook.runtime.logging import logger
 from tallybook.runtime.metrics import Metrics
@@ -73,8 +73,10 @@ async def serving(client: Client, settings: GatewaySettings) -> AsyncIterator[Ad
         client: open, with ``settings.client``; the caller closes it afterwards.
 
     Raises:
-        InvalidConfig: an address cannot be bound, or too few files may be open for so many connections.
+        InvalidConfig: an address cannot be bound, or is open to others without security; or too few files may be open
+            for so many connections.
     """
+    refuse_open_port("a gateway", settings.listen, security=settings.security, insecure=settings.insecure)
     _check_descriptors(settings)
     stopping = asyncio.Event()
     async with AsyncExitStack() as undo:

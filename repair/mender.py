@@ -12,7 +12,6 @@ from functools import partial
 
 from tallybook.client.client import Client
 from tallybook.client.placement import choose_replacements
-from tallybook.core.config import PlacementPolicy
 from tallybook.core.errors import (
     DataMissing,
     InvalidArgument,
@@ -22,6 +21,7 @@ from tallybook.core.errors import (
     is_defect,
 )
 from tallybook.core.marks import sometimes
+from tallybook.core.setting_types import PlacementPolicy
 from tallybook.metadata.model import LedgerMetadata
 from tallybook.metadata.repaired import copies_given_back, replace_member
 from tallybook.metadata.store import BookieInfo, Versioned

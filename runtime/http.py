@@ -193,6 +193,23 @@ def is_loopback(host: str) -> bool:
         return host == "localhost"
 
 
+def refuse_open_port(process: str, listen: str, *, security: str, insecure: bool) -> None:
+    """Refuse to serve, without security, an address that others than this machine may reach.
+
+    Args:
+        process: for the message, such as ``a gateway``.
+        insecure: whether an operator has said that it is meant.
+
+    Raises:
+        InvalidConfig: it is such an address, and nobody has said so.
+    """
+    if not security and not insecure and not is_loopback(listen.rpartition(":")[0].strip("[]")):
+        raise InvalidConfig(
+            f"{process} on {listen} without security would let everybody who reaches it read and delete everything: "
+            "give it a security directory, let it listen on loopback, or say --insecure if the network is trusted"
+        )
+
+
 def bind(listen: str) -> Listening:
     """A socket that listens on host and port; port 0 is any free one.
 

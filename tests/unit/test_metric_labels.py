@@ -12,8 +12,9 @@ from tallybook.cli.metric_catalogues import ALL_CATALOGUES
 from tallybook.client.load import ClientLoad
 from tallybook.client.metrics import CLIENT_METRICS
 from tallybook.core.access import OpenAccess
-from tallybook.core.config import MAX_DIRECTORIES, GatewaySettings
+from tallybook.core.config import GatewaySettings
 from tallybook.core.errors import error_classes
+from tallybook.core.setting_types import MAX_DIRECTORIES
 from tallybook.gateway.limits import Usage
 from tallybook.gateway.metrics import CAUSES, GATEWAY_METRICS, METHODS, Counts, bounds, numbers
 from tallybook.metadata.metered import METADATA_METRICS, MetadataLoad

@@ -104,9 +104,9 @@ def some_assignments() -> Iterator[bytes]:
     "runtime/settings.py:_from_environment",
     "cli/options.py:assigned",
     "cli/server_options.py:settings_of",
-    "core/config.py:_split",
-    "core/config.py:_paths",
-    "core/config.py:_address",
+    "core/setting_types.py:_split",
+    "core/setting_types.py:_paths",
+    "core/setting_types.py:address",
     seeds=some_assignments,
 )
 def assignments(data: bytes) -> None:
