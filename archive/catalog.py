@@ -7,7 +7,8 @@ compaction has not cleaned up) any whole one will do. The youngest is the one th
 attempt may have failed because what it wrote was damaged, and an index does not tell. So the others are kept
 in mind.
 
-What is found is what the bucket holds: also ledgers that were deleted a moment ago.
+The manifest of the bucket, where it has one, says which ledgers count: without it, ledgers that were deleted show as
+long as an object has their rows.
 """
 
 from __future__ import annotations
@@ -27,8 +28,10 @@ from tallybook.metadata.archived import SHA256_BYTES, IndexPart, Receipt
 from tallybook.metadata.codec import decode_ledger
 from tallybook.metadata.model import LedgerMetadata
 from tallybook.metadata.record_json import NOT_UNDERSTOOD
+from tallybook.runtime.tasks import Workers
 
 from .index_codec import Directory, read_directory
+from .manifest import MANIFEST_KEY, Manifest, read_manifest
 from .objects.port import ObjectInfo, ObjectStore
 from .objects.probe import OBJECT_ERRORS, concerns_one_object
 from .schema import DIRECTORY_KEY, FORMAT, FORMAT_KEY, object_id_of
@@ -62,17 +65,56 @@ class Catalog:
     older: Mapping[int, tuple[Found, ...]]
     """The same ledgers in other objects, youngest first, where there are others."""
     damaged: Mapping[str, str]
+    last_id: int = -1
+    """The highest id of any ledger in any object, whether it counts or not; -1 for none."""
+    manifest: Manifest | None = None
+    """By which it was told what counts; ``None`` if the bucket has none that can be understood."""
 
 
-async def read_catalog(store: ObjectStore) -> Catalog:
-    """Look at every object below the store's prefix that has a name of ours.
+async def read_catalog(store: ObjectStore, workers: Workers) -> Catalog:
+    """Look at every object below the store's prefix that has a name of ours; leave out what the manifest leaves out.
 
     Raises:
         ArchiveUnavailable, ArchiveDenied: the store does not answer.
+        NewerFormat: a newer Tallybook has written the manifest, or an object that counts.
     """
-    return await catalog_of(
-        store, [found async for page in store.list() for found in page if object_id_of(found.key) is not None]
-    )
+    # First, so that what it names and a listing lacks is lost, and not just younger than the listing.
+    manifest, damage = None, dict[str, str]()
+    try:
+        manifest = await read_manifest(store, workers)
+    except (DamagedFile, *OBJECT_ERRORS) as error:
+        if isinstance(error, NewerFormat) or not await concerns_one_object(store, error):
+            raise
+        damage[MANIFEST_KEY] = f"{error.message}: every ledger of every object counts"
+    objects = [found async for page in store.list() for found in page if object_id_of(found.key) is not None]
+    catalog = await catalog_of(store, objects)
+    if manifest is None:
+        return replace(catalog, damaged={**catalog.damaged, **damage})
+    return _counting(catalog, manifest)
+
+
+def _counting(catalog: Catalog, manifest: Manifest) -> Catalog:
+    """The ledgers that the manifest counts, and those of objects that it does not know."""
+    known = {*manifest.ledgers.values(), *manifest.dropped}
+    ledgers: dict[int, Found] = {}
+    older: dict[int, tuple[Found, ...]] = {}
+    for ledger_id, youngest in catalog.ledgers.items():
+        found = (youngest, *catalog.older.get(ledger_id, ()))
+        home = manifest.ledgers.get(ledger_id)
+        if home is None:
+            found = tuple(each for each in found if each.receipt.key not in known)
+        else:
+            # It was read back before it was named. Objects that count no more hold the same, should it be damaged.
+            found = tuple(sorted(found, key=lambda each: each.receipt.key != home))
+        if found:
+            ledgers[ledger_id] = found[0]
+        if len(found) > 1:
+            older[ledger_id] = found[1:]
+    damaged = {key: why for key, why in catalog.damaged.items() if key not in manifest.dropped}
+    for ledger_id, key in manifest.ledgers.items():
+        if ledger_id not in ledgers and key not in damaged:
+            damaged[key] = f"{key}: the manifest names it for ledger {ledger_id}, and the ledger is not there"
+    return Catalog(ledgers, older, damaged, catalog.last_id, manifest)
 
 
 async def catalog_of(store: ObjectStore, objects: Iterable[ObjectInfo]) -> Catalog:
@@ -106,7 +148,7 @@ async def catalog_of(store: ObjectStore, objects: Iterable[ObjectInfo]) -> Catal
             if ledger_id in ledgers:
                 older[ledger_id] = (ledgers[ledger_id], *older.get(ledger_id, ()))
             ledgers[ledger_id] = each
-    return Catalog(dict(sorted(ledgers.items())), older, damaged)
+    return Catalog(dict(sorted(ledgers.items())), older, damaged, max(ledgers, default=-1))
 
 
 async def _look(store: ObjectStore, found: ObjectInfo) -> list[Found]:

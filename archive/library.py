@@ -65,7 +65,7 @@ class ArchiveLibrary:
         self._workers = self._given_workers or ThreadWorkers(2, "library")
         self._reader = ArchiveReader(self._store, self._workers, self._tasks)
         try:
-            self._catalog = await read_catalog(self._store)
+            self._catalog = await read_catalog(self._store, self._workers)
         except BaseException:
             await self.close()
             raise

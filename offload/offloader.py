@@ -17,6 +17,7 @@ from functools import partial
 from typing import Final
 
 from tallybook.archive.index_codec import Directory
+from tallybook.archive.manifest import MANIFEST_KEY, Manifest
 from tallybook.archive.objects.port import ObjectInfo, ObjectStore
 from tallybook.archive.objects.probe import OBJECT_ERRORS, concerns_one_object
 from tallybook.archive.reader import ArchiveReader
@@ -37,8 +38,10 @@ from tallybook.metadata.left_behind import delete_left_behind
 from tallybook.metadata.update import LedgerUpdater
 from tallybook.runtime.clock import Clock
 from tallybook.runtime.logging import logger
+from tallybook.runtime.tasks import Workers
 
 from .dead_space import DeadSpace
+from .manifest_writer import ManifestWriter
 from .mover import Moved, Mover
 from .orphans import OrphanWatch, Owned
 from .policy import PlannedObject, compact, dead_attempts, due, pack, releasable, waiting
@@ -122,6 +125,7 @@ class Offloader:
 
     Args:
         reader: reads receipts' objects back before copies are released, and what sets held.
+        workers: where the manifest is encoded.
         ready: raises before a round changes anything, if it must not.
     """
 
@@ -132,6 +136,7 @@ class Offloader:
         updater: LedgerUpdater,
         store: ObjectStore,
         reader: ArchiveReader,
+        workers: Workers,
         settings: OffloadSettings,
         clock: Clock,
         ready: Callable[[], Awaitable[None]] | None = None,
@@ -145,6 +150,7 @@ class Offloader:
         self._settings = settings
         self._clock = clock
         self._orphans = OrphanWatch(settings)
+        self._manifest = ManifestWriter(store, workers)
         self._dead_space = DeadSpace(store, reader, settings)
         self._failures = _Failures(settings.retry_s)
         self._waiting_since = WaitingSince(settings)
@@ -202,10 +208,27 @@ class Offloader:
         )
         objects = [found async for page in self._store.list() for found in page]
         # What was archived and released meanwhile; also, an object has its owner before it is in a listing.
-        await self._survey.look()
-        await self._compact(objects)
-        await self._collect(objects)
+        complete = await self._survey.look()
+        if await self._own_bucket(objects):
+            await self._compact(objects)
+            if self._survey.doubtful:
+                complete = await self._survey.look()
+            await self._collect(objects, complete=complete)
         self._tidied_at = began
+
+    async def _own_bucket(self, objects: Sequence[ObjectInfo]) -> bool:
+        """Whether the bucket is of this cluster; what another process has seen of orphans is taken over from there."""
+        manifest = await self._manifest.load(next((each for each in objects if each.key == MANIFEST_KEY), None))
+        owner = self._manifest.cluster_id
+        if owner is not None and owner != await self._survey.cluster_id():
+            self._say_failed(
+                f"{self._store.url} is the archive of cluster {owner}: nothing is merged or removed. "
+                "If its metadata were lost, run 'offload rebuild-catalog'; else give this cluster another archive"
+            )
+            return False
+        if manifest is not None:
+            self._orphans.restore(manifest.dropped, monotonic_s=self._clock.monotonic(), wall_ms=self._now_ms())
+        return True
 
     async def _archive(self) -> None:
         now = self._clock.monotonic()
@@ -349,11 +372,14 @@ class Offloader:
         self._say_failed(why, ledger_id=ledger_id, object=receipt.key)
         return False
 
-    async def _collect(self, objects: Sequence[ObjectInfo]) -> None:
-        """Remove what belongs to nobody.
+    async def _collect(self, objects: Sequence[ObjectInfo], *, complete: bool) -> None:
+        """Write down what counts in the bucket, and remove what belongs to nobody.
 
         What is known of the ledgers says what to suspect. Only then are all of them read, which is after the bucket
         was listed, and what has an owner after all is spared.
+
+        Args:
+            complete: whether no ledger can be missing from the survey.
         """
         uploads = await self._store.unfinished_uploads()
         suspects = self._orphans.look(
@@ -363,6 +389,9 @@ class Offloader:
             monotonic_s=self._clock.monotonic(),
             wall_ms=self._now_ms(),
         )
+        # Before anything goes: whoever reads by the manifest must not look for what is removed.
+        if complete and not await self._write_manifest():
+            return
         if not suspects:
             return
         if not await self._survey.look(everything=True):
@@ -386,6 +415,24 @@ class Offloader:
             self.totals.uploads_aborted += 1
             sometimes("offload: removes an upload that nobody finished")
             _log.info("unfinished upload removed", object=upload.key)
+
+    async def _write_manifest(self) -> bool:
+        """Whether the manifest says what counts."""
+        ledgers = {
+            metadata.ledger_id: metadata.archived.key
+            for metadata in self._survey.ledgers.values()
+            if metadata.archived is not None
+        }
+        manifest = Manifest(await self._survey.cluster_id(), ledgers, self._orphans.since_ms)
+        try:
+            if await self._manifest.write(manifest):
+                _log.info("manifest written", ledger_count=len(ledgers), dropped_count=len(manifest.dropped))
+        except OBJECT_ERRORS as error:
+            if not await concerns_one_object(self._store, error):
+                raise
+            self._say_failed(f"the manifest is not written, so nothing is removed: {error.message}")
+            return False
+        return True
 
     async def _removed(self, key: str, removal: Awaitable[None]) -> bool:
         """Whether the store did ``removal``. What it does not remove (an object lock) keeps no other from going."""

@@ -3,8 +3,9 @@
 An object is an orphan while no ledger's metadata name it, neither as what it is in nor as what it is being
 written to. The names are read *after* the bucket was listed: an object is announced before it exists, so
 whatever was listed had been announced by then. It is removed when it has been seen without an owner for a
-while (readers may still be at it), by this process's own clock, and is old enough by the store's that no
-attempt can be waiting for it. A listing of ledgers that may be incomplete proves nothing.
+while (readers may still be at it), and is old enough by the store's clock that no attempt can be waiting for it.
+How long it has been seen so is counted by the process's own clock, and since when is kept in the manifest of the
+bucket, for the process that comes after. A listing of ledgers that may be incomplete proves nothing.
 
 An unfinished upload belongs to the attempt that makes it, and to nobody once that is over: the object may be there
 all the same, from another upload of the same attempt.
@@ -12,7 +13,7 @@ all the same, from another upload of the same attempt.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from tallybook.archive.objects.port import ObjectInfo, UnfinishedUpload
@@ -70,17 +71,39 @@ class Garbage:
         )
 
 
+@dataclass(frozen=True, slots=True)
+class _Seen:
+    """When an object was first seen without an owner."""
+
+    monotonic_s: float
+    wall_ms: int
+
+
 class OrphanWatch:
     """Remembers since when objects have had no owner."""
 
     def __init__(self, settings: OffloadSettings) -> None:
         self._settings = settings
-        self._alone_since: dict[str, float] = {}
+        self._alone_since: dict[str, _Seen] = {}
 
     @property
     def count(self) -> int:
         """Objects that have no owner, and wait to be removed."""
         return len(self._alone_since)
+
+    @property
+    def since_ms(self) -> dict[str, int]:
+        """Since when each of them has been seen without an owner, in milliseconds since the epoch."""
+        return {key: seen.wall_ms for key, seen in self._alone_since.items()}
+
+    def restore(self, since_ms: Mapping[str, int], *, monotonic_s: float, wall_ms: int) -> None:
+        """Take over what another process has seen, or this one before it was restarted.
+
+        What is said to be seen in the future, by a clock that was wrong, is taken to be seen now.
+        """
+        for key, since in since_ms.items():
+            seen = _Seen(monotonic_s - max(0, wall_ms - since) / 1000, min(since, wall_ms))
+            self._alone_since.setdefault(key, seen)
 
     def look(
         self,
@@ -92,13 +115,14 @@ class OrphanWatch:
         wall_ms: int,
     ) -> Garbage:
         """What may go, of what a listing showed; ``owned`` was read after it."""
-        alone: dict[str, float] = {}
+        alone: dict[str, _Seen] = {}
         gone = []
         for found in objects:
             if not owned.frees_object(found.key):
                 continue
-            since = alone[found.key] = self._alone_since.get(found.key, monotonic_s)
-            if self._old(found.modified_at_ms, wall_ms) and monotonic_s - since >= self._settings.orphan_delay_s:
+            seen = alone[found.key] = self._alone_since.get(found.key, _Seen(monotonic_s, wall_ms))
+            alone_s = monotonic_s - seen.monotonic_s
+            if self._old(found.modified_at_ms, wall_ms) and alone_s >= self._settings.orphan_delay_s:
                 gone.append(found)
         self._alone_since = alone
         dead = [

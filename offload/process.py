@@ -60,7 +60,15 @@ class Archive:
         reader = ArchiveReader(self.store, self.workers, self.tasks, _LOOKED_AT_ONCE)
         mover, updater = self.mover(client, settings), self._updater
         return Offloader(
-            mover, Survey(self.metadata), updater, self.store, reader, settings, self.clock, self.check_ready
+            mover,
+            Survey(self.metadata),
+            updater,
+            self.store,
+            reader,
+            self.workers,
+            settings,
+            self.clock,
+            self.check_ready,
         )
 
     async def check_ready(self) -> None:

@@ -4,7 +4,8 @@ Each ledger comes back closed, in the object it was found in, with no copies at 
 not in the bucket, and does not come back. Ledgers that are in the metadata store already are left alone, and so are
 those whose record there cannot be read.
 
-The youngest object of a ledger is tried first; if that is damaged or gone, the next older one that has it.
+The object that the manifest names for a ledger is tried first, or the youngest one where there is no manifest; if it is
+damaged or gone, the next older one that has the ledger. What the manifest says was deleted does not come back.
 
 What says which transactions were committed does not come back either. A bucket holds only what was (``policy.due``), so
 each ledger comes back as one of no transaction, in everybody's view.
@@ -16,6 +17,7 @@ from collections.abc import AsyncIterator, Collection, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 
 from tallybook.archive.catalog import Catalog, Found, read_catalog
+from tallybook.archive.manifest import write_manifest
 from tallybook.archive.objects.port import ObjectStore
 from tallybook.archive.objects.probe import OBJECT_ERRORS, concerns_one_object
 from tallybook.archive.packing import check_object
@@ -52,10 +54,10 @@ async def rebuild_catalog(store: ObjectStore, metadata: MetadataStore, workers: 
         ArchiveUnavailable, ArchiveDenied: the object store does not answer.
         MetadataUnavailable, MetadataOutcomeUnknown: the metadata store; the same call goes on where it ended.
     """
-    catalog = await read_catalog(store)
+    catalog = await read_catalog(store, workers)
     for key, problem in sorted(catalog.damaged.items()):
         yield Rebuilt(key, problem=problem)
-    await _raise_counter(metadata, max(catalog.ledgers, default=-1))
+    await _raise_counter(metadata, catalog.last_id)
     wanted, hashes, bad = list(catalog.ledgers.values()), dict[str, bytes](), set[str]()
     while wanted:
         by_key: dict[str, list[Found]] = {}
@@ -74,6 +76,9 @@ async def rebuild_catalog(store: ObjectStore, metadata: MetadataStore, workers: 
                 yield Rebuilt(key, problem=error.message)
             else:
                 yield await _enter(metadata, key, members, hashes[key])
+    if catalog.manifest is not None:
+        # From now on it is this cluster's bucket: its offloaders may merge and remove objects.
+        await write_manifest(store, workers, replace(catalog.manifest, cluster_id=await metadata.cluster_id()))
 
 
 async def _checked(store: ObjectStore, workers: Workers, receipt: Receipt) -> bytes:

@@ -17,6 +17,7 @@ from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass
 from typing import Final, Protocol
 
+from tallybook.archive.manifest import MANIFEST_KEY
 from tallybook.archive.objects.port import ObjectInfo, Upload
 from tallybook.archive.objects.probe import OBJECT_ERRORS, concerns_one_object
 from tallybook.archive.objects.seal_format import copy_data_key
@@ -98,10 +99,17 @@ async def rekey(
     check(bool(copy_key) or not (change and seal_plain), "sealed copies have keys that follow from a key")
     async for page in store.list():
         for found in page:
-            if object_id_of(found.key) is None:
+            if found.key == MANIFEST_KEY:
+                if not await store.is_sealed(found.key):
+                    continue  # an offloader with keys seals it when it next replaces it
+                # A plain one beside it is an older one.
+                if change and seal_plain and await store.is_plain(found.key):
+                    await store.delete_plain(found.key)
+            elif object_id_of(found.key) is None:
                 continue
             try:
-                done = await _one(store, found, current, change=change, seal_plain=seal_plain, copy_key=copy_key)
+                sealing = seal_plain and found.key != MANIFEST_KEY
+                done = await _one(store, found, current, change=change, seal_plain=sealing, copy_key=copy_key)
             except ObjectMissing:
                 continue  # removed since the listing
             except OBJECT_ERRORS as error:

@@ -176,6 +176,7 @@ async def status_of(archive: Archive) -> Mapping[str, object]:
         **_counts(ledgers),
         "unreadable_ledgers": len(survey.unreadable),
         "last_round_s_ago": None if at_ms is None else max(0, archive.clock.wall_us() // 1000 - at_ms) // 1000,
+        "orphans": last.get("orphans"),
         "failures": last.get("failures"),
         "last_error": last.get("last_error"),
     }

@@ -39,6 +39,15 @@ class Survey:
         """Ledgers that exist and whose metadata cannot be decoded, and why. Nobody knows which objects are theirs."""
         return self._unreadable
 
+    @property
+    def doubtful(self) -> bool:
+        """Whether something was doubted since the last look."""
+        return bool(self._doubtful)
+
+    async def cluster_id(self) -> str:
+        """Of the cluster whose ledgers these are."""
+        return await self._store.cluster_id()
+
     def doubt(self, ledger_ids: Iterable[int]) -> None:
         """What is known of these is not to be believed: read them again, settled or not, with the next look."""
         self._doubtful.update(ledger_ids)

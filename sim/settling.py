@@ -110,7 +110,7 @@ async def audit_archive(universe: Universe) -> None:
     }
     async for verdict in verify_objects(bucket.store, InlineWorkers(), archived.values()):
         god.expect(verdict.good, "I17", f"{verdict.key}: {verdict.problem}")
-    catalog = await read_catalog(bucket.store)
+    catalog = await read_catalog(bucket.store, InlineWorkers())
     for ledger_id, metadata in archived.items():
         found, receipt = catalog.ledgers.get(ledger_id), metadata.archived
         # In this object or in another one: an attempt that another was ahead of leaves its copy among those of others.

@@ -121,7 +121,7 @@ async def opened(
         if place.metadata is None:
             archive = await stack.enter_async_context(archive_at(place.archive or "", place.archive_keys))
             if partition is None:
-                yield Bucket(place.archive or "", archive, await read_catalog(archive.store))
+                yield Bucket(place.archive or "", archive, await read_catalog(archive.store, archive.workers))
             else:
                 yield BucketOfTask(place.archive or "", archive, partition)
             return
@@ -370,7 +370,7 @@ class BucketOfTask(Bucket):
                 self._ledgers = {each: found[each] for each in self._careful if each in found}
                 self._unread.clear()
             if ledger_id not in self._ledgers and not self._has_all:
-                self._ledgers = _catalogued(await read_catalog(self._archive.store))
+                self._ledgers = _catalogued(await read_catalog(self._archive.store, self._archive.workers))
                 self._has_all = True
         return self._ledgers.get(ledger_id)
 

@@ -9,7 +9,7 @@ What a caller may rely on, whatever the store behind it:
 - keys are plain (``keys.py``); what else lies in the same place is neither listed nor removed.
 
 Nothing here relies on conditional writes: some stores that speak S3 take the header and ignore it. Keys
-have a uuid in them, and what counts is what the metadata store names.
+have a uuid in them, and what counts is what the metadata store names. Only the manifest is replaced, as a whole.
 """
 
 from __future__ import annotations

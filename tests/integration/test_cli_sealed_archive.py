@@ -64,12 +64,13 @@ def test_a_sealed_archive_is_read_with_its_keys_and_rotated_while_nobody_without
         second = call("security", "archive-key", str(keys), "--json").json["current"]
         before = frames.read_bytes()
         dry = call("offload", "rekey", "--seal-plain", "--dry-run", "--json").json
-        assert (dry["rewrapped"], dry["sealed"], dry["keys_before"]) == (1, 1, [first])
-        assert call("offload", "rekey", "--json").json["rewrapped"] == 1
+        assert (dry["rewrapped"], dry["sealed"], dry["keys_before"]) == (2, 1, [first]), "an object and the manifest"
+        assert call("offload", "rekey", "--json").json["rewrapped"] == 2
         again = call("offload", "rekey", "--seal-plain", "--json").json
-        assert (again["current"], again["sealed"], again["keys_before"]) == (1, 1, [second])
+        assert (again["current"], again["sealed"], again["keys_before"]) == (2, 1, [second])
         assert frames.read_bytes() == before
         assert list(bucket.glob("ledgers/*.parquet")) == []
+        assert not (bucket / "_manifest.parquet").exists()
         secrets = secrets_of(keys)
         assert call("security", "archive-key", str(keys), "--drop", first).code == 0
         assert call("security", "archive-key", str(keys), "--plain", "refuse").code == 0

@@ -2,6 +2,7 @@
 
 from functools import partial
 
+from tallybook.archive.manifest import MANIFEST_KEY
 from tallybook.archive.schema import object_key
 from tallybook.client.client import Client
 from tallybook.core.config import OffloadSettings
@@ -9,6 +10,7 @@ from tallybook.metadata.archived import ArchiveAttempt, begin_archiving
 from tallybook.metadata.update import LedgerUpdater
 from tallybook.offload.offloader import Offloader
 from tallybook.offload.survey import Survey
+from tallybook.runtime.tasks import InlineWorkers
 from tallybook.sim.stage.archive import ArchiveStage
 from tallybook.sim.stage.cluster import MemoryCluster
 from tallybook.sim.stage.scenario import lines, read_all, scenario
@@ -49,7 +51,8 @@ async def archived_and_announced_again(stage: ArchiveStage, client: Client, *, a
 def offloader(stage: ArchiveStage) -> Offloader:
     world, store = stage.cluster.world, stage.cluster.metadata.client().store
     updater = LedgerUpdater(store, world.clock, world.rng.fork("offloader"))
-    return Offloader(stage.mover(), Survey(store), updater, stage.store, stage.reader, SETTINGS, world.clock)
+    workers = InlineWorkers()
+    return Offloader(stage.mover(), Survey(store), updater, stage.store, stage.reader, workers, SETTINGS, world.clock)
 
 
 async def comes_to_rest(stage: ArchiveStage, client: Client, ledger_ids: list[int]) -> None:
@@ -60,7 +63,7 @@ async def comes_to_rest(stage: ArchiveStage, client: Client, ledger_ids: list[in
     found = [await client.ledger_metadata(ledger_id) for ledger_id in ledger_ids]
     assert [metadata.archiving for metadata in found] == [None, None]
     (key,) = {metadata.archived.key for metadata in found}
-    assert [listed.key async for page in stage.store.list() for listed in page] == [key]
+    assert [listed.key async for page in stage.store.list() for listed in page] == [MANIFEST_KEY, key]
     for ledger_id in ledger_ids:
         assert await read_all(stage.client, ledger_id) == lines(5)
 

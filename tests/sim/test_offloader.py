@@ -8,6 +8,7 @@ import pytest
 
 from tallybook.archive.catalog import read_catalog
 from tallybook.archive.library import ArchiveLibrary
+from tallybook.archive.manifest import MANIFEST_KEY
 from tallybook.archive.objects.faulty import Fault, FaultyStore, Script
 from tallybook.archive.objects.memory import MemoryStore
 from tallybook.archive.reader import ArchiveReader
@@ -49,7 +50,8 @@ def offloader(stage: ArchiveStage, settings: OffloadSettings = EAGER, reader: Ar
     world = stage.cluster.world
     store = stage.cluster.metadata.client().store
     updater = LedgerUpdater(store, world.clock, world.rng.fork("offloader"))
-    return Offloader(stage.mover(), Survey(store), updater, stage.store, reader or stage.reader, settings, world.clock)
+    found, workers = reader or stage.reader, InlineWorkers()
+    return Offloader(stage.mover(), Survey(store), updater, stage.store, found, workers, settings, world.clock)
 
 
 async def closed(client: Client, count: int) -> LedgerWriter:
@@ -61,7 +63,9 @@ async def closed(client: Client, count: int) -> LedgerWriter:
 
 
 async def keys(stage: ArchiveStage) -> list[str]:
-    return [found.key async for page in stage.store.list() for found in page]
+    """Of everything in the bucket but its manifest."""
+    found = [found.key async for page in stage.store.list() for found in page]
+    return [key for key in found if key != MANIFEST_KEY]
 
 
 @scenario()
@@ -533,4 +537,4 @@ async def test_a_bucket_that_is_away_ends_the_round_with_a_typed_error(cluster: 
         with pytest.raises(ArchiveUnavailable):
             await worker.round()
         with pytest.raises(ArchiveUnavailable):
-            await read_catalog(away)  # type: ignore[arg-type]
+            await read_catalog(away, InlineWorkers())  # type: ignore[arg-type]

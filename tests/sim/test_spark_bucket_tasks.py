@@ -62,7 +62,7 @@ async def archived(cluster: MemoryCluster, client: Client) -> AsyncIterator[tupl
 
 async def partitions(archive: OpenedArchive) -> list[EntryPartition]:
     """A partition for each entry, as the driver plans them."""
-    place = Bucket(URL, archive, await read_catalog(archive.store))
+    place = Bucket(URL, archive, await read_catalog(archive.store, archive.workers))
     options = ReadOptions(Place(None, URL, b"x"), min_partitions=100)
     snapshot, known, _ = await settle(place, options)
     return await cut(place, options, snapshot, known)

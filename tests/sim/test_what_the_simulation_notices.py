@@ -142,7 +142,7 @@ def test_a_bookie_that_takes_nothing_is_noticed_though_writers_do_without_it(mon
 def test_an_offloader_that_leaves_out_one_of_its_steps_is_noticed(
     step: str, invariant: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async def nothing(*_: object) -> None:
+    async def nothing(*_: object, **__: object) -> None:
         """Nothing is done."""
 
     monkeypatch.setattr(Offloader, step, nothing)

@@ -13,6 +13,7 @@ import pytest
 from tallybook.archive import row_groups
 from tallybook.archive.catalog import Catalog, read_catalog
 from tallybook.archive.library import ArchiveLibrary
+from tallybook.archive.manifest import MANIFEST_KEY, Manifest, read_manifest, write_manifest
 from tallybook.archive.object_encoder import ObjectEncoder
 from tallybook.archive.objects.memory import MemoryStore
 from tallybook.archive.schema import DIRECTORY_KEY, FORMAT, FORMAT_KEY, object_key
@@ -109,7 +110,7 @@ async def test_an_object_that_lies_is_named_and_keeps_nobody_from_the_others(for
     store = MemoryStore(RealClock())
     await store.put(GOOD, an_object(1))
     await store.put(BAD, FORGERIES[forgery]())
-    catalog: Catalog = await read_catalog(store)
+    catalog: Catalog = await read_catalog(store, InlineWorkers())
     assert list(catalog.ledgers) == [1]
     assert list(catalog.damaged) == [BAD]
     assert BAD in catalog.damaged[BAD]
@@ -126,7 +127,7 @@ async def test_an_object_of_a_newer_format_is_not_left_out_of_a_catalog(monkeypa
         newer.setattr(row_groups, "FORMAT", 2)
         await store.put(BAD, an_object(2))
     with pytest.raises(NewerFormat, match=f"{BAD}: the object is of format 2, this Tallybook knows 1"):
-        await read_catalog(store)
+        await read_catalog(store, InlineWorkers())
     metadata = MemoryMetadata(SeededRng(1)).client().store
     with pytest.raises(NewerFormat):
         # It may be where the youngest copy of a ledger is, or the only one.
@@ -160,8 +161,61 @@ async def test_objects_that_do_not_lie_are_both_found() -> None:
     store = MemoryStore(RealClock())
     await store.put(GOOD, an_object(1))
     await store.put(BAD, footer(lambda part: part)())
-    catalog = await read_catalog(store)
+    catalog = await read_catalog(store, InlineWorkers())
     assert (list(catalog.ledgers), dict(catalog.damaged)) == ([1, 2], {})
+
+
+async def with_manifest(store: MemoryStore, ledgers: dict[int, str], *dropped: str) -> MemoryStore:
+    await write_manifest(store, InlineWorkers(), Manifest("a-cluster", ledgers, dict.fromkeys(dropped, 0)))
+    return store
+
+
+async def test_a_ledger_that_has_no_row_in_the_manifest_does_not_come_back_and_its_id_is_not_given_again() -> None:
+    store = MemoryStore(RealClock())
+    await store.put(GOOD, an_object(1))
+    await store.put(BAD, an_object(2))
+    await with_manifest(store, {1: GOOD}, BAD)
+    catalog = await read_catalog(store, InlineWorkers())
+    assert (list(catalog.ledgers), dict(catalog.damaged), catalog.last_id) == ([1], {}, 2)
+    metadata = MemoryMetadata(SeededRng(1)).client().store
+    assert [each.ledger_ids async for each in rebuild_catalog(store, metadata, InlineWorkers())] == [(1,)]
+    assert (await metadata.list_ledgers()).ledger_ids == (1,)
+    assert await metadata.id_counter() > 2
+    manifest = await read_manifest(store, InlineWorkers())
+    assert manifest == Manifest(await metadata.cluster_id(), {1: GOOD}, {BAD: 0}), "the bucket is of this cluster now"
+
+
+async def test_an_object_that_the_manifest_does_not_know_counts() -> None:
+    store = await with_manifest(MemoryStore(RealClock()), {1: GOOD})
+    await store.put(GOOD, an_object(1))
+    await store.put(BAD, an_object(2))
+    assert list((await read_catalog(store, InlineWorkers())).ledgers) == [1, 2]
+
+
+async def test_of_an_object_only_the_ledgers_count_that_the_manifest_says_are_in_it() -> None:
+    """Here, one that has moved to an object which was lost; it is not looked for where it was deleted from."""
+    store = await with_manifest(MemoryStore(RealClock()), {2: GOOD})
+    await store.put(GOOD, an_object(1))
+    catalog = await read_catalog(store, InlineWorkers())
+    assert list(catalog.ledgers) == []
+    assert "ledger 2" in catalog.damaged[GOOD]
+
+
+async def test_the_object_that_the_manifest_names_is_read_first_and_a_dropped_one_where_that_is_damaged() -> None:
+    store = await with_manifest(await store_with_a_damaged_younger_object(), {1: YOUNG}, OLD)
+    catalog = await read_catalog(store, InlineWorkers())
+    assert [catalog.ledgers[1].receipt.key, *(each.receipt.key for each in catalog.older[1])] == [YOUNG, OLD]
+    await with_manifest(store, {1: OLD}, YOUNG)
+    catalog = await read_catalog(store, InlineWorkers())
+    assert [catalog.ledgers[1].receipt.key, *(each.receipt.key for each in catalog.older[1])] == [OLD, YOUNG]
+
+
+async def test_a_damaged_manifest_is_named_and_everything_counts() -> None:
+    store = MemoryStore(RealClock())
+    await store.put(GOOD, an_object(1))
+    await store.put(MANIFEST_KEY, b"no manifest")
+    catalog = await read_catalog(store, InlineWorkers())
+    assert (list(catalog.ledgers), list(catalog.damaged)) == ([1], [MANIFEST_KEY])
 
 
 OLD, YOUNG = (object_key(UUID.format(number), [1]) for number in (1, 2))
@@ -173,7 +227,7 @@ async def store_with_a_damaged_younger_object() -> MemoryStore:
     at = damaged.index(PAYLOADS[0])
     await store.put(OLD, an_object(1))
     await store.put(YOUNG, damaged[:at] + b"F" + damaged[at + 1 :])
-    catalog = await read_catalog(store)
+    catalog = await read_catalog(store, InlineWorkers())
     assert catalog.ledgers[1].receipt.key == YOUNG
     assert [found.receipt.key for found in catalog.older[1]] == [OLD]
     assert not catalog.damaged, "its index does not tell"

@@ -224,6 +224,23 @@ def test_an_object_is_removed_only_when_it_has_had_no_owner_for_a_while_and_is_o
     assert look(130) == [], "it had an owner in between: its time begins anew"
 
 
+def test_how_long_an_object_had_no_owner_is_taken_over_from_another_process() -> None:
+    """What that is said to have seen in the future, by a clock that was wrong, is seen now."""
+    past, future = (object_key(UUID.format(number), [number]) for number in range(2))
+    listed = [ObjectInfo(key, 1, 0) for key in (past, future)]
+    watch = OrphanWatch(SETTINGS)
+    watch.restore({past: NOW_MS - 15_000, future: NOW_MS + 10**9}, monotonic_s=7, wall_ms=NOW_MS)
+
+    def look(at_s: float) -> list[str]:
+        found = watch.look(listed, [], Owned.by([]), monotonic_s=at_s, wall_ms=NOW_MS)
+        return [each.key for each in found.objects]
+
+    assert look(11) == []
+    assert look(12) == [past]
+    assert watch.since_ms == {past: NOW_MS - 15_000, future: NOW_MS}
+    assert look(27) == [past, future]
+
+
 def test_an_upload_that_nobody_finishes_is_removed_when_no_attempt_can_be_at_it() -> None:
     """Also where the object is there: the answer to the beginning of its first upload may have been lost."""
     watch = OrphanWatch(SETTINGS)

@@ -8,6 +8,7 @@ from contextlib import asynccontextmanager, nullcontext
 
 import pytest
 
+from tallybook.archive.manifest import MANIFEST_KEY
 from tallybook.archive.objects.port import ObjectStore
 from tallybook.client.client import Client
 from tallybook.core.config import OffloadSettings
@@ -92,7 +93,8 @@ class Play:
         return [verdict.problem for verdict in found if not verdict.good]
 
     async def keys(self) -> list[str]:
-        return [found.key async for page in self.store.list() for found in page]
+        found = [found.key async for page in self.store.list() for found in page]
+        return [key for key in found if key != MANIFEST_KEY]
 
     async def all_is_read(self) -> None:
         for ledger_id, payloads in self.written.items():

@@ -10,6 +10,7 @@ from crc32c import crc32c
 
 from tallybook.archive.catalog import _look
 from tallybook.archive.index_codec import ArchivedLedger, read_batches, read_directory, read_pages
+from tallybook.archive.manifest import Manifest, decode_manifest, encode_manifest
 from tallybook.archive.object_check import ObjectCheck
 from tallybook.archive.object_encoder import EncodedObject, EncoderOptions, ObjectEncoder
 from tallybook.archive.objects.port import ObjectInfo
@@ -203,3 +204,17 @@ def some_keys() -> Iterator[bytes]:
 def key(data: bytes) -> None:
     """The name of an object in a bucket."""
     object_id_of(data.decode(errors="surrogateescape"))
+
+
+def some_manifests() -> Iterator[bytes]:
+    """Of nothing, and of ledgers in two objects beside one that was dropped."""
+    yield encode_manifest(Manifest("a", {}, {}))
+    yield encode_manifest(Manifest("a-cluster", {7: KEY, 9: KEY, 8: "ledgers/8"}, {"ledgers/1": 1_700_000_000_000}))
+
+
+@TARGET.decoder("archive/manifest.py:decode_manifest", seeds=some_manifests)
+def manifest(data: bytes) -> None:
+    """The manifest of a bucket."""
+    found = attempt(DamagedFile, decode_manifest, data, "it")
+    if found is not REFUSED:
+        same(decode_manifest(encode_manifest(found), "it"), found, "a manifest")

@@ -1,0 +1,142 @@
+"""The manifest of a bucket: which object each ledger counts in, and which objects count no more.
+
+Objects are removed late, and a shared object keeps the rows of ledgers that were deleted or have moved elsewhere. So
+the objects alone show some ledgers twice, and some that were deleted. The manifest is one Parquet file at the root
+of the archive, which the leading offloader replaces as a whole (docs/formats/archive-object.md):
+
+    object        string       key of an object
+    ledger_id     int64        a ledger that counts in it; -1: no ledger does
+    dropped_at    timestamp    since when no ledger does; null otherwise
+
+An object that it does not name is younger than it, and counts as it does without a manifest.
+"""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Final
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+from tallybook.core.errors import DamagedFile, NewerFormat, ObjectDamaged, ObjectMissing
+from tallybook.core.limits import MIB
+from tallybook.runtime.tasks import Workers
+
+from .objects.port import ObjectStore
+
+MANIFEST_KEY: Final = "_manifest.parquet"
+"""Spark and pyarrow take no file for data whose name begins so."""
+FORMAT: Final = 1
+NO_LEDGER: Final = -1
+MAX_MANIFEST_BYTES: Final = 512 * MIB
+"""1,000,000 ledgers in 100,000 objects take 2.5 MB."""
+
+_FORMAT_KEY: Final = b"tallybook.manifest"
+_CLUSTER_KEY: Final = b"tallybook.cluster"
+_SCHEMA: Final = pa.schema(
+    [
+        pa.field("object", pa.string(), nullable=False),
+        pa.field("ledger_id", pa.int64(), nullable=False),
+        pa.field("dropped_at", pa.timestamp("ms", "UTC")),
+    ]
+)
+_TRIES: Final = 2
+"""A manifest that is replaced while it is read looks damaged, once."""
+
+
+@dataclass(frozen=True, slots=True)
+class Manifest:
+    """What counts in a bucket."""
+
+    cluster_id: str
+    """Of the cluster whose archive it is."""
+    ledgers: Mapping[int, str]
+    """The key of the object that each ledger counts in."""
+    dropped: Mapping[str, int]
+    """Objects that no ledger is in any more, and since when that is known, in milliseconds since the epoch."""
+
+
+def encode_manifest(manifest: Manifest) -> bytes:
+    """The bytes of a manifest: the same for the same content."""
+    rows: list[tuple[str, int, int | None]] = [
+        (key, ledger_id, None) for key, ledger_id in sorted((key, each) for each, key in manifest.ledgers.items())
+    ]
+    rows += sorted((key, NO_LEDGER, since) for key, since in manifest.dropped.items())
+    columns = list(zip(*rows, strict=True)) if rows else [(), (), ()]
+    table = pa.table(
+        [pa.array(column, field.type) for column, field in zip(columns, _SCHEMA, strict=True)],
+        schema=_SCHEMA.with_metadata({_FORMAT_KEY: str(FORMAT), _CLUSTER_KEY: manifest.cluster_id}),
+    )
+    out = io.BytesIO()
+    pq.write_table(
+        table, out, compression="zstd", use_dictionary=["object"], column_encoding={"ledger_id": "DELTA_BINARY_PACKED"}
+    )
+    return out.getvalue()
+
+
+def decode_manifest(data: bytes, what: str) -> Manifest:
+    """The manifest that these bytes are.
+
+    Args:
+        what: names it in messages.
+
+    Raises:
+        DamagedFile: they are none.
+        NewerFormat: a newer Tallybook has written it.
+    """
+    try:
+        table = pq.read_table(pa.BufferReader(data))
+        values = table.schema.metadata or {}
+        version, cluster_id = values[_FORMAT_KEY].decode(), values[_CLUSTER_KEY].decode()
+        if version.isdecimal() and int(version) > FORMAT:
+            raise NewerFormat.of(what, version, FORMAT)
+        table = table.select(_SCHEMA.names).cast(_SCHEMA)
+        counts = pc.not_equal(table["ledger_id"], NO_LEDGER)
+        living, dropped = table.filter(counts), table.filter(pc.invert(counts))
+        ledgers = dict(zip(living["ledger_id"].to_pylist(), living["object"].to_pylist(), strict=True))
+        since = dropped["dropped_at"].cast(pa.int64()).to_pylist()
+        gone = dict(zip(dropped["object"].to_pylist(), since, strict=True))
+    except (pa.ArrowException, OSError, KeyError, UnicodeDecodeError) as error:
+        raise DamagedFile(f"{what} cannot be understood: {error}") from error
+    if version != str(FORMAT):
+        raise DamagedFile(f"{what} is of format {version}; this Tallybook knows {FORMAT}")
+    if None in {*gone, *gone.values(), *ledgers, *ledgers.values()} or len(ledgers) != living.num_rows:
+        raise DamagedFile(f"{what} has empty fields, or names a ledger twice")
+    return Manifest(cluster_id, ledgers, gone)
+
+
+async def read_manifest(store: ObjectStore, workers: Workers) -> Manifest | None:
+    """The manifest of a bucket; ``None`` if it has none.
+
+    Raises:
+        ObjectDamaged, DamagedFile: it cannot be understood.
+        NewerFormat: a newer Tallybook has written it.
+        ArchiveKeyMissing: it is encrypted with a key that is not here.
+        ArchiveUnavailable, ArchiveDenied: the store does not give it.
+    """
+    for tries_left in reversed(range(_TRIES)):
+        try:
+            size = (await store.info(MANIFEST_KEY)).size_bytes
+            if not 0 < size <= MAX_MANIFEST_BYTES:
+                raise DamagedFile(f"{store.url}: {MANIFEST_KEY} has {size:,} bytes")
+            data = await store.read(MANIFEST_KEY, 0, size)
+            return await workers.run(decode_manifest, data, f"{store.url}: {MANIFEST_KEY}")
+        except ObjectMissing:
+            return None
+        except (ObjectDamaged, DamagedFile):
+            if not tries_left:
+                raise
+    return None
+
+
+async def write_manifest(store: ObjectStore, workers: Workers, manifest: Manifest) -> None:
+    """Replace the manifest of a bucket.
+
+    Raises:
+        ArchiveUnavailable, ArchiveDenied: it may not have been replaced.
+    """
+    await store.put(MANIFEST_KEY, await workers.run(encode_manifest, manifest))

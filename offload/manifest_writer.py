@@ -1,0 +1,69 @@
+"""Keeps the manifest of the bucket up to date: replaces it when it says something else than the metadata."""
+
+from __future__ import annotations
+
+from hashlib import sha256
+
+from tallybook.archive.manifest import MANIFEST_KEY, Manifest, encode_manifest, read_manifest
+from tallybook.archive.objects.port import ObjectInfo, ObjectStore
+from tallybook.core.errors import ArchiveKeyMissing, DamagedFile, ObjectDamaged
+from tallybook.core.marks import sometimes
+from tallybook.runtime.tasks import Workers
+
+
+class ManifestWriter:
+    """The manifest of one bucket, as one process knows it.
+
+    Args:
+        workers: where it is encoded and decoded.
+    """
+
+    def __init__(self, store: ObjectStore, workers: Workers) -> None:
+        self._store = store
+        self._workers = workers
+        self._listed: ObjectInfo | None = None
+        self.cluster_id: str | None = None
+        """Of the cluster whose bucket it says that this is; ``None`` if it does not say."""
+        self._content = b""
+        """SHA-256 of what it holds; empty if that is not known."""
+
+    async def load(self, listed: ObjectInfo | None) -> Manifest | None:
+        """The manifest, if it may be another one than this process knows; ``None`` if not, or if there is none.
+
+        Args:
+            listed: what a listing shows of it.
+
+        Raises:
+            NewerFormat: a newer Tallybook has written it.
+            ArchiveUnavailable, ArchiveDenied: the store does not give it.
+        """
+        if listed is not None and listed == self._listed:
+            return None
+        self._listed, self._content, self.cluster_id = listed, b"", None
+        if listed is None:
+            return None
+        try:
+            manifest = await read_manifest(self._store, self._workers)
+        except (ObjectDamaged, DamagedFile, ArchiveKeyMissing):
+            sometimes("offload: a manifest that cannot be read is replaced")
+            return None
+        if manifest is not None:
+            self.cluster_id = manifest.cluster_id
+            self._content = sha256(await self._workers.run(encode_manifest, manifest)).digest()
+        return manifest
+
+    async def write(self, manifest: Manifest) -> bool:
+        """Replace the manifest, unless it is the same; whether it was replaced.
+
+        Raises:
+            ArchiveUnavailable, ArchiveDenied: it may not have been.
+        """
+        data = await self._workers.run(encode_manifest, manifest)
+        content = sha256(data).digest()
+        if content == self._content:
+            return False
+        self._content = b""
+        await self._store.put(MANIFEST_KEY, data)
+        # What a listing will show is not known: another process may replace it meanwhile. It is read once more then.
+        self._listed, self._content, self.cluster_id = None, content, manifest.cluster_id
+        return True

@@ -1,0 +1,225 @@
+"""What the bucket alone says counts: after compaction, after deletion, and to offloaders that run only now and then."""
+
+import importlib
+import re
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tallybook.archive.library import ArchiveLibrary
+from tallybook.archive.manifest import MANIFEST_KEY, read_manifest
+from tallybook.archive.objects.memory import MemoryStore
+from tallybook.client.client import Client
+from tallybook.core.batch import Buffer
+from tallybook.core.config import OffloadSettings
+from tallybook.core.errors import ArchiveDenied
+from tallybook.metadata.memory import MemoryMetadata
+from tallybook.metadata.update import LedgerUpdater
+from tallybook.offload.offloader import Offloader
+from tallybook.offload.rebuild import rebuild_catalog
+from tallybook.offload.survey import Survey
+from tallybook.runtime.clock import Clock
+from tallybook.runtime.rng import SeededRng
+from tallybook.runtime.tasks import InlineWorkers
+from tallybook.sim.stage.archive import ArchiveStage
+from tallybook.sim.stage.cluster import MemoryCluster
+from tallybook.sim.stage.scenario import lines, scenario
+
+SETTINGS = OffloadSettings(
+    row_group_bytes=4096,
+    own_object_bytes=1_500,
+    set_object_bytes=4_000,
+    set_object_ledgers=5,
+    max_set_wait_s=0,
+    compact_below_bytes=1_000,
+    deletion_lag_s=60,
+    attempt_ttl_s=100,
+    orphan_delay_s=50,
+    tidy_interval_s=0,
+)
+
+
+def offloader(stage: ArchiveStage, metadata: MemoryMetadata | None = None) -> Offloader:
+    """A process that begins."""
+    world, store = stage.cluster.world, (metadata or stage.cluster.metadata).client().store
+    updater = LedgerUpdater(store, world.clock, world.rng.fork("offloader"))
+    workers = InlineWorkers()
+    return Offloader(stage.mover(), Survey(store), updater, stage.store, stage.reader, workers, SETTINGS, world.clock)
+
+
+async def closed(client: Client, count: int) -> int:
+    ledger = await client.create_ledger()
+    await ledger.append_many(lines(count))
+    await ledger.close()
+    return ledger.id
+
+
+async def objects(stage: ArchiveStage) -> list[str]:
+    found = [found.key async for page in stage.store.list() for found in page]
+    return [key for key in found if key != MANIFEST_KEY]
+
+
+async def merged_and_deleted(stage: ArchiveStage, client: Client) -> dict[int, int]:
+    """Ledgers that were merged, one of them deleted thereafter; two in objects of their own, one of them deleted."""
+    small = [await closed(client, 9) for _ in range(3)]
+    large, gone = await closed(client, 120), await closed(client, 120)
+    for ledger_id in (*small, large, gone):
+        await stage.archive(ledger_id)
+    worker = offloader(stage)
+    await worker.round()
+    assert worker.totals.ledgers_moved == 3
+    await client.delete_ledger(small[0])
+    await client.delete_ledger(gone)
+    await worker.round()
+    assert len(await objects(stage)) == 6, "nothing was removed so far"
+    return {small[1]: 9, small[2]: 9, large: 120}
+
+
+@scenario()
+async def test_the_bucket_alone_has_each_ledger_once_and_none_that_was_deleted(
+    cluster: MemoryCluster, client: Client
+) -> None:
+    async with ArchiveStage(cluster, SETTINGS) as stage:
+        living = await merged_and_deleted(stage, client)
+        async with ArchiveLibrary(stage.store, InlineWorkers()) as library:
+            assert {each: found.receipt.entries for each, found in library.ledgers.items()} == living
+        fresh = MemoryMetadata(SeededRng(5)).client().store
+        async for rebuilt in rebuild_catalog(stage.store, fresh, InlineWorkers()):
+            assert not rebuilt.problem
+        assert (await fresh.list_ledgers()).ledger_ids == tuple(living)
+
+
+def write_files(folder: str, objects: dict[str, bytes]) -> None:
+    for key, data in objects.items():
+        path = Path(folder, key)
+        path.parent.mkdir(exist_ok=True)
+        path.write_bytes(data)
+
+
+RECIPES: dict[str, tuple[str, Callable[[Any, str], Any]]] = {
+    "duckdb": ("sql", lambda duckdb, recipe: duckdb.sql(recipe).to_arrow_table().to_pylist()),
+    "polars": ("python", lambda polars, recipe: eval(recipe, {"pl": polars}).to_dicts()),
+    "pandas": ("python", lambda pandas, recipe: eval(recipe, {"pd": pandas}).to_dict("records")),
+}
+
+
+@pytest.mark.parametrize("tool", RECIPES)
+def test_the_documented_line_of_another_tool_reads_each_entry_once(tool: str) -> None:
+    # Their wheels have 25 and 54 MB, so they are not among what tests install.
+    library = importlib.import_module(tool) if tool == "pandas" else pytest.importorskip(tool)
+    language, run = RECIPES[tool]
+    page = Path("docs/offload.md").read_text()
+    recipes = re.findall(rf"{tool}:\n\n```{language}\n(.+?)\n```", page, re.IGNORECASE | re.DOTALL)
+
+    @scenario()
+    async def play(cluster: MemoryCluster, client: Client) -> None:
+        async with ArchiveStage(cluster, SETTINGS) as stage:
+            living = await merged_and_deleted(stage, client)
+            with tempfile.TemporaryDirectory() as folder:
+                found = [each async for page in stage.store.list() for each in page]
+                write_files(folder, {each.key: await stage.store.read(each.key, 0, each.size_bytes) for each in found})
+                rows = run(library, recipes[0].replace("ARCHIVE", folder))
+            got = sorted((row["ledger_id"], row["entry_id"], bytes(row["payload"])) for row in rows)
+            wanted = [(each, at, line) for each, count in living.items() for at, line in enumerate(lines(count))]
+            assert got == sorted(wanted)
+
+    play()
+
+
+@scenario()
+async def test_processes_that_run_only_once_remove_what_belongs_to_nobody(
+    cluster: MemoryCluster, client: Client
+) -> None:
+    """What one has seen without an owner, the next one knows."""
+    async with ArchiveStage(cluster, SETTINGS) as stage:
+        living = await merged_and_deleted(stage, client)
+        await cluster.world.clock.sleep(SETTINGS.attempt_ttl_s)
+        await offloader(stage).round()
+        assert len(await objects(stage)) == 2
+        manifest = await read_manifest(stage.store, InlineWorkers())
+        assert manifest is not None
+        assert set(manifest.ledgers) == set(living)
+
+
+class Counting(MemoryStore):
+    """Counts how often the manifest is replaced, and refuses it on request."""
+
+    def __init__(self, clock: Clock) -> None:
+        super().__init__(clock)
+        self.replaced = 0
+        self.refuses = False
+
+    async def put(self, key: str, data: Buffer) -> None:
+        if key == MANIFEST_KEY:
+            if self.refuses:
+                raise ArchiveDenied("memory: put of _manifest.parquet: HTTP 403 AccessDenied")
+            self.replaced += 1
+        await super().put(key, data)
+
+
+@scenario()
+async def test_the_manifest_is_replaced_only_when_it_changes_and_again_where_another_process_has_replaced_it(
+    cluster: MemoryCluster, client: Client
+) -> None:
+    store = Counting(cluster.world.clock)
+    async with ArchiveStage(cluster, SETTINGS, store=store) as stage:
+        await closed(client, 120)
+        worker = offloader(stage)
+        for _ in range(3):
+            await worker.round()
+            await cluster.world.clock.sleep(1)
+        assert store.replaced == 1
+        await offloader(stage).round()
+        assert store.replaced == 1, "another process finds it as it is to be"
+        right = await read_manifest(store, InlineWorkers())
+        for wrong in (b"no manifest", None):
+            if wrong is None:
+                await store.delete(MANIFEST_KEY)
+            else:
+                await store.put(MANIFEST_KEY, wrong)
+            await worker.round()
+            assert await read_manifest(store, InlineWorkers()) == right
+
+
+@scenario()
+async def test_no_object_is_removed_while_the_manifest_cannot_be_written(
+    cluster: MemoryCluster, client: Client
+) -> None:
+    store = Counting(cluster.world.clock)
+    async with ArchiveStage(cluster, SETTINGS, store=store) as stage:
+        ledger_id = await closed(client, 120)
+        worker = offloader(stage)
+        await worker.round()
+        store.refuses = True
+        await client.delete_ledger(ledger_id)
+        for _ in range(3):
+            await worker.round()
+            await cluster.world.clock.sleep(SETTINGS.attempt_ttl_s)
+        assert (len(await objects(stage)), "manifest is not written" in worker.totals.last_error) == (1, True)
+        store.refuses = False
+        await worker.round()
+        assert await objects(stage) == []
+
+
+@scenario()
+async def test_in_the_bucket_of_another_cluster_nothing_is_removed_until_its_catalog_was_rebuilt(
+    cluster: MemoryCluster, client: Client
+) -> None:
+    async with ArchiveStage(cluster, SETTINGS) as stage:
+        living = await merged_and_deleted(stage, client)
+        before, fresh = await objects(stage), MemoryMetadata(SeededRng(5))
+        worker = offloader(stage, fresh)
+        for _ in range(3):
+            await worker.round()
+            await cluster.world.clock.sleep(SETTINGS.attempt_ttl_s)
+        assert await objects(stage) == before
+        assert "rebuild-catalog" in worker.totals.last_error
+        async for rebuilt in rebuild_catalog(stage.store, fresh.client().store, InlineWorkers()):
+            assert not rebuilt.problem
+        await worker.round()
+        async with ArchiveLibrary(stage.store, InlineWorkers()) as library:
+            assert set(library.ledgers) == set(living)
+        assert len(await objects(stage)) == 2
