@@ -62,7 +62,13 @@ def settings_of(directory: Path) -> BookieSettings:
         metadata="memory:",
         journal=JournalSettings(),
         storage=StorageSettings(min_free_bytes=0),
-        collection=CollectionSettings(interval_ms=0, lookups_per_second=MAX_LOOKUPS, compact_bytes_per_second=0),
+        collection=CollectionSettings(
+            interval_ms=0,
+            deleted_delay_s=0,
+            max_deleted_percent=100,
+            lookups_per_second=MAX_LOOKUPS,
+            compact_bytes_per_second=0,
+        ),
         scrub=ScrubSettings(period_s=0),
     )
 

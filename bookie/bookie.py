@@ -299,6 +299,10 @@ class Bookie:
         """Have the next of these rounds at once, where they come by themselves."""
         self._parts.collector.request()
 
+    def approve_collection(self) -> None:
+        """Have a round at once that drops what waits for an operator, too; see ``Collector.approve``."""
+        self._parts.collector.approve()
+
     @property
     def compaction_suspended(self) -> bool:
         """Whether entry logs are compacted no more, until that is taken back or the bookie starts again."""
@@ -406,6 +410,9 @@ class Bookie:
             "max_ledgers_dirty": parts.admission.max_dirty_ledgers,
             "limbo_events_total": parts.table.limbo.events,
             "ledgers_in_limbo": parts.collector.ledgers_in_limbo,
+            "ledgers_deleted": parts.collector.deleted_ledgers,
+            "ledgers_missing": parts.collector.missing_ledgers,
+            "collection_held": int(parts.collector.held),
             "lac_waiters": parts.lacs.waiter_count,
             "reads_cached_batches_total": parts.reads.cached_batches,
             "reads_stored_batches_total": parts.reads.stored_batches,

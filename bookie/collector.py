@@ -53,7 +53,7 @@ from tallybook.runtime.tasks import Tasks, unless_set
 
 from .damage import DamageList
 from .fates import FateOfLedger
-from .garbage import Fate, Judge
+from .garbage import Delays, Fate, Judge
 from .index_upkeep import IndexUpkeep
 from .ledger_state import TOMBSTONE, encode_row
 from .ledger_table import LedgerTable
@@ -136,7 +136,10 @@ class Collector:
         self._clock = clock
         self._tasks = tasks
         self._fail_safe = fail_safe
-        self._judge = Judge()
+        self._judge = Judge(
+            Delays(settings.deleted_delay_s, settings.missing_delay_s, settings.max_deleted_percent / 100)
+        )
+        self._pressed = pressed
         self._leftovers = leftovers
         self._round = asyncio.Lock()
         self._wanted = asyncio.Event()
@@ -165,6 +168,12 @@ class Collector:
         """Ledgers of which copies were dropped because others have them now."""
         self.ledgers_in_limbo = 0
         """Ledgers that may have lost something, as of the last round."""
+        self.deleted_ledgers = 0
+        """Deleted ledgers that stay whole for now, as of the last round."""
+        self.missing_ledgers = 0
+        """Ledgers whose metadata are missing without a record of their deletion, as of the last round."""
+        self.held = False
+        """Whether the last round dropped no deleted ledger, since an operator is to see first that it is meant."""
 
     def start(self) -> None:
         """Begin with the rounds, unless the settings want none."""
@@ -174,6 +183,11 @@ class Collector:
     def request(self) -> None:
         """Ask for a round at once, where there are rounds at all."""
         self._wanted.set()
+
+    def approve(self) -> None:
+        """An operator says that what waits for one may be dropped: in a round at once, and in no other."""
+        self._judge.approve()
+        self.request()
 
     async def close(self) -> None:
         """End the rounds, and wait for the change that is under way: half of one would leave storage unusable."""
@@ -197,7 +211,7 @@ class Collector:
             self.rounds += 1
 
     async def _collect(self) -> None:
-        self._judge.begin(await self._counter())
+        self._judge.begin(await self._counter(), self._clock.monotonic(), short_of_space=self._pressed())
         self._leftovers.begin()
         in_limbo = 0
         async with aclosing(self._pages()) as pages:
@@ -209,8 +223,27 @@ class Collector:
                     await self._undisturbed(self._drop_leftovers(leftovers))
                 in_limbo += await self._count_limbo(set(page) - {*garbage, *leftovers})
         self.ledgers_in_limbo = in_limbo
+        self._report()
         await self.reclaimer.reclaim()
         await self.upkeep.compact_if_worth()
+
+    def _report(self) -> None:
+        """Count what waits, and say what waits for an operator."""
+        judge = self._judge
+        self.deleted_ledgers, self.missing_ledgers = judge.count(Fate.DELETED), judge.count(Fate.MISSING)
+        self.held = judge.held
+        if self.held:
+            _log.error(
+                "dropping deleted ledgers waits for an operator",
+                ledger_count=self.deleted_ledgers,
+                error="a large share of all ledgers is deleted: see that this is meant, then POST gc/approve",
+            )
+        if self.missing_ledgers:
+            _log.error(
+                "metadata of ledgers are missing",
+                ledger_count=self.missing_ledgers,
+                error="there is no record that they were deleted: bring their metadata back, or POST gc/approve",
+            )
 
     async def _run_for_ever(self) -> None:
         while True:
@@ -314,6 +347,8 @@ class Collector:
             self.reclaimer.dropped(had.by_log)
             self.upkeep.dropped(gone, had.row_count)
             self._damage.forget_ledgers(gone)
+            for ledger_id in gone:
+                self._judge.dropped(ledger_id)
             self.dropped_ledgers += len(gone)
             _tell_dropped("ledgers dropped", gone)
 

@@ -23,6 +23,9 @@ from .bookie import Bookie
 _GC_NUMBERS: Final = (
     "collector_rounds_total",
     "ledgers_dropped_total",
+    "ledgers_deleted",
+    "ledgers_missing",
+    "collection_held",
     "leftovers_dropped_total",
     "entry_logs_removed_total",
     "entry_log_bytes_removed_total",
@@ -49,6 +52,7 @@ class BookieEndpoints:
             Endpoint("GET", "/api/v1/bookie/state", Permission.READ, self._state),
             Endpoint("GET", "/api/v1/bookie/gc", Permission.READ, self._gc),
             _change("gc", self._collect, "collect garbage"),
+            _change("gc/approve", self._approve, "approve dropping deleted and missing ledgers"),
             _change("gc/suspend_compaction", self._suspend, "suspend compaction"),
             _change("gc/resume_compaction", self._resume, "resume compaction"),
             Endpoint("GET", "/api/v1/bookie/config", Permission.ADMINISTER, self._config),
@@ -74,11 +78,17 @@ class BookieEndpoints:
         return self._collected()
 
     async def _collect(self, asked: Asked) -> object:
+        return self._requested(lambda bookie: bookie.request_collection())
+
+    async def _approve(self, asked: Asked) -> object:
+        return self._requested(lambda bookie: bookie.approve_collection())
+
+    def _requested(self, request: Callable[[Bookie], None]) -> object:
         bookie = self._there()
         if not self._settings.collection.interval_ms:
             raise InvalidConfig("there are no rounds of this collector: collection.interval_ms is 0")
         before = self._collected()
-        bookie.request_collection()
+        request(bookie)
         return {"requested": True, **before}
 
     async def _suspend(self, asked: Asked) -> object:

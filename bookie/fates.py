@@ -1,4 +1,4 @@
-"""What the metadata say of a ledger that a bookie holds: kept, released, for others, missing, or it cannot be told."""
+"""What the metadata say of a ledger that a bookie holds: kept, released, for others, deleted, missing, or unknown."""
 
 from __future__ import annotations
 
@@ -48,25 +48,29 @@ async def counter_in_time(id_counter: Callable[[], Awaitable[int]]) -> int:
 
 
 async def fate_of(store: MetadataStore, ledger_id: int, bookie_id: str) -> Fate:
-    """Look a ledger up. That it is missing, or names others, is said only after a linearizable read.
+    """Look a ledger up. That it is deleted or missing, or names others, is said only after linearizable reads.
 
     An old answer is as good where the ledger is to be kept, and where it was released: that stays so.
     """
-    fate = Fate.UNKNOWN
-    for linearizable in (False, True):
-        try:
-            metadata = (await store.read_ledger(ledger_id, linearizable=linearizable)).value
-        except NoSuchLedger:
-            fate = Fate.MISSING
-            continue
-        except TallybookError as error:
-            if is_defect(error):
-                raise
-            return Fate.UNKNOWN
-        fate = _fate_by(metadata, bookie_id)
-        if fate is not Fate.UNNAMED:
-            return fate
+    try:
+        fate = await _looked_up(store, ledger_id, bookie_id, linearizable=False)
+        if fate in (Fate.UNNAMED, Fate.MISSING):
+            fate = await _looked_up(store, ledger_id, bookie_id, linearizable=True)
+        if fate is Fate.MISSING and await store.was_deleted(ledger_id):
+            return Fate.DELETED
+    except TallybookError as error:
+        if is_defect(error):
+            raise
+        return Fate.UNKNOWN
     return fate
+
+
+async def _looked_up(store: MetadataStore, ledger_id: int, bookie_id: str, *, linearizable: bool) -> Fate:
+    try:
+        metadata = (await store.read_ledger(ledger_id, linearizable=linearizable)).value
+    except NoSuchLedger:
+        return Fate.MISSING
+    return _fate_by(metadata, bookie_id)
 
 
 def _fate_by(metadata: LedgerMetadata, bookie_id: str) -> Fate:

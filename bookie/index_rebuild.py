@@ -19,7 +19,7 @@ may have torn it. All else is left to be checked by who reads it, and by the scr
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator, Sequence
+from collections.abc import AsyncGenerator, Iterator, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass, field, replace
 from typing import Final, Protocol
@@ -30,7 +30,7 @@ from tallybook.core.marks import sometimes
 from tallybook.runtime.clock import Clock
 from tallybook.runtime.logging import logger
 
-from .fates import LOOKUP_SECONDS, FateOfLedger, counter_in_time
+from .fates import LOOKUP_SECONDS, FateOfLedger
 from .garbage import Fate
 from .ledger_state import TOMBSTONE, LedgerRow, decode_row, encode_row
 from .storage.entry_log_format import TableRow
@@ -84,24 +84,12 @@ class RebuildReport:
 
 
 class Rebuild:
-    """Fills an empty index.
+    """Fills an empty index."""
 
-    Args:
-        id_counter: all ledger ids ever handed out lie below it; a linearizable read.
-    """
-
-    def __init__(
-        self,
-        index: Index,
-        logs: ScannableLogs,
-        fate_of: FateOfLedger,
-        id_counter: Callable[[], Awaitable[int]],
-        clock: Clock,
-    ) -> None:
+    def __init__(self, index: Index, logs: ScannableLogs, fate_of: FateOfLedger, clock: Clock) -> None:
         self._index = index
         self._logs = logs
         self._fate_of = fate_of
-        self._id_counter = id_counter
         self._clock = clock
         self.report = RebuildReport()
 
@@ -234,14 +222,10 @@ class Rebuild:
     # -- ledgers that need not be kept ----------------------------------------------------------
 
     async def _drop_garbage(self) -> None:
-        counter = await counter_in_time(self._id_counter)
         after = -1
         while page := await self._index.ledgers_with_rows(after, PIECE_BATCHES):
             fates = await self._fates(page)
-            missing = [each for each, fate in fates.items() if fate is Fate.MISSING and each < counter]
-            # One answer is not enough to drop anything.
-            again = await self._fates(missing)
-            garbage = [each for each in page if Fate.RELEASED is fates[each] or again.get(each) is Fate.MISSING]
+            garbage = [each for each in page if fates[each] in (Fate.RELEASED, Fate.DELETED)]
             if garbage:
                 sometimes("rebuild: a ledger need not be kept")
                 tombstones = {ledger_id: encode_row(ledger_id, TOMBSTONE) for ledger_id in garbage}

@@ -94,7 +94,7 @@ async def rebuild(home: IndexHome, sources: IndexSources, limbo: Limbo) -> tuple
     async with AsyncExitStack() as undo:
         index = await home.make(number)
         undo.push_async_callback(index.close)
-        report = await Rebuild(index, sources.logs, sources.fate_of, sources.id_counter, sources.clock).run()
+        report = await Rebuild(index, sources.logs, sources.fate_of, sources.clock).run()
         below = await counter_in_time(sources.id_counter)
         await home.sign(number)
         limbo = replace(limbo.again(below), index=number)
@@ -165,7 +165,7 @@ async def try_rebuild(home: IndexHome, sources: IndexSources, limbo: Limbo) -> R
     number = home.beside(limbo.index)
     index = await home.make(number)
     try:
-        return await Rebuild(index, sources.logs, sources.fate_of, sources.id_counter, sources.clock).run()
+        return await Rebuild(index, sources.logs, sources.fate_of, sources.clock).run()
     finally:
         await index.close()
         await home.clear(number)

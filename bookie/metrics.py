@@ -161,6 +161,24 @@ BOOKIE_METRICS: Final = (
         _G,
         "Ledgers that may lack something of that, as of the collector's last round.",
     ),
+    MetricInfo(
+        "ledgers_deleted",
+        "tallybook_bookie_ledgers_deleted",
+        _G,
+        "Deleted ledgers that stay whole for collection.deleted_delay_s, as of the collector's last round.",
+    ),
+    MetricInfo(
+        "ledgers_missing",
+        "tallybook_bookie_ledgers_missing",
+        _G,
+        "Ledgers whose metadata are missing without a record of their deletion, as of the collector's last round.",
+    ),
+    MetricInfo(
+        "collection_held",
+        "tallybook_bookie_collection_held",
+        _G,
+        "1 while dropping deleted ledgers waits for an operator, because they are a large share of all.",
+    ),
     *(
         MetricInfo(
             f"boot_{step}_seconds",

@@ -140,6 +140,21 @@ class CollectionSettings(Settings):
         description="How long copies of closed ledgers stay that name other bookies by now. A repair copies first and "
         "names later: it must never take so long in between. At least 10 s more than admission.max_cache_wait_ms.",
     )
+    deleted_delay_s: Seconds = Field(
+        3_600,
+        description="How long a deleted ledger stays whole, and comes back if its metadata do; not waited for while a "
+        "disk is short of space.",
+    )
+    missing_delay_s: Seconds = Field(
+        14_400,
+        description="How long a ledger must be missing from the metadata, without a record of its deletion, before an "
+        "operator may have it dropped (POST /api/v1/bookie/gc/approve).",
+    )
+    max_deleted_percent: Share = Field(
+        50,
+        description="A round that would drop more than this part of all ledgers, and more than 1,000, because they are "
+        "deleted waits for an operator (POST /api/v1/bookie/gc/approve), unless a disk is short of space.",
+    )
     lookups_per_second: Count = Field(200, description="Ledgers that the metadata store is asked about for it.")
     compact_below_percent: Share = Field(
         20,

@@ -199,6 +199,11 @@ class FaultyStore:
         except MetadataOutcomeUnknown as error:
             return Unknown(error.message)
 
+    async def was_deleted(self, ledger_id: int) -> bool:
+        """See ``MetadataStore``."""
+        await self._begin("was_deleted")
+        return await self._store.was_deleted(ledger_id)
+
     async def list_ledgers(self, after: int = -1, limit: int = 1000) -> LedgerPage:
         """See ``MetadataStore``."""
         fault = await self._begin("list_ledgers")

@@ -85,6 +85,10 @@ class GuardedStore:
         await self._guard(f"deleting ledger {ledger_id}")
         return await self._store.delete_ledger(ledger_id, expected_version)
 
+    async def was_deleted(self, ledger_id: int) -> bool:
+        """See the port."""
+        return await self._store.was_deleted(ledger_id)
+
     async def list_ledgers(self, after: int = -1, limit: int = 1000) -> LedgerPage:
         """See the port."""
         return await self._store.list_ledgers(after, limit)

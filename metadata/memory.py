@@ -200,6 +200,10 @@ class MemoryStore:
         shared.ledger_changed(ledger_id)
         return Ok(expected_version + 1)
 
+    async def was_deleted(self, ledger_id: int) -> bool:
+        """Whether the ledger was deleted."""
+        return check_ledger_id(ledger_id) in self._client.shared.deleted_ids
+
     async def list_ledgers(self, after: int = -1, limit: int = 1000) -> LedgerPage:
         """Up to ``limit`` ledger ids above ``after``."""
         size = page_limit(limit)

@@ -139,6 +139,10 @@ class MeteredStore:
         """See the port."""
         return await self._load.compare_and_set(self._store.delete_ledger(ledger_id, expected_version))
 
+    async def was_deleted(self, ledger_id: int) -> bool:
+        """See the port."""
+        return await self._load.read(self._store.was_deleted(ledger_id))
+
     async def list_ledgers(self, after: int = -1, limit: int = 1000) -> LedgerPage:
         """See the port."""
         return await self._load.read(self._store.list_ledgers(after, limit))

@@ -127,6 +127,13 @@ class MetadataStore(Protocol):
     async def delete_ledger(self, ledger_id: int, expected_version: int) -> WriteResult:
         """Remove the ledger if it still has ``expected_version``. Its id is never used again."""
 
+    async def was_deleted(self, ledger_id: int) -> bool:
+        """Whether a ledger was deleted by ``delete_ledger``, of which the store keeps a record. A linearizable read.
+
+        A ledger of which there is neither metadata nor this record was not deleted by anybody: its metadata are lost,
+        or the store is an older copy of itself.
+        """
+
     async def list_ledgers(self, after: int = -1, limit: int = 1000) -> LedgerPage:
         """Up to ``limit`` ledger ids above ``after``."""
 

@@ -417,6 +417,10 @@ class SimStore:
         except MetadataOutcomeUnknown as error:
             return Unknown(error.message)
 
+    async def was_deleted(self, ledger_id: int) -> bool:
+        """See the port."""
+        return await self._session.ask("was_deleted", lambda: self._inner.was_deleted(ledger_id))
+
     async def list_ledgers(self, after: int = -1, limit: int = 1000) -> LedgerPage:
         """See the port."""
         page = await self._session.ask("list_ledgers", lambda: self._inner.list_ledgers(after, limit))

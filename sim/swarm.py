@@ -41,6 +41,8 @@ ADDS_IN_FLIGHT: Final = 6
 """Batches of full size that a bookie takes at once: less than some runs have under way."""
 
 COLLECT_MS: Final = 1_500
+DELETED_SECONDS: Final = 3
+MISSING_SECONDS: Final = 15
 """Pause between two rounds of a bookie that drops what was deleted: several fit into every run."""
 
 LOOKUPS_PER_SECOND: Final = 40
@@ -195,6 +197,8 @@ class Swarm:
             ),
             collection=CollectionSettings(
                 interval_ms=COLLECT_MS,
+                deleted_delay_s=DELETED_SECONDS,
+                missing_delay_s=MISSING_SECONDS,
                 unnamed_delay_s=LEFTOVERS_SECONDS,
                 lookups_per_second=LOOKUPS_PER_SECOND,
                 compact_below_percent=self.compact_below_percent,

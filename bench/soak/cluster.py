@@ -32,6 +32,7 @@ SETTINGS: Final = (
     "storage.entry_log_bytes=8MiB",
     "storage.flush_interval_ms=2000",
     "collection.interval_ms=5000",
+    "collection.deleted_delay_s=10",
     "collection.compact_all_interval_ms=30000",
     "collection.unnamed_delay_s=20",
     "scrub.period_s=30",

@@ -40,6 +40,7 @@ SETTINGS: Final = (
     "storage.flush_interval_ms=500",
     "storage.min_free_bytes=1MiB",
     "collection.interval_ms=1000",
+    "collection.deleted_delay_s=0",
 )
 _POLL_SECONDS: Final = 0.1
 _READ_ONLY: Final = "tallybook_bookie_read_only"

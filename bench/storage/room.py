@@ -70,6 +70,7 @@ def measure_room(directory: Path, plan: RoomPlan) -> Figures:
     """
     log_mib = min(_MOST_LOG_MIB, max(_LEAST_LOG_MIB, plan.mib // LOGS_PER_FILL))
     settings = [f"storage.entry_log_bytes={log_mib}MiB", f"collection.interval_ms={COLLECTION_MS}"]
+    settings += ["collection.deleted_delay_s=0", "collection.max_deleted_percent=100"]
     with bookies(directory, COPIES, settings) as cluster:
         return _figures([_turn(directory, cluster, plan, number) for number in range(plan.turns)])
 

@@ -148,6 +148,11 @@ class SqliteStore:
         except MetadataOutcomeUnknown as error:
             return Unknown(error.message)
 
+    async def was_deleted(self, ledger_id: int) -> bool:
+        """Whether the ledger was deleted."""
+        check_ledger_id(ledger_id)
+        return await self._database.read(lambda connection: _was_deleted(connection, ledger_id))
+
     async def list_ledgers(self, after: int = -1, limit: int = 1000) -> LedgerPage:
         """Up to ``limit`` ledger ids above ``after``, at most ``rules.MAX_PAGE_LEDGERS``."""
         size = page_limit(limit)

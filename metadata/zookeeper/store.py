@@ -174,6 +174,15 @@ class ZooKeeperStore:
             # Another ledger of the group was deleted meanwhile.
             await self._session.pause_before(deadline, recorded)
 
+    async def was_deleted(self, ledger_id: int) -> bool:
+        """Whether the record of its group says that the ledger was deleted."""
+        path = self._layout.group(check_ledger_id(ledger_id))
+        try:
+            [(data, _)] = await self._session.ask(get(path), linearizable=True)
+        except NoNodeError:
+            return False
+        return was_deleted(data, ledger_id)
+
     async def list_ledgers(self, after: int = -1, limit: int = 1000) -> LedgerPage:
         """Up to ``limit`` ledger ids above ``after``, at most ``rules.MAX_PAGE_LEDGERS``."""
         size = page_limit(limit)

@@ -56,6 +56,7 @@ def tiny_settings(
     compact_above_garbage_percent: int = 100,
     scrub_period_s: int = 0,
     read_only_percent: int = 95,
+    deleted_delay_s: int = 0,
     unnamed_delay_s: int = 3_600,
     admission: AdmissionSettings | None = None,
     ledger_directories: Sequence[str] = (),
@@ -83,6 +84,7 @@ def tiny_settings(
         admission=admission or AdmissionSettings(),
         collection=CollectionSettings(
             interval_ms=collect_interval_ms,
+            deleted_delay_s=deleted_delay_s,
             unnamed_delay_s=unnamed_delay_s,
             compact_below_percent=compact_below_percent,
             compact_above_garbage_percent=compact_above_garbage_percent,

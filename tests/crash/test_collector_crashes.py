@@ -27,7 +27,7 @@ ENTRIES = 2
 PLENTY_BYTES = 1 << 30
 ROOM_FOR_ROWS_BYTES = 1 * KIB
 """Enough for a tombstone in the index, and too little for a stretch of an entry log."""
-FATES = {RELEASED: Fate.RELEASED, DELETED: Fate.MISSING}
+FATES = {RELEASED: Fate.RELEASED, DELETED: Fate.DELETED}
 
 
 class Acked(NamedTuple):

@@ -61,7 +61,7 @@ def without_index() -> SimDisk:
 async def node_on(disk: SimDisk) -> DiskBookie:
     cookie = await disk.read_file(f"{ROOT}/cookie", 4 * KIB)
     assert cookie is not None
-    known = KnownMetadata(cookies={"b1": cookie}, id_counter=BELOW, fates={DELETED: Fate.MISSING}, settled=SETTLED)
+    known = KnownMetadata(cookies={"b1": cookie}, id_counter=BELOW, fates={DELETED: Fate.DELETED}, settled=SETTLED)
     return DiskBookie(disk, SimClock(), known, SETTINGS)
 
 

@@ -111,7 +111,7 @@ def test_e07_a_deleted_ledger_is_dropped_in_the_second_round_and_kept_where_its_
         foreign = node.metadata.id_counter
         for ledger_id in (DROPPED, foreign):
             await fill(node, ledger_id, 0)
-            node.metadata.fates[ledger_id] = Fate.MISSING
+            node.metadata.fates[ledger_id] = Fate.DELETED
         await node.bookie.collect()
         assert await with_rows(node) == [DROPPED, foreign]
         assert (await node.bookie.read_batches(DROPPED, 0, 0, 1)).batches
@@ -140,7 +140,7 @@ def test_the_counter_is_read_before_the_first_question_and_nothing_is_deleted_wi
             return await super().fate_of(ledger_id)
 
     async def run(world: World) -> None:
-        metadata = Metadata(fates={DROPPED: Fate.MISSING})
+        metadata = Metadata(fates={DROPPED: Fate.DELETED})
         node = DiskBookie(SimDisk(world.rng), world.clock, metadata)
         await node.boot()
         await fill(node, DROPPED, 0)

@@ -176,6 +176,14 @@ async def test_a_deleted_ledger_is_gone_for_everybody(world):
         assert await one.store.delete_ledger(7, created.version) == BadVersion()
 
 
+async def test_a_deletion_leaves_a_record_and_what_was_never_there_has_none(world):
+    async with world() as store:
+        one, other = await store.client(), await store.client()
+        versions = {i: (await one.store.create_ledger(ledger(i))).version for i in (7, 9)}
+        assert isinstance(await one.store.delete_ledger(7, versions[7]), Ok)
+        assert [await other.store.was_deleted(i) for i in (6, 7, 8, 9, 2**62)] == [False, True, False, False, False]
+
+
 async def test_a_ledger_changed_since_it_was_read_is_not_deleted(world):
     async with world() as store:
         client = await store.client()

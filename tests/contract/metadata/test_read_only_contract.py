@@ -24,8 +24,8 @@ CHANGES = {
     "delete_record": ("name", 1),
 }
 READS = {
-    "cluster_id", "id_counter", "read_ledger", "list_ledgers", "watch_ledger", "read_cookie", "read_record",
-    "list_records", "close",
+    "cluster_id", "id_counter", "was_deleted", "read_ledger", "list_ledgers", "watch_ledger", "read_cookie",
+    "read_record", "list_records", "close",
 }  # fmt: skip
 
 
