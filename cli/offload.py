@@ -316,8 +316,9 @@ def rebuild_catalog_(
     """Tell from a bucket alone which ledgers it holds, and bring them back into a metadata store.
 
     Without --metadata nothing is written anywhere. With it, every object is read whole and checked first; ledgers that
-    the store knows are left as they are. Exit code 1 if an object is damaged, or the record that the store has of one
-    of its ledgers; 6 if nothing is, and a newer Tallybook has written such a record.
+    the store knows are left as they are. Streams and subscriptions come back, too; segments that were not archived are
+    named. Exit code 1 if there are such, if an object is damaged, or the record that the store has of one of its
+    ledgers; 6 if nothing is, and a newer Tallybook has written such a record.
     """
     later: list[str] = []
     if metadata is None:
@@ -360,10 +361,13 @@ async def _list_catalog(url: str) -> tuple[list[Record], dict[str, str]]:
 
 
 async def _rebuild(url: str, metadata: str) -> tuple[Record, dict[str, str], list[str]]:
+    from tallybook.archive.records import read_records  # noqa: PLC0415
     from tallybook.offload.process import opened  # noqa: PLC0415
     from tallybook.offload.rebuild import rebuild_catalog  # noqa: PLC0415
+    from tallybook.stream.restoring import restore_streams  # noqa: PLC0415
 
     entered, known, damaged, unreadable = 0, 0, dict[str, str](), dict[str, str]()
+    restored, lost = 0, dict[str, str]()
     later: list[str] = []
     async with (
         cluster(metadata),
@@ -377,5 +381,18 @@ async def _rebuild(url: str, metadata: str) -> tuple[Record, dict[str, str], lis
                 later += [f"ledger {ledger_id}: {why}" for ledger_id, why in found.newer.items()]
                 if found.problem:
                     damaged[found.key] = found.problem
-    counts = {"ledgers_entered": entered, "ledgers_known": known, "objects_damaged": len(damaged)}
-    return {**counts, "records_unreadable": len(unreadable) + len(later)}, damaged | unreadable, later
+        # A segment is kept or given up by whether its ledger has come back.
+        async for record in restore_streams(archive.metadata, await read_records(archive.store, archive.workers)):
+            restored += not record.known and not record.problem
+            lost |= dict.fromkeys(record.lost, "it was not archived, and does not come back")
+            if record.problem:
+                unreadable[record.name] = record.problem
+    counts = {
+        "ledgers_entered": entered,
+        "ledgers_known": known,
+        "objects_damaged": len(damaged),
+        "records_unreadable": len(unreadable) + len(later),
+        "stream_records_restored": restored,
+        "lost_of_streams": len(lost),
+    }
+    return counts, damaged | unreadable | lost, later

@@ -45,6 +45,7 @@ from .manifest_writer import ManifestWriter
 from .mover import Moved, Mover
 from .orphans import OrphanWatch, Owned
 from .policy import PlannedObject, compact, dead_attempts, due, pack, releasable, waiting
+from .records_copier import RecordsCopier
 from .survey import Survey
 from .waiting_since import WaitingSince
 
@@ -151,6 +152,7 @@ class Offloader:
         self._clock = clock
         self._orphans = OrphanWatch(settings)
         self._manifest = ManifestWriter(store, workers)
+        self._records = RecordsCopier(survey.store, store, workers)
         self._dead_space = DeadSpace(store, reader, settings)
         self._failures = _Failures(settings.retry_s)
         self._waiting_since = WaitingSince(settings)
@@ -214,6 +216,7 @@ class Offloader:
             if self._survey.doubtful:
                 complete = await self._survey.look()
             await self._collect(objects, complete=complete)
+            await self._copy_records()
         self._tidied_at = began
 
     async def _own_bucket(self, objects: Sequence[ObjectInfo]) -> bool:
@@ -433,6 +436,16 @@ class Offloader:
             self._say_failed(f"the manifest is not written, so nothing is removed: {error.message}")
             return False
         return True
+
+    async def _copy_records(self) -> None:
+        """Copy the records of streams into the bucket, after the ledgers that they name have been archived."""
+        try:
+            if await self._records.copy():
+                _log.info("records of streams copied")
+        except OBJECT_ERRORS as error:
+            if not await concerns_one_object(self._store, error):
+                raise
+            self._say_failed(f"the records of streams are not copied: {error.message}")
 
     async def _removed(self, key: str, removal: Awaitable[None]) -> bool:
         """Whether the store did ``removal``. What it does not remove (an object lock) keeps no other from going."""

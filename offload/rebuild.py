@@ -57,7 +57,7 @@ async def rebuild_catalog(store: ObjectStore, metadata: MetadataStore, workers: 
     catalog = await read_catalog(store, workers)
     for key, problem in sorted(catalog.damaged.items()):
         yield Rebuilt(key, problem=problem)
-    await _raise_counter(metadata, catalog.last_id)
+    await raise_counter(metadata, catalog.last_id)
     wanted, hashes, bad = list(catalog.ledgers.values()), dict[str, bytes](), set[str]()
     while wanted:
         by_key: dict[str, list[Found]] = {}
@@ -128,7 +128,7 @@ def _ledger(found: Found, sha256: bytes) -> LedgerMetadata:
     return replace(unmarked(found.metadata), archiving=None, archived=receipt, copies_released=True)
 
 
-async def _raise_counter(metadata: MetadataStore, last_id: int) -> None:
+async def raise_counter(metadata: MetadataStore, last_id: int) -> None:
     """No id that is in the bucket may be given out again."""
     while await metadata.id_counter() <= last_id:
         await metadata.next_ledger_id()

@@ -22,10 +22,14 @@ from tallybook.archive.objects.port import ObjectInfo, Upload
 from tallybook.archive.objects.probe import OBJECT_ERRORS, concerns_one_object
 from tallybook.archive.objects.seal_format import copy_data_key
 from tallybook.archive.objects.sealed import SealedObject
+from tallybook.archive.records import RECORDS_KEY
 from tallybook.archive.schema import object_id_of
 from tallybook.core.errors import ObjectDamaged, ObjectMissing, check
 from tallybook.core.limits import MIB
 from tallybook.runtime.logging import logger
+
+_REPLACED: Final = (MANIFEST_KEY, RECORDS_KEY)
+"""Objects that offloaders replace: they are sealed the next time, and hold other bytes then."""
 
 _log = logger("offload")
 
@@ -99,7 +103,7 @@ async def rekey(
     check(bool(copy_key) or not (change and seal_plain), "sealed copies have keys that follow from a key")
     async for page in store.list():
         for found in page:
-            if found.key == MANIFEST_KEY:
+            if found.key in _REPLACED:
                 if not await store.is_sealed(found.key):
                     continue  # an offloader with keys seals it when it next replaces it
                 # A plain one beside it is an older one.
@@ -108,7 +112,7 @@ async def rekey(
             elif object_id_of(found.key) is None:
                 continue
             try:
-                sealing = seal_plain and found.key != MANIFEST_KEY
+                sealing = seal_plain and found.key not in _REPLACED
                 done = await _one(store, found, current, change=change, seal_plain=sealing, copy_key=copy_key)
             except ObjectMissing:
                 continue  # removed since the listing

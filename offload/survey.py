@@ -44,6 +44,11 @@ class Survey:
         """Whether something was doubted since the last look."""
         return bool(self._doubtful)
 
+    @property
+    def store(self) -> MetadataStore:
+        """Where the ledgers are looked at."""
+        return self._store
+
     async def cluster_id(self) -> str:
         """Of the cluster whose ledgers these are."""
         return await self._store.cluster_id()

@@ -70,6 +70,19 @@ def test_an_archive_that_was_moved_is_found_again_once_the_metadata_say_where_it
         assert cluster("offload", "verify").code == 0
 
 
+def test_a_stream_comes_back_from_the_bucket_into_a_new_cluster(cli, bucket, tmp_path):
+    with cli.up(tmp_path / "lost", "--no-offload") as cluster:
+        assert cluster("stream", "create", "sales").code == 0
+        assert cluster("stream", "append", "sales", stdin=b"one\ntwo\n").code == 0
+        assert cluster("offload", "run", "--once", "--archive", f"file://{bucket}", *NOW).code == 0
+    with cli.up(tmp_path / "new", "--no-offload") as cluster:
+        done = cluster("offload", "rebuild-catalog", f"file://{bucket}", "--metadata", cluster.metadata, "--json")
+        assert (done.code, done.json["lost_of_streams"]) == (0, 0), done.err
+        assert cluster("stream", "read", "sales").out == b"one\ntwo\n"
+        assert cluster("stream", "append", "sales", stdin=b"three\n").code == 0
+        assert cluster("stream", "read", "sales").out == b"one\ntwo\nthree\n"
+
+
 def test_up_archives_into_its_own_directory_unless_told_otherwise(cli, tmp_path):
     with cli.up(tmp_path / "data", "--offload", bookies=1) as cluster:
         cli.wait_until(lambda: cluster("offload", "status").code == 0, "an archive")

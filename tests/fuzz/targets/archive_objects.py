@@ -14,6 +14,7 @@ from tallybook.archive.manifest import Manifest, decode_manifest, encode_manifes
 from tallybook.archive.object_check import ObjectCheck
 from tallybook.archive.object_encoder import EncodedObject, EncoderOptions, ObjectEncoder
 from tallybook.archive.objects.port import ObjectInfo
+from tallybook.archive.records import decode_records, encode_records
 from tallybook.archive.row_groups import extent_of, read_footer
 from tallybook.archive.scan import _decoded, _decoded_index
 from tallybook.archive.schema import object_id_of, object_key
@@ -218,3 +219,17 @@ def manifest(data: bytes) -> None:
     found = attempt(DamagedFile, decode_manifest, data, "it")
     if found is not REFUSED:
         same(decode_manifest(encode_manifest(found), "it"), found, "a manifest")
+
+
+def some_records() -> Iterator[bytes]:
+    """None, and two."""
+    yield encode_records({})
+    yield encode_records({"stream-names/default/a": b'{"format": 1}', "stream-heads/00/0": bytes(100)})
+
+
+@TARGET.decoder("archive/records.py:decode_records", seeds=some_records)
+def records(data: bytes) -> None:
+    """The copy of the records of streams."""
+    found = attempt(DamagedFile, decode_records, data, "it")
+    if found is not REFUSED:
+        same(decode_records(encode_records(found), "it"), found, "records")

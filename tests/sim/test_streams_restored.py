@@ -1,0 +1,131 @@
+"""Streams that come back from the bucket after the metadata store was lost."""
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+import pytest
+
+from tallybook.archive.records import decode_records, encode_records, read_records
+from tallybook.client.client import Client
+from tallybook.core.config import OffloadSettings
+from tallybook.core.errors import DamagedFile
+from tallybook.metadata.memory import MemoryMetadata
+from tallybook.metadata.update import LedgerUpdater
+from tallybook.offload.offloader import Offloader
+from tallybook.offload.rebuild import rebuild_catalog
+from tallybook.offload.records_copier import COPIED
+from tallybook.offload.survey import Survey
+from tallybook.runtime.rng import SeededRng
+from tallybook.runtime.tasks import InlineWorkers
+from tallybook.sim.stage.archive import ArchiveStage
+from tallybook.sim.stage.cluster import MemoryCluster
+from tallybook.sim.stage.scenario import SMALL, lines, scenario
+from tallybook.stream import StreamStore
+from tallybook.stream.restoring import ORDER, RestoredRecord, restore_streams
+
+SETTINGS = OffloadSettings(min_age_s=0, max_set_wait_s=0, own_object_bytes=1, row_group_bytes=4096, tidy_interval_s=0)
+
+
+def offloader(stage: ArchiveStage) -> Offloader:
+    world, store = stage.cluster.world, stage.cluster.metadata.client().store
+    updater = LedgerUpdater(store, world.clock, world.rng.fork("offloader"))
+    workers = InlineWorkers()
+    return Offloader(stage.mover(), Survey(store), updater, stage.store, stage.reader, workers, SETTINGS, world.clock)
+
+
+async def restored(stage: ArchiveStage, cluster: MemoryCluster) -> list[RestoredRecord]:
+    """Fill the metadata of a cluster from the bucket alone; what became of each record."""
+    store = cluster.metadata.client().store
+    async for rebuilt in rebuild_catalog(stage.store, store, InlineWorkers()):
+        assert not rebuilt.problem
+    return [each async for each in restore_streams(store, await read_records(stage.store, InlineWorkers()))]
+
+
+@asynccontextmanager
+async def another(cluster: MemoryCluster) -> AsyncIterator[MemoryCluster]:
+    """A new cluster in the same world, in place of one that is lost."""
+    found = MemoryCluster(cluster.world, bookies=3)
+    await found.start()
+    try:
+        yield found
+    finally:
+        await found.stop()
+
+
+def test_every_kind_of_record_that_is_copied_is_restored_in_an_order() -> None:
+    assert sorted(ORDER) == sorted(COPIED)
+
+
+def test_bytes_that_are_no_copy_of_records_are_refused() -> None:
+    data = encode_records({"stream-names/a": b"x"})
+    assert decode_records(data, "it") == {"stream-names/a": b"x"}
+    for cut in (0, 4, len(data) - 1):
+        with pytest.raises(DamagedFile, match="it cannot be understood"):
+            decode_records(data[:cut], "it")
+
+
+@scenario()
+async def test_a_stream_comes_back_with_its_policy_its_archived_records_and_its_subscriptions_and_is_written_on(
+    cluster: MemoryCluster, client: Client
+) -> None:
+    async with ArchiveStage(cluster, SETTINGS) as stage:
+        async with StreamStore(client) as streams:
+            await streams.create("sales/eu", retention=86_400)
+            async with await streams.writer("sales/eu") as writer:
+                positions = [await writer.append(line) for line in lines(20)]
+            async with await streams.subscribe("sales/eu", "billing") as billing:
+                await billing.advance(positions[4])
+            written = await streams.writer("sales/eu")
+            await written.append(b"never archived")
+            await offloader(stage).round()
+            await written.close()
+        async with another(cluster) as fresh:
+            records = await restored(stage, fresh)
+            assert [each.problem for each in records if each.problem] == []
+            lost = [what for each in records for what in each.lost]
+            assert any("'sales/eu': segment" in what for what in lost), "the segment that was open is named"
+            assert all(each.known for each in await restored(stage, fresh)), "once more changes nothing"
+            async with fresh.client(SMALL, archive=stage.reader) as other, StreamStore(other) as streams:
+                assert [name async for name in streams.list()] == ["sales/eu"]
+                assert (await streams.info("sales/eu")).policy.retention == 86_400
+                assert [each.name async for each in streams.subscriptions("sales/eu")] == ["billing"]
+                async with await streams.writer("sales/eu") as writer:
+                    await writer.append(b"after that")
+                found = [record.payload async for record in streams.reader("sales/eu", follow=False)]
+                assert found == [*lines(20), b"after that"]
+
+
+@scenario()
+async def test_a_stream_of_which_nothing_was_archived_comes_back_empty(cluster: MemoryCluster, client: Client) -> None:
+    async with ArchiveStage(cluster, SETTINGS) as stage:
+        async with StreamStore(client) as streams:
+            await streams.create("s")
+            writer = await streams.writer("s")
+            await writer.append(b"never archived")
+            await offloader(stage).round()
+            await writer.close()
+        async with another(cluster) as fresh:
+            await restored(stage, fresh)
+            async with fresh.client(SMALL, archive=stage.reader) as other, StreamStore(other) as streams:
+                assert [record async for record in streams.reader("s", follow=False)] == []
+                async with await streams.writer("s") as writer:
+                    await writer.append(b"after that")
+                assert [record.payload async for record in streams.reader("s", follow=False)] == [b"after that"]
+
+
+@scenario()
+async def test_a_record_that_cannot_be_understood_is_named_and_keeps_no_other_from_coming_back(
+    cluster: MemoryCluster, client: Client
+) -> None:
+    async with StreamStore(client) as streams:
+        for name in ("a", "b"):
+            await streams.create(name)
+    source = cluster.metadata.client().store
+    names = [name for name in (await source.list_records("stream-")).names if name.startswith(COPIED)]
+    records = {name: record.value for name in names if (record := await source.read_record(name)) is not None}
+    bad = next(name for name in names if name.startswith("stream-heads/"))
+    fresh = MemoryMetadata(SeededRng(7)).client().store
+    found = [each async for each in restore_streams(fresh, records | {bad: b"no head"})]
+    assert [each.name for each in found if each.problem] == [bad]
+    assert len(found) == len(records)
+    assert await fresh.read_record(bad) is None
