@@ -30,7 +30,7 @@ from tallybook.runtime.tracing import NO_TRACER, Span, Tracer
 
 from ..budget import ByteBudget
 from ..deeds import Deeds
-from ..ports import Connections, UpdateLedger
+from ..ports import Connections, Transition, UpdateLedger
 from ..spares import Spares
 from .appends import Appends
 from .chosen_ids import ChosenIdsWriter
@@ -81,6 +81,7 @@ class LedgerWriter:
         self._update = update
         self._ended = LedgerClosed(f"ledger {metadata.ledger_id} is closed")
         self._closed: LedgerMetadata | None = None
+        self._abandoned = False
         machine = WriterMachine(
             metadata.ledger_id,
             metadata.quorum,
@@ -282,7 +283,12 @@ class LedgerWriter:
         unless the ledger is in other hands. With deferred sync, what was appended is forced first.
 
         Raises:
-            LedgerFenced: another client recovered the ledger.
+            LedgerFenced: another client recovers the ledger, or closed it at another entry. Entries up to the last add
+                confirmed are in it; whether later appends are is for a reader to find out.
+            LedgerClosed: the handle was abandoned.
+            NoSuchLedger: the ledger was deleted.
+            Unauthorized, AccessDenied: bookies refuse this client.
+            Conflict: a bookie holds other bytes under the ids of this handle.
             NotEnoughBookies: what was appended with deferred sync could not be forced; close again to leave it out.
             MetadataUnavailable, MetadataOutcomeUnknown: the end is not settled; close again.
             RequestTimeout: appends are still pending after the close timeout; close again.
@@ -292,13 +298,19 @@ class LedgerWriter:
         self._appends.closing = True
         await self._appends.finish()
         error = self._machine.error
+        taken = isinstance(error, LedgerFenced | LedgerClosed) and error is not self._ended and not self._abandoned
+        if taken:
+            return await self._settle_end(self._end_of_other)
         if error is not None and error is not self._ended and isinstance(error, _NOT_OURS):
             raise error.with_traceback(None)
         if error is None:
             await self.force()
         await self._driver.settle(self._context.settings.request_timeout_ms / 1000)
         self._driver.die(self._ended)
-        self._closed = (await self._update(self._end)).value
+        return await self._settle_end(self._end)
+
+    async def _settle_end(self, transition: Transition) -> LedgerMetadata:
+        self._closed = (await self._update(transition)).value
         self._driver.stop()
         return self._closed
 
@@ -311,9 +323,15 @@ class LedgerWriter:
         missed = of_members(metadata, self._machine.missed())
         return close(metadata, last, length if last != NO_ENTRY else 0, missed=missed)
 
+    def _end_of_other(self, metadata: LedgerMetadata) -> LedgerMetadata:
+        """The ledger as the client that took it from this handle closed it: a success if that is our end, too."""
+        if metadata.state is LedgerState.OPEN:
+            raise LedgerFenced(f"ledger {self.id} was fenced by another client, which has not closed it yet")
+        return self._end(metadata)
+
     def abandon(self) -> None:
         """Stop without closing the ledger: it stays open, for a recovery to end."""
-        self._appends.closing = True
+        self._appends.closing = self._abandoned = True
         self._driver.die(LedgerClosed(f"ledger {self.id}: the handle was abandoned"))
         self._driver.stop()
 

@@ -242,6 +242,49 @@ async def test_c14_a_writer_that_paused_with_a_quorum_hurries_once_it_has_lost_i
         await ledger.close()
 
 
+@pytest.mark.parametrize("state", ["the same end", "another end", "in recovery"])
+def test_a_close_after_the_ledger_was_taken_succeeds_at_the_same_end_only(state: str) -> None:
+    def taken(metadata: LedgerMetadata) -> LedgerMetadata:
+        last = 9 if state == "the same end" else 4
+        length = sum(map(len, lines(last + 1)))
+        return begin_recovery(metadata) if state == "in recovery" else close(metadata, last, length)
+
+    @scenario(bookies=4)
+    async def play(cluster: MemoryCluster, client: Client) -> None:
+        async with cluster.client(QUICK) as writer:
+            ledger = await writer.create_ledger()
+            await ledger.append_many(lines(10))
+            await cluster.edit(ledger.id, taken)
+            cluster.die(members(ledger)[1])
+            await eventually(lambda: ledger.ended, cluster)
+            if state == "the same end":
+                closed = await ledger.close()
+                assert (closed.last_entry_id, closed.length) == (9, sum(map(len, lines(10))))
+                assert await ledger.close() == closed
+            else:
+                with pytest.raises(LedgerFenced) as caught:
+                    await ledger.close()
+                assert caught.value.outcome is Outcome.NOT_DONE
+
+    play()
+
+
+@scenario(bookies=4)
+async def test_a_delayed_change_still_replaces_a_member_that_refuses(cluster: MemoryCluster, client: Client) -> None:
+    async with cluster.client(QUICK.model_copy(update={"delay_ensemble_change": True})) as writer:
+        ledger = await writer.create_ledger()
+        await ledger.append_many(lines(10))
+        away, read_only, _ = members(ledger)
+        cluster.bookies[read_only].read_only = True
+        await ledger.append(b"one more")
+        await eventually(lambda: read_only not in members(ledger), cluster)
+        cluster.die(away)
+        await ledger.append(b"and another")
+        await cluster.world.clock.sleep(5)
+        assert away in members(ledger)
+        await ledger.close()
+
+
 @scenario(bookies=5)
 async def test_c08_a_repair_of_an_older_fragment_and_a_change_both_survive(
     cluster: MemoryCluster, client: Client
