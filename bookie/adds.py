@@ -30,6 +30,7 @@ from tallybook.core.errors import (
     Busy,
     Conflict,
     EntryCorrupt,
+    InvalidArgument,
     InvalidBatch,
     InvariantViolation,
     NewerFormat,
@@ -38,7 +39,7 @@ from tallybook.core.errors import (
     error_from_wire,
     is_defect,
 )
-from tallybook.core.ids import NO_ENTRY
+from tallybook.core.ids import MAX_NEW_ENTRY_ID, NO_ENTRY
 from tallybook.core.marks import sometimes
 from tallybook.runtime.clock import Clock
 from tallybook.runtime.meter import UnderWay
@@ -152,6 +153,11 @@ class AddPath:
             header = verify_batch(batch)
         except (InvalidBatch, NewerFormat) as error:
             _answer_soon(on_answer, AddAnswer(NO_ENTRY, NO_ENTRY, 0, error.wire_code))
+            return
+        if header.last_entry_id > MAX_NEW_ENTRY_ID and not recovery:
+            # Copies of one that an earlier version took are still added: the ledger must be recoverable.
+            answer = AddAnswer(header.ledger_id, header.first_entry_id, header.entry_count, InvalidArgument.wire_code)
+            _answer_soon(on_answer, answer)
             return
         size = len(batch) + BATCH_OVERHEAD_BYTES
         refusal = self._refusal(size, recovery, repair, beside)

@@ -13,6 +13,8 @@ from .errors import InvalidArgument
 
 NO_ENTRY: Final = -1
 MAX_ID: Final = 2**63 - 1
+MAX_NEW_ENTRY_ID: Final = MAX_ID - 1
+"""Highest id that an entry may be added under: a recovery has to be able to ask for the entry after it."""
 
 
 def check_ledger_id(value: object) -> int:
@@ -33,6 +35,15 @@ def check_entry_id(value: object) -> int:
     return _check_id("entry id", value, 0)
 
 
+def check_new_entry_id(value: object) -> int:
+    """Return ``value`` if an entry can be added under it.
+
+    Raises:
+        InvalidArgument: it is not an integer in 0 .. 2^63-2.
+    """
+    return _check_id("id of a new entry", value, 0, MAX_NEW_ENTRY_ID, "2^63-2")
+
+
 def check_lac(value: object) -> int:
     """Return ``value`` if it can be a last add confirmed: an entry id, or -1 for none.
 
@@ -42,9 +53,9 @@ def check_lac(value: object) -> int:
     return _check_id("last add confirmed", value, NO_ENTRY)
 
 
-def _check_id(what: str, value: object, lowest: int) -> int:
+def _check_id(what: str, value: object, lowest: int, highest: int = MAX_ID, shown: str = "2^63-1") -> int:
     if isinstance(value, bool) or not isinstance(value, int):
         raise InvalidArgument(f"{what} must be an integer, not {type(value).__name__}")
-    if not lowest <= value <= MAX_ID:
-        raise InvalidArgument(f"{what} must lie in {lowest} .. 2^63-1, got {value}")
+    if not lowest <= value <= highest:
+        raise InvalidArgument(f"{what} must lie in {lowest} .. {shown}, got {value}")
     return value

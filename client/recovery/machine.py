@@ -50,7 +50,7 @@ from tallybook.core.errors import (
     TallybookError,
     Unauthorized,
 )
-from tallybook.core.ids import NO_ENTRY
+from tallybook.core.ids import MAX_ID, NO_ENTRY
 from tallybook.core.marks import sometimes
 from tallybook.metadata.model import Fragment, LedgerMetadata, MissedRange
 
@@ -248,6 +248,10 @@ class RecoveryMachine:
         self._window[entry_id] = _Copy(header, bytes(batch))
         self._header = header
         self.entry_id = header.last_entry_id + 1
+        if self.entry_id > MAX_ID:
+            # No entry can follow it. Bookies take such a batch from recoveries only.
+            self._end_found = True
+            return self._write()
         size = sum(len(copy.batch) for copy in self._window.values())
         return self._write() if len(self._window) >= WINDOW_BATCHES or size >= WINDOW_BYTES else self._read()
 

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, NamedTuple, Self
 
 from tallybook.core.batch import Buffer
 from tallybook.core.errors import Busy, InvalidArgument, LedgerClosed, Outcome, TallybookError
-from tallybook.core.ids import check_entry_id
+from tallybook.core.ids import check_new_entry_id
 from tallybook.metadata.model import LedgerMetadata
 
 from .appends import Appends
@@ -94,7 +94,7 @@ class ChosenIdsWriter:
         return await (await asyncio.shield(pending))
 
     def _check_new(self, entry_id: int) -> None:
-        check_entry_id(entry_id)
+        check_new_entry_id(entry_id)
         if entry_id < self._next or entry_id in self._early or entry_id in self._in_hand:
             raise InvalidArgument(f"ledger {self._ledger.id}: entry {entry_id} was given before")
 

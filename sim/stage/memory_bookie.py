@@ -39,6 +39,7 @@ from tallybook.core.errors import (
     Conflict,
     EntryAbsent,
     EntryUnknown,
+    InvalidArgument,
     InvalidBatch,
     LedgerFenced,
     NoSuchLedger,
@@ -46,7 +47,7 @@ from tallybook.core.errors import (
     TallybookError,
     Unauthorized,
 )
-from tallybook.core.ids import NO_ENTRY
+from tallybook.core.ids import MAX_NEW_ENTRY_ID, NO_ENTRY
 from tallybook.core.keys import key_fits
 from tallybook.runtime.clock import Clock
 from tallybook.runtime.tasks import Tasks
@@ -140,6 +141,9 @@ class MemoryBookie:
             _soon(on_answer, AddAnswer(NO_ENTRY, NO_ENTRY, 0, error.wire_code))
             return
         add = Add(bytes(batch), header, key, on_answer, recovery or repair, deferred, repair)
+        if header.last_entry_id > MAX_NEW_ENTRY_ID and not add.recovery:
+            self._refuse(add, InvalidArgument())
+            return
         if repair:
             self._background(self._admit_repair(add), "repair add")
         elif self._life.door is None:

@@ -12,6 +12,7 @@ from tallybook.core.errors import (
     EntryAbsent,
     EntryCorrupt,
     EntryUnknown,
+    InvalidArgument,
     InvalidBatch,
     LedgerFenced,
     NoSuchLedger,
@@ -53,8 +54,8 @@ async def test_the_largest_batch_passes(rig):
 
 
 async def test_the_highest_ids_pass(rig):
-    assert await rig.add(rig.batch(MAX_ID - 1, 2)) == AddAnswer(1, MAX_ID - 1, 2, 0, 0)
-    assert (await rig.connection.read_lac(1)).lac == MAX_ID - 2
+    assert await rig.add(rig.batch(MAX_ID - 2, 2)) == AddAnswer(1, MAX_ID - 2, 2, 0, 0)
+    assert (await rig.connection.read_lac(1)).lac == MAX_ID - 3
 
 
 async def test_a_deferred_add_is_acked_and_a_force_is_answered(rig):
@@ -113,6 +114,13 @@ async def test_a_damaged_batch_is_refused_under_its_ids_and_the_next_one_taken(r
     answer = await rig.add(bytes(damaged))
     assert answer.code == InvalidBatch.wire_code
     assert (await rig.add(rig.batch(0, 2))).code == 0
+
+
+async def test_the_highest_id_is_taken_from_recoveries_only_since_no_id_comes_after_it(rig):
+    assert (await rig.add(rig.batch(MAX_ID, 1))).code == InvalidArgument.wire_code
+    assert (await rig.add(rig.batch(MAX_ID - 1, 2))).code == InvalidArgument.wire_code
+    assert (await rig.add(rig.batch(MAX_ID - 1, 1))).code == 0
+    await rig.connection.recovery_add(rig.batch(MAX_ID, 1), KEY)
 
 
 async def test_a_gap_in_the_ids_is_no_error(rig):

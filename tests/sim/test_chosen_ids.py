@@ -8,6 +8,7 @@ import pytest
 
 from tallybook.client.client import Client
 from tallybook.core.errors import Busy, EntryTooLarge, InvalidArgument, LedgerClosed, LedgerFenced, Outcome
+from tallybook.core.ids import MAX_ID
 from tallybook.sim.stage.cluster import MemoryCluster
 from tallybook.sim.stage.scenario import SMALL, eventually, lines, read_all, scenario
 
@@ -38,6 +39,14 @@ async def test_c18_a_ledger_that_was_appended_to_takes_no_chosen_ids(cluster: Me
     assert adopted.last_add_confirmed == -1
     assert await adopted.force() == 0
     await entries.close()
+
+
+@scenario()
+async def test_the_highest_id_is_refused_since_no_entry_could_follow_it(cluster: MemoryCluster, client: Client) -> None:
+    entries = (await client.create_ledger()).with_chosen_ids()
+    with pytest.raises(InvalidArgument, match="2\\^63-2"):
+        await entries.append(MAX_ID, b"x")
+    assert entries.next_missing == 0
 
 
 @scenario()

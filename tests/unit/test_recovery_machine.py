@@ -22,6 +22,7 @@ from tallybook.core import batch as codec
 from tallybook.core.answers import FenceAnswer
 from tallybook.core.batch import decode_header, encode_batch
 from tallybook.core.errors import BookieUnavailable, EntryAbsent, EntryCorrupt, EntryUnknown, TallybookError
+from tallybook.core.ids import MAX_ID
 from tallybook.core.quorum import Quorum
 from tallybook.metadata.model import Fragment, LedgerMetadata, LedgerState, close
 
@@ -141,6 +142,22 @@ def test_recovery_keeps_what_was_confirmed_or_fails(data: st.DataObject) -> None
     if all(mood == "well" for mood in cluster.moods.values()):
         assert action.missed == () or cluster.waited_in_vain
         assert closed.fragments == metadata.fragments
+
+
+def test_a_ledger_that_holds_the_highest_id_ends_there() -> None:
+    quorum = Quorum(1, 1, 1)
+    metadata = LedgerMetadata(1, quorum, (Fragment(0, ("a",)),), "c", 0, LedgerState.IN_RECOVERY)
+    machine = RecoveryMachine(metadata)
+    machine.start()
+    first = MAX_ID
+    [read] = machine.fenced(0, FenceAnswer(first - 1, -1))
+    assert read == RecoveryRead(0, first)
+    held = encode_batch(1, first, [b"x"], lac=first - 1, ledger_length=MAX_ID, written_at_us=0)
+    [add] = machine.read(0, first, held)
+    assert isinstance(add, RecoveryAdd)
+    [end] = machine.added(0, first)
+    assert isinstance(end, Close)
+    assert end.last_entry_id == first
 
 
 @pytest.mark.parametrize("newer_at", [(0,), (0, 1), (0, 1, 2)])
