@@ -271,7 +271,9 @@ class ClientSettings(Settings):
     ensemble_change: bool = Field(True, description="Replace bookies that fail while a ledger is written.")
     max_ensemble_changes: Count = Field(1_000, description="Changes of one ledger's ensemble before its writer fails.")
     delay_ensemble_change: bool = Field(
-        False, description="Replace nobody while the members that serve can still confirm every entry."
+        False,
+        description="Replace an absent bookie only when the members that serve cannot confirm every entry. A bookie "
+        "that refuses entries (read-only, failed disk) is replaced at once.",
     )
     request_timeout_ms: Wait = Field(5_000, description="Deadline of one read, fence or LAC request.")
     connect_timeout_ms: Wait = Field(3_000, description="Deadline of opening a connection to a bookie.")

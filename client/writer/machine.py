@@ -180,10 +180,12 @@ class WriterMachine:
         rules = self.rules
         if not self._may_change:
             return ()
-        if self.has_quorum and rules.delay_changes:
-            return ()
         patience_s = self._patience_s
-        return tuple(at for at, member in enumerate(self._positions) if member.failed(now, patience_s))
+        failed = (at for at, member in enumerate(self._positions) if member.failed(now, patience_s))
+        if self.has_quorum and rules.delay_changes:
+            # Absence may end by itself, a refusal does not.
+            return tuple(at for at in failed if self._positions[at].refuses)
+        return tuple(failed)
 
     # -- events -----------------------------------------------------------------------
 

@@ -107,6 +107,11 @@ class Position:
         return self.bookie_id if self.refused_with is None else f"{self.bookie_id} ({self.refused_with.__name__})"
 
     @property
+    def refuses(self) -> bool:
+        """Whether it answers and takes no batch (read-only, a failed disk), or another bookie answers in its place."""
+        return self.refused_with is not None or self.state is Member.GONE
+
+    @property
     def at_rest(self) -> bool:
         """Whether it is there, and nothing is held against it."""
         return self.state is Member.UP and not self.doubted and self.busy_since is None

@@ -16,7 +16,8 @@ class WriterRules:
         lag_limit_bytes: how many confirmed bytes are retained for one member; where others are overloaded it may be
             more, for as long as the member catches up (``patience``).
         max_changes: how often the ensemble may change before the handle fails; 0: it never changes.
-        delay_changes: leave the ensemble alone while the members that serve can form every ack quorum.
+        delay_changes: replace absent members only when those that serve cannot form every ack quorum. A member that
+            refuses batches (read-only, failed disk) is replaced all the same.
         deferred: bookies ack before the entries are durable; the LAC moves only by ``forced``.
     """
 
