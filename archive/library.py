@@ -100,7 +100,7 @@ class ArchiveLibrary:
         Where the youngest object that has it is damaged or gone, the next older one goes on.
 
         Raises:
-            NoSuchLedger: no object has it.
+            NoSuchLedger: no object has it, or the manifest says that it was deleted.
             InvalidArgument: the range is empty, or goes past the end.
             ObjectMissing, ObjectDamaged: every object that has it is gone, or not what it was.
             ArchiveKeyMissing: the oldest is sealed with a key that is not here.
@@ -108,6 +108,10 @@ class ArchiveLibrary:
         """
         found = self._opened.ledgers.get(ledger_id)
         if found is None or self._reader is None:
+            manifest = self._opened.manifest
+            home = "" if manifest is None else manifest.ledgers.get(ledger_id, "")
+            if home:
+                raise ObjectDamaged(f"ledger {ledger_id} is in an object that cannot be read: {self.damaged[home]}")
             raise NoSuchLedger(f"no object in the bucket holds ledger {ledger_id}")
         end = found.receipt.entries - 1 if last is None else last
         if first < 0 or end >= found.receipt.entries or (last is not None and end < first):

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 from crc32c import crc32c
 
 from tallybook.archive.catalog import read_catalog
+from tallybook.archive.manifest import read_manifest
 from tallybook.archive.reader import ArchiveReader
 from tallybook.archive.schema import object_id_of
 from tallybook.client.background import client_tasks
@@ -59,7 +60,7 @@ async def settle(universe: Universe) -> None:
             vital(universe.god, working, "client")
             stack.push_async_callback(universe.stop, working)
         deadline = universe.world.clock.monotonic() + SETTLING_SECONDS
-        while (left := _unsettled(universe)) is not None:
+        while (left := _unsettled(universe) or await _manifest_behind(universe)) is not None:
             if universe.world.clock.monotonic() > deadline:
                 universe.god.violated(*left)
                 return
@@ -92,6 +93,14 @@ def _unsettled(universe: Universe) -> Unsettled | None:
     return None
 
 
+async def _manifest_behind(universe: Universe) -> Unsettled | None:
+    """The ledgers that the manifest of the bucket counts although they were deleted, if there are any."""
+    bucket = universe.around.bucket
+    manifest = None if bucket is None else await read_manifest(bucket.store, InlineWorkers())
+    gone = set() if manifest is None else manifest.ledgers.keys() - universe.god.ledgers.keys()
+    return Unsettled("I17", f"the manifest counts deleted ledgers: {sorted(gone)}") if gone else None
+
+
 def _is_to_be_released(universe: Universe, metadata: LedgerMetadata) -> bool:
     """Unless whoever archived it had a clock that was ahead: then it is kept for longer."""
     archive, receipt = universe.swarm.archive, metadata.archived
@@ -116,6 +125,8 @@ async def audit_archive(universe: Universe) -> None:
         # In this object or in another one: an attempt that another was ahead of leaves its copy among those of others.
         same = found is not None and receipt is not None and _content(found.receipt) == _content(receipt)
         god.expect(same, "I17", f"the bucket alone does not tell that ledger {ledger_id} is in it")
+    gone = sorted(catalog.ledgers.keys() - god.ledgers.keys())
+    god.expect(catalog.manifest is None or not gone, "I17", f"the bucket alone brings deleted ledgers back: {gone}")
     tasks = client_tasks("auditor of the archive")
     reader = ArchiveReader(bucket.store, InlineWorkers(), tasks)
     for metadata in archived.values():

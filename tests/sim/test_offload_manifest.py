@@ -15,7 +15,7 @@ from tallybook.archive.objects.memory import MemoryStore
 from tallybook.client.client import Client
 from tallybook.core.batch import Buffer
 from tallybook.core.config import OffloadSettings
-from tallybook.core.errors import ArchiveDenied
+from tallybook.core.errors import ArchiveDenied, NoSuchLedger, ObjectDamaged
 from tallybook.metadata.memory import MemoryMetadata
 from tallybook.metadata.update import LedgerUpdater
 from tallybook.offload.offloader import Offloader
@@ -97,6 +97,28 @@ def write_files(folder: str, objects: dict[str, bytes]) -> None:
         path = Path(folder, key)
         path.parent.mkdir(exist_ok=True)
         path.write_bytes(data)
+
+
+@scenario()
+async def test_a_ledger_in_an_object_that_is_lost_or_damaged_is_not_called_absent(
+    cluster: MemoryCluster, client: Client
+) -> None:
+    async with ArchiveStage(cluster, SETTINGS) as stage:
+        lost, damaged, deleted = [await closed(client, 120) for _ in range(3)]
+        await offloader(stage).round()
+        receipts = [(await client.ledger_metadata(each)).archived for each in (lost, damaged)]
+        await client.delete_ledger(deleted)
+        await offloader(stage).round()
+        keys = [receipt.key for receipt in receipts if receipt is not None]
+        await stage.store.delete(keys[0])
+        await stage.store.put(keys[1], b"something else")
+        async with ArchiveLibrary(stage.store, InlineWorkers()) as library:
+            assert set(library.damaged) == set(keys)
+            for ledger_id, key in zip((lost, damaged), keys, strict=True):
+                with pytest.raises(ObjectDamaged, match=key):
+                    await anext(library.read(ledger_id))
+            with pytest.raises(NoSuchLedger):
+                await anext(library.read(deleted))
 
 
 RECIPES: dict[str, tuple[str, Callable[[Any, str], Any]]] = {
