@@ -94,6 +94,7 @@ async def serve(settings: BookieSettings, stop: asyncio.Event, process: Process,
         MetadataConflict: another process is registered under its id, now or while it ran; it has stopped cleanly.
     """
     refuse_open_port("a bookie", settings.listen, security=settings.security, insecure=settings.insecure)
+    refuse_open_directories(settings)
     sys.setswitchinterval(SWITCH_INTERVAL_SECONDS)
     max_connections = connections_within(settings, raise_descriptor_limit())
     async with AsyncExitStack() as undo:
@@ -124,12 +125,15 @@ def fitting(settings: BookieSettings, max_connections: int) -> BookieSettings:
     return settings.model_copy(update={"admission": settings.admission.model_copy(update={"max_streams": fits})})
 
 
-def warn_of_open_directories(settings: BookieSettings) -> None:
-    """Have the log name directories that are not the bookie's alone: whoever puts files there could mislead it."""
+def refuse_open_directories(settings: BookieSettings) -> None:
+    """Refuse directories where every user may put files: entries, journals, or links to files of others.
+
+    Raises:
+        InvalidConfig: one is; the message says how to mend it.
+    """
     for path in (settings.data_directory, *settings.journal_directories, *settings.ledger_directories):
         if is_open_to_everybody(path):
-            error = f"every user of this machine may put files into it: chmod o-w {shlex.quote(path)}"
-            _log.warning("directory is open to everybody", path=path, error=error)
+            raise InvalidConfig(f"every user of this machine may put files into {path}: chmod o-w {shlex.quote(path)}")
 
 
 class IndexThreads:
@@ -313,7 +317,6 @@ class _Server:
             fail_safe=self._process.fail_safe,
         )
         bookie = await boot(settings, world)
-        warn_of_open_directories(settings)
         self._undo.push_async_callback(bookie.close)
         return bookie
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import json
 import os
 import resource
 import shutil
@@ -227,23 +226,15 @@ async def test_the_cookie_of_another_cluster_is_refused_and_nothing_is_changed(c
     assert {path: path.read_bytes() for path in before} == before
 
 
-def test_a_bookie_says_which_of_its_directories_everybody_may_write_and_what_to_do(cli, tmp_path):
-    """It takes them as they are: whoever runs it may have his reasons."""
-    data, own = tmp_path / "the data", tmp_path / "own"
-    for directory, mode in ((data, 0o777), (own, 0o775)):
+@pytest.mark.parametrize("which", ["data", "ledgers"])
+def test_a_bookie_refuses_a_directory_where_everybody_may_put_files_and_says_what_to_do(cli, tmp_path, which):
+    places = {"data": tmp_path / "the data", "ledgers": tmp_path / "ledgers"}
+    for name, directory in places.items():
         directory.mkdir()
-        directory.chmod(mode)
-    words = ["bookie", "run", "--data", data, "--id", "b1", "--metadata", f"sqlite://{tmp_path}/metadata.db"]
-    with (tmp_path / "log").open("wb") as log:
-        process = cli.start(*words, f"--set=ledger_directories={own}", "--log-format=json", *cli.small, stderr=log)
-    try:
-        cli.wait_until(lambda: (data / "run.json").exists() or process.poll() is not None, "it serves")
-        process.terminate()
-        assert process.wait(cli.patience) == 0, (tmp_path / "log").read_text()
-    finally:
-        process.kill()
-        process.wait()
-    lines = [json.loads(line) for line in (tmp_path / "log").read_text().splitlines()]
-    told = [line for line in lines if line["event"] == "directory is open to everybody"]
-    assert [(line["level"], line["path"]) for line in told] == [("warning", str(data))]
-    assert told[0]["error"] == f"every user of this machine may put files into it: chmod o-w '{data}'"
+        directory.chmod(0o777 if name == which else 0o775)
+    words = ["bookie", "run", "--data", places["data"], "--id", "b1", "--metadata", f"sqlite://{tmp_path}/metadata.db"]
+    found = cli.run(*words, f"--set=ledger_directories={places['ledgers']}", "--json", *cli.small)
+    assert found.code == 3
+    told = f"every user of this machine may put files into {places[which]}: chmod o-w"
+    assert told in found.last_words["message"]
+    assert list(places[which].iterdir()) == []
