@@ -27,6 +27,7 @@ from tallybook.core.limits import MIB
 from tallybook.runtime.tasks import Workers
 
 from .objects.port import ObjectStore
+from .objects.probe import info_if_there
 
 MANIFEST_KEY: Final = "_manifest.parquet"
 """Spark and pyarrow take no file for data whose name begins so."""
@@ -120,7 +121,10 @@ async def read_manifest(store: ObjectStore, workers: Workers) -> Manifest | None
     """
     for tries_left in reversed(range(_TRIES)):
         try:
-            size = (await store.info(MANIFEST_KEY)).size_bytes
+            found = await info_if_there(store, MANIFEST_KEY)
+            if found is None:
+                return None
+            size = found.size_bytes
             if not 0 < size <= MAX_MANIFEST_BYTES:
                 raise DamagedFile(f"{store.url}: {MANIFEST_KEY} has {size:,} bytes")
             data = await store.read(MANIFEST_KEY, 0, size)

@@ -15,11 +15,12 @@ from typing import Final
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from tallybook.core.errors import DamagedFile, NewerFormat, ObjectMissing
+from tallybook.core.errors import DamagedFile, NewerFormat
 from tallybook.core.limits import MIB
 from tallybook.runtime.tasks import Workers
 
 from .objects.port import ObjectStore
+from .objects.probe import info_if_there
 
 RECORDS_KEY: Final = "_records.parquet"
 FORMAT: Final = 1
@@ -73,11 +74,10 @@ async def read_records(store: ObjectStore, workers: Workers) -> dict[str, bytes]
         ArchiveKeyMissing: it is encrypted with a key that is not here.
         ArchiveUnavailable, ArchiveDenied: the store does not give it.
     """
-    try:
-        size = (await store.info(RECORDS_KEY)).size_bytes
-        if not 0 < size <= MAX_COPY_BYTES:
-            raise DamagedFile(f"{store.url}: {RECORDS_KEY} has {size:,} bytes")
-        data = await store.read(RECORDS_KEY, 0, size)
-    except ObjectMissing:
+    found = await info_if_there(store, RECORDS_KEY)
+    if found is None:
         return {}
+    if not 0 < found.size_bytes <= MAX_COPY_BYTES:
+        raise DamagedFile(f"{store.url}: {RECORDS_KEY} has {found.size_bytes:,} bytes")
+    data = await store.read(RECORDS_KEY, 0, found.size_bytes)
     return await workers.run(decode_records, data, f"{store.url}: {RECORDS_KEY}")

@@ -38,6 +38,13 @@ class Listed(Protocol):
         """Pages of all objects."""
 
 
+class Findable(Listed, Protocol):
+    """The part of an ``ObjectStore`` that finds one object."""
+
+    async def info(self, key: str) -> ObjectInfo:
+        """What a listing would show."""
+
+
 async def check_answers(store: Listed) -> None:
     """Ask for the first page of a listing.
 
@@ -62,3 +69,23 @@ async def concerns_one_object(store: Listed, error: TallybookError) -> bool:
     except (ArchiveDenied, ArchiveUnavailable):
         return False
     return True
+
+
+async def info_if_there(store: Findable, key: str) -> ObjectInfo | None:
+    """What a listing would show of an object; ``None`` if there is none.
+
+    Where keys may list only what begins with a prefix, S3 calls an object that is not there forbidden. So what is
+    refused is looked for in a listing.
+
+    Raises:
+        ArchiveUnavailable, ArchiveDenied: the store does not say, or refuses an object that is there.
+    """
+    try:
+        return await store.info(key)
+    except ObjectMissing:
+        return None
+    except ArchiveDenied:
+        async for page in store.list(key):
+            if any(found.key == key for found in page):
+                raise
+        return None

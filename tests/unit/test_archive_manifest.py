@@ -8,10 +8,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tallybook.archive.manifest import Manifest, decode_manifest, encode_manifest, read_manifest
+from tallybook.archive.manifest import Manifest, decode_manifest, encode_manifest, read_manifest, write_manifest
 from tallybook.archive.objects.memory import MemoryStore
+from tallybook.archive.objects.port import ObjectInfo
+from tallybook.archive.records import read_records
 from tallybook.archive.schema import object_key
-from tallybook.core.errors import DamagedFile, NewerFormat
+from tallybook.core.errors import ArchiveDenied, DamagedFile, NewerFormat
 from tallybook.core.ids import MAX_ID
 from tallybook.runtime.clock import RealClock
 from tallybook.runtime.tasks import InlineWorkers
@@ -65,3 +67,19 @@ def test_a_manifest_that_contradicts_itself_is_refused() -> None:
 
 async def test_a_bucket_without_a_manifest_has_none() -> None:
     assert await read_manifest(MemoryStore(RealClock()), InlineWorkers()) is None
+
+
+class Forbidding(MemoryStore):
+    """A bucket that may be listed by prefix only: there, S3 answers 403 where others answer 404."""
+
+    async def info(self, key: str) -> ObjectInfo:
+        raise ArchiveDenied(f"memory: look at {key}: HTTP 403")
+
+
+async def test_what_is_forbidden_and_in_no_listing_is_not_there() -> None:
+    store = Forbidding(RealClock())
+    assert await read_manifest(store, InlineWorkers()) is None
+    assert await read_records(store, InlineWorkers()) == {}
+    await write_manifest(store, InlineWorkers(), SOME)
+    with pytest.raises(ArchiveDenied):
+        await read_manifest(store, InlineWorkers())
