@@ -28,6 +28,7 @@ def drain(
     bookie_id: Bookie,
     cancel: Annotated[bool, typer.Option("--cancel", help="Let it keep what it has, and take writes again.")] = False,
     wait: Annotated[bool, typer.Option("--wait", help="Until it may be switched off.")] = False,
+    force: Annotated[bool, typer.Option("--force", help="Also if too few other bookies can take its copies.")] = False,
     timeout: Annotated[float, typer.Option(metavar="SECONDS", help="How long --wait waits.", min=1)] = 86_400,
     as_json: Json = False,
 ) -> None:
@@ -35,7 +36,8 @@ def drain(
 
     It serves readers meanwhile, and is a source of the copies. Says how many ledgers still name it, and whether it may
     be switched off for good; the same command again tells how far it is. Ledgers whose copies the bookies may drop,
-    because the archive has them, do not count.
+    because the archive has them, do not count. Refused where fewer other bookies take writes than a ledger that it
+    has needs.
     """
     if cancel and wait:
         raise InvalidArgument("either --cancel or --wait")
@@ -43,7 +45,7 @@ def drain(
         mode = run(_switch(metadata, bookie_id, WantedMode.DRAINING, on=False))
         _show({"bookie_id": bookie_id, "wanted": mode.value}, f"{bookie_id} keeps what it has", as_json)
         return
-    found = run(_drain(metadata, bookie_id, timeout if wait else None))
+    found = run(_drain(metadata, bookie_id, timeout if wait else None, force=force))
     _show(found, how_far(found), as_json)
 
 
@@ -87,13 +89,15 @@ async def _switched(client: Client, bookie_id: str, mode: WantedMode, *, on: boo
     return await switch_mode(world.store, world.membership, world.clock, rng, bookie_id, mode, on=on)
 
 
-async def _drain(metadata: str, bookie_id: str, patience: float | None) -> Record:
-    from tallybook.repair.drain import who_names  # noqa: PLC0415
+async def _drain(metadata: str, bookie_id: str, patience: float | None, *, force: bool) -> Record:
+    from tallybook.repair.drain import check_can_end, who_names  # noqa: PLC0415
 
     from .cluster import cluster  # noqa: PLC0415
 
     async with cluster(metadata) as client:
         world, clock = client.world, client.world.clock
+        if not force:
+            await check_can_end(world.store, world.membership, bookie_id)
         await _switched(client, bookie_id, WantedMode.DRAINING, on=True)
         deadline = clock.monotonic() + (patience or 0)
         found = await who_names(world.store, world.membership, bookie_id)

@@ -29,6 +29,8 @@ class Naming:
     """Whether no other ledger can name it."""
     chosen: bool
     """Whether clients may still choose it for new ledgers."""
+    ensemble: int = 0
+    """The largest ensemble of these ledgers: so many other bookies have to take copies before it is empty."""
 
     @property
     def may_go(self) -> bool:
@@ -46,13 +48,36 @@ async def who_names(store: MetadataStore, membership: Membership, bookie_id: str
     info = (await membership.bookies()).get(bookie_id)
     chosen = info is not None and info.mode is BookieMode.WRITABLE
     findings = Findings()
-    ledgers = growing = 0
+    ledgers = growing = ensemble = 0
     async for metadata in all_ledgers(store, findings):
         if metadata.copies_released:
             continue
-        ledgers += any(bookie_id in fragment.bookies for fragment in metadata.fragments)
+        if any(bookie_id in fragment.bookies for fragment in metadata.fragments):
+            ledgers += 1
+            ensemble = max(ensemble, metadata.quorum.ensemble)
         growing += not metadata.closed and bookie_id in metadata.last_fragment.bookies
-    return Naming(bookie_id, ledgers, growing, findings.complete and not findings.unreadable, chosen)
+    complete = findings.complete and not findings.unreadable
+    return Naming(bookie_id, ledgers, growing, complete, chosen, ensemble)
+
+
+async def check_can_end(store: MetadataStore, membership: Membership, bookie_id: str) -> None:
+    """Check that the other bookies can take what a bookie has, before it is drained.
+
+    Raises:
+        InvalidArgument: too few of them take writes, so that the drain would not end.
+        MetadataUnavailable: the store does not answer.
+    """
+    if await wanted_mode(store, bookie_id) is WantedMode.DRAINING:
+        return
+    naming = await who_names(store, membership, bookie_id)
+    known = await membership.bookies()
+    others = [name for name, info in known.items() if name != bookie_id and info.mode is BookieMode.WRITABLE]
+    if len(others) < naming.ensemble:
+        raise InvalidArgument(
+            f"{bookie_id} cannot be emptied: {naming.ledgers:,} ledgers name it, with ensembles of up to "
+            f"{naming.ensemble}, and {len(others)} other bookies take writes ({', '.join(others) or 'none'}). "
+            "Add bookies first, or drain it all the same with --force"
+        )
 
 
 async def switch_mode(

@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from tallybook.archive.location import read_location
 from tallybook.client.ports import ClientWorld
@@ -81,6 +81,10 @@ def _many(ledgers: int) -> str:
     return f"{ledgers:,} ledger{'s name' if ledgers != 1 else ' names'}"
 
 
+DEFAULT_ENSEMBLE: Final = 3
+"""The ensemble of a ledger whose creator names none."""
+
+
 @dataclass(slots=True)
 class Ledgers:
     """How many there are, as their metadata say."""
@@ -94,6 +98,8 @@ class Ledgers:
     """In the archive alone: bookies may drop their copies."""
     waiting_bytes: int = 0
     """Of closed ledgers that are not in the archive."""
+    ensemble: int = 0
+    """The largest ensemble of those that bookies keep."""
 
     def count(self, metadata: LedgerMetadata) -> None:
         """One more."""
@@ -101,6 +107,8 @@ class Ledgers:
         self.states[metadata.state.value] += 1
         self.archived += metadata.archived is not None
         self.released += metadata.copies_released
+        if not metadata.copies_released:
+            self.ensemble = max(self.ensemble, metadata.quorum.ensemble)
         self.waiting_bytes += metadata.length if metadata.closed and metadata.archived is None else 0
 
 
@@ -149,6 +157,7 @@ class Overview:
         found = [problem for bookie in self.bookies for problem in bookie.problems]
         if not any(bookie.info for bookie in self.bookies):
             found.append("no bookie is there")
+        found += self._too_few_writable()
         if self.ledgers is not None and not self.ledgers.complete:
             found.append("the listing of ledgers was cut off: not all of them were looked at")
         if self.ledgers is not None and self.ledgers.unreadable:
@@ -160,6 +169,17 @@ class Overview:
         if self.under_replicated:
             found.append(f"{self.under_replicated:,} ledgers have too few good copies")
         return found
+
+    def _too_few_writable(self) -> list[str]:
+        """The problem that ledgers like the existing ones cannot be created; unknown while they are not counted."""
+        if self.ledgers is None or not any(bookie.info for bookie in self.bookies):
+            return []
+        ensemble = self.ledgers.ensemble or DEFAULT_ENSEMBLE
+        writable = sum(bookie.mode == "writable" for bookie in self.bookies)
+        if writable >= ensemble:
+            return []
+        what = f"only {writable:,} bookies take writes, and a ledger with an ensemble of {ensemble} cannot be created"
+        return [f"{what}: add bookies, or end what was ordered ('bookie drain --cancel', 'bookie readonly --off')"]
 
 
 class Survey(NamedTuple):

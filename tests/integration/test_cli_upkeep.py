@@ -79,17 +79,17 @@ def test_a_bookie_is_drained_and_then_may_be_switched_off(cli, tmp_path):
 
 
 def test_a_bookie_that_is_read_only_by_order_is_told_as_such_and_is_nothing_wrong(cli, tmp_path):
-    with cli.up(tmp_path / "data") as cluster:
+    with cli.up(tmp_path / "data", bookies=4) as cluster:
         cli.wait_until(lambda: cluster("cluster", "status").code == 0, "an auditor has looked")
         assert cluster("bookie", "readonly", "bookie-1", "--json").json["wanted"] == "read_only"
 
         def modes() -> list[str]:
             return [bookie["mode"] for bookie in cluster("cluster", "status", "--json").json["bookies"]]
 
-        cli.wait_until(lambda: modes() == ["read-only", "writable", "writable"], "the bookie has heard of it")
+        cli.wait_until(lambda: modes() == ["read-only", *["writable"] * 3], "the bookie has heard of it")
         assert cluster("cluster", "status").code == 0
         cluster("bookie", "readonly", "bookie-1", "--off")
-        cli.wait_until(lambda: modes() == ["writable"] * 3, "it takes writes again")
+        cli.wait_until(lambda: modes() == ["writable"] * 4, "it takes writes again")
 
 
 def test_an_audit_on_demand_hands_out_what_is_lost_unless_the_repair_is_paused(cli, tmp_path):

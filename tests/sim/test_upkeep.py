@@ -16,7 +16,7 @@ from tallybook.metadata.bookie_modes import WantedMode, wanted_mode
 from tallybook.metadata.faulty import Fault, FaultyStore
 from tallybook.metadata.model import LedgerMetadata
 from tallybook.repair.check import CopyCheck, LedgerCheck
-from tallybook.repair.drain import switch_mode, who_names
+from tallybook.repair.drain import check_can_end, switch_mode, who_names
 from tallybook.repair.needs import Why
 from tallybook.repair.one_round import OneRound
 from tallybook.repair.overview import overview
@@ -207,7 +207,34 @@ async def test_a_glance_at_a_cluster_without_an_auditor_says_so_and_a_silent_boo
     assert any("no auditor has ever looked" in problem for problem in found.problems)
 
 
-@scenario(bookies=1)
+@scenario(bookies=4)
+async def test_fewer_writable_bookies_than_an_ensemble_needs_are_a_problem(
+    cluster: MemoryCluster, client: Client
+) -> None:
+    await closed(client)
+    await switch(client, "bookie-0", WantedMode.DRAINING, on=True)
+    assert not any("cannot be created" in problem for problem in (await overview(client.world)).problems)
+    cluster.bookies["bookie-1"].read_only = True
+    [problem] = [each for each in (await overview(client.world)).problems if "cannot be created" in each]
+    assert problem.startswith("only 2 bookies take writes, and a ledger with an ensemble of 3 cannot be created")
+
+
+@scenario(bookies=4)
+async def test_a_drain_that_cannot_end_is_refused_and_names_what_holds_it(
+    cluster: MemoryCluster, client: Client
+) -> None:
+    ledger = await closed(client)
+    one, other, _ = ledger.last_fragment.bookies
+    world = client.world
+    await check_can_end(world.store, world.membership, one)
+    cluster.die(other)
+    with pytest.raises(InvalidArgument, match=f"{one} cannot be emptied: 1 ledgers name it, with ensembles of up to 3"):
+        await check_can_end(world.store, world.membership, one)
+    await switch(client, one, WantedMode.DRAINING, on=True)
+    await check_can_end(world.store, world.membership, one)
+
+
+@scenario(bookies=3)
 async def test_an_auditor_that_has_fallen_silent_is_told(cluster: MemoryCluster, client: Client) -> None:
     at_ms = client.world.clock.wall_us() // 1000 - STALE_SECONDS * 1000
     await client.world.store.write_record("repair/status", b'{"at_ms": %d}' % at_ms, None)
