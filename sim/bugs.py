@@ -28,6 +28,7 @@ from tallybook.bookie.storage.stored import StoredBatches
 from tallybook.client import client
 from tallybook.client.reader import handle as reader
 from tallybook.client.recovery import driver as recovery_driver
+from tallybook.client.recovery import machine as recovery_machine
 from tallybook.client.recovery.machine import RecoveryMachine
 from tallybook.client.writer import appends
 from tallybook.client.writer.actions import ChangeEnsemble
@@ -246,6 +247,14 @@ def _nothing_written_back(_right: Any) -> Any:
     return write
 
 
+def _waits_for_all(_right: Any) -> Any:
+    def after_answer(self: Any) -> Any:
+        answered = all(len(copy.adds) == self._quorum.write_quorum for copy in self._window.values())
+        return self._settle() if answered else []
+
+    return after_answer
+
+
 def _no_compare(right: Any) -> Any:
     async def update_ledger(self: Any, metadata: LedgerMetadata, expected_version: int) -> WriteResult:
         known = self._metadata.versions[metadata.ledger_id]
@@ -461,6 +470,14 @@ BUGS: Final[dict[str, Bug]] = {
         "a recovery does not add again what it finds",
         "I1 I2 I6 I10",
         [(RecoveryMachine, "_write", _nothing_written_back)],
+    ),
+    "recovery waits for a slow member with each batch": Bug(
+        "a recovery adds one batch after the other again, and waits for all members each time",
+        "L8",
+        [
+            (recovery_machine, "WINDOW_BATCHES", lambda _right: 1),
+            (RecoveryMachine, "_after_answer", _waits_for_all),
+        ],
     ),
     "close without compare-and-set": Bug(
         "metadata are written whatever their version is",

@@ -1,9 +1,10 @@
-"""After healing: what was begun comes to its end, and all that a client may want can be done (L0 to L7).
+"""After healing: what was begun comes to its end, and all that a client may want can be done (L0 to L8).
 
     L0   every bookie serves and is registered
     L2   writers whose ledger nobody takes from them confirm what they append now; a newcomer writes one on all bookies
     L1   recoverers come to an end, and every ledger can be closed
     L5   readers that follow a ledger, through all of this, see its end
+    L8   a recovery beside one slow member takes a bounded time (``slow_members``)
     L6   what is closed gets into the archive, where there is one (``settling``)
     L7   bookies that scrub know what is damaged (``scrubbed``)
     L3   closed ledgers get back all of their copies, where there is a repair (``repairing``)
@@ -25,6 +26,7 @@ from .halfway import halfway
 from .repairing import mend
 from .scrubbed import know_their_damage
 from .settling import settle
+from .slow_members import recover_beside_a_slow_member
 from .stream_end import end_streams, write_streams
 from .vital import vital
 from .workload import ClientProcess
@@ -62,6 +64,7 @@ async def bring_to_an_end(universe: Universe) -> None:
         workload.finish()
         await _write_on_all(universe)
         await _finish(universe)
+        await recover_beside_a_slow_member(universe)
         await write_streams(universe)
         await _all(universe, "reader", "L5", "readers do not reach the end", following)
         await _all(universe, "historian", "L5", HISTORIANS_LATE)

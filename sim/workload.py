@@ -8,7 +8,7 @@ to the god at once.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import Any, Final, TypeAlias
@@ -376,6 +376,34 @@ class Workload:
         await asyncio.wait((burst.settling,))
         closed = await self._close(client, pen)
         return closed and not burst.errors and self._history.highest_confirmed(pen.id) >= 0
+
+    async def leave(
+        self, client: ClientProcess, batches: int, deafen: Callable[[Sequence[str]], Awaitable[None]]
+    ) -> tuple[MadeLedger, Sequence[str]] | None:
+        """Leave a ledger with batches of whose acks its writer never hears, and its members; ``None`` if that failed.
+
+        Args:
+            deafen: keeps the answers of these bookies from the client.
+        """
+        created = self._history.create(client.name)
+        sizes = {"ensemble": 3, "write_quorum": 3, "ack_quorum": 2, "stripe_entries": 1}
+        try:
+            ledger = await client.client.create_ledger(**{**self._wanted(client.rng, created), **sizes})
+            made = self._made(created, ledger.id)
+            members = ledger.metadata.last_fragment.bookies
+            await deafen(members)
+        except TallybookError as error:
+            self._failed(created, error)
+            return None
+        pen = Pen(ledger, client.rng)
+        self._god.adopted(pen.id, client.name)
+        burst = None
+        for _ in range(8 * batches):
+            burst = self._burst(client, pen, burst)
+            await self._clock.sleep(0.02)
+        await self._clock.sleep(0.2)
+        pen.abandon()
+        return made, members
 
     async def _rely(self, pen: Pen) -> None:
         """Of what was confirmed, in this burst and before, write down what may be relied on."""
