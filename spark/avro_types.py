@@ -1,13 +1,24 @@
-"""What an Avro schema is called in Spark's DDL."""
+"""Types and values of Avro as Spark has them.
+
+A union of null and one other type is that type, nullable; one of int and long is BIGINT, one of float and double
+DOUBLE. Any other union is a struct with one field for each member, ``member0`` and so on, as of Spark's ``from_avro``.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any, Final
+import json
+from collections.abc import Callable, Mapping
+from datetime import date, datetime
+from decimal import Decimal
+from typing import Any, Final, TypeAlias
 
 from tallybook.core.errors import InvalidConfig
 
+Convert: TypeAlias = Callable[[Any], Any]
+"""Makes the value that the DDL of a schema describes of what fastavro gives for it."""
+
 _PRIMITIVE: Final = {
+    "null": "VOID",
     "boolean": "BOOLEAN",
     "int": "INT",
     "long": "BIGINT",
@@ -19,17 +30,58 @@ _PRIMITIVE: Final = {
     "fixed": "BINARY",
 }
 
-_MOST_DIGITS: Final = 38
+_MAX_DIGITS: Final = 38
 """Of a decimal of Spark."""
 
 _TIMES: Final = {
     "date": "DATE",
     "timestamp-millis": "TIMESTAMP_LTZ",
     "timestamp-micros": "TIMESTAMP_LTZ",
+    "local-timestamp-millis": "TIMESTAMP_NTZ",
+    "local-timestamp-micros": "TIMESTAMP_NTZ",
 }
-
-LOGICAL: Final = frozenset({"decimal", *_TIMES})
+_LOGICAL: Final = frozenset({"decimal", *_TIMES})
 """Logical types that are more than what they stand for. A uuid is text, in Spark."""
+
+_WIDER: Final = ((frozenset({"int", "long"}), "BIGINT"), (frozenset({"float", "double"}), "DOUBLE"))
+_NAMED: Final = frozenset({"record", "error", "enum", "fixed"})
+_CLASSES: Final[Mapping[str, type]] = {
+    "boolean": bool, "int": int, "long": int, "float": float, "double": float, "string": str, "bytes": bytes,
+    "array": list, "map": dict, "date": date, "decimal": Decimal,
+}  # fmt: skip
+"""Of values that fastavro gives, by type and logical type; moments are told apart by their time zone."""
+
+
+def expanded(schema: Any) -> Any:
+    """A schema with its named types in place of their names, and without logical types that Spark has no name for.
+
+    Raises:
+        InvalidConfig: it is not a schema, or fastavro is not installed.
+    """
+    try:
+        import fastavro  # noqa: PLC0415 (needed for Avro only)
+    except ImportError as error:
+        raise InvalidConfig("payloads in Avro need fastavro: pip install 'tallybook[spark]'") from error
+    try:
+        return fastavro.schema.expand_schema(known_to_spark(schema))
+    except RecursionError as error:
+        raise _strange("its types lie too deep in one another") from error
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise _strange(f"it is not an Avro schema: {error!r}") from error
+    except (fastavro.schema.SchemaParseException, fastavro.schema.UnknownType) as error:
+        raise _strange(f"it is not an Avro schema: {error}") from error
+
+
+def schema_of(text: str) -> Any:
+    """A schema out of an option.
+
+    Raises:
+        InvalidConfig: it is not JSON.
+    """
+    try:
+        return json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise _strange(f"it is not JSON: {error}") from error
 
 
 def ddl_of(schema: Any) -> str:
@@ -41,20 +93,103 @@ def ddl_of(schema: Any) -> str:
     if not isinstance(schema, Mapping) or schema.get("type") != "record":
         raise InvalidConfig("option payloadSchema: an Avro schema of a record is wanted")
     try:
-        return _ddl(schema)
+        return _ddl(expanded(schema))
     except RecursionError:
         raise _strange("its types lie too deep in one another") from None
 
 
+def converter_of(schema: Any) -> Convert | None:
+    """What makes values of an expanded schema those of its DDL; ``None`` where they are that already.
+
+    Values of named types in unions are pairs of the type's name and the value (``return_named_type`` of fastavro).
+    """
+    if isinstance(schema, list):
+        return _converter_of_union(schema)
+    if not isinstance(schema, Mapping):
+        return None
+    kind = schema.get("type")
+    if kind == "record":
+        fields = {field["name"]: converter_of(field["type"]) for field in schema["fields"]}
+        changed = {name: convert for name, convert in fields.items() if convert is not None}
+        if not changed:
+            return None
+        return lambda value: {**value, **{name: convert(value[name]) for name, convert in changed.items()}}
+    if kind == "array":
+        element = converter_of(schema["items"])
+        return None if element is None else lambda value: [element(each) for each in value]
+    if kind == "map":
+        item = converter_of(schema["values"])
+        return None if item is None else lambda value: {key: item(each) for key, each in value.items()}
+    return converter_of(kind) if isinstance(kind, list | Mapping) else None
+
+
+def _converter_of_union(schema: list[Any]) -> Convert | None:
+    others = _others(schema)
+    if len(others) == 1:
+        inner, named = converter_of(others[0]), _name_of(others[0]) is not None
+        if not named and inner is None:
+            return None
+
+        def of_one(value: Any) -> Any:
+            bare = value[1] if named and value is not None else value
+            return bare if inner is None or bare is None else inner(bare)
+
+        return of_one
+    if not others or _wider(others) is not None:
+        return None
+    members = [(_fits(each), converter_of(each), _name_of(each) is not None) for each in others]
+
+    def of_many(value: Any) -> Any:
+        if value is None:
+            return None
+        for number, (fits, convert, named) in enumerate(members):
+            if fits(value):
+                bare = value[1] if named else value
+                return {f"member{number}": bare if convert is None else convert(bare)}
+        raise TypeError(f"{value!r:.50} is of no member of its union")
+
+    return of_many
+
+
+def _fits(schema: Any) -> Callable[[Any], bool]:
+    """Whether a value is of this member of a union."""
+    name = _name_of(schema)
+    if name is not None:
+        return lambda value: isinstance(value, tuple) and value[0] == name
+    kind, logical = (schema.get("type"), schema.get("logicalType")) if isinstance(schema, Mapping) else (schema, None)
+    if isinstance(logical, str) and "timestamp" in logical:
+        local = logical.startswith("local-")
+        return lambda value: isinstance(value, datetime) and (value.tzinfo is None) == local
+    wanted = _CLASSES[str(logical if logical in _CLASSES else kind)]
+    return lambda value: type(value) is wanted
+
+
+def _name_of(schema: Any) -> str | None:
+    """The name of a named type."""
+    named = isinstance(schema, Mapping) and schema.get("type") in _NAMED
+    return schema["name"] if named else None
+
+
+def _others(union: list[Any]) -> list[Any]:
+    return [each for each in union if each not in ("null", {"type": "null"})]
+
+
+def _wider(members: list[Any]) -> str | None:
+    """The type that holds the values of all members of a union of numbers."""
+    plain = [each.get("type") if isinstance(each, Mapping) and "logicalType" not in each else each for each in members]
+    return next((ddl for kinds, ddl in _WIDER if len(plain) > 1 and all(each in kinds for each in plain)), None)
+
+
 def _ddl(schema: Any) -> str:
     if isinstance(schema, list):
-        others = [each for each in schema if each != "null"]
-        if len(others) != 1:
-            raise _strange(f"a union is of null and one type, not {schema!r}")
-        return _ddl(others[0])
+        others = _others(schema)
+        if len(others) <= 1:
+            return _ddl(others[0]) if others else _PRIMITIVE["null"]
+        wider = _wider(others)
+        return wider or f"STRUCT<{', '.join(f'`member{at}`: {_ddl(each)}' for at, each in enumerate(others))}>"
     if isinstance(schema, str):
         if schema not in _PRIMITIVE:
-            raise _strange(f"type {schema!r} is not known, or has a name that is defined elsewhere")
+            raise _strange(f"type {schema!r} is not known, or refers to itself")
         return _PRIMITIVE[schema]
     if not isinstance(schema, Mapping):
         raise _strange(f"{schema!r} is not a type")
@@ -84,13 +219,26 @@ def _of_mapping(schema: Mapping[str, Any]) -> str:
 
 def _decimal(precision: Any, scale: Any) -> str:
     fits = type(precision) is int and type(scale) is int and scale >= 0
-    if not fits or not max(scale, 1) <= precision <= _MOST_DIGITS:
-        raise _strange(f"a decimal has up to {_MOST_DIGITS} digits, not {precision!r} with {scale!r} behind the point")
+    if not fits or not max(scale, 1) <= precision <= _MAX_DIGITS:
+        raise _strange(f"a decimal has up to {_MAX_DIGITS} digits, not {precision!r} with {scale!r} behind the point")
     return f"DECIMAL({precision}, {scale})"
 
 
 def _field(field: Mapping[str, Any]) -> str:
     return f"`{field.get('name')}`: {_ddl(field.get('type'))}"
+
+
+def known_to_spark(schema: Any) -> Any:
+    """An Avro schema without the logical types that have no name in Spark: what they stand for comes as it is."""
+    if isinstance(schema, list):
+        return [known_to_spark(each) for each in schema]
+    if not isinstance(schema, dict):
+        return schema
+    return {
+        name: known_to_spark(value)
+        for name, value in schema.items()
+        if name != "logicalType" or (isinstance(value, str) and value in _LOGICAL)
+    }
 
 
 def _strange(what: str) -> InvalidConfig:

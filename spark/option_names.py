@@ -74,7 +74,10 @@ READ_OPTIONS: Final = (
         "payloadFormat", "raw", "`json`, `avro` or `arrow`: payloads become column `value`, a struct, by "
         "`payloadSchema`.",
     ),
-    OptionInfo("payloadSchema", "", "Fields as `carrier STRING, delay DOUBLE`; for Avro, its schema as JSON."),
+    OptionInfo(
+        "payloadSchema", "", "Fields as `carrier STRING, delay DOUBLE`; for Avro, the schema of the writer as JSON."
+    ),
+    OptionInfo("payloadReaderSchema", "", "For Avro, the schema that payloads are read by, if it is another one."),
     OptionInfo(
         "badRecords", "keep", "`keep`: payloads that do not fit are in `bad_payload`, and why in `bad_reason`; `fail`: "
         "they fail the query.",

@@ -57,12 +57,14 @@ class PayloadOptions:
     """What payloads are taken for.
 
     Args:
-        schema: fields in Spark's DDL for JSON and Arrow, a schema as JSON for Avro.
+        schema: fields in Spark's DDL for JSON and Arrow; for Avro the schema that payloads were written with, as JSON.
+        reader_schema: for Avro the schema that they are read by, as JSON; empty: the same.
     """
 
     kind: PayloadKind = "raw"
     schema: str = ""
     bad_records: BadRecords = "keep"
+    reader_schema: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -315,9 +317,13 @@ class _Options:
         schema = self.given.get("payloadschema", "")
         if (kind == "raw") != (not schema):
             raise InvalidConfig("options payloadFormat (json, avro or arrow) and payloadSchema go together")
+        reader_schema = self.given.get("payloadreaderschema", "")
         if kind == "avro":
             self.parsed("payloadschema", json.loads)
-        return PayloadOptions(kind, schema, self.choice("badrecords", BadRecords, "keep"))
+            self.parsed("payloadreaderschema", json.loads)
+        elif reader_schema:
+            raise self._wrong("payloadreaderschema", "it is about payloads in Avro")
+        return PayloadOptions(kind, schema, self.choice("badrecords", BadRecords, "keep"), reader_schema)
 
     def parsed(self, name: str, parse: Callable[[str], T]) -> T | None:
         """What ``parse`` makes of an option, ``None`` where it is not given."""

@@ -10,7 +10,6 @@ A row that cannot be parsed has no value; its bytes are in ``bad_payload`` and w
 from __future__ import annotations
 
 import io
-import json
 from collections import Counter
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -18,9 +17,9 @@ from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 import pyarrow as pa
 
-from tallybook.core.errors import InvalidArgument, InvalidConfig
+from tallybook.core.errors import InvalidArgument
 
-from .avro_types import LOGICAL, ddl_of
+from .avro_types import converter_of, ddl_of, expanded, known_to_spark, schema_of
 from .json_values import json_decoder, json_key, json_leaf
 from .options import PayloadOptions
 from .values import Leaf, built, plain
@@ -45,7 +44,9 @@ def value_ddl(options: PayloadOptions) -> str:
     """
     if options.kind == "raw":
         return ""
-    return ddl_of(json.loads(options.schema)) if options.kind == "avro" else f"STRUCT<{options.schema}>"
+    if options.kind == "avro":
+        return ddl_of(schema_of(options.reader_schema or options.schema))
+    return f"STRUCT<{options.schema}>"
 
 
 def check_value(options: PayloadOptions, schema: StructType) -> None:
@@ -79,7 +80,7 @@ def parser_of(options: PayloadOptions, schema: StructType, rows: str = "slot") -
         return ArrowParser(wanted, options, rows)
     if options.kind == "json":
         return RowParser(wanted, options, partial(_json, json_decoder(wanted)), json_leaf, json_key)
-    return RowParser(wanted, options, _avro(options.schema), plain, plain)
+    return RowParser(wanted, options, _avro(options), plain, plain)
 
 
 class Parser:
@@ -237,37 +238,29 @@ def _json(decode: Callable[[str], Any], payload: bytes) -> Any:
     return found
 
 
-def _avro(schema: str) -> Callable[[bytes], Any]:
-    try:
-        import fastavro  # noqa: PLC0415 (needed for Avro only)
-    except ImportError as error:
-        raise InvalidConfig("payloads in Avro need fastavro: pip install 'tallybook[spark]'") from error
-    try:
-        parsed = fastavro.parse_schema(_known_to_spark(json.loads(schema)))
-    except (ValueError, KeyError, TypeError, RecursionError, fastavro.schema.SchemaParseException) as error:
-        raise InvalidConfig(f"option payloadSchema is not an Avro schema: {error!r}") from error
+def _avro(options: PayloadOptions) -> Callable[[bytes], Any]:
+    schemas = [known_to_spark(schema_of(each)) for each in (options.schema, options.reader_schema) if each]
+    convert = converter_of([expanded(each) for each in schemas][-1])
+    import fastavro  # noqa: PLC0415 (without it, there is nothing expanded)
+
+    parsed = [fastavro.parse_schema(each) for each in schemas]
 
     def decode(payload: bytes) -> Any:
         source = io.BytesIO(payload)
         try:
-            found = fastavro.schemaless_reader(source, parsed, None)
+            found = fastavro.schemaless_reader(source, parsed[0], parsed[-1], return_named_type=True)
+            value = found if convert is None else convert(found)
         # fastavro says in no one way that bytes are not of the schema.
-        except (ValueError, EOFError, IndexError, KeyError, TypeError, OverflowError, MemoryError) as error:
+        except (
+            ValueError, EOFError, IndexError, KeyError, TypeError, OverflowError, MemoryError,
+            fastavro.read.SchemaResolutionError,
+        ) as error:  # fmt: skip
             raise _BadPayloadError(f"it is not of the Avro schema: {error!r}") from error
         if source.tell() != len(payload):
             raise _BadPayloadError(f"its {len(payload)} bytes go on behind the datum, at byte {source.tell()}")
-        return found
+        return value
 
     return decode
-
-
-def _known_to_spark(schema: Any) -> Any:
-    """An Avro schema without the logical types that have no name in Spark: what they stand for comes as it is."""
-    if isinstance(schema, list):
-        return [_known_to_spark(each) for each in schema]
-    if not isinstance(schema, dict):
-        return schema
-    return {name: _known_to_spark(value) for name, value in schema.items() if name != "logicalType" or value in LOGICAL}
 
 
 def _short(error: Exception) -> str:

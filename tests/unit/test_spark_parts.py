@@ -363,6 +363,9 @@ def record(*types: object) -> dict[str, object]:
     }
 
 
+INNER = {**record("int"), "name": "inner"}
+
+
 @pytest.mark.parametrize(
     ("kind", "ddl"),
     [
@@ -371,13 +374,17 @@ def record(*types: object) -> dict[str, object]:
         ({"type": "enum", "name": "e", "symbols": ["A"]}, "STRING"),
         ({"type": "fixed", "name": "f", "size": 4}, "BINARY"), (["null", "int"], "INT"), (["int", "null"], "INT"),
         (["int"], "INT"), ({"type": "array", "items": "long"}, "ARRAY<BIGINT>"),
-        ({"type": "map", "values": ["null", "string"]}, "MAP<STRING, STRING>"), (record("int"), "STRUCT<`f0`: INT>"),
-        ({"type": {"type": "array", "items": record("int")}}, "ARRAY<STRUCT<`f0`: INT>>"),
+        ({"type": "map", "values": ["null", "string"]}, "MAP<STRING, STRING>"), (INNER, "STRUCT<`f0`: INT>"),
+        ({"type": "array", "items": INNER}, "ARRAY<STRUCT<`f0`: INT>>"),
         ({"type": "int", "logicalType": "date"}, "DATE"), ({"type": "string", "logicalType": "uuid"}, "STRING"),
         ({"type": "long", "logicalType": "timestamp-millis"}, "TIMESTAMP_LTZ"),
         ({"type": "long", "logicalType": "timestamp-micros"}, "TIMESTAMP_LTZ"),
         ({"type": "bytes", "logicalType": "decimal", "precision": 9, "scale": 2}, "DECIMAL(9, 2)"),
         ({"type": "int", "logicalType": "time-millis"}, "INT"), ({"type": "int", "logicalType": "mine"}, "INT"),
+        ({"type": "long", "logicalType": "local-timestamp-micros"}, "TIMESTAMP_NTZ"), ("null", "VOID"),
+        (["null"], "VOID"),
+        (["null", "int", "long"], "BIGINT"), (["double", "float"], "DOUBLE"),
+        (["int", "null", "string"], "STRUCT<`member0`: INT, `member1`: STRING>"),
     ],
 )  # fmt: skip
 def test_types_of_avro_have_names_in_spark(kind: object, ddl: str) -> None:
@@ -389,8 +396,8 @@ def test_types_of_avro_have_names_in_spark(kind: object, ddl: str) -> None:
     [
         None, 7, "string", "record", [], ["null", "int"], {}, {"type": "array", "items": "int"}, record(),
         {"type": "record", "name": "r"}, {"type": "record", "name": "r", "fields": "x"},
-        {"type": "record", "name": "r", "fields": ["x"]}, record("strng"), record("null"), record(["null"]),
-        record(["int", "string"]), record(["null", "int", "long"]), record("r"), record(7), record({"type": 7}),
+        {"type": "record", "name": "r", "fields": ["x"]}, record("strng"),
+        record("r"), record(["null", "r"]), record(7), record({"type": 7}),
         record({"type": "array"}), record({"type": "map"}), record({}),
         *(record({"type": "bytes", "logicalType": "decimal", **bad}) for bad in (
             {}, {"precision": "x"}, {"precision": 0}, {"precision": 39}, {"precision": None},

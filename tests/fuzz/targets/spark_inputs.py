@@ -171,7 +171,9 @@ def some_schemas() -> Iterator[bytes]:
 @TARGET.decoder(
     "spark/avro_types.py:ddl_of", "spark/avro_types.py:_ddl", "spark/avro_types.py:_of_mapping",
     "spark/avro_types.py:_decimal", "spark/payloads.py:value_ddl", "spark/payloads.py:_avro",
-    "spark/payloads.py:_known_to_spark", "spark/payloads.py:parser_of", seeds=some_schemas,
+    "spark/avro_types.py:known_to_spark", "spark/avro_types.py:expanded", "spark/avro_types.py:schema_of",
+    "spark/payloads.py:parser_of",
+    seeds=some_schemas,
 )  # fmt: skip
 def schemas(data: bytes) -> None:
     """An Avro schema, as an option has it: JSON by then."""
