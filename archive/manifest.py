@@ -13,21 +13,20 @@ An object that it does not name is younger than it, and counts as it does withou
 
 from __future__ import annotations
 
-import io
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
 
 import pyarrow as pa
 import pyarrow.compute as pc
-import pyarrow.parquet as pq
 
-from tallybook.core.errors import DamagedFile, NewerFormat, ObjectDamaged, ObjectMissing
+from tallybook.core.errors import DamagedFile, ObjectDamaged, ObjectMissing
 from tallybook.core.limits import MIB
 from tallybook.runtime.tasks import Workers
 
 from .objects.port import ObjectStore
 from .objects.probe import info_if_there
+from .root_file import decode_root_file, encode_root_file
 
 MANIFEST_KEY: Final = "_manifest.parquet"
 """Spark and pyarrow take no file for data whose name begins so."""
@@ -36,8 +35,8 @@ NO_LEDGER: Final = -1
 MAX_MANIFEST_BYTES: Final = 512 * MIB
 """1,000,000 ledgers in 100,000 objects take 2.5 MB."""
 
-_FORMAT_KEY: Final = b"tallybook.manifest"
-_CLUSTER_KEY: Final = b"tallybook.cluster"
+_KIND: Final = "tallybook.manifest"
+_CLUSTER_KEY: Final = "tallybook.cluster"
 _SCHEMA: Final = pa.schema(
     [
         pa.field("object", pa.string(), nullable=False),
@@ -69,14 +68,16 @@ def encode_manifest(manifest: Manifest) -> bytes:
     rows += sorted((key, NO_LEDGER, since) for key, since in manifest.dropped.items())
     columns = list(zip(*rows, strict=True)) if rows else [(), (), ()]
     table = pa.table(
-        [pa.array(column, field.type) for column, field in zip(columns, _SCHEMA, strict=True)],
-        schema=_SCHEMA.with_metadata({_FORMAT_KEY: str(FORMAT), _CLUSTER_KEY: manifest.cluster_id}),
+        [pa.array(column, field.type) for column, field in zip(columns, _SCHEMA, strict=True)], schema=_SCHEMA
     )
-    out = io.BytesIO()
-    pq.write_table(
-        table, out, compression="zstd", use_dictionary=["object"], column_encoding={"ledger_id": "DELTA_BINARY_PACKED"}
+    return encode_root_file(
+        table,
+        _KIND,
+        FORMAT,
+        {_CLUSTER_KEY: manifest.cluster_id},
+        use_dictionary=["object"],
+        column_encoding={"ledger_id": "DELTA_BINARY_PACKED"},
     )
-    return out.getvalue()
 
 
 def decode_manifest(data: bytes, what: str) -> Manifest:
@@ -89,25 +90,17 @@ def decode_manifest(data: bytes, what: str) -> Manifest:
         DamagedFile: they are none.
         NewerFormat: a newer Tallybook has written it.
     """
-    try:
-        table = pq.read_table(pa.BufferReader(data))
-        values = table.schema.metadata or {}
-        version, cluster_id = values[_FORMAT_KEY].decode(), values[_CLUSTER_KEY].decode()
-        if version.isdecimal() and int(version) > FORMAT:
-            raise NewerFormat.of(what, version, FORMAT)
-        table = table.select(_SCHEMA.names).cast(_SCHEMA)
-        counts = pc.not_equal(table["ledger_id"], NO_LEDGER)
-        living, dropped = table.filter(counts), table.filter(pc.invert(counts))
-        ledgers = dict(zip(living["ledger_id"].to_pylist(), living["object"].to_pylist(), strict=True))
-        since = dropped["dropped_at"].cast(pa.int64()).to_pylist()
-        gone = dict(zip(dropped["object"].to_pylist(), since, strict=True))
-    except (pa.ArrowException, OSError, KeyError, UnicodeDecodeError) as error:
-        raise DamagedFile(f"{what} cannot be understood: {error}") from error
-    if version != str(FORMAT):
-        raise DamagedFile(f"{what} is of format {version}; this Tallybook knows {FORMAT}")
-    if None in {*gone, *gone.values(), *ledgers, *ledgers.values()} or len(ledgers) != living.num_rows:
-        raise DamagedFile(f"{what} has empty fields, or names a ledger twice")
-    return Manifest(cluster_id, ledgers, gone)
+    table, footer = decode_root_file(data, _SCHEMA, _KIND, FORMAT, what)
+    counts = pc.not_equal(table["ledger_id"], NO_LEDGER)
+    living, dropped = table.filter(counts), table.filter(pc.invert(counts))
+    ledgers = dict(zip(living["ledger_id"].to_pylist(), living["object"].to_pylist(), strict=True))
+    since = dropped["dropped_at"].cast(pa.int64()).to_pylist()
+    gone = dict(zip(dropped["object"].to_pylist(), since, strict=True))
+    if _CLUSTER_KEY not in footer or None in {*gone, *gone.values(), *ledgers, *ledgers.values()}:
+        raise DamagedFile(f"{what} has empty fields")
+    if len(ledgers) != living.num_rows:
+        raise DamagedFile(f"{what} names a ledger twice")
+    return Manifest(footer[_CLUSTER_KEY], ledgers, gone)
 
 
 async def read_manifest(store: ObjectStore, workers: Workers) -> Manifest | None:

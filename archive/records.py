@@ -8,25 +8,24 @@ One Parquet file at the root of the archive, which the leading offloader replace
 
 from __future__ import annotations
 
-import io
 from collections.abc import Mapping
 from typing import Final
 
 import pyarrow as pa
-import pyarrow.parquet as pq
 
-from tallybook.core.errors import DamagedFile, NewerFormat
+from tallybook.core.errors import DamagedFile
 from tallybook.core.limits import MIB
 from tallybook.runtime.tasks import Workers
 
 from .objects.port import ObjectStore
 from .objects.probe import info_if_there
+from .root_file import decode_root_file, encode_root_file
 
 RECORDS_KEY: Final = "_records.parquet"
 FORMAT: Final = 1
 MAX_COPY_BYTES: Final = 512 * MIB
 
-_FORMAT_KEY: Final = b"tallybook.records"
+_KIND: Final = "tallybook.records"
 _SCHEMA: Final = pa.schema(
     [pa.field("name", pa.string(), nullable=False), pa.field("value", pa.binary(), nullable=False)]
 )
@@ -36,10 +35,8 @@ def encode_records(records: Mapping[str, bytes]) -> bytes:
     """The bytes of a copy: the same for the same records."""
     names = sorted(records)
     columns = [pa.array(names, pa.string()), pa.array([records[name] for name in names], pa.binary())]
-    table = pa.table(columns, schema=_SCHEMA.with_metadata({_FORMAT_KEY: str(FORMAT)}))
-    out = io.BytesIO()
-    pq.write_table(table, out, compression="zstd", use_dictionary=False, write_statistics=False)
-    return out.getvalue()
+    table = pa.table(columns, schema=_SCHEMA)
+    return encode_root_file(table, _KIND, FORMAT, {}, use_dictionary=False, write_statistics=False)
 
 
 def decode_records(data: bytes, what: str) -> dict[str, bytes]:
@@ -49,17 +46,8 @@ def decode_records(data: bytes, what: str) -> dict[str, bytes]:
         DamagedFile: they are none.
         NewerFormat: a newer Tallybook has written it.
     """
-    try:
-        table = pq.read_table(pa.BufferReader(data))
-        version = (table.schema.metadata or {})[_FORMAT_KEY].decode()
-        if version.isdecimal() and int(version) > FORMAT:
-            raise NewerFormat.of(what, version, FORMAT)
-        table = table.select(_SCHEMA.names).cast(_SCHEMA)
-        found = dict(zip(table["name"].to_pylist(), table["value"].to_pylist(), strict=True))
-    except (pa.ArrowException, OSError, KeyError, UnicodeDecodeError) as error:
-        raise DamagedFile(f"{what} cannot be understood: {error}") from error
-    if version != str(FORMAT):
-        raise DamagedFile(f"{what} is of format {version}; this Tallybook knows {FORMAT}")
+    table, _ = decode_root_file(data, _SCHEMA, _KIND, FORMAT, what)
+    found = dict(zip(table["name"].to_pylist(), table["value"].to_pylist(), strict=True))
     if None in {*found, *found.values()} or len(found) != table.num_rows:
         raise DamagedFile(f"{what} has empty fields, or a record twice")
     return found

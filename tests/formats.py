@@ -4,7 +4,8 @@ docs/upgrade.md has the list for people, and docs/corruption.md says what damage
 this one, and the newest fixture to having one of each.
 """
 
-from tallybook.archive import location, schema, sealing
+from tallybook.archive import location, manifest, schema, sealing
+from tallybook.archive import records as stream_records
 from tallybook.archive.objects import seal_format
 from tallybook.bookie import cookie, directories, ledger_state, limbo, places, scrub
 from tallybook.bookie.journal import format as journal_format
@@ -47,6 +48,8 @@ FORMATS = {
     "keys of an archive": archive_keys.FORMAT,
     "leader, repair, offloader": record_format.FIRST,
     "archive object": schema.FORMAT,
+    "manifest of the archive": manifest.FORMAT,
+    "records of streams in the archive": stream_records.FORMAT,
     "name of a stream": catalog.FORMAT,
     "stream and chapter": head_codec.FORMAT,
     "namespace": namespaces.FORMAT,

@@ -344,6 +344,8 @@ HELD: dict[str, Callable[[Left], object]] = {
     "keys of an archive": file("archive-keys.json"),
     "leader, repair, offloader": record("repair/status"),
     "archive object": file("archive/sets/*.parquet"),
+    "manifest of the archive": file("archive/sealed/objects/_manifest.parquet"),
+    "records of streams in the archive": file("archive/sealed/objects/_records.parquet"),
     "name of a stream": record("stream-names/"),
     "stream and chapter": lambda left: left.formats("stream-heads/") and left.formats("stream-chapters/"),
     "namespace": record("stream-namespaces/"),

@@ -1,7 +1,5 @@
 """The manifest of a bucket as bytes: it comes back as it was, and nothing that is damaged is taken for one."""
 
-import io
-
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
@@ -11,7 +9,8 @@ from hypothesis import strategies as st
 from tallybook.archive.manifest import Manifest, decode_manifest, encode_manifest, read_manifest, write_manifest
 from tallybook.archive.objects.memory import MemoryStore
 from tallybook.archive.objects.port import ObjectInfo
-from tallybook.archive.records import read_records
+from tallybook.archive.records import decode_records, encode_records, read_records
+from tallybook.archive.root_file import encode_root_file
 from tallybook.archive.schema import object_key
 from tallybook.core.errors import ArchiveDenied, DamagedFile, NewerFormat
 from tallybook.core.ids import MAX_ID
@@ -45,14 +44,31 @@ def test_bytes_that_are_no_manifest_are_refused() -> None:
             decode_manifest(data[:cut], "it")
 
 
+@pytest.mark.parametrize(
+    ("data", "decode"),
+    [
+        (encode_manifest(SOME), decode_manifest),
+        (encode_records({"stream-names/a": b"x" * 50, "stream-heads/b": b"y"}), decode_records),
+    ],
+    ids=["manifest", "records of streams"],
+)
+def test_a_flipped_bit_is_found_or_changes_nothing(data: bytes, decode) -> None:
+    sound = decode(data, "it")
+    for at in range(len(data)):
+        flipped = bytearray(data)
+        flipped[at] ^= 1 << at % 8
+        try:
+            assert decode(bytes(flipped), "it") == sound
+        except (DamagedFile, NewerFormat):
+            continue
+
+
 def forged(version: str, **columns: list[object]) -> bytes:
     table = pq.read_table(pa.BufferReader(encode_manifest(SOME)))
     for name, values in columns.items():
         at = table.schema.get_field_index(name)
         table = table.set_column(at, table.schema.field(at), pa.array(values, table.schema.field(at).type))
-    out = io.BytesIO()
-    pq.write_table(table.replace_schema_metadata({"tallybook.manifest": version, "tallybook.cluster": "c"}), out)
-    return out.getvalue()
+    return encode_root_file(table, "tallybook.manifest", int(version), {"tallybook.cluster": "c"})
 
 
 def test_a_manifest_of_a_newer_format_is_refused_as_such() -> None:

@@ -31,6 +31,8 @@ LINES_OF = {
     "keys of an archive": {"file of keys"},
     "leader, repair, offloader": {"leader, repair, offloader"},
     "archive object": {"archive data page", "archive index", "archive footer"},
+    "manifest of the archive": {"manifest of the archive, records of streams"},
+    "records of streams in the archive": {"manifest of the archive, records of streams"},
     "name of a stream": {"name of a stream, namespace, subscription"},
     "stream and chapter": {"stream and chapter"},
     "namespace": {"name of a stream, namespace, subscription"},

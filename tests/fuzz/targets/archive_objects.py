@@ -213,7 +213,7 @@ def some_manifests() -> Iterator[bytes]:
     yield encode_manifest(Manifest("a-cluster", {7: KEY, 9: KEY, 8: "ledgers/8"}, {"ledgers/1": 1_700_000_000_000}))
 
 
-@TARGET.decoder("archive/manifest.py:decode_manifest", seeds=some_manifests)
+@TARGET.decoder("archive/manifest.py:decode_manifest", "archive/root_file.py:decode_root_file", seeds=some_manifests)
 def manifest(data: bytes) -> None:
     """The manifest of a bucket."""
     found = attempt(DamagedFile, decode_manifest, data, "it")
