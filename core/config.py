@@ -382,8 +382,8 @@ class RepairSettings(Settings):
     )
     open_grace_s: Seconds = Field(
         60,
-        description="How long a ledger that is being written may name a lost or draining bookie in its last fragment "
-        "before it is recovered, which ends its writer.",
+        description="How long an open ledger may name a bookie that is lost, draining, or lost its data in its last "
+        "fragment before it is recovered, which ends its writer.",
     )
     interval_s: Seconds = Field(30, description="Pause between looks at bookies and ledgers.")
     check_period_s: Seconds = Field(

@@ -17,6 +17,8 @@ from tallybook.core.errors import (
     InvalidArgument,
     NoSuchLedger,
     NotEnoughBookies,
+    PeerError,
+    StorageError,
     TallybookError,
     is_defect,
 )
@@ -26,10 +28,13 @@ from tallybook.metadata.model import LedgerMetadata
 from tallybook.metadata.repaired import copies_given_back, replace_member
 from tallybook.metadata.store import BookieInfo, Versioned
 from tallybook.metadata.update import LedgerUpdater
+from tallybook.runtime.logging import logger
 from tallybook.runtime.rng import Rng
 
 from .copier import Copier
 from .needs import Place, bytes_to_copy, must_end, places_of
+
+_log = logger("repair")
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,7 +46,7 @@ class Order:
         alive: who can take them, and who can be given what it lacks.
         gone: those of ``leaving`` who are not there: nobody waits for what they might have.
         thorough: look at what every bookie holds, not only at what the metadata say is missing.
-        end: recover the ledger if its last fragment names somebody who leaves.
+        end: recover the ledger if its last fragment names a bookie that leaves, or one that may have lost its part.
     """
 
     leaving: frozenset[str]
@@ -114,7 +119,7 @@ class Mender:
         done = Mended() if done is None else done
         try:
             current = await self._read(ledger_id)
-            if order.end and must_end(current.value, order.leaving):
+            if order.end and not current.value.closed:
                 current = await self._ended(current, order, done)
             await self._mend_places(current, order, done)
         except NoSuchLedger as error:
@@ -136,14 +141,19 @@ class Mender:
         return await self._updater.store.read_ledger(ledger_id, linearizable=True)
 
     async def _ended(self, current: Versioned, order: Order, done: Mended) -> Versioned:
-        """The ledger, recovered; or as it is, where that cannot be."""
+        """The ledger, recovered; or as it is, where that cannot be, or need not."""
         metadata = current.value
-        free = [name for name in order.alive if name not in metadata.last_fragment.bookies]
-        if not free:
-            done.left.append(
-                NotEnoughBookies(f"ledger {metadata.ledger_id} stays open: nobody could take the place of who left it")
-            )
-            return current
+        if not await self._lost_its_part(metadata, order):
+            if not must_end(metadata, order.leaving):
+                return current
+            free = [name for name in order.alive if name not in metadata.last_fragment.bookies]
+            if not free:
+                done.left.append(
+                    NotEnoughBookies(
+                        f"ledger {metadata.ledger_id} stays open: nobody could take the place of who left it"
+                    )
+                )
+                return current
         try:
             await self._client.recover_ledger(metadata.ledger_id)
         except NoSuchLedger:
@@ -155,6 +165,23 @@ class Mender:
             done.left.append(error)
             return current
         return await self._read(metadata.ledger_id)
+
+    async def _lost_its_part(self, metadata: LedgerMetadata, order: Order) -> bool:
+        """Whether a bookie that stays says that it may have lost some of the last fragment. Silence says nothing."""
+        fragment = metadata.last_fragment
+        for name in fragment.bookies:
+            if name not in order.alive:
+                continue
+            try:
+                connection = await self._client.world.connections.get(name)
+                held = await connection.held(metadata.ledger_id, fragment.first_entry_id, fragment.first_entry_id)
+            except (PeerError, StorageError) as error:
+                _log.info("a bookie does not say what it holds", bookie_id=name, error=error.message)
+                continue
+            if held.limbo:
+                sometimes("repair: an open ledger is ended because a bookie lost its part")
+                return True
+        return False
 
     async def _mend_places(self, current: Versioned, order: Order, done: Mended) -> None:
         metadata = current.value

@@ -2,7 +2,7 @@
 
 A *place* is one bookie's part in one fragment: what it is to hold there. Places of settled fragments are mended by
 copying; nobody touches the last fragment of a ledger that is not closed, so where that one names a bookie that is lost,
-or to be emptied, the ledger has to be ended first.
+or to be emptied, or that lost data, the ledger has to be ended first.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ class Need(NamedTuple):
     settled: Why | None
     """Why its settled fragments have to be looked at."""
     growing: Why | None
-    """Why the fragment that grows has to be ended: it names a bookie that is lost, or one that is to be emptied."""
+    """Why the fragment that grows has to be ended: it names a bookie that is lost, lost data, or is to be emptied."""
 
     @property
     def foremost(self) -> Why | None:
@@ -62,6 +62,11 @@ class Need(NamedTuple):
         if self.settled in (None, Why.DRAINING):
             return self.growing or self.settled
         return self.settled
+
+    @property
+    def only_an_end(self) -> bool:
+        """Whether the ledger has too few copies, and nothing but its end lets a repair at them."""
+        return self.growing in (Why.LOST, Why.LIMBO) and self.settled in (None, Why.DRAINING)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -133,9 +138,16 @@ def reason(metadata: LedgerMetadata, trouble: Trouble) -> Why | None:
 def need(metadata: LedgerMetadata, trouble: Trouble) -> Need:
     """What is to be done about the ledger."""
     growing = Why.DRAINING if must_end(metadata, trouble.draining) else None
+    if must_end(metadata, in_limbo_at(metadata.ledger_id, trouble.limbo)):
+        growing = Why.LIMBO
     if must_end(metadata, trouble.lost):
         growing = Why.LOST
     return Need(reason(metadata, trouble), growing)
+
+
+def in_limbo_at(ledger_id: int, limbo: Mapping[str, LimboOf]) -> frozenset[str]:
+    """Bookies that may have lost something of the ledger."""
+    return frozenset(name for name, each in limbo.items() if each.covers(ledger_id))
 
 
 def may_lack(metadata: LedgerMetadata, limbo: Mapping[str, LimboOf]) -> bool:
@@ -143,10 +155,10 @@ def may_lack(metadata: LedgerMetadata, limbo: Mapping[str, LimboOf]) -> bool:
 
     One without any never says that it has them: bookies tell of ledgers of which they hold something.
     """
-    covering = {name for name, each in limbo.items() if each.covers(metadata.ledger_id)}
+    covering = in_limbo_at(metadata.ledger_id, limbo)
     if not covering:
         return False
-    if not metadata.closed and not covering.isdisjoint(metadata.last_fragment.bookies):
+    if must_end(metadata, covering):
         return True
     return any(place.bookie_id in covering and not place.is_empty(metadata.quorum) for place in places_of(metadata))
 
@@ -167,9 +179,9 @@ def bytes_to_copy(metadata: LedgerMetadata, leaving: Collection[str]) -> int | N
     return size * lacking * quorum.write_quorum // (quorum.ensemble * entries) if entries else 0
 
 
-def must_end(metadata: LedgerMetadata, leaving: Collection[str]) -> bool:
-    """Whether the fragment that still grows names somebody who leaves: only its end lets a repair at it."""
-    return not metadata.closed and any(name in leaving for name in metadata.last_fragment.bookies)
+def must_end(metadata: LedgerMetadata, bookies: Collection[str]) -> bool:
+    """Whether the fragment that still grows names one of these bookies: only its end lets a repair at it."""
+    return not metadata.closed and any(name in bookies for name in metadata.last_fragment.bookies)
 
 
 def _can_be_given_back(metadata: LedgerMetadata, bookie_id: str, first: int, trouble: Trouble) -> bool:

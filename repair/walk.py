@@ -33,9 +33,9 @@ class Findings:
     needing: Counter[Why] = field(default_factory=Counter)
     """Ledgers that have to be looked at, by the reason."""
     to_end: int = 0
-    """Open ledgers that name a lost bookie where they grow, and lack nothing else."""
+    """Open ledgers that name a bookie that is lost, or lost data, where they grow, and lack nothing else."""
     in_limbo: int = 0
-    """Ledgers of which a bookie may lack something, whatever else is wrong with them; open ones are for later."""
+    """Ledgers of which a bookie may lack something, whatever else is wrong with them."""
     in_one_rack: int = 0
     """Ledgers with a write set in one rack, though there are more racks."""
     unreadable: int = 0
@@ -92,7 +92,7 @@ def note(findings: Findings, metadata: LedgerMetadata, trouble: Trouble, alive: 
         return Need(None, None)
     findings.by_bookie.update({name for fragment in metadata.fragments for name in fragment.bookies})
     needed = need(metadata, trouble)
-    if needed.growing is Why.LOST and needed.settled in (None, Why.DRAINING):
+    if needed.only_an_end:
         findings.to_end += 1
     elif needed.foremost is not None:
         findings.needing[needed.foremost] += 1

@@ -1,0 +1,117 @@
+"""Open ledgers whose writer is gone get their copies back, too, where a bookie lost its disk."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from tallybook.client.client import Client
+from tallybook.core.errors import LedgerFenced
+from tallybook.repair.service import repair_status
+from tallybook.sim.stage.cluster import MemoryCluster
+from tallybook.sim.stage.scenario import SMALL, eventually, lines, read_all, scenario
+
+from .test_repair import QUICK, metadata_of, repair
+
+
+async def abandoned(client: Client, count: int = 30, password: bytes = b"") -> int:
+    """An open ledger whose writer is gone."""
+    ledger = await client.create_ledger(password=password)
+    await ledger.append_many(lines(count))
+    ledger.abandon()
+    return ledger.id
+
+
+async def replace_disk(cluster: MemoryCluster, name: str, below: int) -> None:
+    """An empty disk takes the place of a bookie's."""
+    cluster.die(name)
+    cluster.bookies[name].replace(limbo_below=below)
+    await cluster.register(name)
+
+
+async def until_out_of_limbo(cluster: MemoryCluster, client: Client, name: str, ledger_id: int) -> None:
+    connection = await client.world.connections.get(name)
+    async with asyncio.timeout(300):
+        while (await connection.held(ledger_id, 0, 0)).limbo:
+            await cluster.world.clock.sleep(1)
+
+
+@scenario(bookies=3)
+async def test_two_disks_replaced_one_after_the_other_cost_an_open_ledger_nothing(
+    cluster: MemoryCluster, client: Client
+) -> None:
+    ledger_id = await abandoned(client)
+    async with repair(cluster):
+        for name in sorted(cluster.bookies)[:2]:
+            await replace_disk(cluster, name, ledger_id + 1)
+            await until_out_of_limbo(cluster, client, name, ledger_id)
+    metadata = await metadata_of(cluster, ledger_id)
+    assert metadata.closed
+    assert cluster.held_by_too_few(metadata, copies=3) == []
+    assert await read_all(client, ledger_id) == lines(30)
+
+
+@scenario(bookies=3)
+async def test_an_empty_open_ledger_keeps_no_replaced_bookie_in_limbo(cluster: MemoryCluster, client: Client) -> None:
+    ledger_id = await abandoned(client, 0)
+    name = sorted(cluster.bookies)[0]
+    await replace_disk(cluster, name, ledger_id + 1)
+    async with repair(cluster) as service:
+        await eventually(lambda: name in service.auditor.audit.limbo, cluster, 60)
+        await eventually(lambda: service.auditor.audit.limbo == frozenset(), cluster, 300)
+    assert (await metadata_of(cluster, ledger_id)).closed
+
+
+@scenario(bookies=4)
+async def test_a_writer_at_work_replaces_a_bookie_that_lost_its_disk_and_is_never_fenced(
+    cluster: MemoryCluster, client: Client
+) -> None:
+    ledger = await client.create_ledger()
+    await ledger.append_many(lines(30))
+    name = ledger.metadata.last_fragment.bookies[0]
+    await replace_disk(cluster, name, ledger.id + 1)
+    async with repair(cluster):
+        for at in range(30, 90):
+            await ledger.append_many(lines(1, at))
+            await cluster.world.clock.sleep(2)
+    await ledger.close()
+    assert await read_all(client, ledger.id) == lines(90)
+
+
+@scenario(bookies=3)
+async def test_an_idle_writer_is_ended_after_the_grace_period_and_not_before(
+    cluster: MemoryCluster, client: Client
+) -> None:
+    ledger = await client.create_ledger()
+    await ledger.append_many(lines(30))
+    name = ledger.metadata.last_fragment.bookies[0]
+    await replace_disk(cluster, name, ledger.id + 1)
+    async with repair(cluster) as service:
+        await eventually(lambda: service.auditor.audit.findings.to_end == 1, cluster, 60)
+        began = cluster.world.clock.monotonic()
+        while not (await metadata_of(cluster, ledger.id)).closed:
+            await cluster.world.clock.sleep(1)
+        assert QUICK.open_grace_s <= cluster.world.clock.monotonic() - began < QUICK.open_grace_s + 30
+    with pytest.raises(LedgerFenced):
+        await ledger.append_many(lines(1))
+
+
+@scenario(bookies=3)
+async def test_a_ledger_with_a_password_stays_open_and_is_told_of_until_its_users_open_it(
+    cluster: MemoryCluster, client: Client
+) -> None:
+    ledger_id = await abandoned(client, password=b"secret")
+    name = (await metadata_of(cluster, ledger_id)).last_fragment.bookies[0]
+    await replace_disk(cluster, name, ledger_id + 1)
+    async with repair(cluster) as service:
+        await eventually(lambda: service.replicator.totals.left_ledgers > 0, cluster, 300)
+        assert not (await metadata_of(cluster, ledger_id)).closed
+        await cluster.world.clock.sleep(10)
+        status = await repair_status(cluster.metadata.client().store)
+        assert status is not None
+        assert (status["under_replicated"], status["to_end"]) == (1, 1)
+        async with cluster.client(SMALL) as owner:
+            await owner.open_ledger(ledger_id, password=b"secret")
+        await until_out_of_limbo(cluster, client, name, ledger_id)
+    assert cluster.held_by_too_few(await metadata_of(cluster, ledger_id), copies=3) == []
