@@ -222,6 +222,9 @@ async def _rows(client: Client) -> AsyncIterator[Record]:
 def rm(
     metadata: Metadata,
     ledgers: Annotated[list[int], typer.Argument(metavar="LEDGER...", help="Ids of the ledgers to delete.")],
+    force: Annotated[
+        bool, typer.Option("--force", help="Delete even what is part of a living stream, which loses records.")
+    ] = False,
     password_file: PasswordFile = None,
     as_json: Json = False,
 ) -> None:
@@ -231,7 +234,7 @@ def rm(
     async def work() -> None:
         async with cluster(metadata) as client:
             for ledger_id in ledgers:
-                await client.delete_ledger(ledger_id, password=password)
+                await client.delete_ledger(ledger_id, password=password, force=force)
                 if as_json:
                     print_json({"deleted": ledger_id})
                 else:

@@ -19,11 +19,19 @@ from types import TracebackType
 from typing import ClassVar, Final, Self
 
 from tallybook.core.config import ClientSettings
-from tallybook.core.errors import InvalidArgument, MetadataUnavailable, PeerError, TallybookError, Unauthorized
+from tallybook.core.errors import (
+    InvalidArgument,
+    LedgerInUse,
+    MetadataUnavailable,
+    PeerError,
+    TallybookError,
+    Unauthorized,
+)
 from tallybook.core.ids import check_ledger_id
 from tallybook.core.keys import SALT_BYTES, digest_key, key_fits, key_verifier, ledger_key
 from tallybook.core.limits import DEFAULT_STRIPE_ENTRIES
 from tallybook.core.quorum import Quorum
+from tallybook.metadata.ledger_use import use_of
 from tallybook.metadata.model import DigestType, Fragment, LedgerMetadata, adopt
 from tallybook.metadata.store import BookieInfo, Versioned
 from tallybook.metadata.update import LedgerUpdater
@@ -434,17 +442,25 @@ class Client:
                 raise MetadataUnavailable("a listing of ledgers was cut off")
             after = page.ledger_ids[-1]
 
-    async def delete_ledger(self, ledger_id: int, *, password: bytes = b"") -> None:
+    async def delete_ledger(self, ledger_id: int, *, password: bytes = b"", force: bool = False) -> None:
         """Remove a ledger. Its id is never used again.
 
+        Args:
+            force: delete it even if it is part of a living stream, which loses records.
+
         Raises:
+            LedgerInUse: it is part of a living stream.
             NoSuchLedger: never created, or deleted before.
             Unauthorized: the password does not fit, or one is given for a ledger that has none.
             MetadataConflict, MetadataOutcomeUnknown: it would not settle; try again.
             MetadataUnavailable: the store does not answer.
             DamagedFile, NewerFormat: the ledger's metadata cannot be decoded.
         """
-        self.authorise(await self.ledger_metadata(ledger_id), password)
+        ledger = await self.ledger_metadata(ledger_id)
+        self.authorise(ledger, password)
+        use = None if force else await use_of(self.world.store, ledger)
+        if use is not None:
+            raise LedgerInUse(f"ledger {ledger_id} is {use}: delete or truncate the stream, or force the deletion")
         await self._updater.delete(ledger_id)
 
     def authorise(self, metadata: LedgerMetadata, password: bytes) -> None:

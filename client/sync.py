@@ -346,10 +346,14 @@ class Client:
         """
         return self._loop.iterate(self._engine.list_ledgers(), together=_IDS_TOGETHER)
 
-    def delete_ledger(self, ledger_id: int, *, password: bytes = b"") -> None:
+    def delete_ledger(self, ledger_id: int, *, password: bytes = b"", force: bool = False) -> None:
         """Remove a ledger. Its id is never used again.
 
+        Args:
+            force: delete it even if it is part of a living stream, which loses records.
+
         Raises:
+            LedgerInUse: it is part of a living stream.
             NoSuchLedger: never created, or deleted before.
             Unauthorized: the password does not fit, or one is given for a ledger that has none.
             MetadataConflict, MetadataOutcomeUnknown: it would not settle; try again.
@@ -357,7 +361,7 @@ class Client:
             DamagedFile, NewerFormat: the ledger's metadata cannot be decoded.
             InvalidArgument: not a ledger id; or the client is not open.
         """
-        self._loop.run(self._engine.delete_ledger(ledger_id, password=password))
+        self._loop.run(self._engine.delete_ledger(ledger_id, password=password, force=force))
 
     def bookies(self) -> Mapping[str, BookieInfo]:
         """Live bookies by id.

@@ -33,6 +33,7 @@
     |   |-- NoSuchSubscription        never created, or deleted
     |   |-- NoSuchNamespace           never made, or deleted
     |   |-- NoSuchCluster             no cluster was ever made at this metadata URI
+    |   |-- LedgerInUse               part of a living stream
     |   |-- Unauthenticated           no certificate or token, or not a good one
     |   |-- AccessDenied              known, and not allowed to do this
     |   `-- CreditExceeded            more was sent than may be unanswered
@@ -305,6 +306,12 @@ class NoSuchCluster(CallerError):
     def at(cls, uri: str) -> Self:
         """With what to look at."""
         return cls(f"there is no cluster at {uri}: check the URI; the first 'tallybook bookie run' makes a cluster")
+
+
+class LedgerInUse(CallerError):
+    """The ledger is part of a living stream, which would lose records. Delete or truncate the stream, or force it."""
+
+    wire_code = 136
 
 
 class Unauthenticated(CallerError):

@@ -80,6 +80,7 @@ STATUS_CODES: Final[Mapping[type[e.TallybookError], int]] = {
     e.NoSuchSubscription: NOT_FOUND,
     e.NoSuchNamespace: NOT_FOUND,
     e.NoSuchCluster: FAILED_PRECONDITION,
+    e.LedgerInUse: FAILED_PRECONDITION,
     e.Unauthenticated: UNAUTHENTICATED,
     e.AccessDenied: PERMISSION_DENIED,
     e.CreditExceeded: RESOURCE_EXHAUSTED,

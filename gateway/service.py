@@ -144,7 +144,7 @@ class LedgerService:
         ledger_id = ledger_of(request)
         await self._door.check_ledger(guest, Permission.WRITE, ledger_id)
         audited(guest, "delete ledger", ledger_id=ledger_id)
-        await self._client.delete_ledger(ledger_id, password=request.password)
+        await self._client.delete_ledger(ledger_id, password=request.password, force=request.force)
         return pb.DeleteReply()
 
     async def _describe(self, request: pb.DescribeRequest, guest: Guest) -> pb.Ledger:

@@ -107,12 +107,14 @@ class RecoverRequest(_message.Message):
     def __init__(self, ledger_id: _Optional[int] = ..., password: _Optional[bytes] = ...) -> None: ...
 
 class DeleteRequest(_message.Message):
-    __slots__ = ("ledger_id", "password")
+    __slots__ = ("ledger_id", "password", "force")
     LEDGER_ID_FIELD_NUMBER: _ClassVar[int]
     PASSWORD_FIELD_NUMBER: _ClassVar[int]
+    FORCE_FIELD_NUMBER: _ClassVar[int]
     ledger_id: int
     password: bytes
-    def __init__(self, ledger_id: _Optional[int] = ..., password: _Optional[bytes] = ...) -> None: ...
+    force: bool
+    def __init__(self, ledger_id: _Optional[int] = ..., password: _Optional[bytes] = ..., force: _Optional[bool] = ...) -> None: ...
 
 class DeleteReply(_message.Message):
     __slots__ = ()

@@ -64,7 +64,7 @@ def _deleted_first(right: Any) -> Any:
         found = await self._find(name)
         for segment in found.segments[:-1]:
             if segment.number < getattr(before, "segment", 0):
-                await self._client.delete_ledger(segment.ledger_id)
+                await self._client.delete_ledger(segment.ledger_id, force=True)
         await self._clock.sleep(0.5)
         return await right(self, name, before=before)
 
@@ -78,7 +78,7 @@ def _expired_first(right: Any) -> Any:
         if wanted is not None:
             for segment in found.segments:
                 if segment.number < wanted.segment:
-                    await self._client.delete_ledger(segment.ledger_id)
+                    await self._client.delete_ledger(segment.ledger_id, force=True)
             await self._clock.sleep(0.5)
         await right(self, stream_id)
 

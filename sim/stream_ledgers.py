@@ -10,13 +10,12 @@ from __future__ import annotations
 
 from typing import Final
 
+from tallybook.metadata.ledger_use import CURSOR, HEADS, STREAM
 from tallybook.metadata.memory import MemoryMetadata
 from tallybook.metadata.model import LedgerMetadata
 from tallybook.stream.head_codec import decode_chapter, decode_head
-from tallybook.stream.names import CHAPTERS, HEADS, SUBSCRIPTIONS
+from tallybook.stream.names import CHAPTERS, SUBSCRIPTIONS
 from tallybook.stream.subscription import record as subscription
-from tallybook.stream.subscription.handle import CURSOR
-from tallybook.stream.writer.segments import STREAM
 
 from .god import God
 

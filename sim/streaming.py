@@ -26,11 +26,11 @@ from tallybook.core.errors import (
     TallybookError,
     is_defect,
 )
+from tallybook.metadata.ledger_use import STREAM
 from tallybook.metadata.model import LedgerState
 from tallybook.runtime.deterministic import SimClock
 from tallybook.stream import Cursor, Gap, Position, Start, StreamReader, StreamStore, SubscriptionReader
 from tallybook.stream.position import TAG_CHARS
-from tallybook.stream.writer.segments import STREAM
 
 from .god import God
 from .producers import Producer, Source

@@ -10,6 +10,7 @@ from functools import partial
 from typing import Final
 
 from tallybook.core.errors import DamagedFile, MetadataConflict, NoSuchStream, StreamExists
+from tallybook.metadata.ledger_use import HEADS, head_record
 from tallybook.metadata.record_format import check_format
 from tallybook.metadata.record_json import NOT_UNDERSTOOD
 from tallybook.metadata.record_update import RecordUpdater
@@ -19,7 +20,7 @@ from tallybook.metadata.transactions import names
 from .delivery_record import deliveries_of, staging_sinks
 from .head import Chapter, Head, Segment, fold, folded, forget_former, give_up_renaming, named, rename
 from .head_codec import decode_chapter, decode_head, encode_chapter, encode_head
-from .names import CHAPTERS, HEADS, NAMES, chapter_record, head_record, name_record
+from .names import CHAPTERS, NAMES, chapter_record, name_record
 
 FORMAT: Final = 1
 

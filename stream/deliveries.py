@@ -294,7 +294,7 @@ class Deliveries:
         """Delete what was staged for a batch, all of which is in the stream."""
         for ledger_id in ledger_ids:
             with suppress(NoSuchLedger):
-                await self._client.delete_ledger(ledger_id)
+                await self._client.delete_ledger(ledger_id, force=True)
         await self._write(name, replace(found, stage=Stage.DONE), record)
 
     async def _append(self, writer: StreamWriter, delivery: Delivery, ledger_ids: Iterable[int]) -> None:
@@ -409,7 +409,7 @@ async def forget_all(client: Client, catalog: Catalog, stream_id: str) -> None:
     async for name in names(store, staging_sinks(stream_id)):
         for ledger_id in (await read_sink(store, name.removeprefix(SINKS))).record.last.ledger_ids:
             with suppress(NoSuchLedger):
-                await client.delete_ledger(ledger_id)
+                await client.delete_ledger(ledger_id, force=True)
     await catalog.forget_deliveries(stream_id)
 
 

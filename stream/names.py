@@ -18,7 +18,6 @@ from typing import Final
 from tallybook.core.errors import InvalidArgument
 
 NAMES: Final = "stream-names/"
-HEADS: Final = "stream-heads/"
 CHAPTERS: Final = "stream-chapters/"
 NAMESPACES: Final = "stream-namespaces/"
 SUBSCRIPTIONS: Final = "stream-subscriptions/"
@@ -108,12 +107,6 @@ def _checked(what: str, name: object, most_bytes: int, most_parts: int) -> str:
 def name_record(namespace: str, name: str) -> str:
     """The record of a stream's name."""
     return f"{NAMES}{namespace}/{name}"
-
-
-def head_record(stream_id: str) -> str:
-    """The record of what is known of a stream."""
-    # Two levels: ZooKeeper cannot list a folder of more than some ten thousand.
-    return f"{HEADS}{stream_id[:2]}/{stream_id}"
 
 
 def chapter_record(stream_id: str, number: int) -> str:

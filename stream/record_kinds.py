@@ -10,6 +10,7 @@ from collections.abc import AsyncIterator
 from typing import Final
 
 from tallybook.core.errors import DamagedFile, InvalidArgument, NewerFormat
+from tallybook.metadata.ledger_use import CURSOR, HEADS, STREAM, head_record
 from tallybook.metadata.record_format import check_format
 from tallybook.metadata.record_json import NOT_UNDERSTOOD
 from tallybook.metadata.store import MetadataStore, Record
@@ -19,12 +20,10 @@ from .catalog import decode_name
 from .delivery_record import DELIVERIES, Delivery
 from .head_codec import decode_chapter, decode_head
 from .keeping_rounds import LEADER_RECORD
-from .names import CHAPTERS, HEADS, NAMES, NAMESPACES, SUBSCRIPTIONS, chapter_record, head_record
+from .names import CHAPTERS, NAMES, NAMESPACES, SUBSCRIPTIONS, chapter_record
 from .sessions import SESSIONS
-from .subscription.handle import CURSOR
 from .subscription.record import decode as decode_subscription
 from .subscription.record import ledgers_of
-from .writer.segments import STREAM
 
 RESTORE: Final = "the stream cannot be opened: restore the record from a copy of the metadata"
 

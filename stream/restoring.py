@@ -14,12 +14,13 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 from tallybook.core.errors import DamagedFile, InvalidArgument, MetadataOutcomeUnknown, NewerFormat, NoSuchLedger
+from tallybook.metadata.ledger_use import HEADS
 from tallybook.metadata.store import MetadataStore, Ok, Unknown
 from tallybook.offload.rebuild import raise_counter
 
 from .head import Head
 from .head_codec import decode_chapter, decode_head, encode_head
-from .names import CHAPTERS, HEADS, NAMES, NAMESPACES, SUBSCRIPTIONS
+from .names import CHAPTERS, NAMES, NAMESPACES, SUBSCRIPTIONS
 from .subscription import record as subscriptions
 
 ORDER: Final = (NAMESPACES, CHAPTERS, HEADS, SUBSCRIPTIONS, NAMES)

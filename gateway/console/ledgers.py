@@ -67,6 +67,8 @@ class Ledgers:
         password = asked.body.get("password", "")
         if not isinstance(password, str) or len(password.encode()) > MAX_PASSWORD_BYTES:
             raise InvalidArgument(f"a password is a text of up to {MAX_PASSWORD_BYTES} bytes")
-        ledger_id = asked.id("ledger")
-        await self._client.delete_ledger(ledger_id, password=password.encode())
+        ledger_id, force = asked.id("ledger"), asked.body.get("force", False)
+        if not isinstance(force, bool):
+            raise InvalidArgument("force is true or false")
+        await self._client.delete_ledger(ledger_id, password=password.encode(), force=force)
         return {"deleted": ledger_id}

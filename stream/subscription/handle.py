@@ -20,6 +20,7 @@ from tallybook.client.client import Client
 from tallybook.client.writer.handle import LedgerWriter
 from tallybook.core.errors import InvalidArgument, RequestTimeout, StreamClosed, StreamFenced, TallybookError, is_defect
 from tallybook.core.marks import sometimes
+from tallybook.metadata.ledger_use import CURSOR
 from tallybook.runtime.clock import Clock
 from tallybook.runtime.tasks import Tasks
 
@@ -38,9 +39,6 @@ ADVANCE_SECONDS: Final = 60.0
 """How long an advance tries to be stored."""
 FIRST_PAUSE_SECONDS: Final = 0.05
 LONGEST_PAUSE_SECONDS: Final = 2.0
-
-CURSOR: Final = "tallybook.cursor"
-"""Key, among a ledger's custom metadata, of the subscription whose cursor ledger it is."""
 
 
 class SubscriptionReader:

@@ -208,6 +208,6 @@ class Shelf:
 
     async def _delete_ledger(self, ledger_id: int) -> None:
         try:
-            await self._client.delete_ledger(ledger_id)
+            await self._client.delete_ledger(ledger_id, force=True)
         except NoSuchLedger:
             return

@@ -30,6 +30,7 @@ from tallybook.core.errors import (
     is_defect,
 )
 from tallybook.core.marks import sometimes
+from tallybook.metadata.ledger_use import STREAM
 from tallybook.offload.policy import OFFLOAD_AFTER
 from tallybook.runtime.clock import Clock
 from tallybook.runtime.logging import logger
@@ -40,9 +41,6 @@ from ..head import Head, Owner, Segment, add_segment, announce, forget_doomed, r
 from ..load import StreamLoad
 from .ending import recovered_end
 from .flow import Flow, Target
-
-STREAM: Final = "tallybook.stream"
-"""Key, among a ledger's custom metadata, of the stream that it is a segment of."""
 
 MENDING_SECONDS: Final = 60.0
 """For how long a writer tries to go on after its segment has failed."""
@@ -378,7 +376,7 @@ class Segments:
         try:
             for ledger_id in doomed:
                 try:
-                    await self._client.delete_ledger(ledger_id)
+                    await self._client.delete_ledger(ledger_id, force=True)
                 except NoSuchLedger:
                     continue
             if doomed:

@@ -20,11 +20,11 @@ from tallybook.gateway.console import cluster_view, diagnosing
 from tallybook.gateway.console.pages import pages
 from tallybook.gateway.console.routes import endpoints
 from tallybook.gateway.console.server import serving
+from tallybook.metadata.ledger_use import head_record
 from tallybook.repair import service, tasks
 from tallybook.repair.diagnosis.causes import Cause
 from tallybook.runtime.security.authority import Subject
 from tallybook.stream import Start, StreamStore
-from tallybook.stream.names import head_record
 
 from .consoles import DEADLINE_SECONDS, Console, console
 
@@ -115,6 +115,11 @@ async def test_the_segments_of_a_stream_are_listed_in_pages_with_their_ledgers(c
         assert rest["next"] is None
         for each in (first, *rest["segments"]):
             assert (await ask.get(f"ledgers/{each['ledger_id']}"))["state"] == "closed"
+        by_id = f"/api/v1/ledgers/{first['ledger_id']}"
+        status, told = await ask("DELETE", by_id, {})
+        assert (status, told["error"]["type"]) == (409, "LedgerInUse")
+        assert (await ask("DELETE", by_id, {"force": "yes"}))[0] == 400
+        assert (await ask("DELETE", by_id, {"force": True}))[0] == 200
         await streams.delete("console/rolling")
         assert (await ask("GET", f"/api/v1/{path}"))[0] == 404
 

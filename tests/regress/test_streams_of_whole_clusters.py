@@ -11,10 +11,10 @@ import pytest
 from tallybook.client.client import Client
 from tallybook.client.reader.handle import LedgerReader
 from tallybook.core.errors import EntryCorrupt, MetadataUnavailable, NoSuchSubscription
+from tallybook.metadata.ledger_use import CURSOR
 from tallybook.sim.stage.cluster import MemoryCluster
 from tallybook.sim.stage.scenario import SMALL, scenario
 from tallybook.stream import StreamStore
-from tallybook.stream.subscription.handle import CURSOR
 
 Condition = Callable[[bytes], bool]
 
@@ -36,7 +36,7 @@ async def test_a_subscription_whose_deletion_was_cut_off_is_deleted_with_its_led
         billing = await streams.subscribe("s", "billing")
         await billing.advance(position)
 
-        async def away(ledger_id: int) -> None:
+        async def away(ledger_id: int, *, force: bool) -> None:
             raise MetadataUnavailable(f"nobody hears of ledger {ledger_id}")
 
         with pytest.MonkeyPatch.context() as cut_off:

@@ -143,7 +143,7 @@ async def test_a_subscription_whose_ledger_is_lost_is_listed_and_can_be_reset(
         reader = await streams.subscribe("s", "x")
         await reader.advance(positions[4])
         reader.abandon()
-        await client.delete_ledger((await streams._shelf.read(reader._found.stream_id, "x")).ledger_id or 0)
+        await client.delete_ledger((await streams._shelf.read(reader._found.stream_id, "x")).ledger_id or 0, force=True)
         with pytest.raises(DamagedFile, match="reset it"):
             await streams.subscribe("s", "x")
         assert [(each.name, each.cursor is None) async for each in streams.subscriptions("s")] == [
@@ -279,7 +279,7 @@ async def test_a_stream_whose_open_segment_is_gone_can_be_written_again(cluster:
     async with StreamStore(client) as streams:
         await left_behind(streams)
         [segment] = (await streams._find("s")).open_segments
-        await client.delete_ledger(segment.ledger_id)
+        await client.delete_ledger(segment.ledger_id, force=True)
         with pytest.raises(NoSuchLedger):
             await streams.writer("s")
         async with await streams.writer("s", accept_loss=True) as writer:
@@ -342,7 +342,7 @@ async def test_the_numbers_behind_a_loss_go_on_where_the_next_segment_says(
         await writer.commit()
         writer.abandon()
         first, *_ = (await streams._find("s")).open_segments
-        await client.delete_ledger(first.ledger_id)
+        await client.delete_ledger(first.ledger_id, force=True)
         async with await streams.writer("s", accept_loss=True) as successor:
             assert successor.next_sequence == sent + 1
         assert (await told(streams))[-1] == b"last"

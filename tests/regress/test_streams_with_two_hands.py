@@ -60,7 +60,7 @@ async def test_a_ledger_that_cannot_be_deleted_just_now_is_deleted_with_its_chap
         first = (await streams._catalog.chapter(head.stream_id, head.chapters[0]))[0].ledger_id
         delete = client.delete_ledger
 
-        async def refused_once(ledger_id: int, **options: bytes) -> None:
+        async def refused_once(ledger_id: int, **options: bool) -> None:
             if ledger_id == first:
                 client.delete_ledger = delete  # type: ignore[method-assign]
                 raise MetadataConflict("others were first again and again")
@@ -81,7 +81,7 @@ async def test_a_chapter_that_was_given_up_leaves_no_record_behind_though_somebo
         await of_segments(streams, 10)
         delete = client.delete_ledger
 
-        async def unavailable(_ledger_id: int, **_options: bytes) -> None:
+        async def unavailable(_ledger_id: int, **_options: bool) -> None:
             raise MetadataUnavailable("away")
 
         client.delete_ledger = unavailable  # type: ignore[method-assign]

@@ -16,6 +16,7 @@ from tallybook.client.ports import ClientWorld
 from tallybook.core.config import RepairSettings
 from tallybook.metadata import codec
 from tallybook.metadata.archived import ArchiveAttempt, begin_archiving
+from tallybook.metadata.ledger_use import CURSOR, STREAM
 from tallybook.metadata.repaired import replace_member
 from tallybook.metadata.store import BookieInfo, LedgerPage, Ok, WriteResult
 from tallybook.repair.fsck import Bucket, Finding, Fsck
@@ -28,8 +29,6 @@ from tallybook.sim.stage.scenario import SMALL, eventually, lines, scenario
 from tallybook.stream import StreamStore
 from tallybook.stream.head import MAX_SEGMENTS
 from tallybook.stream.record_kinds import STREAM_KINDS, STREAM_OWNERS
-from tallybook.stream.subscription.handle import CURSOR
-from tallybook.stream.writer.segments import STREAM
 
 KINDS = (*RECORD_KINDS, *STREAM_KINDS)
 
@@ -233,7 +232,7 @@ async def test_a_stream_whose_ledger_was_deleted_and_a_name_that_leads_nowhere_a
         async with await streams.writer("orders") as writer:
             await writer.append(b"one")
         [ledger_id] = [each async for each in client.list_ledgers()]
-        await client.delete_ledger(ledger_id)
+        await client.delete_ledger(ledger_id, force=True)
         lost = [each for each in await found_in(client.world) if each.how_bad == "lost"]
         assert [f"names ledger {ledger_id}, which is not there" in each.what for each in lost] == [True]
         [head] = (await client.world.store.list_records("stream-heads/")).names

@@ -56,6 +56,7 @@ WIRE_CODES = {
     "NoSuchSubscription": 128,
     "NoSuchNamespace": 129,
     "NoSuchCluster": 135,
+    "LedgerInUse": 136,
     "Unauthenticated": 130,
     "AccessDenied": 131,
     "CreditExceeded": 140,

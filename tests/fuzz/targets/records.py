@@ -16,6 +16,7 @@ from tallybook.metadata import sink_record
 from tallybook.metadata.bookie_modes import PREFIX as MODES
 from tallybook.metadata.bookie_modes import wanted_mode
 from tallybook.metadata.leader import Leadership
+from tallybook.metadata.ledger_use import stream_of
 from tallybook.metadata.record_format import over_known
 from tallybook.metadata.rules import check_record_name
 from tallybook.metadata.secured import decode_required
@@ -123,6 +124,12 @@ def some_heads() -> Iterator[bytes]:
 def head(data: bytes) -> None:
     """All that is known of a stream."""
     _comes_back(data, decode_head, encode_head)
+
+
+@TARGET.decoder("metadata/ledger_use.py:stream_of", seeds=some_heads)
+def stream_of_a_ledger(data: bytes) -> None:
+    """The head of a stream, in the words of a refusal; a damaged one is no reason not to refuse."""
+    assert stream_of(STREAM, data)
 
 
 def some_chapters() -> Iterator[bytes]:
