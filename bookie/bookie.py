@@ -242,7 +242,7 @@ class Bookie:
         )
 
     async def end_limbo(self, ledger_id: int) -> None:
-        """A repair gave back what may have been lost of the ledger; see the port. The ledger stays fenced.
+        """A repair gave back what may have been lost of the ledger; see the port. A closed ledger stays fenced.
 
         Raises:
             EntryUnknown: an entry is not here for which the metadata name this bookie, or that cannot be told: the
@@ -254,13 +254,14 @@ class Bookie:
         if parts.table.limbo.awaits_enrolment:
             raise BookieUnavailable("this bookie replaces another one and is not enrolled yet")
         async with parts.table.using(ledger_id) as ledger:
-            shares = await parts.settled.shares_of_closed(ledger_id)
+            settled = await parts.settled.settled_at(ledger_id, self._bookie_id)
             if ledger.limbo:
-                await self._check_all_here([share for share in shares if share.bookie_id == self._bookie_id], ledger_id)
+                ours = [share for share in settled.shares if share.bookie_id == self._bookie_id]
+                await self._check_all_here(ours, ledger_id)
             if ledger.deleted:
                 raise NoSuchLedger(f"ledger {ledger_id} was deleted")
             if ledger.limbo and ledger.given_back is None:
-                ledger.got_back(parts.table.limbo.events)
+                ledger.got_back(parts.table.limbo.events, fence=settled.closed)
                 parts.table.mark_dirty(ledger)
             if ledger.dirty or ledger.flushing:
                 # Also where somebody else is just ending it: what is answered is durable, and what is shown.

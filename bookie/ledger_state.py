@@ -142,6 +142,7 @@ class Ledger:
         fitting_key: the last key that passed, so that the next one takes one comparison.
         limbo: what this bookie held of the ledger, its fence included, may have been lost.
         given_back: limbo events of which peers made good what was lost, if that is not durable yet; else ``None``.
+        given_fence: whether the ledger is fenced with that.
         last_flushed: no batch with a higher id has left the write cache, or leaves it with the running checkpoint,
             and no row of the index is about a higher one.
         last_record: number of the last journal record about this ledger (``Commits``).
@@ -151,9 +152,9 @@ class Ledger:
     """
 
     __slots__ = (
-        "deleted", "dirty", "explicit_lac", "fenced", "fitting_key", "flushing", "given_back", "lac", "lac_waiters",
-        "last_flushed", "last_held", "last_record", "ledger_id", "limbo", "refuses_add", "refuses_recovery",
-        "repaired_limbo", "users", "verifier", "verifier_recorded",
+        "deleted", "dirty", "explicit_lac", "fenced", "fitting_key", "flushing", "given_back", "given_fence", "lac",
+        "lac_waiters", "last_flushed", "last_held", "last_record", "ledger_id", "limbo", "refuses_add",
+        "refuses_recovery", "repaired_limbo", "users", "verifier", "verifier_recorded",
     )  # fmt: skip
 
     def __init__(self, ledger_id: int, row: LedgerRow) -> None:
@@ -166,6 +167,7 @@ class Ledger:
         self.limbo = row.limbo
         self.repaired_limbo = row.repaired_limbo
         self.given_back: int | None = None
+        self.given_fence = False
         self.lac = max(row.lac, row.explicit_lac)
         self.explicit_lac = row.explicit_lac
         self.last_held = row.last_held
@@ -195,7 +197,8 @@ class Ledger:
         """What a checkpoint writes: the same, but for an end of limbo, which is written before it is said."""
         if self.given_back is None or self.deleted:
             return self.row()
-        return replace(self.row(), limbo=False, fenced=True, repaired_limbo=self.given_back)
+        fenced = self.fenced or self.given_fence
+        return replace(self.row(), limbo=False, fenced=fenced, repaired_limbo=self.given_back)
 
     def may_hold(self, entry_id: int) -> bool:
         """Whether a batch with ``entry_id``, or with a higher id, may be held. In limbo that cannot be told."""
@@ -245,24 +248,24 @@ class Ledger:
         self.limbo = False
         self._settle()
 
-    def got_back(self, repaired: int) -> None:
+    def got_back(self, repaired: int, *, fence: bool) -> None:
         """Peers gave back what was lost in the first ``repaired`` limbo events: the next checkpoint writes that.
 
         Until it is durable the ledger says that it is in limbo: who heard otherwise would not look again after a
         crash that brings the limbo back.
+
+        Args:
+            fence: a fence that was lost cannot be told from one that never was, so a ledger that may have had one is
+                fenced. One that is still open, and grows elsewhere, has had none: recovery is told to the metadata
+                before any bookie.
         """
-        self.given_back = repaired
+        self.given_back, self.given_fence = repaired, fence
 
     def end_limbo(self) -> None:
-        """It is durable that what was lost was given back.
-
-        A fence that was lost cannot be told from one that never was. So the ledger is fenced:
-        what repairs are for is closed, and a writer that is still alive has replaced a bookie
-        that refused it.
-        """
+        """It is durable that what was lost was given back."""
         if self.given_back is not None:
             self.limbo = False
-            self.fenced = True
+            self.fenced = self.fenced or self.given_fence
             self.repaired_limbo, self.given_back = self.given_back, None
             self._settle()
 

@@ -149,11 +149,12 @@ class LedgerStore(Protocol):
         """
 
     async def end_limbo(self, ledger_id: int) -> None:
-        """All that may have been lost of the ledger was given back; durable when it returns. The ledger is fenced.
+        """All that may have been lost of the ledger was given back; durable when it returns. A closed one is fenced.
 
         Raises:
             EntryUnknown: an entry is not here for which the metadata name this bookie: the ledger stays in limbo.
-            Unauthorized: the metadata, read linearizably, do not say that the ledger is closed.
+            Unauthorized: the metadata, read linearizably, say neither that the ledger is closed, nor that it is open
+                and grows at other bookies.
             NoSuchLedger: it was deleted.
             BookieUnavailable: the bookie is not enrolled yet, and more may still be lost.
             MetadataUnavailable: the metadata do not answer.

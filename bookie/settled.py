@@ -19,7 +19,8 @@ from tallybook.core.answers import EntryRange
 from tallybook.core.errors import MetadataUnavailable, Unauthorized
 from tallybook.core.quorum import Quorum
 from tallybook.core.ranges import ranges_of
-from tallybook.metadata.model import LedgerMetadata
+from tallybook.metadata.model import LedgerMetadata, LedgerState
+from tallybook.metadata.repaired import settled_fragments
 from tallybook.metadata.store import MetadataStore
 
 LOOKUP_SECONDS: Final = 10.0
@@ -46,12 +47,18 @@ class Share(NamedTuple):
 class Settled(NamedTuple):
     """No writer can be at entries up to ``up_to``, -1 for none; at no entry at all where the ledger is ``closed``.
 
-    ``shares``: of a closed ledger, what each bookie is to hold. None where copies need not be kept.
+    ``shares``: what each bookie is to hold of these entries. None where copies need not be kept, or a recovery may be
+    at work. ``growing``: of an open ledger, the bookies of its last fragment; of any other, none.
     """
 
     up_to: int
     closed: bool
     shares: tuple[Share, ...] = ()
+    growing: tuple[str, ...] = ()
+
+    def is_out_of(self, bookie_id: str) -> bool:
+        """Whether writer and recoveries have left a bookie: nothing is added to what it is to hold of the ledger."""
+        return self.closed or (bool(self.growing) and bookie_id not in self.growing)
 
 
 SettledLookup = Callable[[int], Awaitable[Settled]]
@@ -68,13 +75,16 @@ async def closed_up_to(store: MetadataStore, ledger_id: int) -> Settled:
     metadata = (await store.read_ledger(ledger_id, linearizable=True)).value
     if metadata.closed:
         return Settled(metadata.last_entry_id, True, () if metadata.copies_released else _shares(metadata))
-    return Settled(metadata.last_fragment.first_entry_id - 1, False)
+    up_to = metadata.last_fragment.first_entry_id - 1
+    if metadata.state is LedgerState.IN_RECOVERY:
+        return Settled(up_to, False)
+    return Settled(up_to, False, _shares(metadata), metadata.last_fragment.bookies)
 
 
 def _shares(metadata: LedgerMetadata) -> tuple[Share, ...]:
     return tuple(
         Share(bookie_id, metadata.quorum, position, fragment.first_entry_id, metadata.fragment_end(fragment))
-        for fragment in metadata.fragments
+        for fragment in settled_fragments(metadata)
         for position, bookie_id in enumerate(fragment.bookies)
     )
 
@@ -110,17 +120,19 @@ class SettledLedgers:
             state = "closed" if found.closed else "not closed, and settled"
             raise Unauthorized(f"ledger {ledger_id} is {state} at entry {found.up_to}, before entry {entry_id}")
 
-    async def shares_of_closed(self, ledger_id: int) -> tuple[Share, ...]:
-        """What the bookies are to hold of a ledger in which no writer can be anywhere. Asked for anew every time.
+    async def settled_at(self, ledger_id: int, bookie_id: str) -> Settled:
+        """What is settled of a ledger to which nothing is added at a bookie any more. Asked for anew every time.
 
         Raises:
-            Unauthorized: it is not closed.
+            Unauthorized: it is not closed, and a writer or a recovery may be at work at this bookie.
             NoSuchLedger, MetadataUnavailable: see ``SettledLookup``.
         """
         found = await self._look(ledger_id)
-        if not found.closed:
-            raise Unauthorized(f"ledger {ledger_id} is not closed: a writer or a recovery may be at work")
-        return found.shares
+        if not found.is_out_of(bookie_id):
+            raise Unauthorized(
+                f"ledger {ledger_id} is not closed: a writer or a recovery may be at work at {bookie_id}"
+            )
+        return found
 
     async def _look(self, ledger_id: int) -> Settled:
         self.lookups += 1
@@ -130,7 +142,7 @@ class SettledLedgers:
         except TimeoutError as error:
             late = f"no answer about ledger {ledger_id} within {LOOKUP_SECONDS} seconds"
             raise MetadataUnavailable(late) from error
-        plain = found._replace(shares=())
+        plain = found._replace(shares=(), growing=())
         self._known[ledger_id] = max(plain, self._known.get(ledger_id, plain))
         self._known.move_to_end(ledger_id)
         while len(self._known) > MAX_REMEMBERED:

@@ -24,7 +24,7 @@ from tallybook.core.errors import (
 )
 from tallybook.core.marks import sometimes
 from tallybook.core.setting_types import PlacementPolicy
-from tallybook.metadata.model import LedgerMetadata
+from tallybook.metadata.model import LedgerMetadata, LedgerState
 from tallybook.metadata.repaired import copies_given_back, replace_member
 from tallybook.metadata.store import BookieInfo, Versioned
 from tallybook.metadata.update import LedgerUpdater
@@ -143,7 +143,8 @@ class Mender:
     async def _ended(self, current: Versioned, order: Order, done: Mended) -> Versioned:
         """The ledger, recovered; or as it is, where that cannot be, or need not."""
         metadata = current.value
-        if not await self._lost_its_part(metadata, order):
+        writer_is_out = metadata.state is LedgerState.IN_RECOVERY
+        if not (writer_is_out or await self._lost_its_part(metadata, order)):
             if not must_end(metadata, order.leaving):
                 return current
             free = [name for name in order.alive if name not in metadata.last_fragment.bookies]
@@ -206,10 +207,11 @@ class Mender:
                 incomplete.add(place.bookie_id)
                 done.left.append(error)
             done.places_seen += 1
-        if current.value.closed and order.thorough:
+        if order.thorough:
             # Otherwise a bookie may have places that were not looked at: the auditor sends somebody who looks at all.
             for bookie_id in sorted(limbo - incomplete):
-                await self._end_limbo(metadata.ledger_id, bookie_id, done)
+                if _has_all_its_places(current.value, bookie_id):
+                    await self._end_limbo(metadata.ledger_id, bookie_id, done)
 
     async def _give_back(
         self, current: Versioned, place: Place, order: Order, limbo: set[str], done: Mended
@@ -284,6 +286,12 @@ def _is_due(metadata: LedgerMetadata, place: Place, order: Order) -> bool:
     if place.bookie_id in order.leaving:
         return True
     return place.bookie_id in order.alive and (order.thorough or _missed(metadata, place))
+
+
+def _has_all_its_places(metadata: LedgerMetadata, bookie_id: str) -> bool:
+    """Whether nobody adds to what the bookie is to hold: neither a writer nor a recovery is at work there."""
+    grows_elsewhere = metadata.state is LedgerState.OPEN and bookie_id not in metadata.last_fragment.bookies
+    return metadata.closed or grows_elsewhere
 
 
 def _missed(metadata: LedgerMetadata, place: Place) -> bool:

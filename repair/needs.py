@@ -15,7 +15,7 @@ from typing import NamedTuple
 from tallybook.core.limits import BATCH_TABLE_ROW_BYTES
 from tallybook.core.quorum import Quorum
 from tallybook.core.ranges import ranges_of
-from tallybook.metadata.model import LedgerMetadata
+from tallybook.metadata.model import LedgerMetadata, LedgerState
 from tallybook.metadata.repaired import settled_fragments
 
 
@@ -126,7 +126,7 @@ def reason(metadata: LedgerMetadata, trouble: Trouble) -> Why | None:
     members = {name for fragment in settled_fragments(metadata) for name in fragment.bookies}
     if metadata.ledger_id in trouble.damaged:
         return Why.DAMAGED
-    if metadata.closed and may_lack(metadata, trouble.limbo):
+    if _lacks_in_settled(metadata, in_limbo_at(metadata.ledger_id, trouble.limbo)):
         return Why.LIMBO
     if members & trouble.lost:
         return Why.LOST
@@ -138,7 +138,7 @@ def reason(metadata: LedgerMetadata, trouble: Trouble) -> Why | None:
 def need(metadata: LedgerMetadata, trouble: Trouble) -> Need:
     """What is to be done about the ledger."""
     growing = Why.DRAINING if must_end(metadata, trouble.draining) else None
-    if must_end(metadata, in_limbo_at(metadata.ledger_id, trouble.limbo)):
+    if not metadata.closed and _must_end_for_limbo(metadata, in_limbo_at(metadata.ledger_id, trouble.limbo)):
         growing = Why.LIMBO
     if must_end(metadata, trouble.lost):
         growing = Why.LOST
@@ -156,11 +156,23 @@ def may_lack(metadata: LedgerMetadata, limbo: Mapping[str, LimboOf]) -> bool:
     One without any never says that it has them: bookies tell of ledgers of which they hold something.
     """
     covering = in_limbo_at(metadata.ledger_id, limbo)
-    if not covering:
-        return False
-    if must_end(metadata, covering):
-        return True
-    return any(place.bookie_id in covering and not place.is_empty(metadata.quorum) for place in places_of(metadata))
+    return must_end(metadata, covering) or _lacks_in_settled(metadata, covering)
+
+
+def _lacks_in_settled(metadata: LedgerMetadata, covering: Collection[str]) -> bool:
+    """Whether one of these bookies is to hold entries of settled fragments."""
+    return bool(covering) and any(
+        place.bookie_id in covering and not place.is_empty(metadata.quorum) for place in places_of(metadata)
+    )
+
+
+def _must_end_for_limbo(metadata: LedgerMetadata, covering: Collection[str]) -> bool:
+    """Whether bookies that may lack something get it back, and leave limbo, only once the ledger is closed.
+
+    A recovery that was begun and not finished keeps a ledger in limbo wherever it grows.
+    """
+    unfinished = metadata.state is LedgerState.IN_RECOVERY
+    return must_end(metadata, covering) or (unfinished and _lacks_in_settled(metadata, covering))
 
 
 def bytes_to_copy(metadata: LedgerMetadata, leaving: Collection[str]) -> int | None:

@@ -241,10 +241,11 @@ class MemoryBookie:
     async def end_limbo(self, ledger_id: int) -> None:
         """All of a ledger was given back; see the port."""
         life = await self._enter()
-        await self._settled.shares_of_closed(ledger_id)
+        settled = await self._settled.settled_at(ledger_id, self._bookie_id)
         self._check_alive(life)
         if self.faults.in_limbo(ledger_id):
-            await self._set_fence(life, ledger_id)
+            if settled.closed:
+                await self._set_fence(life, ledger_id)
             self.faults.end_limbo(ledger_id)
         await self._leave(life, "end_limbo", ledger_id)
 

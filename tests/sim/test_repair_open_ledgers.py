@@ -8,6 +8,7 @@ import pytest
 
 from tallybook.client.client import Client
 from tallybook.core.errors import LedgerFenced
+from tallybook.metadata.model import begin_recovery
 from tallybook.repair.service import repair_status
 from tallybook.sim.stage.cluster import MemoryCluster
 from tallybook.sim.stage.scenario import SMALL, eventually, lines, read_all, scenario
@@ -35,6 +36,12 @@ async def until_out_of_limbo(cluster: MemoryCluster, client: Client, name: str, 
     async with asyncio.timeout(300):
         while (await connection.held(ledger_id, 0, 0)).limbo:
             await cluster.world.clock.sleep(1)
+
+
+async def until_replaced(cluster: MemoryCluster, ledger_id: int, name: str) -> None:
+    async with asyncio.timeout(60):
+        while name in (await metadata_of(cluster, ledger_id)).last_fragment.bookies:
+            await cluster.world.clock.sleep(0.1)
 
 
 @scenario(bookies=3)
@@ -115,3 +122,49 @@ async def test_a_ledger_with_a_password_stays_open_and_is_told_of_until_its_user
             await owner.open_ledger(ledger_id, password=b"secret")
         await until_out_of_limbo(cluster, client, name, ledger_id)
     assert cluster.held_by_too_few(await metadata_of(cluster, ledger_id), copies=3) == []
+
+
+@scenario(bookies=4)
+async def test_what_lies_before_the_fragment_that_grows_is_given_back_while_the_writer_is_at_work(
+    cluster: MemoryCluster, client: Client
+) -> None:
+    ledger = await client.create_ledger()
+    await ledger.append_many(lines(30))
+    name = ledger.metadata.last_fragment.bookies[0]
+    await replace_disk(cluster, name, ledger.id + 1)
+    await ledger.append_many(lines(30, 30))
+    await until_replaced(cluster, ledger.id, name)
+    first, last = (await metadata_of(cluster, ledger.id)).fragments
+    assert (name in first.bookies, name in last.bookies) == (True, False)
+    async with repair(cluster) as service:
+        await until_out_of_limbo(cluster, client, name, ledger.id)
+        await eventually(lambda: service.auditor.audit.limbo == frozenset(), cluster, 300)
+        assert service.auditor.audit.findings.under_replicated == 0
+    held = await (await client.world.connections.get(name)).held(ledger.id, 0, 29)
+    assert [tuple(each) for each in held.ranges] == [(0, 29)]
+    # It is no member any more, and fit to become one again.
+    cluster.die(last.bookies[0])
+    await ledger.append_many(lines(30, 60))
+    await until_replaced(cluster, ledger.id, last.bookies[0])
+    assert name in (await metadata_of(cluster, ledger.id)).last_fragment.bookies
+    await ledger.close()
+    assert await read_all(client, ledger.id) == lines(90)
+
+
+@scenario(bookies=4)
+async def test_a_recovery_that_was_never_finished_is_finished_where_a_bookie_lost_its_disk(
+    cluster: MemoryCluster, client: Client
+) -> None:
+    ledger = await client.create_ledger()
+    await ledger.append_many(lines(30))
+    name = ledger.metadata.last_fragment.bookies[0]
+    await replace_disk(cluster, name, ledger.id + 1)
+    await ledger.append_many(lines(30, 30))
+    await until_replaced(cluster, ledger.id, name)
+    ledger.abandon()
+    await cluster.edit(ledger.id, begin_recovery)
+    async with repair(cluster):
+        await until_out_of_limbo(cluster, client, name, ledger.id)
+    metadata = await metadata_of(cluster, ledger.id)
+    assert metadata.closed
+    assert cluster.held_by_too_few(metadata, copies=3) == []

@@ -128,7 +128,7 @@ def test_the_fence_outweighs_limbo_and_deletion_for_ordinary_adds_and_only_delet
     assert (ledger.refuses_add, ledger.refuses_recovery) == (EntryUnknown.wire_code, 0)
     ledger.set_fenced()
     assert (ledger.refuses_add, ledger.refuses_recovery) == (LedgerFenced.wire_code, 0)
-    ledger.got_back(1)
+    ledger.got_back(1, fence=False)
     assert (ledger.refuses_add, ledger.refuses_recovery) == (LedgerFenced.wire_code, 0)
     ledger.end_limbo()
     assert (ledger.refuses_add, ledger.refuses_recovery) == (LedgerFenced.wire_code, 0)
@@ -138,13 +138,21 @@ def test_the_fence_outweighs_limbo_and_deletion_for_ordinary_adds_and_only_delet
 
 def test_a_repaired_ledger_stays_fenced_because_its_fence_may_be_among_what_was_lost() -> None:
     ledger = Ledger(3, LedgerRow(limbo=True))
-    ledger.got_back(2)
+    ledger.got_back(2, fence=True)
     assert ledger.row() == LedgerRow(limbo=True), "it is not written yet"
     assert ledger.row_to_write() == LedgerRow(fenced=True, repaired_limbo=2)
     ledger.end_limbo()
     assert ledger.row() == ledger.row_to_write() == LedgerRow(fenced=True, repaired_limbo=2)
     ledger.set_deleted()
     assert ledger.row_to_write() == TOMBSTONE
+
+
+def test_a_repaired_ledger_that_is_open_and_never_had_a_fence_takes_adds_again() -> None:
+    ledger = Ledger(3, LedgerRow(limbo=True))
+    ledger.got_back(2, fence=False)
+    assert ledger.row_to_write() == LedgerRow(repaired_limbo=2)
+    ledger.end_limbo()
+    assert (ledger.row(), ledger.refuses_add) == (LedgerRow(repaired_limbo=2), 0)
 
 
 def test_a_key_fits_its_verifier_only_and_a_ledger_without_password_takes_the_empty_key_only() -> None:

@@ -83,6 +83,39 @@ def test_a_limbo_ends_once_all_is_there_and_the_ledger_is_fenced_for_good(named:
     run_seed(1, scenario)
 
 
+def test_a_limbo_of_an_open_ledger_that_grows_elsewhere_ends_without_a_fence() -> None:
+    async def scenario(world: World) -> None:
+        node = await in_limbo(world)
+        shares = (Share("b1", Quorum(1, 1, 1), 0, 0, 1), Share("b2", Quorum(1, 1, 1), 0, 2, 9))
+        node.metadata.settled[1] = Settled(9, closed=False, shares=shares, growing=("b2",))
+        await node.bookie.end_limbo(1)
+        assert [await said_of(node, each) for each in (0, 1, 4, 5)] == ["held", "held", "held", "EntryAbsent"]
+        await node.lose_power()
+        await node.boot()
+        assert [await said_of(node, each) for each in (0, 5)] == ["held", "EntryAbsent"]
+        assert (await node.add(batch_of(9))).code == 0
+        assert not (await node.bookie.read_lac(1)).fenced
+        await node.stop()
+
+    run_seed(1, scenario)
+
+
+def test_a_fence_that_is_set_while_a_ledger_leaves_limbo_stays() -> None:
+    async def scenario(world: World) -> None:
+        node = await in_limbo(world)
+        with pytest.raises(EntryUnknown):
+            await node.bookie.fence(1, b"")
+        shares = (Share("b1", Quorum(1, 1, 1), 0, 0, 1),)
+        node.metadata.settled[1] = Settled(9, closed=False, shares=shares, growing=("b2",))
+        await node.bookie.end_limbo(1)
+        await node.lose_power()
+        await node.boot()
+        assert (await node.add(batch_of(9))).code == LedgerFenced.wire_code
+        await node.stop()
+
+    run_seed(1, scenario)
+
+
 def test_of_a_striped_ledger_only_the_stripes_of_the_bookie_must_be_there() -> None:
     async def scenario(world: World) -> None:
         node = await in_limbo(world)

@@ -27,8 +27,8 @@ def metadata_of(ledger_id: int, firsts: tuple[int, ...], state: LedgerState, las
 @pytest.mark.parametrize(
     ("firsts", "state", "last", "settled", "ends"),
     [
-        ((0,), LedgerState.OPEN, -1, Settled(-1, closed=False), []),
-        ((0, 7, 20), LedgerState.OPEN, -1, Settled(19, closed=False), []),
+        ((0,), LedgerState.OPEN, -1, Settled(-1, closed=False, growing=BOOKIES), []),
+        ((0, 7, 20), LedgerState.OPEN, -1, Settled(19, closed=False, growing=BOOKIES), [6, 19]),
         ((0, 7), LedgerState.IN_RECOVERY, -1, Settled(6, closed=False), []),
         ((0, 7), LedgerState.CLOSED, 30, Settled(30, closed=True), [6, 30]),
         ((0, 7), LedgerState.CLOSED, 6, Settled(6, closed=True), [6, 6]),
@@ -52,6 +52,19 @@ def test_a_closed_ledger_is_settled_up_to_its_end_and_another_up_to_its_last_fra
         with pytest.raises(NoSuchLedger):
             await closed_up_to(client.store, 6)
         await client.close()
+
+    run(scenario())
+
+
+def test_a_ledger_that_is_open_is_settled_only_at_bookies_where_it_grows_no_more(run: Callable) -> None:
+    async def scenario() -> None:
+        elsewhere = Settled(9, closed=False, growing=("b2", "b3"))
+        in_recovery = Settled(9, closed=False)
+        ledgers = SettledLedgers(KnownMetadata(settled={1: elsewhere, 2: in_recovery}).closed_up_to)
+        assert await ledgers.settled_at(1, "b1") == elsewhere
+        for ledger_id, name in ((1, "b2"), (2, "b1")):
+            with pytest.raises(Unauthorized):
+                await ledgers.settled_at(ledger_id, name)
 
     run(scenario())
 
@@ -81,13 +94,13 @@ def test_what_allows_something_is_remembered_and_what_does_not_is_asked_anew(run
                 await ledgers.check_entry(1, 10)
             assert metadata.settled_lookups == lookups
         with pytest.raises(Unauthorized):
-            await ledgers.shares_of_closed(1)
+            await ledgers.settled_at(1, "b1")
         metadata.settled[1] = Settled(12, closed=True)
         await ledgers.check_entry(1, 12)
-        await ledgers.shares_of_closed(1)
+        await ledgers.settled_at(1, "b1")
         metadata.away = True
         with pytest.raises(MetadataUnavailable):
-            await ledgers.shares_of_closed(1)
+            await ledgers.settled_at(1, "b1")
         await ledgers.check_entry(1, 3)
         assert (ledgers.hits, ledgers.lookups, len(ledgers)) == (3, 7, 1)
         with pytest.raises(MetadataUnavailable):
