@@ -136,9 +136,9 @@ def check(
     """Ask every bookie for every copy that it should have, and tell what lacks.
 
     Exit code 1 if anything does, or if not all could be looked at.
-    It changes nothing, and can be interrupted at any time. It looks neither at what grows at the end of an open ledger,
-    nor at ledgers whose copies the bookies may drop. With --json there is a line for each ledger that lacks something,
-    and one with the totals at the end.
+    It changes nothing, and can be interrupted at any time. Of what grows at the end of an open ledger it tells only
+    which bookies lost their data or do not answer, and it leaves out ledgers whose copies the bookies may drop. With
+    --json there is a line for each ledger that lacks something, and one with the totals at the end.
     """
     with reading_only():
         totals = run(_check(metadata, ledgers or [], read, as_json))

@@ -1,8 +1,8 @@
 """Looks whether every copy that should be there is: asks, changes nothing.
 
 Each bookie of each settled fragment is asked what it holds, which costs it a look into its index; with ``read``, every
-copy is really read, and its checksum looked at here. What grows at the end of an open ledger is its writer's, and not
-looked at; a ledger whose copies the bookies may drop relies on none.
+copy is really read, and its checksum looked at here. What grows at the end of an open ledger is its writer's: of that
+only bookies that lost data, or do not answer, are told. A ledger whose copies the bookies may drop relies on none.
 """
 
 from __future__ import annotations
@@ -37,6 +37,8 @@ MOST_LACKS: Final = 100
 """Ranges that are told of one ledger; the others are only counted."""
 READ_BYTES: Final = 1 << 20
 DAMAGED_PAGE: Final = 1_000
+
+LOST_WHERE_IT_GROWS: Final = "the bookie lost its data, and the ledger is open"
 
 ABSENT: Final = "absent"
 DAMAGED: Final = "damaged"
@@ -160,7 +162,33 @@ class CopyCheck:
                 found.note(Lack(place.bookie_id, place.first, place.last, SILENT, error.message))
             except StorageError as error:
                 found.note(Lack(place.bookie_id, place.first, place.last, UNKNOWN, error.message))
+        if not metadata.closed:
+            await self._look_where_it_grows(metadata, found)
         return found
+
+    async def _look_where_it_grows(self, metadata: LedgerMetadata, found: LedgerCheck) -> None:
+        """Tell the members of the last fragment that may have lost what they held of it."""
+        ledger_id, fragment = metadata.ledger_id, metadata.last_fragment
+        first = last = fragment.first_entry_id
+        without: list[tuple[int, str, str]] = []
+        for position, name in enumerate(fragment.bookies):
+            try:
+                connection = await self._connections.get(name)
+                if (await connection.held(ledger_id, first, first)).limbo:
+                    without.append((position, UNKNOWN, LOST_WHERE_IT_GROWS))
+                else:
+                    last = max(last, (await connection.read_lac(ledger_id)).lac)
+            except EntryAbsent:
+                continue  # nothing is held there, and nothing need be
+            except NoSuchLedger as error:
+                without.append((position, ABSENT, error.message))
+            except PeerError as error:
+                without.append((position, SILENT, error.message))
+            except StorageError as error:
+                without.append((position, UNKNOWN, error.message))
+        for position, verdict, why in without:
+            for gap in ranges_of(metadata.quorum, position, first, last):
+                found.note(Lack(fragment.bookies[position], gap.first, gap.last, verdict, why))
 
     async def _look(self, metadata: LedgerMetadata, place: Place, found: LedgerCheck) -> None:
         connection = await self._connections.get(place.bookie_id)

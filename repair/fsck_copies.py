@@ -18,10 +18,16 @@ from .walk import Findings, all_ledgers
 HELD_PAGE: Final = 1_000
 CONCURRENT_READS: Final = 32
 MEND: Final = "the repair copies it from another bookie"
+_END: Final = {
+    False: "the repair recovers the ledger after its open_grace_s and copies it from another bookie; "
+    "'ledger recover' recovers it now",
+    True: "the repair cannot recover a ledger with a password: use 'ledger recover LEDGER --password-file FILE'",
+}
+"""What gives an open ledger its copies back, without a password and with one."""
 
 
 async def check_copies(world: ClientWorld, step: Step) -> AsyncIterator[Finding]:
-    """Every copy of every settled fragment is where the metadata say.
+    """Every copy of every settled fragment is where the metadata say, and no bookie lost what grows.
 
     Raises:
         MetadataUnavailable: the store does not answer.
@@ -49,6 +55,8 @@ def _lacks(found: LedgerCheck, metadata: LedgerMetadata) -> list[Finding]:
         if lack.verdict == SILENT:
             remedy = "bring it back; if it is lost, the auditor hands its ledgers out after lost_after_s"
             told.append(Finding(f"the bookie does not answer{why}", where, "bad", remedy))
+        elif not metadata.closed and lack.first >= metadata.last_fragment.first_entry_id:
+            told.append(Finding(f"the copy is {lack.verdict}{why}", where, "bad", _END[bool(metadata.key_verifier)]))
         elif _nowhere(found, metadata, lack.first) and metadata.archived is None:
             remedy = "no bookie of its write set has a good copy: bring back one that is away, or restore its disk"
             told.append(Finding(f"the copy is {lack.verdict}, as all others are{why}", where, "lost", remedy))

@@ -138,7 +138,7 @@ def reason(metadata: LedgerMetadata, trouble: Trouble) -> Why | None:
 def need(metadata: LedgerMetadata, trouble: Trouble) -> Need:
     """What is to be done about the ledger."""
     growing = Why.DRAINING if must_end(metadata, trouble.draining) else None
-    if not metadata.closed and _must_end_for_limbo(metadata, in_limbo_at(metadata.ledger_id, trouble.limbo)):
+    if not metadata.closed and must_end_for_limbo(metadata, in_limbo_at(metadata.ledger_id, trouble.limbo)):
         growing = Why.LIMBO
     if must_end(metadata, trouble.lost):
         growing = Why.LOST
@@ -166,7 +166,7 @@ def _lacks_in_settled(metadata: LedgerMetadata, covering: Collection[str]) -> bo
     )
 
 
-def _must_end_for_limbo(metadata: LedgerMetadata, covering: Collection[str]) -> bool:
+def must_end_for_limbo(metadata: LedgerMetadata, covering: Collection[str]) -> bool:
     """Whether bookies that may lack something get it back, and leave limbo, only once the ledger is closed.
 
     A recovery that was begun and not finished keeps a ledger in limbo wherever it grows.

@@ -25,6 +25,7 @@ from tallybook.metadata.store import BookieInfo, BookieMode, Record
 from .bookie_survey import BookieSurvey
 from .drain import Naming
 from .needs import Why
+from .open_lacking import OpenLackings
 from .pause import paused_since
 from .service import AUDITOR_RECORD, STALE_SECONDS, age_of, repair_status
 from .tasks import PREFIX
@@ -100,6 +101,8 @@ class Ledgers:
     """Of closed ledgers that are not in the archive."""
     ensemble: int = 0
     """The largest ensemble of those that bookies keep."""
+    open_lacking: OpenLackings = field(default_factory=OpenLackings)
+    """Open ones that may lack copies at bookies that lost data."""
 
     def count(self, metadata: LedgerMetadata) -> None:
         """One more."""
@@ -162,6 +165,8 @@ class Overview:
             found.append("the listing of ledgers was cut off: not all of them were looked at")
         if self.ledgers is not None and self.ledgers.unreadable:
             found.append(f"the metadata of {self.ledgers.unreadable:,} ledgers cannot be understood")
+        if self.ledgers is not None:
+            found += self.ledgers.open_lacking.problems
         if self.audit_age_s is None:
             found.append("no auditor has ever looked: 'tallybook repair run' is not running")
         elif self.audit_age_s >= STALE_SECONDS:
@@ -298,6 +303,7 @@ async def census(world: ClientWorld, bookies: BookieSurvey) -> Census:
             continue
         found.named.update({name for fragment in metadata.fragments for name in fragment.bookies})
         found.growing.update(() if metadata.closed else set(metadata.last_fragment.bookies))
+        found.ledgers.open_lacking.note(metadata, limbo)
         in_limbo = (name for name in limbo if limbo[name].covers(metadata.ledger_id) and _holds(metadata, name))
         found.in_limbo.update(in_limbo)
     found.ledgers.complete, found.ledgers.unreadable = findings.complete, findings.unreadable

@@ -22,6 +22,11 @@ def overview_told(found: Overview) -> dict[str, object]:
             "total": ledgers.total,
             **dict(ledgers.states),
             "unreadable": ledgers.unreadable,
+            "open_lacking": {
+                "count": ledgers.open_lacking.count,
+                "with_password": ledgers.open_lacking.with_password,
+                "ledgers": [each._asdict() for each in ledgers.open_lacking.named],
+            },
             "complete": ledgers.complete,
         },
         "copies": {

@@ -9,6 +9,10 @@ import pytest
 from tallybook.client.client import Client
 from tallybook.core.errors import LedgerFenced
 from tallybook.metadata.model import begin_recovery
+from tallybook.repair.check import CopyCheck
+from tallybook.repair.fsck import Finding, Fsck
+from tallybook.repair.open_lacking import MOST_NAMED
+from tallybook.repair.overview import overview
 from tallybook.repair.service import repair_status
 from tallybook.sim.stage.cluster import MemoryCluster
 from tallybook.sim.stage.scenario import SMALL, eventually, lines, read_all, scenario
@@ -168,3 +172,50 @@ async def test_a_recovery_that_was_never_finished_is_finished_where_a_bookie_los
     metadata = await metadata_of(cluster, ledger.id)
     assert metadata.closed
     assert cluster.held_by_too_few(metadata, copies=3) == []
+
+
+async def findings_of(client: Client) -> list[Finding]:
+    """What a check of everything says of ledgers."""
+    return [found async for found in Fsck(client.world, (), (), None, None).run() if "ledger" in found.where]
+
+
+@scenario(bookies=3)
+async def test_status_check_and_fsck_name_an_open_ledger_whose_copies_a_bookie_lost(
+    cluster: MemoryCluster, client: Client
+) -> None:
+    plain, secret = await abandoned(client), await abandoned(client, password=b"secret")
+    name = (await metadata_of(cluster, plain)).last_fragment.bookies[0]
+    assert await findings_of(client) == []
+    await replace_disk(cluster, name, secret + 1)
+
+    ledgers = (await overview(client.world)).ledgers
+    assert ledgers is not None
+    repaired, by_hand = ledgers.open_lacking.problems
+    assert f"open ledger {plain} may lack copies at {name}: the repair recovers" in repaired
+    assert f"open ledger {secret} may lack copies at {name}: the repair cannot recover" in by_hand
+
+    check = CopyCheck(client.world.store, client.world.connections)
+    [lack] = (await check.one(await metadata_of(cluster, plain))).lacks
+    assert (lack.bookie_id, lack.first, lack.verdict) == (name, 0, "unknown")
+
+    found = await findings_of(client)
+    assert [each.where.split(",")[0] for each in found] == [f"ledger {plain}", f"ledger {secret}"]
+    assert {each.how_bad for each in found} == {"bad"}
+    assert ["--password-file" in each.remedy for each in found] == [False, True]
+    assert [each.fix for each in found] == [None, None]
+
+
+@scenario(bookies=3)
+async def test_of_many_open_ledgers_some_are_named_and_first_those_that_need_an_operator(
+    cluster: MemoryCluster, client: Client
+) -> None:
+    many = [await abandoned(client, 1) for _ in range(2 * MOST_NAMED)]
+    secret = await abandoned(client, 1, password=b"secret")
+    await replace_disk(cluster, sorted(cluster.bookies)[0], secret + 1)
+    ledgers = (await overview(client.world)).ledgers
+    assert ledgers is not None
+    assert (ledgers.open_lacking.count, ledgers.open_lacking.with_password) == (len(many) + 1, 1)
+    repaired, by_hand = ledgers.open_lacking.problems
+    assert f"{many[0]}, {many[1]}, " in repaired
+    assert f" and {len(many) - MOST_NAMED + 1} more may lack" in repaired
+    assert f"open ledger {secret} " in by_hand
