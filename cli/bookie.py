@@ -8,7 +8,7 @@ import socket
 from collections.abc import Mapping
 from dataclasses import asdict
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -24,7 +24,7 @@ from tallybook.runtime.rng import SystemRng
 from .bookie_modes import drain, readonly
 from .exits import RefusedToStart, disk_failed, reading_only
 from .options import Json, Metadata, check_directory, directory
-from .output import Record, print_json, print_record, print_rows
+from .output import Record, complain, print_json, print_record, print_rows
 from .progress import human_bytes
 from .running import run, told_to_stop
 from .server_options import (
@@ -41,6 +41,9 @@ from .server_options import (
     set_up_log,
     settings_of,
 )
+
+if TYPE_CHECKING:
+    from tallybook.client.client import Client
 
 app = typer.Typer(help="Run bookies, look at those of a cluster, and empty one.")
 
@@ -171,6 +174,9 @@ def init(
     accept: Annotated[
         bool, typer.Option("--accept-loss", help="Give up what cannot be found in the directory, and keep the rest.")
     ] = False,
+    force: Annotated[
+        bool, typer.Option("--force", help="With --replace: also while ledgers lack copies at other bookies.")
+    ] = False,
     as_json: Json = False,
 ) -> None:
     """Make a registered bookie fit to start again after its data directory, or a part of it, was lost.
@@ -182,7 +188,8 @@ def init(
     about them. The bookie keeps the rest and serves it. Of every ledger there is it answers UNKNOWN where it does not
     hold an entry, and takes no ordinary adds, until that ledger was repaired. Where nothing is lost, nothing changes.
 
-    With --replace, everything counts as lost: the id gets a new, empty directory.
+    With --replace, everything counts as lost: the id gets a new, empty directory. It is refused while ledgers that this
+    bookie holds lack copies at other bookies, because one of those was replaced, lost data, or is lost.
     """
     if replace == accept:
         raise InvalidArgument(
@@ -207,12 +214,26 @@ def init(
             if accept:
                 cookie, lost = await accept_loss(settings, disk, store, store.id_counter)
             else:
+                if settings.bookie_id and not force:
+                    await _check_others_are_whole(client, settings.bookie_id)
                 cookie = await replace_identity(settings, disk, store, SystemRng(), store.id_counter)
         known = {"bookie_id": cookie.bookie_id, "directory_uuid": cookie.directory_uuid}
         told: Record = {"lost": lost if as_json else "; ".join(lost) or "nothing"} if accept else {}
         return {**known, "data": settings.data_directory, **told}
 
     print_record(run(work()), as_json=as_json)
+
+
+async def _check_others_are_whole(client: Client, bookie_id: str) -> None:
+    """Refuse to give up what a bookie holds while ledgers may have their last copies there."""
+    from tallybook.repair.reliance import relying_on  # noqa: PLC0415 (as above)
+
+    found = await relying_on(client.world, bookie_id)
+    found.check_none()
+    if found.untold:
+        complain(f"{', '.join(found.untold)}: no answer, so it is not known whether ledgers lack copies there")
+    if not found.complete or found.unreadable:
+        complain("the metadata of some ledgers could not be read: whether they lack copies is not known")
 
 
 @app.command("rebuild-index")
