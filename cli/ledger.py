@@ -10,6 +10,7 @@ import typer
 
 from tallybook.client.client import Client
 from tallybook.client.reader.handle import LedgerReader
+from tallybook.client.recovery.lossy import AcceptedLoss
 from tallybook.client.writer.handle import LedgerWriter
 from tallybook.core.errors import NoSuchLedger, PeerError, Unauthorized
 from tallybook.metadata.describe import describe
@@ -19,7 +20,7 @@ from tallybook.runtime.tasks import ThreadWorkers
 
 from .appending import Feeder, leave
 from .cluster import cluster
-from .exits import reading_only
+from .exits import Exit, reading_only
 from .options import Json, LedgerId, Metadata, PasswordFile, read_password
 from .output import Record, note, print_json, print_record, print_rows
 from .pipes import STDIN, read_lines
@@ -244,22 +245,42 @@ def rm(
 
 
 @app.command()
-def recover(metadata: Metadata, ledger: LedgerId, password_file: PasswordFile = None, as_json: Json = False) -> None:
+def recover(
+    metadata: Metadata,
+    ledger: LedgerId,
+    password_file: PasswordFile = None,
+    accept_loss: Annotated[
+        bool, typer.Option("--accept-loss", help="Where that fails, close it after its last good copy.")
+    ] = False,
+    as_json: Json = False,
+) -> None:
     """Fence a ledger against its writer, find its end, and close it.
 
     Every entry that was ever confirmed is kept. A ledger that is closed already stays as it is.
+
+    With --accept-loss, a ledger that cannot be recovered, because too few bookies are there or know what they held, is
+    closed after the last entry of which a good copy is found. Confirmed entries may be lost: what those bookies hold of
+    later ones is given up for good. It says what is lost and what may be, and exits with 1 then. First bring back those
+    that are away.
     """
     password = read_password(password_file)
 
-    async def work() -> LedgerMetadata:
+    async def work() -> AcceptedLoss:
         async with cluster(metadata) as client:
-            return await client.recover_ledger(ledger, password=password)
+            if accept_loss:
+                return await client.recover_accepting_loss(ledger, password=password)
+            return AcceptedLoss(await client.recover_ledger(ledger, password=password))
 
-    closed = run(work())
+    found = run(work())
+    closed = found.metadata
     if as_json:
-        print_json(describe(closed))
+        print_json({**describe(closed), **({"lost": found.told} if accept_loss else {})})
     else:
         print(f"ledger {ledger} is closed: {closed.last_entry_id + 1} entries, {closed.length} bytes")
+        for loss in found.told:
+            print(f"lost: {loss}")
+    if found.lost:
+        raise typer.Exit(Exit.FOUND_WRONG)
 
 
 @asynccontextmanager

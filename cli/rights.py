@@ -37,6 +37,8 @@ class Needs(NamedTuple):
     """Options without all of which it only reads."""
     not_with: str = ""
     """Option with which it only reads."""
+    administers_with: str = ""
+    """Option with which it needs the permission to administer."""
 
 
 _READ: Final = Needs(Permission.READ)
@@ -60,7 +62,7 @@ RIGHTS: Final[dict[str, Needs | None]] = {
     "ledger info": _READ,
     "ledger ls": _READ,
     "ledger rm": _WRITE,
-    "ledger recover": _WRITE,
+    "ledger recover": Needs(Permission.WRITE, administers_with="--accept-loss"),
     "stream create": _WRITE,
     "stream policy": Needs(Permission.WRITE, only_with=_POLICY),
     "stream rename": _WRITE,
@@ -136,7 +138,7 @@ def needed() -> Needs | None:
     options = {word.partition("=")[0] for word in running.arguments}
     if (found.only_with and not found.only_with & options) or found.not_with in options:
         return _READ
-    return found
+    return _ADMINISTER if found.administers_with in options else found
 
 
 def check_own_right(security: str) -> Standing | None:

@@ -48,7 +48,8 @@ from .ports import ClientWorld, Transition
 from .quarantine import Quarantine
 from .reader.context import ReaderContext
 from .reader.handle import LedgerReader
-from .recovery.driver import RecoveryContext, recover_ledger
+from .recovery.driver import RecoveryContext, recover_accepting_loss, recover_ledger
+from .recovery.lossy import AcceptedLoss
 from .spares import Spares
 from .writer.handle import LedgerWriter, WriterContext
 
@@ -378,6 +379,22 @@ class Client:
         Raises:
             As ``open_ledger`` with ``recover``.
         """
+        context, key, signing = await self._recovery(ledger_id, password)
+        return await recover_ledger(context, key=key, digest_key=signing)
+
+    async def recover_accepting_loss(self, ledger_id: int, *, password: bytes = b"") -> AcceptedLoss:
+        """Recover a ledger; where that fails, close it after its last good copy. Confirmed entries may be lost then.
+
+        For operators: what bookies that are away hold of later entries is given up.
+
+        Raises:
+            As ``open_ledger`` with ``recover``. RecoveryFailed: no member of the last fragment answers.
+        """
+        context, key, signing = await self._recovery(ledger_id, password)
+        return await recover_accepting_loss(context, key=key, digest_key=signing)
+
+    async def _recovery(self, ledger_id: int, password: bytes) -> tuple[RecoveryContext, bytes, bytes | None]:
+        """What a recovery of a ledger needs, its key, and the key of its digest."""
         world = self.world
         metadata = await self.ledger_metadata(ledger_id)
         self.authorise(metadata, password)
@@ -395,7 +412,7 @@ class Client:
             reader_of,
             self._deeds,
         )
-        return await recover_ledger(context, key=key, digest_key=signing)
+        return context, key, signing
 
     def _reader_context(self) -> ReaderContext:
         world = self.world

@@ -26,6 +26,7 @@ from ..deeds import Deeds
 from ..ports import Connections, UpdateLedger
 from ..reader.handle import LedgerReader
 from ..spares import Spares
+from .lossy import AcceptedLoss, LossyRecoveryMachine
 from .machine import (
     Action,
     AwaitStragglers,
@@ -80,18 +81,49 @@ async def recover_ledger(context: RecoveryContext, *, key: bytes, digest_key: by
     """
     context.deeds.recoveries += 1
     try:
-        return await _recover(context, key, digest_key)
+        return await _recover(context, key, lambda metadata: RecoveryMachine(metadata, digest_key))
     except TallybookError:
         context.deeds.failed_recoveries += 1
         raise
 
 
-async def _recover(context: RecoveryContext, key: bytes, digest_key: bytes | None) -> LedgerMetadata:
+async def recover_accepting_loss(context: RecoveryContext, *, key: bytes, digest_key: bytes | None) -> AcceptedLoss:
+    """Recover a ledger; where that fails, end it after its last good copy, whatever may have followed.
+
+    Raises:
+        RecoveryFailed: no bookie of its last fragment answers, or no good copy tells its length.
+        As ``recover_ledger`` otherwise.
+    """
+    try:
+        return AcceptedLoss(await recover_ledger(context, key=key, digest_key=digest_key))
+    except RecoveryFailed as error:
+        failure = error
+    machines: list[LossyRecoveryMachine] = []
+
+    def machine_of(metadata: LedgerMetadata) -> RecoveryMachine:
+        machines.append(LossyRecoveryMachine(metadata, digest_key))
+        return machines[-1]
+
+    closed = await _recover(context, key, machine_of)
+    if not machines or not machines[-1].lossy:
+        return AcceptedLoss(closed)
+    confirmed = machines[-1].confirmed
+    found = AcceptedLoss(closed, failure.message, confirmed, machines[-1].untold)
+    _log.error(
+        "a ledger was ended after its last good copy", ledger_id=closed.ledger_id, last_entry_id=closed.last_entry_id,
+        confirmed=confirmed, error=failure.message,
+    )  # fmt: skip
+    return found
+
+
+async def _recover(
+    context: RecoveryContext, key: bytes, machine_of: Callable[[LedgerMetadata], RecoveryMachine]
+) -> LedgerMetadata:
     metadata = (await context.update(begin_recovery)).value
     for _ in range(MAX_RUNS):
         if metadata.closed:
             return metadata
-        end = await _Run(context, metadata, key, digest_key).run()
+        end = await _Run(context, machine_of(metadata), key).run()
         try:
             return (await context.update(partial(closed_at, metadata, end))).value
         except LastFragmentChanged:
@@ -136,16 +168,15 @@ def _settled_by(actions: list[Action]) -> tuple[type[Action], ...]:
 class _Run:
     """One run of the machine."""
 
-    def __init__(
-        self, context: RecoveryContext, metadata: LedgerMetadata, key: bytes, digest_key: bytes | None
-    ) -> None:
+    def __init__(self, context: RecoveryContext, machine: RecoveryMachine, key: bytes) -> None:
+        metadata = machine.metadata
         self._context = context
         self._settings = context.settings
         self._metadata = metadata
         self._ledger_id = metadata.ledger_id
         self._bookies = metadata.last_fragment.bookies
         self._key = key
-        self._machine = RecoveryMachine(metadata, digest_key)
+        self._machine = machine
         # Requests that are not over, or not looked at yet, are few per position; beyond that an answer waits.
         self._events: asyncio.Queue[Callable[[], list[Action]]] = asyncio.Queue(4 * len(self._bookies))
         self._written_off: dict[str, TallybookError] = {}

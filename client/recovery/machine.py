@@ -30,7 +30,7 @@ that has just joined holds nothing, and what it says of an entry proves nothing.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from enum import Enum
 from typing import Final, TypeAlias
@@ -214,16 +214,21 @@ class RecoveryMachine:
             return []
         answers = {at: answer for at, answer in self._fences.items() if isinstance(answer, FenceAnswer)}
         if self._quorum.covered(answers):
-            start = max(answer.lac for answer in answers.values())
-            if start < self.metadata.last_fragment.first_entry_id - 1:
-                sometimes("recovery: the last fragment starts above every LAC")
-            # The LACs of a younger fragment's bookies may lie below its first entry.
-            self.entry_id = max(start, self.metadata.last_fragment.first_entry_id - 1) + 1
-            return self._read()
-        if len(self._fences) == self._quorum.ensemble:
-            sometimes("recovery: too few fences")
-            return self._fail(RecoveryFailed(f"{self._name}: too few bookies could fence it: {self._failures()}"))
-        return []
+            return self._begin(max(answer.lac for answer in answers.values()))
+        return self._uncovered() if len(self._fences) == self._quorum.ensemble else []
+
+    def _begin(self, lac: int) -> list[Action]:
+        """Read from the first entry that is not known to be confirmed."""
+        if lac < self.metadata.last_fragment.first_entry_id - 1:
+            sometimes("recovery: the last fragment starts above every LAC")
+        # The LACs of a younger fragment's bookies may lie below its first entry.
+        self.entry_id = max(lac, self.metadata.last_fragment.first_entry_id - 1) + 1
+        return self._read()
+
+    def _uncovered(self) -> list[Action]:
+        """All members answered, and too few are fenced to rule out another ack quorum."""
+        sometimes("recovery: too few fences")
+        return self._fail(RecoveryFailed(f"{self._name}: too few bookies could fence it: {self._failures()}"))
 
     # -- reading ----------------------------------------------------------------------
 
@@ -266,15 +271,20 @@ class RecoveryMachine:
         if self._quorum.absent(absent, entry_id):
             if len(absent) < len(self._reads):
                 sometimes("recovery: ends on ABSENT of some and silence of others")
-            self._end_found = True
-            return self._write() if self._window else self._end()
-        if len(self._reads) == self._quorum.write_quorum:
-            sometimes("recovery: neither a copy nor proof that there is none")
-            kinds = {self._bookies[at]: type(found).__name__ for at, found in self._reads.items()}
-            return self._fail(
-                RecoveryFailed(f"{self._name}: entry {entry_id} can be neither read nor ruled out: {kinds}")
-            )
-        return []
+            return self._found_end()
+        return self._unsettled() if len(self._reads) == self._quorum.write_quorum else []
+
+    def _found_end(self) -> list[Action]:
+        self._end_found = True
+        return self._write() if self._window else self._end()
+
+    def _unsettled(self) -> list[Action]:
+        """No member has a good copy of the entry, and too few say that there is none."""
+        sometimes("recovery: neither a copy nor proof that there is none")
+        kinds = {self._bookies[at]: type(found).__name__ for at, found in self._reads.items()}
+        return self._fail(
+            RecoveryFailed(f"{self._name}: entry {self.entry_id} can be neither read nor ruled out: {kinds}")
+        )
 
     # -- writing back -----------------------------------------------------------------
 
@@ -425,7 +435,7 @@ class RecoveryMachine:
     def _after_write(self) -> list[Action]:
         for copy in self._window.values():
             missing = {self._holder(copy.entry_id, at): failure for at, failure in copy.adds.items() if failure}
-            if not self._quorum.acked(_good(copy), copy.entry_id):
+            if not self._enough(_good(copy), copy.entry_id):
                 kinds = {bookie: type(failure).__name__ for bookie, failure in missing.items()}
                 return self._fail(
                     RecoveryFailed(f"{self._name}: entry {copy.entry_id} could not be written back: {kinds}")
@@ -435,6 +445,10 @@ class RecoveryMachine:
                 self._missed.setdefault(bookie, []).append((copy.entry_id, copy.header.last_entry_id))
         self._window = {}
         return self._end() if self._end_found else self._read()
+
+    def _enough(self, positions: Collection[int], entry_id: int) -> bool:
+        """Whether these members hold enough copies of an entry."""
+        return self._quorum.acked(positions, entry_id)
 
     # -- the end ----------------------------------------------------------------------
 

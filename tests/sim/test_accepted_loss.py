@@ -1,0 +1,73 @@
+"""An operator ends a ledger after its last good copy, where no recovery can tell its end."""
+
+from __future__ import annotations
+
+import pytest
+
+from tallybook.client.client import Client
+from tallybook.core.errors import RecoveryFailed
+from tallybook.sim.stage.cluster import MemoryCluster
+from tallybook.sim.stage.scenario import eventually, lines, read_all, scenario
+
+from .test_repair import metadata_of, repair
+from .test_repair_open_ledgers import abandoned, replace_disk
+
+
+@scenario(bookies=3)
+async def test_a_ledger_with_one_good_copy_is_ended_there_and_gets_its_copies_back(
+    cluster: MemoryCluster, client: Client
+) -> None:
+    ledger_id = await abandoned(client)
+    first, second = sorted(cluster.bookies)[:2]
+    for name in (first, second):
+        await replace_disk(cluster, name, ledger_id + 1)
+    with pytest.raises(RecoveryFailed):
+        await client.recover_ledger(ledger_id)
+    found = await client.recover_accepting_loss(ledger_id)
+    assert (found.metadata.closed, found.metadata.last_entry_id, found.lost) == (True, 29, True)
+    assert set(found.untold) == {first, second}
+    untold = f"{first} (EntryUnknown), {second} (EntryUnknown) could not tell"
+    assert found.told == [f"any entry after 29 may have been confirmed and is lost then: {untold}"]
+    assert await read_all(client, ledger_id) == lines(30)
+    async with repair(cluster) as service:
+        await eventually(lambda: service.auditor.audit.limbo == {first, second}, cluster, 60)
+        await eventually(lambda: service.auditor.audit.limbo == frozenset(), cluster, 300)
+    assert cluster.held_by_too_few(await metadata_of(cluster, ledger_id), copies=3) == []
+
+
+@scenario(bookies=3)
+async def test_where_a_recovery_can_tell_the_end_nothing_is_given_up(cluster: MemoryCluster, client: Client) -> None:
+    ledger_id = await abandoned(client)
+    cluster.die(sorted(cluster.bookies)[0])
+    found = await client.recover_accepting_loss(ledger_id)
+    assert (found.metadata.last_entry_id, found.lost, found.told) == (29, False, [])
+    again = await client.recover_accepting_loss(ledger_id)
+    assert (again.metadata, again.lost) == (found.metadata, False)
+
+
+@scenario(bookies=3)
+async def test_confirmed_entries_of_which_no_copy_is_left_are_named(cluster: MemoryCluster, client: Client) -> None:
+    ledger = await client.create_ledger()
+    for at in range(0, 30, 10):
+        await ledger.append_many(lines(10, at))
+    await cluster.world.clock.sleep(5)
+    ledger.abandon()
+    first, second, third = sorted(cluster.bookies)
+    for name in (first, second):
+        await replace_disk(cluster, name, ledger.id + 1)
+    assert (await (await client.world.connections.get(third)).read_lac(ledger.id)).lac == 29
+    cluster.bookies[third].drop(ledger.id, 20)
+    found = await client.recover_accepting_loss(ledger.id)
+    assert found.metadata.last_entry_id == 19
+    assert found.told[0] == "entries 20 to 29 were confirmed and are lost"
+    assert await read_all(client, ledger.id) == lines(20)
+
+
+@scenario(bookies=3)
+async def test_without_an_answer_of_any_member_a_ledger_stays_open(cluster: MemoryCluster, client: Client) -> None:
+    ledger_id = await abandoned(client)
+    for name in cluster.bookies:
+        cluster.die(name)
+    with pytest.raises(RecoveryFailed):
+        await client.recover_accepting_loss(ledger_id)
+    assert not (await metadata_of(cluster, ledger_id)).closed
