@@ -55,6 +55,8 @@ SETTINGS: Final = (
     "scrub.period_s=2",
 )
 """A small cluster, which packs well."""
+DROP_AT_ONCE: Final = "collection.deleted_delay_s=0"
+"""Deleted ledgers are dropped while the cluster is being filled."""
 
 PLACES: Final = {
     "b2": {"journal_directories": ("b2-journal-0", "b2-journal-1"), "ledger_directories": ("b2-logs-0", "b2-logs-1")}
@@ -166,7 +168,7 @@ class _Cluster:
                 name,
                 self.root / name,
                 self._metadata,
-                (*SETTINGS, *places_of(name, PLACES, self.root)),
+                (*SETTINGS, DROP_AT_ONCE, *places_of(name, PLACES, self.root)),
                 self._logs,
                 environment=tree.environment,
             )
@@ -184,6 +186,7 @@ class _Cluster:
                 "all bookies": lambda: self._start(self._bookies[1]),
             })  # fmt: skip
         self._audit()
+        self._tidied()
         for bookie in self._bookies:
             bookie.stop()
         self._start()
@@ -203,14 +206,21 @@ class _Cluster:
     def _archive(self, *settings: str) -> None:
         """Everything that is closed goes to the archive; by the second time, its copies are let go."""
         (self.root / "archive").mkdir(exist_ok=True)
-        options = ["--metadata", self._metadata, "--archive", archive_url(self.root), "--once"]
         for _ in range(2):
-            self._run("offload", "run", *options, *(word for each in (*AT_ONCE, *settings) for word in ("--set", each)))
+            self._offload(*AT_ONCE, *settings)
+
+    def _offload(self, *settings: str) -> None:
+        options = ["--metadata", self._metadata, "--archive", archive_url(self.root), "--once"]
+        self._run("offload", "run", *options, *(word for each in settings for word in ("--set", each)))
 
     def _sealed_archive(self) -> None:
         """What is archived from here on is sealed, beside what is there and is not."""
         self._run("security", "archive-key", str(self.root / KEYS))
         self._archive(self._with_keys)
+
+    def _tidied(self) -> None:
+        """The archive has its manifest, and the copy of what is known of streams; no more ledgers move."""
+        self._offload(self._with_keys, "min_age_s=86400")
 
     @property
     def _with_keys(self) -> str:
