@@ -21,6 +21,7 @@ from tallybook.client.writer.handle import LedgerWriter
 from tallybook.core.errors import InvalidArgument, RequestTimeout, StreamClosed, StreamFenced, TallybookError, is_defect
 from tallybook.core.marks import sometimes
 from tallybook.metadata.ledger_use import CURSOR
+from tallybook.runtime.backoff import Backoff
 from tallybook.runtime.clock import Clock
 from tallybook.runtime.tasks import Tasks
 
@@ -67,6 +68,7 @@ class SubscriptionReader:
         self._policy = policy
         self._reader = reader
         self._clock = clock
+        self._rng = client.world.rng.fork("subscription")
         self._tasks = tasks
         self._let_go = let_go
         self._ledger: LedgerWriter | None = None
@@ -158,22 +160,24 @@ class SubscriptionReader:
 
     async def _store(self) -> None:
         """Store what is wanted, until that is stored."""
-        deadline, pause = self._clock.monotonic() + ADVANCE_SECONDS, FIRST_PAUSE_SECONDS
+        deadline = self._clock.monotonic() + ADVANCE_SECONDS
+        backoff = Backoff(self._rng, first_s=FIRST_PAUSE_SECONDS, longest_s=LONGEST_PAUSE_SECONDS)
         try:
             while self._stored != self._wanted:
                 try:
                     await self._store_once(self._wanted)
-                    deadline, pause = self._clock.monotonic() + ADVANCE_SECONDS, FIRST_PAUSE_SECONDS
+                    deadline = self._clock.monotonic() + ADVANCE_SECONDS
+                    backoff.reset()
                 except TallybookError as error:
                     if self._over(error):
                         self._error = error
                         return
+                    pause = backoff.next_s()
                     if self._clock.monotonic() + pause > deadline:
                         self._trouble = error
                         return
                     sometimes("subscription: an advance is tried again")
                     await self._clock.sleep(pause)
-                    pause = min(LONGEST_PAUSE_SECONDS, 2 * pause)
         finally:
             self._storing = None
             self._moved.set()

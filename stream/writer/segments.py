@@ -32,6 +32,7 @@ from tallybook.core.errors import (
 from tallybook.core.marks import sometimes
 from tallybook.metadata.ledger_use import STREAM
 from tallybook.offload.policy import OFFLOAD_AFTER
+from tallybook.runtime.backoff import Backoff
 from tallybook.runtime.clock import Clock
 from tallybook.runtime.logging import logger
 from tallybook.runtime.tasks import Tasks
@@ -79,6 +80,7 @@ class Segments:
         self._owner = owner
         self._flow = flow
         self._clock = clock
+        self._rng = client.world.rng.fork("segments")
         self._tasks = tasks
         self._current: Target | None = None
         self._next: Target | None = None
@@ -143,7 +145,7 @@ class Segments:
         except TallybookError as error:
             self._unless_over(error)
             sometimes("stream: the next segment cannot be made yet")
-            self._make_again_at = self._clock.monotonic() + LONGEST_PAUSE_SECONDS
+            self._make_again_at = self._clock.monotonic() + self._backoff(LONGEST_PAUSE_SECONDS).next_s()
         finally:
             self._making = None
 
@@ -195,7 +197,7 @@ class Segments:
 
     async def _seal_full(self) -> None:
         """Close the segments that are full, and seal them in the head, one after the other."""
-        pause = FIRST_PAUSE_SECONDS
+        backoff = self._backoff()
         try:
             while self._full:
                 try:
@@ -205,11 +207,10 @@ class Segments:
                         return
                     # Who takes over does it, or this writer when it mends; meanwhile readers find the end themselves.
                     sometimes("stream: a segment that is full cannot be sealed yet")
-                    await self._clock.sleep(pause)
-                    pause = min(LONGEST_PAUSE_SECONDS, pause * 2)
+                    await self._clock.sleep(backoff.next_s())
                 else:
                     self._full.popleft()
-                    pause = FIRST_PAUSE_SECONDS
+                    backoff.reset()
             await self.tidy()
         finally:
             self._sealing = None
@@ -224,8 +225,11 @@ class Segments:
                 if self._flow.error is not None or self._stopped:
                     return False
                 sometimes("stream: bookies have not heard yet that a segment is over")
-                await self._clock.sleep(FIRST_PAUSE_SECONDS)
+                await self._clock.sleep(self._backoff().next_s())
         return True
+
+    def _backoff(self, first_s: float = FIRST_PAUSE_SECONDS) -> Backoff:
+        return Backoff(self._rng, first_s=first_s, longest_s=LONGEST_PAUSE_SECONDS)
 
     def _is_sealed(self, full: Target) -> bool:
         segment = self._head.segment(full.number)
@@ -263,7 +267,7 @@ class Segments:
         written = self._current
         which = {} if written is None else {"segment": written.number, "ledger_id": written.ledger.id}
         _log.warning("segment failed", stream=self._head.name, error=error.message, **which)
-        deadline, pause = self._clock.monotonic() + MENDING_SECONDS, FIRST_PAUSE_SECONDS
+        deadline, backoff = self._clock.monotonic() + MENDING_SECONDS, self._backoff()
         try:
             await self._let_go()
             target: Target | None = None
@@ -274,12 +278,12 @@ class Segments:
                 except TallybookError as trouble:
                     if self._unless_over(trouble):
                         return
+                    pause = backoff.next_s()
                     hopeless = not trouble.retriable and trouble.settled
                     if self._clock.monotonic() + pause > deadline or hopeless:
                         self._flow.die(trouble)
                         return
                     await self._clock.sleep(pause)
-                    pause = min(LONGEST_PAUSE_SECONDS, pause * 2)
             self._flow.take_back()
             await self.tidy()
         finally:
