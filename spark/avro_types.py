@@ -157,6 +157,8 @@ def _fits(schema: Any) -> Callable[[Any], bool]:
     if name is not None:
         return lambda value: isinstance(value, tuple) and value[0] == name
     kind, logical = (schema.get("type"), schema.get("logicalType")) if isinstance(schema, Mapping) else (schema, None)
+    if isinstance(kind, Mapping):
+        return _fits(kind)
     if isinstance(logical, str) and "timestamp" in logical:
         local = logical.startswith("local-")
         return lambda value: isinstance(value, datetime) and (value.tzinfo is None) == local
@@ -166,8 +168,8 @@ def _fits(schema: Any) -> Callable[[Any], bool]:
 
 def _name_of(schema: Any) -> str | None:
     """The name of a named type."""
-    named = isinstance(schema, Mapping) and schema.get("type") in _NAMED
-    return schema["name"] if named else None
+    kind = schema.get("type") if isinstance(schema, Mapping) else None
+    return schema["name"] if isinstance(kind, str) and kind in _NAMED else None
 
 
 def _others(union: list[Any]) -> list[Any]:
@@ -177,11 +179,20 @@ def _others(union: list[Any]) -> list[Any]:
 def _wider(members: list[Any]) -> str | None:
     """The type that holds the values of all members of a union of numbers."""
     plain = [each.get("type") if isinstance(each, Mapping) and "logicalType" not in each else each for each in members]
-    return next((ddl for kinds, ddl in _WIDER if len(plain) > 1 and all(each in kinds for each in plain)), None)
+    return next(
+        (
+            ddl
+            for kinds, ddl in _WIDER
+            if len(plain) > 1 and all(isinstance(each, str) and each in kinds for each in plain)
+        ),
+        None,
+    )
 
 
 def _ddl(schema: Any) -> str:
     if isinstance(schema, list):
+        if any(isinstance(each.get("type") if isinstance(each, Mapping) else each, list) for each in schema):
+            raise _strange("a union is a member of a union")
         others = _others(schema)
         if len(others) <= 1:
             return _ddl(others[0]) if others else _PRIMITIVE["null"]
@@ -225,7 +236,10 @@ def _decimal(precision: Any, scale: Any) -> str:
 
 
 def _field(field: Mapping[str, Any]) -> str:
-    return f"`{field.get('name')}`: {_ddl(field.get('type'))}"
+    name = field.get("name")
+    if not isinstance(name, str) or not name or "`" in name:
+        raise _strange(f"{name!r} is no name of a field")
+    return f"`{name}`: {_ddl(field.get('type'))}"
 
 
 def known_to_spark(schema: Any) -> Any:
