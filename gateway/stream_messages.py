@@ -97,10 +97,11 @@ def start_of(start: pb.StreamStart) -> Start:
             return Start.sequence(start.sequence)
         case "txid":
             return Start.txid(start.txid)
-    edge = _EDGES.get(start.edge)
-    if edge is None:
-        raise InvalidArgument(f"there is no edge number {start.edge}")
-    return edge()
+        case _:
+            edge = _EDGES.get(start.edge)
+            if edge is None:
+                raise InvalidArgument(f"there is no edge number {start.edge}")
+            return edge()
 
 
 def said_place(request: pb.TruncateStreamRequest | pb.ResetSubscriptionRequest, field: str) -> Start:

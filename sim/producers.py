@@ -13,7 +13,7 @@ from collections.abc import Awaitable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
-from tallybook.core.errors import Outcome, PositionMismatch, TallybookError
+from tallybook.core.errors import InvariantViolation, Outcome, PositionMismatch, TallybookError
 from tallybook.stream import Outgoing, PendingRecord, Position, StreamWriter
 
 from .stream_history import ANYTHING, Attempt, Place, Story, Writing
@@ -125,6 +125,8 @@ class Producer:
                 await self._told(attempt, self._writer.append(attempt.payload, **values))
             case "given up":
                 await self._cancelled()
+            case _:
+                raise InvariantViolation(f"a producer appends in no such way: {kind}")
 
     # -- ways to append ----------------------------------------------------------------------------------------------
 

@@ -144,7 +144,8 @@ class _Checked:
                 # Times of records need not ascend, so one that fits may be gone by its age, though one between is not.
                 there = (each for each in fitting if each == first.sequence or not self._may_be_gone(each + 1, reading))
                 return next(there, -1)
-        return None
+            case StartKind.LATEST | StartKind.AT | StartKind.AFTER | StartKind.TXID:
+                return None
 
     # -- the stream --------------------------------------------------------------------------------------------------
 

@@ -18,6 +18,7 @@ from tallybook.core.errors import (
     OK_CODE,
     BookieUnavailable,
     Busy,
+    InvariantViolation,
     LedgerFenced,
     NotEnoughBookies,
     PeerError,
@@ -36,6 +37,7 @@ from ..ports import Connections, UpdateLedger
 from ..spares import Spares
 from .actions import (
     Action,
+    ChangeEnsemble,
     Confirmed,
     Died,
     MissedChanged,
@@ -292,6 +294,8 @@ class WriterDriver:
                     self._relink(action)
                 case Died():
                     self._events.died(action.error)
+                case ChangeEnsemble():
+                    raise InvariantViolation("only a replacement that was found changes the ensemble")
         if actions:
             self._moved.set()
         self._woken.set()

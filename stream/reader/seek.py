@@ -256,4 +256,5 @@ def _condition(start: Start) -> tuple[Callable[[Marks], bool], Callable[[Record]
                 lambda marks: marks.highest_txid >= number,
                 lambda record: record.txid is not None and record.txid >= number,
             )
-    raise InvalidArgument(f"nothing is searched for by {start.kind.value}")
+        case StartKind.EARLIEST | StartKind.LATEST | StartKind.AT | StartKind.AFTER:
+            raise InvalidArgument(f"nothing is searched for by {start.kind.value}")
