@@ -23,6 +23,7 @@ from tallybook.core.errors import BookieReadOnly, Busy, EntryTooLarge
 from tallybook.core.limits import BLOCK_BYTES
 
 from .journal.room import ADD_RESERVE_SHARE
+from .storage.write_cache import BATCH_OVERHEAD_BYTES
 
 RECOVERY_SHARE: Final = 8
 """The reserve of recovery adds is one part in this many."""
@@ -99,6 +100,8 @@ class Admission:
         self._journal = journal
         self._journal_reserve_bytes = journal_bytes // ADD_RESERVE_SHARE
         self._max_add_bytes = max_add_bytes
+        self.max_batch_bytes = max_add_bytes - BATCH_OVERHEAD_BYTES
+        """The largest batch that is taken."""
         self.max_dirty_ledgers = max_dirty_ledgers
         self.read_only = False
         """While set, ordinary adds are refused."""
@@ -135,6 +138,7 @@ class Admission:
             beside: the same client has others under way.
         """
         if size > self._max_add_bytes:
+            self.count(_TOO_LARGE)
             return _TOO_LARGE
         if repair and self.only_reserve_left:
             self.count(_REPAIR_ROOM)

@@ -158,6 +158,11 @@ class Bookie:
         """This life of it."""
         return self._incarnation
 
+    @property
+    def max_batch_bytes(self) -> int:
+        """The largest batch that fits one group commit."""
+        return self._parts.admission.max_batch_bytes
+
     def add(
         self,
         batch: Buffer,

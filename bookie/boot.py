@@ -24,6 +24,7 @@ from typing import Any, Final
 
 from tallybook.core.config import BookieSettings
 from tallybook.core.errors import DamagedFile, EntryUnknown, StorageError
+from tallybook.core.limits import MAX_BATCH_BYTES
 from tallybook.core.marks import sometimes
 from tallybook.runtime.clock import Clock
 from tallybook.runtime.disk import Disk
@@ -495,8 +496,8 @@ class _Assembly:
 
 
 def _largest_batch_bytes(settings: BookieSettings) -> int:
-    """The largest batch that fits one group commit."""
-    return settings.journal.max_commit_bytes - BLOCK_HEADER_BYTES - RECORD_HEADER_BYTES
+    """The largest batch that fits one group commit, and that there may be."""
+    return min(settings.journal.max_commit_bytes - BLOCK_HEADER_BYTES - RECORD_HEADER_BYTES, MAX_BATCH_BYTES)
 
 
 def _fate_here(world: BookieWorld, directory: DataDirectory) -> FateOfLedger:

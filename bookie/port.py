@@ -38,6 +38,10 @@ class LedgerStore(Protocol):
     def incarnation(self) -> Incarnation:
         """This life of it."""
 
+    @property
+    def max_batch_bytes(self) -> int:
+        """The largest batch that it takes, in this life."""
+
     def add(
         self,
         batch: Buffer,

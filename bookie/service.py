@@ -229,7 +229,13 @@ class BookieService:
     async def _serve(self, lane: Lane, stream: MessageStream, version: int, principal: Principal, share: Share) -> None:
         store, tasks = self._store, self._tasks
         granted = (share.credit_bytes, share.requests, share.waits)
-        welcome = Welcome(store.bookie_id, store.incarnation, *granted, protocol_version=version)
+        welcome = Welcome(
+            store.bookie_id,
+            store.incarnation,
+            *granted,
+            protocol_version=version,
+            max_batch_bytes=store.max_batch_bytes,
+        )
         await stream.send(encode_welcome(welcome))
         server: _LaneServer
         if lane is Lane.ADD:

@@ -39,6 +39,10 @@ class BookieConnection(Protocol):
     def incarnation(self) -> Incarnation:
         """The life it was opened to; work is refused by any other."""
 
+    @property
+    def max_batch_bytes(self) -> int:
+        """The largest batch that this life of the bookie takes."""
+
     def abort(self) -> None:
         """Break the connection: drop what is queued; whoever waits hears ``BookieUnavailable``. Idempotent."""
 

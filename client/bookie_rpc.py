@@ -27,6 +27,7 @@ from tallybook.core.answers import (
 from tallybook.core.batch import EntrySlice
 from tallybook.core.config import ClientSettings
 from tallybook.core.errors import BookieUnavailable, ProtocolViolation, StaleIncarnation, TallybookError
+from tallybook.core.limits import BLOCK_BYTES
 from tallybook.runtime import grpc_inspection as inspection
 from tallybook.runtime import grpc_messages as wire
 from tallybook.runtime.logging import logger
@@ -87,6 +88,11 @@ class BookieRpc:
     def incarnation(self) -> Incarnation:
         """The life it was opened to."""
         return self._welcome.incarnation
+
+    @property
+    def max_batch_bytes(self) -> int:
+        """The largest batch that the bookie takes."""
+        return self._welcome.max_batch_bytes
 
     @property
     def broken(self) -> bool:
@@ -301,5 +307,6 @@ def _check_welcomes(welcomes: list[wire.Welcome], bookie_id: str, address: str) 
             raise StaleIncarnation(f"{bookie_id} began another life while it was connected to")
         granted = min(welcome.credit_bytes - MAX_ADD_COST_BYTES + 1, welcome.max_requests, welcome.max_waits)
         known = SPOKEN.oldest <= welcome.protocol_version <= SPOKEN.newest
-        if welcome.protocol_version != welcomes[0].protocol_version or not known or granted < 1:
+        limited = welcome.max_batch_bytes != welcomes[0].max_batch_bytes or welcome.max_batch_bytes < BLOCK_BYTES
+        if welcome.protocol_version != welcomes[0].protocol_version or not known or granted < 1 or limited:
             raise ProtocolViolation(f"{bookie_id} welcomes with {welcome}, which no bookie may")

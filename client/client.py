@@ -29,7 +29,7 @@ from tallybook.core.errors import (
 )
 from tallybook.core.ids import check_ledger_id
 from tallybook.core.keys import SALT_BYTES, digest_key, key_fits, key_verifier, ledger_key
-from tallybook.core.limits import DEFAULT_STRIPE_ENTRIES
+from tallybook.core.limits import DEFAULT_STRIPE_ENTRIES, MAX_BATCH_BYTES, MAX_ENTRY_BYTES
 from tallybook.core.quorum import Quorum
 from tallybook.metadata.ledger_use import use_of
 from tallybook.metadata.model import DigestType, Fragment, LedgerMetadata, adopt
@@ -88,6 +88,8 @@ class Client:
         self._writers: list[LedgerWriter] = []
         self._quarantine = Quarantine(self._settings.quarantine_ms / 1000)
         self._deeds = Deeds()
+        self._limits: dict[str, int] = {}
+        """The largest batch of each bookie that was connected to."""
         self._bad_copies = Seldom()
         self._unsettled: dict[int, str] = {}
         """The token of each adoption that may or may not have taken effect, by ledger id."""
@@ -150,8 +152,9 @@ class Client:
 
     @property
     def max_entry_bytes(self) -> int:
-        """The largest entry that its writers take."""
-        return int(self._settings.max_entry_bytes)
+        """The largest entry that all its writers take, as far as the bookies met so far have said what they take."""
+        least = min(self._limits.values(), default=MAX_BATCH_BYTES) - (MAX_BATCH_BYTES - MAX_ENTRY_BYTES)
+        return min(int(self._settings.max_entry_bytes), least)
 
     @property
     def budget(self) -> ByteBudget:
@@ -325,6 +328,7 @@ class Client:
             self._budget,
             world.tracer,
             self._deeds,
+            self._limits,
         )
         key, signing = _keys(metadata, password)
         update = partial(self._update, metadata.ledger_id)
@@ -533,6 +537,7 @@ class Client:
             world.rng,
             self._quarantine,
             self._settings,
+            self._limits,
         )
 
     @property

@@ -39,7 +39,11 @@ SETTLE_S: Final = 0.2
 
 
 class Spares:
-    """Finds replacements for one client's ledgers."""
+    """Finds replacements for one client's ledgers.
+
+    Args:
+        limits: told of the largest batch of each bookie that is asked.
+    """
 
     def __init__(
         self,
@@ -49,12 +53,14 @@ class Spares:
         rng: Rng,
         quarantine: Quarantine,
         settings: ClientSettings,
+        limits: dict[str, int] | None = None,
     ) -> None:
         self._membership = membership
         self._connections = connections
         self._clock = clock
         self._rng = rng
         self._quarantine = quarantine
+        self._limits = {} if limits is None else limits
         self._policy: PlacementPolicy = settings.placement
         self._patience_s = settings.connect_timeout_ms / 1000
 
@@ -65,6 +71,7 @@ class Spares:
         positions: Sequence[int],
         *,
         excluded: Collection[str] = (),
+        batch_bytes: int = 0,
     ) -> dict[int, str]:
         """Bookies for some of the ``positions`` of ``ensemble``, by position; for none only if nobody is to be had.
 
@@ -74,12 +81,13 @@ class Spares:
         Args:
             metadata: of the ledger that they are for.
             excluded: bookies that are not to be taken, whatever they answer.
+            batch_bytes: of the largest batch that whoever joins has to take: it has been sent, and cannot be cut.
 
         Raises:
             MetadataUnavailable, DamagedFile: who is alive cannot be told.
         """
         bookies = await self._membership.bookies()
-        search = _Search(ensemble, positions, [*ensemble, *excluded])
+        search = _Search(ensemble, positions, [*ensemble, *excluded], batch_bytes)
         try:
             async with asyncio.TaskGroup() as group:
                 try:
@@ -111,7 +119,7 @@ class Spares:
             wanted = min(width * len(open_positions), MOST_AT_ONCE) - len(search.under_way)
             for bookie_id, position in self._candidates(search, bookies, metadata, wanted):
                 search.tried.append(bookie_id)
-                asking = group.create_task(self._answers(bookie_id, metadata.ledger_id))
+                asking = group.create_task(self._answers(bookie_id, metadata.ledger_id, search.batch_bytes))
                 search.under_way[asking] = (bookie_id, position)
             left_s = content_at - self._clock.monotonic()
             if left_s <= 0 or not search.under_way:
@@ -145,11 +153,14 @@ class Spares:
             chosen += [(bookie_id, position) for position, bookie_id in next_ones.items()]
         return chosen[:wanted]
 
-    async def _answers(self, bookie_id: str, ledger_id: int) -> bool:
-        """Whether it says something of the ledger in time: a connection may be old, and its bookie hang."""
+    async def _answers(self, bookie_id: str, ledger_id: int, batch_bytes: int) -> bool:
+        """Whether it takes such batches, and answers in time: a connection may be old, and its bookie hang."""
         try:
             async with asyncio.timeout(self._patience_s):
                 connection = await self._connections.get(bookie_id)
+                self._limits[bookie_id] = connection.max_batch_bytes
+                if connection.max_batch_bytes < batch_bytes:
+                    return False
                 await connection.read_lac(ledger_id)
         except EntryAbsent:
             return True
@@ -169,11 +180,14 @@ class Spares:
 class _Search:
     """One search: whom it has asked, and whom it has found."""
 
-    def __init__(self, ensemble: Sequence[str], positions: Sequence[int], excluded: Sequence[str]) -> None:
+    def __init__(
+        self, ensemble: Sequence[str], positions: Sequence[int], excluded: Sequence[str], batch_bytes: int
+    ) -> None:
         self._members = tuple(ensemble)
         self._positions = sorted(set(positions))
         self.found: dict[int, str] = {}
         self.tried = list(excluded)
+        self.batch_bytes = batch_bytes
         self.under_way: dict[asyncio.Task[bool], tuple[str, int]] = {}
         """Who has not answered yet, in the order in which they were asked, and the position that each suits best."""
 

@@ -54,7 +54,10 @@ class JournalSettings(Settings):
 
     segment_bytes: Size = Field(_size(64 * MIB), description="Size of one journal segment; a multiple of 4 KiB.")
     segment_count: Count = Field(8, description="Segments in the ring; their total must exceed the write cache.")
-    max_commit_bytes: Size = Field(_size(MAX_COMMIT_BYTES), description="Largest group commit; at most 1 MiB.")
+    max_commit_bytes: Size = Field(
+        _size(MAX_COMMIT_BYTES),
+        description="Largest group commit; at most 1 MiB. Clients make no larger batches than fit it.",
+    )
     seal_after_ms: Milliseconds = Field(50, description="Silence after which the last block is vouched for.")
 
     @model_validator(mode="after")

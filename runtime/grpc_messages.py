@@ -69,6 +69,8 @@ class Welcome(NamedTuple):
     max_requests: int
     max_waits: int
     protocol_version: int = SPOKEN.newest
+    max_batch_bytes: int = MAX_BATCH_BYTES
+    """The largest batch that the bookie takes; of one that does not say, the largest that there is."""
 
 
 class Attach(NamedTuple):
@@ -222,6 +224,7 @@ def encode_welcome(welcome: Welcome) -> bytes:
         credit_bytes=welcome.credit_bytes,
         max_requests=welcome.max_requests,
         max_waits=welcome.max_waits,
+        max_batch_bytes=welcome.max_batch_bytes,
     )
     return pb.Reply(welcome=message).SerializeToString()
 
@@ -245,6 +248,7 @@ def decode_welcome(message: bytes) -> Welcome:
         welcome.max_requests,
         welcome.max_waits,
         welcome.protocol_version,
+        min(welcome.max_batch_bytes or MAX_BATCH_BYTES, MAX_BATCH_BYTES),
     )
 
 

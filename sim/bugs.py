@@ -35,6 +35,7 @@ from tallybook.client.writer.actions import ChangeEnsemble
 from tallybook.client.writer.driver import WriterDriver
 from tallybook.client.writer.machine import WriterMachine
 from tallybook.client.writer.replacing import Replacing
+from tallybook.client.writer.sizes import BatchSizes
 from tallybook.core.batch import decode_header
 from tallybook.core.errors import (
     OK_CODE,
@@ -47,6 +48,7 @@ from tallybook.core.errors import (
     MetadataUnavailable,
     TallybookError,
 )
+from tallybook.core.limits import MAX_BATCH_BYTES
 from tallybook.core.quorum import Quorum
 from tallybook.metadata import update
 from tallybook.metadata.model import LedgerMetadata
@@ -370,6 +372,13 @@ def _any_key(_right: Any) -> Any:
     return fits
 
 
+def _any_size_fits(_right: Any) -> Any:
+    def limit(self: Any, bookie_id: str) -> int:
+        return MAX_BATCH_BYTES
+
+    return limit
+
+
 BUGS: Final[dict[str, Bug]] = {
     "ack before fsync": Bug(
         "a bookie acks what is not durable yet",
@@ -538,6 +547,11 @@ BUGS: Final[dict[str, Bug]] = {
         "a bookie does not look at the ledger's key",
         "I23",
         [(Ledger, "fits", _any_key)],
+    ),
+    "what a bookie takes not kept to": Bug(
+        "a writer makes batches of any size, whatever its bookies have said that they take",
+        "I24",
+        [(BatchSizes, "limit", _any_size_fits)],
     ),
     **STORAGE_BUGS,
     **ARCHIVE_BUGS,

@@ -22,7 +22,15 @@ from tallybook.core.answers import (
     ReadAnswer,
 )
 from tallybook.core.batch import Buffer, EntrySlice
-from tallybook.core.errors import OK_CODE, EntryAbsent, NoSuchLedger, PeerError, StorageError, error_class
+from tallybook.core.errors import (
+    OK_CODE,
+    EntryAbsent,
+    EntryTooLarge,
+    NoSuchLedger,
+    PeerError,
+    StorageError,
+    error_class,
+)
 from tallybook.core.ids import NO_ENTRY
 
 from .god import God
@@ -56,6 +64,11 @@ class ObservedBookie:
         """See the port."""
         return self._bookie.incarnation
 
+    @property
+    def max_batch_bytes(self) -> int:
+        """See the port."""
+        return self._bookie.max_batch_bytes
+
     def add(
         self,
         batch: Buffer,
@@ -81,6 +94,8 @@ class ObservedBookie:
                 if recovery:
                     god.mark("bookie: recovery add")
             else:
+                too_large = answer.code == EntryTooLarge.wire_code and by_writer
+                god.expect(not too_large, "I24", f"{bookie.bookie_id} was sent a batch of {len(batch)} bytes")
                 god.mark(f"bookie: add refused, {error_class(answer.code).__name__}")
             on_answer(answer)
 

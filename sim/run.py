@@ -94,18 +94,17 @@ class Universe:
         around = self.around = Surroundings(
             net, self.metadata, self.god, rng, swarm.keepalive_seconds, world.note, bucket=bucket
         )
-        settings = swarm.bookie_settings()
         self.nodes = {
             name: BookieNode(
                 name,
-                with_name(settings, name),
+                with_name(swarm.bookie_settings(number), name),
                 around,
                 latency=swarm.latency(),
                 capacity_bytes=CAPACITY_BYTES,
                 restart_seconds=0.5,
                 has_operator=swarm.repair is not None,
             )
-            for name in (f"b{number}" for number in range(swarm.bookies))
+            for number, name in enumerate(f"b{number}" for number in range(swarm.bookies))
         }
         self.workload = Workload(swarm, around, self.history, swarm.client_settings())
         self.streaming: Streaming | None = None

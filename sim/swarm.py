@@ -52,6 +52,10 @@ COMPACT_BYTES_PER_SECOND: Final = 256 * KIB
 GIVE_BACK_BYTES: Final = 4 * KIB
 """The smallest entry logs that are removed go in several pieces, too."""
 
+UNEQUAL_SHARE: Final = 0.25
+UNEQUAL_COMMIT_BYTES: Final = (8 * KIB, 12 * KIB, 16 * KIB)
+"""Largest group commits of the bookies of an unequal run, in turn: the largest batch of each is a little less."""
+
 ROOT: Final = "/data/bookie"
 
 FAULTS: Final = {
@@ -142,6 +146,8 @@ class Swarm:
     scrub_period_s: int = 0
     journals: int = 1
     ledger_directories: int = 1
+    unequal: bool = False
+    """Clients would make larger batches than some bookies take, and bookies take unequal ones."""
     archive: ArchiveSwarm | None = None
     """Offloaders and an object store, where there are any."""
     streams: StreamSwarm | None = None
@@ -171,8 +177,9 @@ class Swarm:
         """How slow disks are."""
         return Latency(self.disk_ms / 1000)
 
-    def bookie_settings(self) -> BookieSettings:
-        """What every bookie runs with."""
+    def bookie_settings(self, number: int = 0) -> BookieSettings:
+        """What the bookie of this number runs with."""
+        commits = UNEQUAL_COMMIT_BYTES if self.unequal else (self.commit_bytes,)
         return BookieSettings(
             bookie_id="b0",
             data_directory=ROOT,
@@ -180,7 +187,7 @@ class Swarm:
             journal_directories=_directories(JOURNAL, self.journals),
             ledger_directories=_directories(LEDGERS, self.ledger_directories),
             journal=JournalSettings(
-                segment_bytes=self.segment_bytes, segment_count=4, max_commit_bytes=self.commit_bytes
+                segment_bytes=self.segment_bytes, segment_count=4, max_commit_bytes=commits[number % len(commits)]
             ),
             storage=StorageSettings(
                 write_cache_bytes=self.write_cache_bytes,
@@ -277,7 +284,25 @@ def swarm_of(rng: Rng) -> Swarm:
     if theme is not None:
         faults = tuple((name, FAULTS[name]) for name in theme.faults)
         swarm = replace(swarm, theme=theme.name, faults=faults, **theme.fixed)
-    return with_repair(with_streams(with_archive(swarm, archive), streams), repair)
+    swarm = with_repair(with_streams(with_archive(swarm, archive), streams), repair)
+    return _with_unequal_bookies(swarm, rng.fork("unequal"))
+
+
+def _with_unequal_bookies(swarm: Swarm, rng: Rng) -> Swarm:
+    """With entries and batches about as large as what bookies take, in some of the runs without theme and streams."""
+    if swarm.theme or swarm.streams is not None or rng.random() >= UNEQUAL_SHARE:
+        return swarm
+    return replace(
+        swarm,
+        unequal=True,
+        burst=12,
+        entry_bytes=6 * KIB,
+        batch_bytes=max(UNEQUAL_COMMIT_BYTES),
+        pending_bytes=1 * MIB,
+        write_cache_bytes=96 * KIB,
+        segment_bytes=64 * KIB,
+        entry_log_bytes=64 * KIB,
+    )
 
 
 def swarm_of_seed(seed: int) -> Swarm:

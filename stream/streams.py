@@ -418,7 +418,6 @@ class StreamStore:
             segments,
             window,
             budget,
-            most_bytes=most_bytes,
             let_go=partial(self._let_go, head.stream_id, owner),
         )
         self._writers = [*(other for other in self._writers if not other.ended), writer]

@@ -300,7 +300,11 @@ class _Run:
             while left := [position for position in action.positions if position not in found]:
                 # Whoever failed once is written off, though it may still let us in: each search offers new ones.
                 more = await self._context.spares.find(
-                    self._metadata, action.ensemble, left, excluded=[*self._written_off, *found.values()]
+                    self._metadata,
+                    action.ensemble,
+                    left,
+                    excluded=[*self._written_off, *found.values()],
+                    batch_bytes=action.batch_bytes,
                 )
                 if not more:
                     break

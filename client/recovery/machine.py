@@ -104,6 +104,8 @@ class FindSpares:
 
     ensemble: tuple[str, ...]
     positions: tuple[int, ...]
+    batch_bytes: int = 0
+    """Of the largest batch that they are to take."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -370,7 +372,8 @@ class RecoveryMachine:
             return self._fail(stays)
         if failed - self._irreplaceable:
             self.phase = Phase.REPLACING
-            return [FindSpares(self._fragments[-1].bookies, tuple(sorted(failed - self._irreplaceable)))]
+            largest = max(len(copy.batch) for copy in self._window.values())
+            return [FindSpares(self._fragments[-1].bookies, tuple(sorted(failed - self._irreplaceable)), largest)]
         return self._after_write()
 
     def _contradicting(self, copy: _Copy) -> str | None:

@@ -21,7 +21,8 @@ class Accumulator:
 
     def __init__(self, quorum: Quorum, max_batch_bytes: int, *, digest: bool) -> None:
         self._quorum = quorum
-        self._room = max_batch_bytes - encoded_bytes(0, 0, digest=digest)
+        self._overhead = encoded_bytes(0, 0, digest=digest)
+        self.limit(max_batch_bytes)
         self._groups: deque[AppendGroup] = deque()
         self._open = self._fresh(0)
 
@@ -32,6 +33,10 @@ class Accumulator:
 
     def __bool__(self) -> bool:
         return bool(self._groups) or self._open.entry_count > 0
+
+    def limit(self, max_batch_bytes: int) -> None:
+        """Let groups that are still gathering grow to a batch of this size, and no further."""
+        self._room = max_batch_bytes - self._overhead
 
     def add(self, payload: bytes) -> PendingAppend:
         """Gather one entry and give it its id."""

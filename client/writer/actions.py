@@ -29,6 +29,11 @@ class SendLater:
 
 
 @dataclass(frozen=True, slots=True)
+class SizesKnown:
+    """Enough members have said how large a batch may be: seal what waited for that."""
+
+
+@dataclass(frozen=True, slots=True)
 class Confirmed:
     """Every entry up to ``last_entry_id`` is confirmed; tell the callers."""
 
@@ -103,6 +108,7 @@ class Died:
 Action: TypeAlias = (
     Send
     | SendLater
+    | SizesKnown
     | Confirmed
     | Released
     | Reconnect

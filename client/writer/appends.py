@@ -11,9 +11,9 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
-from tallybook.core.batch import Buffer, encode_batch
+from tallybook.core.batch import Buffer, encode_batch, encoded_bytes
 from tallybook.core.config import ClientSettings
 from tallybook.core.errors import (
     Busy,
@@ -60,6 +60,8 @@ class Appends:
         self._settings = settings
         self._clock = clock
         self._max_entry_bytes = int(settings.max_entry_bytes)
+        self._alone_bytes = encoded_bytes(1, 0, digest=digest_key is not None)
+        """What a batch of one entry has besides its payload."""
         self._digest_key = digest_key
         self._accumulator = Accumulator(metadata.quorum, settings.max_batch_bytes, digest=digest_key is not None)
         self._groups: deque[AppendGroup] = deque()
@@ -74,6 +76,8 @@ class Appends:
         """Set once no more is to be taken."""
         self.submit: Callable[[int, int, int, bytes], None] = _not_started
         """Sends a sealed batch: its first and last entry id, its payload bytes, and itself."""
+        self.end: Callable[[TallybookError], None] = _nothing_to_end
+        """Ends the handle, for an entry that no batch may hold."""
         self.on_end: list[Callable[[TallybookError], None]] = []
         """Called once, when nothing more can be appended: closed, dead or abandoned."""
 
@@ -94,9 +98,17 @@ class Appends:
         if type(payload) is not bytes and not isinstance(payload, bytes | bytearray | memoryview):
             raise InvalidArgument(f"an entry is bytes, not {type(payload).__name__}")
         size = payload.nbytes if isinstance(payload, memoryview) else len(payload)
-        if size > self._max_entry_bytes:
-            raise EntryTooLarge(f"an entry of {size} bytes exceeds the limit of {self._max_entry_bytes}")
+        if size > self._max_entry_bytes or size + self._alone_bytes > self._machine.sizes.max_bytes:
+            raise EntryTooLarge(self._too_large(size))
         return size + BATCH_TABLE_ROW_BYTES
+
+    @property
+    def max_entry_bytes(self) -> int:
+        """The largest entry that is taken now: less than the setting where a bookie of the ensemble takes less."""
+        return min(self._max_entry_bytes, self._machine.sizes.max_bytes - self._alone_bytes)
+
+    def _too_large(self, size: int) -> str:
+        return f"ledger {self._machine.ledger_id}: an entry of {size} bytes exceeds the limit of {self.max_entry_bytes}"
 
     def refuse_after_end(self) -> None:
         """Nothing is taken by a handle that is closed or dead.
@@ -158,6 +170,10 @@ class Appends:
         """
         self._flush_scheduled = False
         machine, limit = self._machine, self._settings.max_in_flight_batches
+        if not machine.sizes.known:
+            # Nothing can be confirmed yet, and a batch that was sent can be cut no more.
+            return
+        self._accumulator.limit(min(self._settings.max_batch_bytes, machine.sizes.max_bytes))
         while machine.error is None and (in_flight := machine.unconfirmed_batches) < limit:
             if in_flight and not self._accumulator.worth_sending(in_flight / limit):
                 return
@@ -167,24 +183,41 @@ class Appends:
             self._seal(group)
 
     def _seal(self, group: AppendGroup) -> None:
-        self._payload_bytes += group.payload_bytes
-        batch = encode_batch(
-            self._machine.ledger_id,
-            group.first_entry_id,
-            group.payloads,
-            lac=self._machine.lac,
-            ledger_length=self._payload_bytes,
-            written_at_us=self._clock.wall_us(),
-            digest_key=self._digest_key,
-        )
-        # The encoded batch is what is held from here on; the payloads may go.
-        count, held = group.entry_count, group.held_bytes
-        self.budget.exchange(held, len(batch))
+        """Send a group: as one batch, or as several where a bookie takes less than the group had room for."""
+        digest, limit = self._digest_key is not None, self._machine.sizes.max_bytes
+        room, held, first = limit - encoded_bytes(0, 0, digest=digest), group.held_bytes, group.first_entry_id
+        pieces = [group.payloads] if held <= room else list(_pieces(group.payloads, room))
+        self._groups.append(group)
+        largest = max(len(payloads[0]) for payloads in pieces)
+        if largest > self.max_entry_bytes:
+            # It was taken before the bookies had said what they take.
+            self.budget.give(held)
+            self.end(EntryTooLarge(self._too_large(largest)))
+            return
+        batches = []
+        for payloads in pieces:
+            payload_bytes = sum(map(len, payloads))
+            self._payload_bytes += payload_bytes
+            batch = encode_batch(
+                self._machine.ledger_id,
+                first,
+                payloads,
+                lac=self._machine.lac,
+                ledger_length=self._payload_bytes,
+                written_at_us=self._clock.wall_us(),
+                digest_key=self._digest_key,
+            )
+            batches.append((first, first + len(payloads) - 1, payload_bytes, batch))
+            first += len(payloads)
+        # The encoded batches are what is held from here on; the payloads may go.
+        self.budget.exchange(held, sum(len(batch) for *_, batch in batches))
         group.seal()
         group.sealed_at = self._clock.monotonic()
-        self._groups.append(group)
-        first = group.first_entry_id
-        self.submit(first, first + count - 1, group.payload_bytes, batch)
+        for each in batches:
+            if self._machine.error is None:
+                self.submit(*each)
+            else:
+                self.budget.give(len(each[-1]))
 
     # -- what the driver tells --------------------------------------------------------
 
@@ -203,6 +236,10 @@ class Appends:
         """Remember what the metadata are now."""
         self._deeds.ensemble_changes += 1
         self.metadata = metadata
+
+    def sizes_known(self) -> None:
+        """Send what waited until it was known how large a batch may be."""
+        self._flush()
 
     def released(self, size: int) -> None:
         """Give bytes back to the client's budget."""
@@ -243,3 +280,21 @@ class Appends:
 
 def _not_started(_first: int, _last: int, _payload_bytes: int, _batch: bytes) -> None:
     raise InvariantViolation("a batch was sealed before its writer has started")
+
+
+def _nothing_to_end(_error: TallybookError) -> None:
+    raise InvariantViolation("a handle was to end before its writer has started")
+
+
+def _pieces(payloads: list[bytes], room: int) -> Iterator[list[bytes]]:
+    """Cut a run of payloads into pieces that fit ``room``, with one entry each at least."""
+    piece: list[bytes] = []
+    used = 0
+    for payload in payloads:
+        size = len(payload) + BATCH_TABLE_ROW_BYTES
+        if piece and used + size > room:
+            yield piece
+            piece, used = [], 0
+        piece.append(payload)
+        used += size
+    yield piece

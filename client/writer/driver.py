@@ -48,6 +48,7 @@ from .actions import (
     ReplacementWanted,
     Send,
     SendLater,
+    SizesKnown,
 )
 from .codes import CONNECTION_CODES
 from .machine import WriterMachine
@@ -68,6 +69,9 @@ class WriterEvents(Protocol):
 
     def ensemble_changed(self, metadata: LedgerMetadata) -> None:
         """The metadata store has confirmed another ensemble."""
+
+    def sizes_known(self) -> None:
+        """It is known how large a batch may be."""
 
     def died(self, error: TallybookError) -> None:
         """Nothing more will be confirmed."""
@@ -101,6 +105,7 @@ class WriterDriver:
         update: compare-and-set on the ledger's metadata, for what members missed.
         events: whom to tell.
         spans: of batches that are traced, by their first entry; ``None``: none ever is.
+        limits: told of the largest batch of each bookie that is connected to.
     """
 
     def __init__(
@@ -116,9 +121,11 @@ class WriterDriver:
         tasks: Tasks,
         settings: ClientSettings,
         spans: Mapping[int, Span] | None = None,
+        limits: dict[str, int] | None = None,
     ) -> None:
         self.machine = machine
         self._spans = spans
+        self._limits = {} if limits is None else limits
         self._links = [_Link(at, bookie) for at, bookie in enumerate(machine.fragment.bookies)]
         self._connections = connections
         self._key = key
@@ -279,6 +286,8 @@ class WriterDriver:
                     self._events.released(action.size)
                 case SendLater():
                     self._send_later(action)
+                case SizesKnown():
+                    self._events.sizes_known()
                 case Reconnect():
                     self._reconnect(self._links[action.position], breaking=action.breaking)
                 case Rejoin():
@@ -363,26 +372,30 @@ class WriterDriver:
 
     async def _connect(self, link: _Link) -> None:
         """Try until the position is connected, gone or somebody else's, or the writer stops."""
-        pause_s = self._settings.reconnect_ms / 1000
         try:
-            # A bookie that lets us in and then refuses must not be asked in a tight loop.
-            # The connection may be old, so its age alone is no pause.
-            opened_again_at = max(link.opened_at, link.refused_at) + self._patience_s(link.refusals)
-            await self._clock.sleep(max(0.0, opened_again_at - self._clock.monotonic()))
-            while not self._stopped.is_set() and self.machine.error is None and self._current(link):
-                try:
-                    connection = await self._connections.get(link.bookie_id)
-                except TallybookError as error:
-                    # A peer that is away is expected: the machine counts how long.
-                    if self._current(link):
-                        self._perform(self.machine.unreached(link.position, error))
-                    await self._clock.sleep(pause_s)
-                    continue
-                if self._current(link):
-                    self._connected(link, connection)
-                return
+            connection = await self._connection(link)
         finally:
             link.connecting = False
+        if connection is not None and self._current(link):
+            self._connected(link, connection)
+
+    async def _connection(self, link: _Link) -> BookieConnection | None:
+        pause_s = self._settings.reconnect_ms / 1000
+        # A bookie that lets us in and then refuses must not be asked in a tight loop.
+        # The connection may be old, so its age alone is no pause.
+        opened_again_at = max(link.opened_at, link.refused_at) + self._patience_s(link.refusals)
+        await self._clock.sleep(max(0.0, opened_again_at - self._clock.monotonic()))
+        while not self._stopped.is_set() and self.machine.error is None and self._current(link):
+            try:
+                connection = await self._connections.get(link.bookie_id)
+            except TallybookError as error:
+                # A peer that is away is expected: the machine counts how long.
+                if self._current(link):
+                    self._perform(self.machine.unreached(link.position, error))
+                await self._clock.sleep(pause_s)
+                continue
+            return connection
+        return None
 
     def _patience_s(self, refusals: int) -> float:
         """How long to leave a position alone: longer with every refusal, up to the add timeout."""
@@ -399,6 +412,7 @@ class WriterDriver:
             self.die(NotEnoughBookies(f"ledger {self.machine.ledger_id}: {lost}"))
             return
         link.incarnation, link.connection, link.opened_at = life, connection, now
+        self._limits[link.bookie_id] = connection.max_batch_bytes
         self._perform(self.machine.connected(link.position, now))
 
     # -- timers -----------------------------------------------------------------------

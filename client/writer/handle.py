@@ -53,6 +53,8 @@ class WriterContext:
     budget: ByteBudget
     tracer: Tracer = NO_TRACER
     deeds: Deeds = field(default_factory=Deeds)
+    limits: dict[str, int] = field(default_factory=dict)
+    """The largest batch of each bookie that was connected to."""
 
 
 _NOT_OURS: Final = (LedgerFenced, LedgerClosed, NoSuchLedger, Unauthorized, AccessDenied, Conflict)
@@ -88,6 +90,7 @@ class LedgerWriter:
             metadata.last_fragment.bookies,
             _rules(settings, deferred_sync),
             now=context.clock.monotonic(),
+            limits=context.limits,
         )
         self._machine = machine
         self._appends, spans = _appends(context, machine, metadata, digest_key)
@@ -103,8 +106,9 @@ class LedgerWriter:
             context.tasks,
             settings,
             spans,
+            context.limits,
         )
-        self._appends.submit = self._driver.submit
+        self._appends.submit, self._appends.end = self._driver.submit, self._driver.die
         self._driver.start()
 
     @property
@@ -126,6 +130,11 @@ class LedgerWriter:
         return self._machine.lac_length
 
     @property
+    def max_entry_bytes(self) -> int:
+        """The largest entry that is taken now: less than the setting where a bookie of the ensemble takes less."""
+        return self._appends.max_entry_bytes
+
+    @property
     def metadata(self) -> LedgerMetadata:
         """The ledger's metadata: as closed, or as of the last change of its ensemble."""
         return self._closed or self._appends.metadata
@@ -142,7 +151,7 @@ class LedgerWriter:
 
         Raises:
             Busy: the client's byte budget is used up. After ``retry_after_ms`` about half of it should be free.
-            EntryTooLarge: above ``max_entry_bytes``; the handle stays good.
+            EntryTooLarge: above ``max_entry_bytes``, that of the client or of a bookie; the handle stays good.
             LedgerClosed, LedgerFenced, ...: the handle is closed or dead; nothing was sent.
         """
         appends = self._appends
@@ -193,7 +202,7 @@ class LedgerWriter:
         Cancelling the wait does not take the entry back.
 
         Raises:
-            EntryTooLarge: above ``max_entry_bytes``; the handle stays good.
+            EntryTooLarge: above ``max_entry_bytes``, that of the client or of a bookie; the handle stays good.
             RequestTimeout: no room in the client's budget within the add timeout; not sent.
             LedgerClosed, LedgerFenced, ...: the handle is closed or dead. The outcome tells whether the entry was not
                 sent, or may have been written.

@@ -26,10 +26,17 @@ Without a replacement the writer goes on while an ack quorum of every write set 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
 
 from tallybook.core.answers import AddAnswer, Withheld
-from tallybook.core.errors import AccessDenied, NotEnoughBookies, Outcome, TallybookError, check, error_class
+from tallybook.core.errors import (
+    EntryTooLarge,
+    InvalidBatch,
+    NotEnoughBookies,
+    Outcome,
+    TallybookError,
+    check,
+    error_class,
+)
 from tallybook.core.ids import NO_ENTRY
 from tallybook.core.marks import sometimes
 from tallybook.core.quorum import Quorum
@@ -49,11 +56,14 @@ from .actions import (
     ReplacementWanted,
     Send,
     SendLater,
+    SizesKnown,
 )
-from .codes import CONNECTION_CODES, FATAL_CODES, PATIENCE_CODES
+from .batches import Batch, Change
+from .codes import CONNECTION_CODES, PATIENCE_CODES, ends_writer, refusal
 from .members import Member, Missed, Position
-from .patience import busy_for_too_long, lives, overdue, quorum_lost_at, too_far_behind
+from .patience import busy_for_too_long, lives, loss_of_quorum, overdue, quorum_lost_at, too_far_behind
 from .rules import WriterRules
+from .sizes import BatchSizes
 
 _PAUSE_MS = 100
 """For an answer that asks for patience and does not say how much."""
@@ -65,30 +75,6 @@ _URGENT_SHARE = 4
 """A member without whom nothing can be confirmed is replaced so many times sooner."""
 
 
-@dataclass(slots=True)
-class _Batch:
-    """One batch on its way."""
-
-    first: int
-    last: int
-    payload_bytes: int
-    data: bytes
-    write_set: tuple[int, ...]
-    submitted_at: float
-    acked: set[int] = field(default_factory=set)
-    skipped: set[int] = field(default_factory=set)
-    """Members it was confirmed without and will not be sent to: on record as missed."""
-    confirmed: bool = False
-
-
-@dataclass(frozen=True, slots=True)
-class _Change:
-    """An ensemble change that is being written to the metadata."""
-
-    wanted: Fragment
-    positions: tuple[int, ...]
-
-
 class WriterMachine:
     """The writing of one ledger.
 
@@ -97,6 +83,7 @@ class WriterMachine:
         quorum: replication of the ledger.
         bookies: bookie id of every position of the first fragment.
         rules: timeouts and limits.
+        limits: the largest batch of each bookie, as far as the client knows; ``None``: all take any batch.
 
     Attributes:
         confirmed: highest entry id that callers were told of, -1 for none.
@@ -104,10 +91,18 @@ class WriterMachine:
         confirmed_length, lac_length: payload bytes up to each of them.
         fragment: the last fragment, as the metadata store confirmed it.
         changes: how often the ensemble has changed.
+        sizes: how large batches may be.
     """
 
     def __init__(
-        self, ledger_id: int, quorum: Quorum, bookies: Sequence[str], rules: WriterRules, *, now: float
+        self,
+        ledger_id: int,
+        quorum: Quorum,
+        bookies: Sequence[str],
+        rules: WriterRules,
+        *,
+        now: float,
+        limits: Mapping[str, int] | None = None,
     ) -> None:
         check(len(bookies) == quorum.ensemble, f"ledger {ledger_id}: {len(bookies)} bookies for {quorum}")
         self.ledger_id = ledger_id
@@ -122,12 +117,14 @@ class WriterMachine:
         self._now = now
         self._departed: dict[str, Missed] = {}
         """What bookies missed in fragments that they are, or were, replaced after."""
-        self._change: _Change | None = None
+        self._change: Change | None = None
         self._in_vain = False
         """Whether nobody was found who could take a place."""
         # In order of entry id; ``_unconfirmed`` is the tail of it that is not confirmed.
-        self._batches: dict[int, _Batch] = {}
-        self._unconfirmed: dict[int, _Batch] = {}
+        self._batches: dict[int, Batch] = {}
+        self._unconfirmed: dict[int, Batch] = {}
+        self.sizes = BatchSizes(limits)
+        self._learn_sizes([])
 
     # -- what the driver asks ---------------------------------------------------------
 
@@ -187,13 +184,22 @@ class WriterMachine:
             return tuple(at for at in failed if self._positions[at].refuses)
         return tuple(failed)
 
+    @property
+    def largest_unconfirmed_bytes(self) -> int:
+        """The largest batch that a bookie which joins the ensemble now has to take; 0 for none."""
+        return max((len(batch.data) for batch in self._unconfirmed.values()), default=0)
+
+    def blames(self, position: int) -> bool:
+        """Whether the bookie of a position is in trouble, rather than too small for what was sent before it joined."""
+        return self._positions[position].refused_with is not EntryTooLarge
+
     # -- events -----------------------------------------------------------------------
 
     def submit(self, first: int, last: int, payload_bytes: int, data: bytes, now: float) -> list[Action]:
         """A batch was sealed. Batches come in order and without a gap."""
         check(self.error is None, f"ledger {self.ledger_id}: batch submitted to a dead writer")
         self._now = now
-        batch = _Batch(first, last, payload_bytes, data, self.quorum.write_set(first), now)
+        batch = Batch(first, last, payload_bytes, data, self.quorum.write_set(first), now)
         self._batches[first] = self._unconfirmed[first] = batch
         actions: list[Action] = []
         for position in batch.write_set:
@@ -212,19 +218,28 @@ class WriterMachine:
         actions: list[Action] = []
         member.state, member.busy_since, member.unreached = Member.UP, None, None
         member.outbox.restart()
+        self._learn_sizes(actions)
+        limit = self.sizes.limit(member.bookie_id)
+        if any(batch.owed_to(position) and len(batch.data) > limit for batch in self._batches.values()):
+            # What has been sent keeps its boundaries, so another bookie has to take it. This one serves later batches.
+            sometimes("writer: a member cannot take a batch that is under way")
+            member.refused_with = EntryTooLarge
+            return [*actions, *self._lose(position), Rejoin(position)]
         for batch in self._batches.values():
-            if self._owes(position, batch):
+            if batch.owed_to(position):
                 member.outbox.put(batch.first)
         self._send_due(position, actions)
         # Owing nothing it cannot prove itself by an ack, and is believed, unless it has failed before.
-        member.serving = not actions and not member.doubted
+        member.serving = not member.outbox.unanswered and not member.doubted
         return actions
 
     def unreached(self, position: int, error: TallybookError) -> list[Action]:
         """No connection to the bookie of a position could be had. Where all refuse, waiting is of no use."""
         self._positions[position].unreached = error
+        actions: list[Action] = []
+        self._learn_sizes(actions)
         refusal = refusal_of_all([member.unreached for member in self._positions], f"ledger {self.ledger_id}")
-        return [] if refusal is None or self._change is not None else self.die(refusal)
+        return actions if refusal is None or self._change is not None else self.die(refusal)
 
     def disconnected(self, position: int, now: float) -> list[Action]:
         """The connection is lost; what was in flight on it is unknown and will be sent again."""
@@ -254,7 +269,7 @@ class WriterMachine:
         member.state = Member.GONE
         for batch in list(self._batches.values()):
             batch.acked.discard(position)
-            if batch.confirmed and self._owes(position, batch):
+            if batch.confirmed and batch.owed_to(position):
                 batch.skipped.add(position)
                 self._retire_if_done(batch, actions)
         if self.confirmed != NO_ENTRY:
@@ -284,7 +299,7 @@ class WriterMachine:
         batch = self._batches.get(first)
         if batch is None or position in batch.acked or position not in batch.write_set:
             return actions
-        owed = self._owes(position, batch)
+        owed = batch.owed_to(position)
         batch.acked.add(position)
         if batch.confirmed:
             caught_up = len(batch.data) if owed else 0
@@ -307,10 +322,10 @@ class WriterMachine:
             return []
         self._now = now
         member, code = self._positions[position], answer.code
-        if code in FATAL_CODES:
-            kind = error_class(code)
-            why = ": this client may not write there" if kind is AccessDenied else ""
-            return self.die(kind(f"ledger {self.ledger_id}: bookie {member.bookie_id} answers {kind.__name__}{why}"))
+        batch = self._batches.get(answer.first_entry_id)
+        if ends_writer(code) or (code == InvalidBatch.wire_code and batch is not None and batch.malformed):
+            size = 0 if batch is None else len(batch.data)
+            return self.die(refusal(f"ledger {self.ledger_id}: bookie {member.bookie_id}", code, size))
         if code in CONNECTION_CODES:
             return self.disconnected(position, now)
         if member.state is not Member.UP:
@@ -357,6 +372,8 @@ class WriterMachine:
                 actions += self._lose(index)
                 actions.append(Rejoin(index))
         self._lose_laggards(actions)
+        if not self.sizes.known:
+            self._learn_sizes(actions, quorum=self.has_quorum)
         if self.wanted(now):
             actions.append(ReplacementWanted())
         return actions + self._give_up_without_quorum(now)
@@ -386,8 +403,14 @@ class WriterMachine:
             sometimes("writer: too many ensemble changes")
             message = f"ledger {self.ledger_id}: its ensemble has changed {self.changes} times, as often as it may"
             return self.die(NotEnoughBookies(message))
+        largest = self.largest_unconfirmed_bytes
+        taken = {at: bookie for at, bookie in taken.items() if self.sizes.limit(bookie) >= largest}
+        if not taken:
+            return []
         bookies = tuple(taken.get(at, bookie) for at, bookie in enumerate(self.fragment.bookies))
-        self._change = _Change(Fragment(self.lac + 1, bookies), tuple(taken))
+        self._change = Change(Fragment(self.lac + 1, bookies), tuple(taken))
+        # Batches that are sealed meanwhile go to the new members, too.
+        self._learn_sizes([])
         return [ChangeEnsemble(self.fragment, self._change.wanted)]
 
     def changed(self, now: float) -> list[Action]:
@@ -414,6 +437,7 @@ class WriterMachine:
                 batch.acked.discard(at)
         self._change, self.fragment = None, change.wanted
         self.changes += 1
+        self._learn_sizes(actions)
         actions.append(Replaced(change.positions, silent))
         self._confirm_head(actions)
         return actions
@@ -423,6 +447,7 @@ class WriterMachine:
         sometimes("writer: a change was not made")
         self._change = None
         actions: list[Action] = []
+        self._learn_sizes(actions)
         self._confirm_head(actions)
         return actions
 
@@ -446,22 +471,24 @@ class WriterMachine:
         held = sum(len(batch.data) for batch in self._batches.values())
         for batch in self._batches.values():
             for position in batch.write_set:
-                if batch.confirmed and self._owes(position, batch):
+                if batch.confirmed and batch.owed_to(position):
                     self._miss(position, batch)
         self._batches.clear()
         self._unconfirmed.clear()
         return [Released(held), Died(error)]
 
-    # -- rules ------------------------------------------------------------------------
+    def _learn_sizes(self, actions: list[Action], *, quorum: bool = False) -> None:
+        joining = self._change.wanted.bookies if self._change is not None else ()
+        if self.sizes.learn(self._positions, joining, quorum=quorum):
+            actions.append(SizesKnown())
 
-    # Every batch is in exactly one of these relations to a member of its write set: acked,
-    # skipped (confirmed without it, on record as missed) or owed.
+    # -- rules ------------------------------------------------------------------------
 
     def _send_due(self, position: int, actions: list[Action]) -> None:
         outbox = self._positions[position].outbox
         for first in outbox.due():
             batch = self._batches.get(first)
-            if batch is not None and self._owes(position, batch):
+            if batch is not None and batch.owed_to(position):
                 outbox.sent(first, self._now)
                 actions.append(Send(position, first, batch.data))
 
@@ -471,7 +498,7 @@ class WriterMachine:
             if self._change is not None:
                 sometimes("writer: complete during a change")
             return
-        moved: list[_Batch] = []
+        moved: list[Batch] = []
         for batch in self._unconfirmed.values():
             if len(batch.acked) < self.quorum.ack_quorum:
                 break
@@ -504,15 +531,12 @@ class WriterMachine:
             elif self._positions[index].behind_since is not None:
                 sometimes("writer: a member that is behind is waited for, others are overloaded, too")
 
-    def _owes(self, position: int, batch: _Batch) -> bool:
-        return position in batch.write_set and position not in batch.acked and position not in batch.skipped
-
-    def _retire_if_done(self, batch: _Batch, actions: list[Action]) -> None:
-        if not any(self._owes(position, batch) for position in batch.write_set):
+    def _retire_if_done(self, batch: Batch, actions: list[Action]) -> None:
+        if not any(batch.owed_to(position) for position in batch.write_set):
             del self._batches[batch.first]
             actions.append(Released(len(batch.data)))
 
-    def _miss(self, position: int, batch: _Batch) -> bool:
+    def _miss(self, position: int, batch: Batch) -> bool:
         """Record that a confirmed batch will not reach a member; say whether the record needs writing."""
         batch.skipped.add(position)
         member = self._positions[position]
@@ -533,7 +557,7 @@ class WriterMachine:
         member.outbox.clear()
         actions: list[Action] = []
         for batch in list(self._batches.values()):
-            if batch.confirmed and self._owes(position, batch):
+            if batch.confirmed and batch.owed_to(position):
                 if self._miss(position, batch):
                     actions.append(MissedChanged())
                 self._retire_if_done(batch, actions)
@@ -562,6 +586,4 @@ class WriterMachine:
         if now - since < patience_s:
             return []
         sometimes("writer: no quorum is left")
-        lost = [member for member in self._positions if not member.serves]
-        told = f"ledger {self.ledger_id}: no ack quorum without {', '.join(member.described for member in lost)}"
-        return self.die(refusal_of_all([member.unreached for member in lost], told) or NotEnoughBookies(told))
+        return self.die(loss_of_quorum(self.ledger_id, self._positions))

@@ -11,8 +11,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final
 
+from tallybook.core.errors import EntryTooLarge, NotEnoughBookies, TallybookError
 from tallybook.core.quorum import Quorum
 
+from ..refusals import refusal_of_all
 from .members import Member, Position
 from .rules import WriterRules
 
@@ -79,3 +81,12 @@ def quorum_lost_at(members: Sequence[Position], quorum: Quorum) -> float | None:
 def lives(member: Position, rules: WriterRules, now: float) -> bool:
     """Whether an ack may be hoped for. Who only connects again and again must not feed that hope for ever."""
     return member.serves or (member.retained_for and now - member.away_since < rules.add_timeout_s)
+
+
+def loss_of_quorum(ledger_id: int, members: Sequence[Position]) -> TallybookError:
+    """What a writer ends with where no ack quorum is left: what its members refuse with, if that is the same of all."""
+    lost = [member for member in members if not member.serves]
+    told = f"ledger {ledger_id}: no ack quorum without {', '.join(member.described for member in lost)}"
+    if lost and all(member.refused_with is EntryTooLarge for member in lost):
+        return EntryTooLarge(told)
+    return refusal_of_all([member.unreached for member in lost], told) or NotEnoughBookies(told)

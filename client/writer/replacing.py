@@ -126,7 +126,12 @@ class Replacing:
     async def _found(self, positions: tuple[int, ...]) -> dict[int, str]:
         machine = self._machine
         try:
-            return await self._spares.find(self._metadata, machine.fragment.bookies, positions)
+            return await self._spares.find(
+                self._metadata,
+                machine.fragment.bookies,
+                positions,
+                batch_bytes=machine.largest_unconfirmed_bytes,
+            )
         except TallybookError as error:
             if is_defect(error):
                 raise
@@ -167,8 +172,8 @@ class Replacing:
         else:
             _log.info("ensemble changed", ledger_id=machine.ledger_id, first_entry_id=change.wanted.first_entry_id,
                       bookies_before=change.known.bookies, bookies_now=change.wanted.bookies)  # fmt: skip
-            for before, now in zip(change.known.bookies, change.wanted.bookies, strict=True):
-                if before != now:
+            for at, (before, now) in enumerate(zip(change.known.bookies, change.wanted.bookies, strict=True)):
+                if before != now and machine.blames(at):
                     self._spares.avoid(before)
             self._learned(metadata)
             self._perform(machine.changed(self._clock.monotonic()))

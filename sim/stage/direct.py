@@ -124,6 +124,11 @@ class DirectConnection:
         return self._incarnation
 
     @property
+    def max_batch_bytes(self) -> int:
+        """The largest batch that the bookie takes."""
+        return self._store.max_batch_bytes
+
+    @property
     def broken(self) -> bool:
         """Whether it was cut, or the bookie has begun another life."""
         return self._broken or self._store.incarnation != self._incarnation

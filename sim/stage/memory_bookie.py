@@ -38,6 +38,7 @@ from tallybook.core.errors import (
     Busy,
     Conflict,
     EntryAbsent,
+    EntryTooLarge,
     EntryUnknown,
     InvalidArgument,
     InvalidBatch,
@@ -49,6 +50,7 @@ from tallybook.core.errors import (
 )
 from tallybook.core.ids import MAX_NEW_ENTRY_ID, NO_ENTRY
 from tallybook.core.keys import key_fits
+from tallybook.core.limits import MAX_BATCH_BYTES
 from tallybook.runtime.clock import Clock
 from tallybook.runtime.tasks import Tasks
 
@@ -96,6 +98,8 @@ class MemoryBookie:
         self._began = clock.monotonic()
         self.gate: Gate | None = None
         self.read_only = False
+        self.max_batch_bytes = MAX_BATCH_BYTES
+        """Larger batches are refused as too large."""
         self.busy_retry_ms: int | None = None
         """While set, ordinary adds are answered BUSY with this hint."""
         self._directories = 1
@@ -373,6 +377,8 @@ class MemoryBookie:
             self._refuse(add, BookieUnavailable())
         elif self.busy_retry_ms is not None and not add.recovery:
             self._refuse(add, Busy(retry_after_ms=self.busy_retry_ms))
+        elif len(add.batch) > self.max_batch_bytes:
+            self._refuse(add, EntryTooLarge())
         elif self.read_only and not add.recovery:
             self._refuse(add, BookieReadOnly())
         elif add.ledger_id in life.unmet:

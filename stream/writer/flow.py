@@ -58,7 +58,7 @@ class Flow:
         marks: where the stream stands.
         last_place: segment, entry and slot of its last record; ``None`` if it has none.
         tag: of the stream.
-        most_bytes: that an entry of the segments may have.
+        most_bytes: that an entry of the segments may have, whatever their bookies take.
         budget: what all appends of the client may hold together. Whoever calls ``gather`` has taken the room for it.
     """
 
@@ -75,8 +75,11 @@ class Flow:
         most_bytes: int = MAX_ENTRY_BYTES,
     ) -> None:
         self._tag = tag
+        self._most_bytes = most_bytes
         self._load = load
         self._compression = compression
+        self.max_entry_bytes = most_bytes
+        """The largest envelope: less than was asked for where a bookie of the segment takes less."""
         self._full_bytes = min(ENVELOPE_BYTES, most_bytes)
         self._budget = budget
         self._clock = clock
@@ -215,6 +218,9 @@ class Flow:
         Whatever stays leaves with the next confirmation, so nothing waits for a timer.
         """
         self._scheduled = False
+        if self._target is not None:
+            self.max_entry_bytes = min(self._most_bytes, self._target.ledger.max_entry_bytes)
+            self._full_bytes = min(ENVELOPE_BYTES, self.max_entry_bytes)
         try:
             while self._target is not None and not self._holding and (group := self._due()) is not None:
                 self._send(group, self._target)

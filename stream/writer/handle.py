@@ -59,14 +59,11 @@ class StreamWriter:
         window: DedupWindow[PendingRecord],
         budget: ByteBudget,
         *,
-        most_bytes: int,
         let_go: Callable[[], None],
     ) -> None:
         self._flow = flow
         self._segments = segments
         self._window = window
-        self._most_bytes = most_bytes
-        self._most_plain_bytes = min(most_bytes - HEADER_BYTES - RECORD_OVERHEAD_BYTES, MAX_RECORD_BYTES)
         """That a record may have."""
         self._let_go = let_go
         self._budget = budget
@@ -268,7 +265,7 @@ class StreamWriter:
         sizes = [self._admissible(record) for record in records]
         if as_set:
             total = sum(sizes) + len(sizes) * RECORD_OVERHEAD_BYTES
-            if total > self._most_bytes - HEADER_BYTES or len(sizes) > MAX_RECORDS:
+            if total > self._flow.max_entry_bytes - HEADER_BYTES or len(sizes) > MAX_RECORDS:
                 raise EntryTooLarge(f"a set of {len(sizes)} records and {total} bytes does not fit one entry")
         if not sizes:
             return []
@@ -368,6 +365,11 @@ class StreamWriter:
             if not await self._flow.confirmed(self._flow.next_sequence) or self.last_position != expected:
                 return
 
+    @property
+    def _most_plain_bytes(self) -> int:
+        """The largest record that is alone in its envelope."""
+        return min(self._flow.max_entry_bytes - HEADER_BYTES - RECORD_OVERHEAD_BYTES, MAX_RECORD_BYTES)
+
     # -- steps of an append ------------------------------------------------------------------------------------------
 
     def _admissible(self, record: Outgoing) -> int:
@@ -382,7 +384,7 @@ class StreamWriter:
             raise self._refusal()
         size = size_of(record)
         if size > self._most_plain_bytes:
-            raise EntryTooLarge(f"a record of {size} bytes does not fit an entry of {self._most_bytes}")
+            raise EntryTooLarge(f"a record of {size} bytes does not fit an entry of {self._flow.max_entry_bytes}")
         return size
 
     def _check_new(self, record: Outgoing) -> None:

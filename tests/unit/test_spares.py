@@ -24,6 +24,7 @@ from tallybook.core.errors import (
     RequestTimeout,
     TallybookError,
 )
+from tallybook.core.limits import MAX_BATCH_BYTES
 from tallybook.core.quorum import Quorum
 from tallybook.metadata.model import Fragment, LedgerMetadata
 from tallybook.metadata.store import BookieInfo, BookieMode
@@ -60,6 +61,7 @@ class Candidates:
         self.answers = dict(answers)
         self.asked: list[str] = []
         self.under_way: list[str] = []
+        self.sizes: dict[str, int] = {}
         self.quarantine = Quarantine(60)
         settings = ClientSettings(connect_timeout_ms=int(PATIENCE_S * 1000))
         self.spares = Spares(self, self, world.clock, world.rng, self.quarantine, settings)  # type: ignore[arg-type]
@@ -76,10 +78,10 @@ class Candidates:
     def avoided(self) -> set[str]:
         return set(self.quarantine.now(self.clock.monotonic()))
 
-    async def find(self, *positions: int) -> tuple[dict[int, str], float]:
+    async def find(self, *positions: int, batch_bytes: int = 0) -> tuple[dict[int, str], float]:
         """What was found, and the seconds that it took."""
         began = self.clock.monotonic()
-        found = await self.spares.find(METADATA, ENSEMBLE, positions)
+        found = await self.spares.find(METADATA, ENSEMBLE, positions, batch_bytes=batch_bytes)
         return found, self.clock.monotonic() - began
 
 
@@ -87,6 +89,7 @@ class _Connection:
     def __init__(self, candidates: Candidates, bookie_id: str) -> None:
         self._candidates = candidates
         self._bookie_id = bookie_id
+        self.max_batch_bytes = candidates.sizes.get(bookie_id, MAX_BATCH_BYTES)
 
     async def read_lac(self, ledger_id: int) -> None:
         self._candidates.asked.append(self._bookie_id)
@@ -154,6 +157,17 @@ async def test_one_that_failed_lately_is_not_taken_before_one_that_answers(world
     found, _ = await candidates.find(0, 1)
     assert "good" in found.values()
     assert len(found) == 2
+
+
+@play
+async def test_one_that_takes_only_smaller_batches_is_neither_taken_nor_avoided(world: World) -> None:
+    candidates = Candidates(world, {"small": well, "good": well})
+    candidates.sizes["small"] = 1000
+    found, _ = await candidates.find(0, 1, batch_bytes=1001)
+    assert list(found.values()) == ["good"]
+    assert not candidates.avoided()
+    found, _ = await candidates.find(0, 1, batch_bytes=1000)
+    assert set(found.values()) == {"good", "small"}
 
 
 @play

@@ -151,6 +151,7 @@ async def test_a_bookie_that_is_silent_on_one_stream_is_given_up_in_time(bookie,
         ({"max_requests": 0}, ProtocolViolation),
         ({"max_waits": 0}, ProtocolViolation),
         ({"protocol_version": 2}, ProtocolViolation),
+        ({"max_batch_bytes": 100}, ProtocolViolation),
     ],
     ids=lambda value: "-".join(value) if isinstance(value, dict) else "",
 )

@@ -6,6 +6,7 @@ from tallybook.bookie import add_lane
 from tallybook.core.answers import FenceAnswer, Incarnation, LacAnswer
 from tallybook.core.batch import decode_header
 from tallybook.core.errors import BookieUnavailable, DiskFailed, InvariantViolation, TallybookError
+from tallybook.core.limits import MAX_BATCH_BYTES
 from tallybook.runtime import grpc_messages as wire
 from tallybook.runtime.transport import Lane
 from tallybook.runtime.wire import frame_batch
@@ -18,6 +19,7 @@ class BrokenStore:
 
     bookie_id = "b1"
     incarnation = Incarnation("directory-of-b1", 1)
+    max_batch_bytes = MAX_BATCH_BYTES
 
     def add(self, batch, key, on_answer, *, recovery=False, deferred=False, repair=False, beside=False):
         if recovery:

@@ -29,6 +29,7 @@ class Library:
 
     bookie_id = "b1"
     incarnation = Incarnation("directory-of-b1", 1)
+    max_batch_bytes = MAX_BATCH_BYTES
 
     def __init__(self) -> None:
         self.reads = 0

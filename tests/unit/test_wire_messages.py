@@ -37,7 +37,7 @@ from tallybook.core.errors import (
     Unauthorized,
 )
 from tallybook.core.ids import MAX_ID
-from tallybook.core.limits import BATCH_HEADER_BYTES, KIB, MAX_ENTRY_BYTES, MAX_PAGE
+from tallybook.core.limits import BATCH_HEADER_BYTES, KIB, MAX_BATCH_BYTES, MAX_ENTRY_BYTES, MAX_PAGE
 from tallybook.proto import bookie_pb2 as pb
 from tallybook.runtime import grpc_inspection as inspection
 from tallybook.runtime import grpc_messages as wire
@@ -139,9 +139,25 @@ def test_a_hello_arrives_as_it_was_sent(hello):
     assert wire.decode_hello(wire.encode_hello(hello)) == hello
 
 
-@given(st.builds(wire.Welcome, st.text(), st.builds(Incarnation, st.text(), ids), ids, u32, u32, u32))
+@given(
+    st.builds(
+        wire.Welcome,
+        st.text(),
+        st.builds(Incarnation, st.text(), ids),
+        ids,
+        u32,
+        u32,
+        u32,
+        max_batch_bytes=st.integers(1, MAX_BATCH_BYTES),
+    )
+)
 def test_a_welcome_arrives_as_it_was_sent(welcome):
     assert wire.decode_welcome(wire.encode_welcome(welcome)) == welcome
+
+
+def test_a_bookie_that_does_not_say_what_it_takes_is_believed_to_take_any_batch():
+    said = pb.Reply(welcome=pb.Welcome(bookie_id="b1", protocol_version=1)).SerializeToString()
+    assert wire.decode_welcome(said).max_batch_bytes == MAX_BATCH_BYTES
 
 
 @pytest.mark.parametrize("kind", [EntryAbsent, EntryCorrupt, EntryUnknown, Unauthorized, InvalidArgument])

@@ -22,7 +22,7 @@ from tallybook.core.errors import (
     TallybookError,
     Unauthenticated,
 )
-from tallybook.core.limits import KIB, MIB
+from tallybook.core.limits import KIB, MAX_BATCH_BYTES, MIB
 from tallybook.proto import bookie_pb2 as pb
 from tallybook.runtime import grpc_inspection as inspection
 from tallybook.runtime import grpc_messages as wire
@@ -44,6 +44,7 @@ async def test_a_welcome_tells_who_it_is_and_what_it_grants(made):
     _, welcome = await made.open(Lane.READ)
     assert (welcome.bookie_id, welcome.incarnation) == ("b1", made.bookie.incarnation)
     assert (welcome.credit_bytes, welcome.max_requests, welcome.max_waits) == (4 * MIB, MAX_REQUESTS, MAX_WAITS)
+    assert welcome.max_batch_bytes == MAX_BATCH_BYTES
 
 
 @pytest.mark.parametrize("lane", list(Lane), ids=[lane.value for lane in Lane])
@@ -321,6 +322,7 @@ class Keeper:
 
     bookie_id = "b1"
     incarnation = Incarnation("directory-of-b1", 1)
+    max_batch_bytes = MAX_BATCH_BYTES
 
     def __init__(self) -> None:
         self.kept = []
@@ -378,6 +380,7 @@ class Slow:
 
     bookie_id = "b1"
     incarnation = Incarnation("directory-of-b1", 1)
+    max_batch_bytes = MAX_BATCH_BYTES
 
     def __init__(self) -> None:
         self.beside = []
@@ -524,6 +527,7 @@ class Miser:
 
     bookie_id = "b1"
     incarnation = Incarnation("directory-of-b1", 1)
+    max_batch_bytes = MAX_BATCH_BYTES
 
     async def read_batches(self, ledger_id, first, last, max_bytes):
         return ReadAnswer((batch(0, 0),) * (max_bytes // len(batch(0, 0))), 7)

@@ -221,7 +221,7 @@ class AnyOrderOfEvents(RuleBasedStateMachine):
                     bookie == holder and start <= first and (end is None or last <= end)
                     for bookie, start, end in missed
                 )
-                owed = first in held and self.machine._owes(position, held[first])
+                owed = first in held and held[first].owed_to(position)
                 assert holder in self.acked[first] or on_record or owed
 
     @invariant()
@@ -232,7 +232,7 @@ class AnyOrderOfEvents(RuleBasedStateMachine):
             if member.state is Member.UP:
                 outbox = member.outbox
                 known = {*outbox._sent, *outbox._later}
-                owed = {first for first, batch in self.machine._batches.items() if self.machine._owes(position, batch)}
+                owed = {first for first, batch in self.machine._batches.items() if batch.owed_to(position)}
                 assert owed <= known
                 assert outbox.unanswered or outbox._pausing or not outbox.backlog, "nothing would ever send the rest"
 
