@@ -29,14 +29,15 @@ from tallybook.core.access import Access, OpenAccess, Permission
 from tallybook.core.errors import AccessDenied, Busy, InvalidConfig, Unauthenticated
 
 from .clock import RealClock
+from .connection_table import ConnectionTable, DropLog
 from .http_api import Offer, headers_of, status_of
 from .http_guard import Front, Guard
 from .http_load import HEALTH, HTTP_METRICS, METRICS, HttpLoad
-from .http_protocol import MAX_CONNECTIONS, MOST_CONNECTIONS, BoundedProtocol
+from .http_protocol import MAX_CONNECTIONS, MAX_WAITING, MAX_WAITING_PER_PEER, BoundedProtocol
 from .http_tls import TlsPort
 from .identity import Guarded
 from .metrics import Metrics
-from .refusals import REFUSAL_METRICS, Refusals
+from .refusals import HTTP, REFUSAL_METRICS, Refusals
 from .tasks import Tasks
 from .tls_contexts import server_context
 from .under_way import UnderWay
@@ -79,7 +80,8 @@ class HttpServer:
         self._offer = offer or Offer(())
         self._refusals = refusals or Refusals(RealClock(), self._access)
         self._under_way = under_way or UnderWay()
-        self._load = HttpLoad(RealClock(), MOST_CONNECTIONS)
+        self._load = HttpLoad(RealClock(), MAX_CONNECTIONS)
+        self._drop_log = DropLog(RealClock(), HTTP)
         metrics.add(HTTP_METRICS, self._load.readings)
         metrics.add(REFUSAL_METRICS, self._refusals.readings)
         self._server: uvicorn.Server | None = None
@@ -103,8 +105,11 @@ class HttpServer:
         administered = self._security is not None or is_loopback(bound.getsockname()[0])
         self._listens_as = listen.rpartition(":")[0] if isinstance(listen, str) else ""
         self.address = address_of(bound)
-        port = None if self._security is None else TlsPort(server_context(self._security), self._load)
-        protocol: Any = port or partial(BoundedProtocol, self._load)
+        table = ConnectionTable(MAX_WAITING, MAX_WAITING_PER_PEER, self._dropped)
+        self._load.connections = lambda: len(table)
+        protocol: Any = partial(BoundedProtocol, self._load, table)
+        if self._security is not None:
+            protocol = TlsPort(server_context(self._security), self._load, table)
         config = uvicorn.Config(
             self._application(administered),
             log_config=None,
@@ -117,8 +122,7 @@ class HttpServer:
             ws="none",
         )
         config.load()
-        self._server = server = uvicorn.Server(config)
-        self._load.connections = lambda: len(server.server_state.connections) if port is None else port.held
+        self._server = uvicorn.Server(config)
         self._task = tasks.spawn(self._serve(self._server, bound), name="http")
         self._lag = tasks.spawn(self._metrics.loop_lag.watch(), name="loop lag")
 
@@ -130,6 +134,10 @@ class HttpServer:
         self._server.should_exit = True
         await asyncio.wait([self._task], timeout=CLOSE_SECONDS)
         self._task.cancel()
+
+    def _dropped(self, why: str, peer: str) -> None:
+        self._load.dropped(why)
+        self._drop_log.dropped(why, peer)
 
     @staticmethod
     async def _serve(server: uvicorn.Server, bound: socket.socket) -> None:

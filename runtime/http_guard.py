@@ -3,8 +3,8 @@
     bytes -> is it one request, to us?                                                     Front: whatever is asked
           -> method, path -> who is it, and may he? -> parameters, body -> handler         Guard: the table of endpoints
 
-Whatever has no line in the table is not there. Whoever is let in has a request under way until its answer was taken,
-and where he has a bound on these it counts: connections are few.
+Whatever has no line in the table is not there. Whoever is let in has a request under way until its answer was taken:
+it counts for the bound of the process, and for the principal's own. Health and readiness count nowhere.
 
 A browser sends what any page tells it to, with the certificate of whoever sits before it, and without asking where a
 name leads. So, with and without security:
@@ -48,6 +48,7 @@ from tallybook.core.errors import (
 from .audit import audit
 from .http_api import Asked, Endpoint, Page, answered, failed
 from .http_load import CHANGES, PAGES, READS, Counted, HttpLoad
+from .http_protocol import CONNECTION, MAX_REQUESTS
 from .http_security import presented
 from .json_once import loads_once
 from .logging import logger
@@ -226,7 +227,7 @@ class Guard:
 
         Raises:
             Unauthenticated, AccessDenied: nobody who may.
-            Busy: he has as many under way as he may have.
+            Busy: as many are in progress as there may be, of the principal or of all.
         """
         principal = self._access.principal(presented(request))
         principal.check_everywhere(permission)
@@ -236,6 +237,7 @@ class Guard:
             )
         held: ExitStack = request.scope[_HELD]
         held.enter_context(self._under_way.request(principal))
+        held.enter_context(request.scope[CONNECTION].request(MAX_REQUESTS))
         return principal
 
     def name_of(self, request: Request) -> str:

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from .clock import Clock
+from .connection_table import BOUND, PEER
 from .histogram import LONG_SECONDS, Histogram
 from .meter import Reading
 from .metric_catalogue import Kind, MetricInfo
@@ -27,11 +28,10 @@ ROUTES: Final = (HEALTH, METRICS, PAGES, READS, CHANGES, NONE)
 
 STATUSES: Final = ("1xx", "2xx", "3xx", "4xx", "5xx")
 
-BOUND: Final = "bound"
 HANDSHAKE: Final = "handshake"
 RESUMED: Final = "resumed"
 TIME: Final = "time"
-DROPS: Final = (BOUND, HANDSHAKE, RESUMED, TIME)
+DROPS: Final = (BOUND, HANDSHAKE, PEER, RESUMED, TIME)
 """Why a connection is dropped."""
 
 _C: Final = Kind.COUNTER
@@ -71,14 +71,15 @@ HTTP_METRICS: Final = (
         "max_connections",
         "tallybook_http_max_connections",
         _G,
-        "How many there may be; from a quarter of it on requests are answered with 503.",
+        "How many there may be. When more come, those without an authenticated request are dropped, the oldest first.",
     ),
     *(
         MetricInfo(
             f"drops_{why}",
             "tallybook_http_connections_dropped_total",
             _C,
-            "Connections that were dropped without an answer. bound: there were as many as there may be; handshake: "
+            "Connections that were dropped without an answer. bound: there were too many, and it had no "
+            "authenticated request; peer: the same, too many of one address; handshake: "
             "what came was no TLS, or not in time; resumed: it went on with an earlier session of TLS; time: nothing "
             "came, or nobody took the answer.",
             ("why", why),

@@ -1,9 +1,10 @@
 """HTTP/1.1 within bounds: how long a request may take to come, how many connections there may be, and errors in JSON.
 
-Whoever connects and says nothing, or sends a head or a body byte by byte, or does not read what he asked for, would
-have a connection for as long as he likes; of these there are few, and a probe of health is to find one free. So each
-request has a time by which its head is to be there, which no single byte puts off, and one by which it is to be
-answered and the answer taken. What is no HTTP at all is told so as any other error is.
+A client that sends nothing, or a head or a body byte by byte, or does not read its answer, must not keep a connection.
+So each request has a time by which its head is to be there, which no single byte puts off, and one by which it is to be
+answered and the answer taken. Connections without an authenticated request are dropped first when there are too many
+(``connection_table``); only requests that were let in are bounded by ``MAX_REQUESTS``, so health is always answered.
+What is no HTTP at all is told so as any other error is.
 """
 
 from __future__ import annotations
@@ -15,10 +16,11 @@ from typing import Any, Final
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
-from tallybook.core.errors import Busy, InvalidArgument, Outcome, RequestTimeout
+from tallybook.core.errors import InvalidArgument, Outcome, RequestTimeout
 
+from .connection_table import Connection, ConnectionTable
 from .http_api import failed
-from .http_load import BOUND, RESUMED, TIME, HttpLoad
+from .http_load import RESUMED, TIME, HttpLoad
 from .http_security import CertifiedProtocol
 from .tls_contexts import is_resumed
 
@@ -28,10 +30,15 @@ WHOLE_SECONDS: Final = 90.0
 """From there until the answer was taken: more than a handler may take for a body, and for an answer."""
 CLOSING_SECONDS: Final = 2.0
 """For the last answer of a connection to be taken."""
-MAX_CONNECTIONS: Final = 64
-"""Beyond it requests are answered with 503."""
-MOST_CONNECTIONS: Final = 4 * MAX_CONNECTIONS
-"""Beyond it connections are dropped: each takes a file of the process."""
+MAX_REQUESTS: Final = 64
+"""Requests that were let in, at once; more are answered with 503. Health and readiness do not count."""
+MAX_WAITING: Final = 192
+"""Connections without such a request; each takes a file of the process."""
+MAX_WAITING_PER_PEER: Final = 96
+"""The same of one address."""
+MAX_CONNECTIONS: Final = MAX_REQUESTS + MAX_WAITING
+CONNECTION: Final = "tallybook.connection"
+"""The connection of a request, in its scope."""
 
 
 class BoundedProtocol(CertifiedProtocol):
@@ -39,15 +46,19 @@ class BoundedProtocol(CertifiedProtocol):
 
     Args:
         load: counts what is answered or dropped here, before anybody else hears of it.
+        table: the connections of the port.
     """
 
     _deadline: asyncio.TimerHandle | None = None
     _began: object = None
     """The request that has its time already."""
 
-    def __init__(self, load: HttpLoad, **given: Any) -> None:
+    def __init__(self, load: HttpLoad, table: ConnectionTable, **given: Any) -> None:
         super().__init__(**given)
         self._load = load
+        self._table = table
+        self.entry: Connection | None = None
+        """Its entry in the table; with TLS there is one before the handshake."""
         self.made = False
         """Whether the connection is there, and its handshake over."""
 
@@ -55,19 +66,20 @@ class BoundedProtocol(CertifiedProtocol):
         """A connection, after its handshake."""
         super().connection_made(transport)
         self.made = True
-        if len(self.connections) > MOST_CONNECTIONS:
-            self._drop(BOUND)
-            return
+        if self.entry is None:
+            self.entry = enter(self._table, transport)
         if is_resumed(transport):
             self._drop(RESUMED)
             return
-        self.app = self._limited(self.app)
+        self.app = _with_connection(self.app, self.entry)
         self._due_in(HEAD_SECONDS)
 
     def connection_lost(self, exc: Exception | None) -> None:
         """It is over."""
         if self._deadline is not None:
             self._deadline.cancel()
+        if self.entry is not None:
+            self.entry.leave()
         super().connection_lost(exc)
 
     def handle_events(self) -> None:
@@ -128,14 +140,16 @@ class BoundedProtocol(CertifiedProtocol):
         self.transport.close()
         self._deadline = self.loop.call_later(CLOSING_SECONDS, self.transport.abort)
 
-    def _limited(self, app: Any) -> Any:
-        async def limited(scope: Scope, receive: Receive, send: Send) -> None:
-            if len(self.connections) >= MAX_CONNECTIONS:
-                answer = failed(Busy("there are too many connections", retry_after_ms=1000))
-                answer.headers["connection"] = "close"
-                self._load.turned_away(answer.status_code)
-                await answer(scope, receive, send)
-                return
-            await app(scope, receive, send)
 
-        return limited
+def enter(table: ConnectionTable, transport: asyncio.Transport) -> Connection:
+    """Put a connection that has just been accepted into a table."""
+    peer = transport.get_extra_info("peername")
+    # Not ``close``: it would wait until what was written is taken.
+    return table.enter(str(peer[0]) if peer else "", lambda _why: transport.abort())
+
+
+def _with_connection(app: Any, connection: Connection) -> Any:
+    async def connected(scope: Scope, receive: Receive, send: Send) -> None:
+        await app({**scope, CONNECTION: connection}, receive, send)
+
+    return connected

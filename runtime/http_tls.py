@@ -12,8 +12,9 @@ import ssl
 from asyncio.sslproto import SSLProtocol
 from typing import Any, Final
 
-from .http_load import BOUND, HANDSHAKE, HttpLoad
-from .http_protocol import MOST_CONNECTIONS, BoundedProtocol
+from .connection_table import ConnectionTable
+from .http_load import HANDSHAKE, HttpLoad
+from .http_protocol import BoundedProtocol, enter
 
 HANDSHAKE_SECONDS: Final = 10
 """From the connection until it is known who is there."""
@@ -25,17 +26,17 @@ class TlsPort:
     Args:
         context: TLS, as a server speaks it.
         load: counts what is dropped here.
+        table: connections of the port, those in a handshake included.
     """
 
-    def __init__(self, context: ssl.SSLContext, load: HttpLoad) -> None:
+    def __init__(self, context: ssl.SSLContext, load: HttpLoad, table: ConnectionTable) -> None:
         self.context = context
         self.load = load
-        self.held = 0
-        """Connections, in the middle of a handshake or behind it."""
+        self.table = table
 
     def __call__(self, **given: Any) -> asyncio.BaseProtocol:
         """The protocol of one connection, which HTTP is told of when its handshake is over."""
-        return _Tls(self, BoundedProtocol(self.load, **given))
+        return _Tls(self, BoundedProtocol(self.load, self.table, **given))
 
 
 class _Tls(SSLProtocol):
@@ -52,21 +53,17 @@ class _Tls(SSLProtocol):
         )
         self._port = port
         self._inner = inner
-        self._let_in = False
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         """A connection; nothing was said yet."""
-        self._port.held += 1
-        if self._port.held > MOST_CONNECTIONS:
-            self._port.load.dropped(BOUND)
-            transport.abort()
-            return
-        self._let_in = True
+        self._inner.entry = enter(self._port.table, transport)
         super().connection_made(transport)
 
     def connection_lost(self, exc: BaseException | None) -> None:
         """It is over."""
-        self._port.held -= 1
-        if self._let_in and not self._inner.made:
-            self._port.load.dropped(HANDSHAKE)
+        entry = self._inner.entry
+        if entry is not None and not self._inner.made:
+            if not entry.dropped:
+                self._port.load.dropped(HANDSHAKE)
+            entry.leave()
         super().connection_lost(exc)

@@ -17,7 +17,7 @@ from tallybook.core.errors import (
     NoSuchLedger,
     Unauthorized,
 )
-from tallybook.runtime import http_guard, http_protocol
+from tallybook.runtime import http_guard
 from tallybook.runtime.http import HttpServer
 from tallybook.runtime.http_api import Asked, Endpoint, Offer
 from tallybook.runtime.metrics import Metrics
@@ -484,17 +484,3 @@ async def test_an_answer_that_does_not_come_has_a_deadline(monkeypatch):
     finally:
         await server.close()
         await tasks.close()
-
-
-async def test_connections_beyond_the_limit_are_refused_and_health_comes_back_when_they_are_gone():
-    async with serving() as served:
-        held = [
-            await asyncio.open_connection(*served.address.rsplit(":", 1)) for _ in range(http_protocol.MAX_CONNECTIONS)
-        ]
-        assert (await served("GET", "/api/v1/things")).status == 503
-        for _, writer in held:
-            writer.close()
-            await writer.wait_closed()
-        async with asyncio.timeout(DEADLINE_SECONDS):
-            while (await served("GET", "/healthz")).status != 200:
-                pass  # each look is a connection, and so a wait

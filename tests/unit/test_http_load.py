@@ -9,7 +9,7 @@ import pytest
 
 from tallybook.core.access import Permission, Role
 from tallybook.core.errors import NoSuchLedger
-from tallybook.runtime import http_protocol, http_tls
+from tallybook.runtime import http, http_protocol
 from tallybook.runtime.deterministic import SimClock
 from tallybook.runtime.http import HttpServer
 from tallybook.runtime.http_api import Asked, Endpoint
@@ -116,17 +116,15 @@ async def test_a_connection_that_goes_on_with_an_earlier_session_is_told_as_drop
         assert served.number(DROPPED, why="resumed") == 1
 
 
-async def test_connections_and_those_that_are_too_many_are_counted():
+async def test_connections_are_counted_and_those_that_are_too_many_are_also_logged(caplog):
     async with serving() as served:
-        bound, most = http_protocol.MAX_CONNECTIONS, http_protocol.MOST_CONNECTIONS
-        held = [await asyncio.open_connection(*served.address.rsplit(":", 1)) for _ in range(bound)]
-        assert (await served("GET", "/healthz")).status == 503
-        assert served.number(ANSWERS, status="5xx") == served.number(REQUESTS, route="none") == 1
-        await counted(served, "tallybook_http_connections", bound)
-        held += [await asyncio.open_connection(*served.address.rsplit(":", 1)) for _ in range(most + 3 - bound)]
-        await counted(served, DROPPED, 3, why="bound")
+        most = http_protocol.MAX_WAITING_PER_PEER
+        held = [await asyncio.open_connection(*served.address.rsplit(":", 1)) for _ in range(most + 3)]
+        await counted(served, DROPPED, 3, why="peer")
         await counted(served, "tallybook_http_connections", most)
-        assert served.number("tallybook_http_max_connections") == most
+        assert served.number("tallybook_http_max_connections") == http_protocol.MAX_CONNECTIONS
+        told = [record.tallybook_fields for record in caplog.records if record.name.endswith("connections")]
+        assert told == [{"what": "http", "peer": "127.0.0.1", "untold_count": 0}], "a line a minute"
         for _, writer in held:
             writer.close()
 
@@ -134,7 +132,7 @@ async def test_connections_and_those_that_are_too_many_are_counted():
 async def test_with_tls_connections_count_from_the_first_and_handshakes_that_fail_are_told(
     authority, tmp_path, monkeypatch
 ):
-    monkeypatch.setattr(http_tls, "MOST_CONNECTIONS", 2)
+    monkeypatch.setattr(http, "MAX_WAITING_PER_PEER", 2)
     authority.issue(tmp_path / "server", Subject(Role.BOOKIE, "server", ("127.0.0.1",)), days=1)
     metrics = Metrics()
     tasks = Tasks("test", lambda name, error: pytest.fail(f"{name}: {error!r}"))
@@ -146,7 +144,7 @@ async def test_with_tls_connections_count_from_the_first_and_handshakes_that_fai
         assert (await served.raw(b"GET /healthz HTTP/1.1\r\nhost: localhost\r\n\r\n")).raw[:8] != b"HTTP/1.1"
         await counted(served, DROPPED, 1, why="handshake")
         held = [await asyncio.open_connection(host, port) for _ in range(3)]
-        await counted(served, DROPPED, 1, why="bound")
+        await counted(served, DROPPED, 1, why="peer")
         await counted(served, "tallybook_http_connections", 2)
         for _, writer in held:
             writer.close()

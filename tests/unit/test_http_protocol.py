@@ -15,6 +15,7 @@ from tallybook.core.access import Permission
 from tallybook.runtime import http_protocol
 from tallybook.runtime.http import HttpServer
 from tallybook.runtime.http_api import Asked, Endpoint, Offer
+from tallybook.runtime.http_protocol import MAX_REQUESTS
 from tallybook.runtime.metrics import Metrics
 from tallybook.runtime.tasks import Tasks
 
@@ -32,7 +33,7 @@ def short(monkeypatch):
 
 
 @asynccontextmanager
-async def serving() -> AsyncIterator[str]:
+async def serving(*more: Endpoint) -> AsyncIterator[str]:
     """The address of a server that has one large answer; it must be well in the end."""
 
     async def large(asked: Asked) -> object:
@@ -44,7 +45,7 @@ async def serving() -> AsyncIterator[str]:
 
     tasks = Tasks("test", lambda name, error: pytest.fail(f"{name}: {error!r}"))
     endpoints = [Endpoint("GET", f"/{call.__name__}", Permission.READ, call) for call in (large, slow)]
-    endpoints.append(Endpoint("POST", "/slow", Permission.READ, slow))
+    endpoints += [Endpoint("POST", "/slow", Permission.READ, slow), *more]
     server = HttpServer(Metrics(), lambda: None, None, Offer(endpoints))
     await server.start("127.0.0.1:0", tasks)
     try:
@@ -186,25 +187,61 @@ async def test_a_chunk_that_lies_while_its_request_is_handled_gets_one_answer_at
         assert answer.startswith(b"HTTP/1.1 400 ")
 
 
-async def test_connections_beyond_a_few_hundred_are_dropped_at_once_and_those_before_them_give_way(monkeypatch):
-    monkeypatch.setattr(http_protocol, "HEAD_SECONDS", 5 * SOON_SECONDS)
+@pytest.mark.parametrize("sent", [b"", b"GET /healthz HTTP/1.1\r\nx-half: "], ids=["idle", "half_sent"])
+async def test_health_is_answered_however_many_connections_without_a_request_there_are(monkeypatch, sent):
+    monkeypatch.setattr(http_protocol, "HEAD_SECONDS", DEADLINE_SECONDS)
     async with serving() as address:
-        held = [await opened(address) for _ in range(http_protocol.MOST_CONNECTIONS + 50)]
-        refused = await said(address, b"")
-        assert refused == b""
-        ends = [asyncio.ensure_future(rest(reader)) for reader, _ in held]
-        assert await asyncio.gather(*ends) == [b""] * len(held)
+        held = []
+        for _ in range(http_protocol.MAX_CONNECTIONS + 50):
+            held.append(await opened(address))
+            held[-1][1].write(sent)
+        for path in ("/healthz", "/readyz", "/slow"):
+            assert (await said(address, request(address, path))).startswith(b"HTTP/1.1 200 ")
+        oldest = held[: len(held) - http_protocol.MAX_WAITING_PER_PEER]
+        assert await asyncio.gather(*(rest(reader) for reader, _ in oldest)) == [b""] * len(oldest)
         for _, writer in held:
             writer.close()
 
 
-async def test_a_request_beyond_the_limit_is_told_to_come_back():
-    async with serving() as address:
+async def test_a_request_beyond_the_limit_is_told_to_come_back_and_health_is_answered(monkeypatch):
+    monkeypatch.setattr(http_protocol, "WHOLE_SECONDS", DEADLINE_SECONDS)
+    begun, go = asyncio.Semaphore(0), asyncio.Event()
+
+    async def wait(asked: Asked) -> object:
+        begun.release()
+        await go.wait()
+        return "done"
+
+    async with serving(Endpoint("GET", "/wait", Permission.READ, wait)) as address:
+        waiting = [asyncio.ensure_future(said(address, request(address, "/wait"))) for _ in range(MAX_REQUESTS)]
+        async with asyncio.timeout(DEADLINE_SECONDS):
+            for _ in waiting:
+                await begun.acquire()
+        for path in ("/slow", "/metrics"):
+            answer = await said(address, request(address, path))
+            assert answer.startswith(b"HTTP/1.1 503 ")
+            assert b"\r\nretry-after: 1\r\n" in answer.lower()
+        for path in ("/healthz", "/readyz"):
+            assert (await said(address, request(address, path))).startswith(b"HTTP/1.1 200 ")
+        go.set()
+        assert all(answer.startswith(b"HTTP/1.1 200 ") for answer in await asyncio.gather(*waiting))
+
+
+async def test_idle_connections_do_not_end_a_request_that_was_let_in(monkeypatch):
+    monkeypatch.setattr(http_protocol, "WHOLE_SECONDS", DEADLINE_SECONDS)
+    begun, go = asyncio.Event(), asyncio.Event()
+
+    async def wait(asked: Asked) -> object:
+        begun.set()
+        await go.wait()
+        return "done"
+
+    async with serving(Endpoint("GET", "/wait", Permission.READ, wait)) as address:
+        waiting = asyncio.ensure_future(said(address, request(address, "/wait")))
+        await begun.wait()
         held = [await opened(address) for _ in range(http_protocol.MAX_CONNECTIONS)]
-        answer = await said(address, request(address, "/slow"))
-        assert answer.startswith(b"HTTP/1.1 503 ")
-        assert b"\r\nretry-after: 1\r\n" in answer.lower()
-        assert error_of(answer)["type"] == "Busy"
-        for reader, writer in held:
-            await rest(reader)
+        assert (await said(address, request(address, "/healthz"))).startswith(b"HTTP/1.1 200 ")
+        go.set()
+        assert (await waiting).startswith(b"HTTP/1.1 200 ")
+        for _, writer in held:
             writer.close()

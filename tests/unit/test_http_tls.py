@@ -15,7 +15,7 @@ import uvloop
 from tallybook.core.access import Role
 from tallybook.runtime import http_protocol, http_tls
 from tallybook.runtime.http import HttpServer
-from tallybook.runtime.http_protocol import MOST_CONNECTIONS
+from tallybook.runtime.http_protocol import MAX_WAITING_PER_PEER
 from tallybook.runtime.metrics import Metrics
 from tallybook.runtime.security import open_security
 from tallybook.runtime.security.authority import Subject
@@ -105,10 +105,11 @@ async def gone_at_once(readers: list[asyncio.StreamReader]) -> int:
     return len(done)
 
 
-def test_connections_that_begin_no_handshake_are_bounded_and_give_way(run_on):
+def test_connections_that_begin_no_handshake_are_bounded_and_give_way_to_probes(run_on):
     async def silent(port: Port) -> None:
-        held = [await port.opened(secured=False) for _ in range(MOST_CONNECTIONS + BEYOND)]
+        held = [await port.opened(secured=False) for _ in range(MAX_WAITING_PER_PEER + BEYOND)]
         readers = [reader for reader, _ in held]
+        await port.serves()
         assert await gone_at_once(readers) >= BEYOND
         await asyncio.gather(*map(ended, readers))
         for _, writer in held:
@@ -133,14 +134,13 @@ def test_a_handshake_that_comes_byte_by_byte_has_its_time(run_on):
     run_on(slow)
 
 
-def test_connections_that_say_nothing_after_it_are_closed_and_count_as_well(run_on):
+def test_connections_that_say_nothing_after_it_give_way_to_probes(run_on):
     async def silent(port: Port) -> None:
-        held = [await port.opened(secured=False) for _ in range(MOST_CONNECTIONS - 1)]
-        reader, writer = await port.opened(secured=True)
-        refused, other = await port.opened(secured=False)
-        await ended(refused)
-        await ended(reader)
-        for _, each in [*held, (refused, other), (reader, writer)]:
+        first = await port.opened(secured=True)
+        held = [await port.opened(secured=False) for _ in range(MAX_WAITING_PER_PEER)]
+        assert await gone_at_once([first[0]]) == 1
+        await port.serves()
+        for _, each in [*held, first]:
             each.close()
 
     run_on(silent)
