@@ -8,7 +8,7 @@ for it.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from functools import partial
 from typing import Final
 
@@ -75,6 +75,7 @@ class Nemesis:
             "rot": self._rot,
             "bad_memory": self._bad_memory,
             "wipe": self._wipe,
+            "replaced_disk": self._replaced_disk,
             "cut": lambda: self._cut_between(*self._two(), one_way=False),
             "one_way_cut": lambda: self._cut_between(*self._two(), one_way=True),
             "partition": self._partition,
@@ -286,17 +287,35 @@ class Nemesis:
 
         self._later(self._seconds(8.0), room)
 
-    def damageable(self) -> BookieNode | None:
-        """A bookie whose durable data may be damaged, so that every entry keeps a clean copy."""
+    def damageable(self, members: Collection[str] | None = None) -> BookieNode | None:
+        """A bookie whose durable data may be damaged, so that every entry keeps a clean copy.
+
+        Args:
+            members: one of these; without them, any.
+        """
         damaged = self._around.god.harms.bookies()
         names = list(self._nodes) if len(damaged) < self._swarm.most_damaged else damaged
-        names = [name for name in names if self._nodes[name].ready]
+        names = [name for name in names if self._nodes[name].ready and (members is None or name in members)]
         return self._nodes[pick(self._rng, names)] if names else None
 
     def _wipe(self) -> None:
         node = self.damageable()
         if node is not None:
             node.wipe(self._down_seconds())
+
+    def replace_disk_of(self, members: Collection[str]) -> bool:
+        """One of these bookies comes back with an empty disk; false if none may."""
+        node = self.damageable(members)
+        if node is not None:
+            node.wipe()
+        return node is not None
+
+    def _replaced_disk(self) -> None:
+        """The disk of a member of an open ledger is replaced. Half of the time its writer is gone, too."""
+        known = [each.metadata for each in self._around.god.ledgers.values()]
+        grows = [metadata.last_fragment.bookies for metadata in known if metadata.state is LedgerState.OPEN]
+        if grows and self.replace_disk_of(pick(self._rng, grows)) and self._rng.random() < 0.5:
+            self._kill_client()
 
     def _rot(self) -> None:
         """Something durable changes. Half of the time the bookie starts again soon, and looks at it."""

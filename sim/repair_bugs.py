@@ -14,7 +14,7 @@ from tallybook.bookie.garbage import Fate
 from tallybook.bookie.leftovers import Leftovers
 from tallybook.core.errors import PeerError
 from tallybook.metadata.repaired import replace_member
-from tallybook.repair import copier
+from tallybook.repair import copier, needs
 from tallybook.repair.copier import Copied, Copier
 from tallybook.repair.mender import Mender
 
@@ -78,6 +78,13 @@ def _at_once(_right: Any) -> Any:
     return is_long_ago
 
 
+def _open_ones_left_alone(_right: Any) -> Any:
+    def must_end_for_limbo(metadata: Any, covering: Any) -> bool:
+        return False
+
+    return must_end_for_limbo
+
+
 REPAIR_BUGS: Final = {
     "named before it is copied": Bug(
         "a bookie takes a lost place in the metadata before it has the copies",
@@ -101,6 +108,12 @@ REPAIR_BUGS: Final = {
         "a repair tells a bookie that it has everything before it gives it back",
         "I2 I11 I12",
         [(Mender, "_give_back", _limbo_ended_first)],
+        of_repairs=True,
+    ),
+    "open ledgers left in limbo": Bug(
+        "a repair never recovers an open ledger that names a bookie which lost its data",
+        "L9",
+        [(needs, "must_end_for_limbo", _open_ones_left_alone)],
         of_repairs=True,
     ),
     "unnamed copies dropped at once": Bug(

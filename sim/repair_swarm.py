@@ -21,8 +21,12 @@ SHARE: Final = 0.25
 """Of the runs without a theme that have a repair."""
 
 FEWEST_BOOKIES: Final = 5
-REPAIR_FAULTS: Final = {"drain": 10.0, "absence": 6.0, "repairer_kill": 4.0}
+REPAIR_FAULTS: Final = {"drain": 10.0, "absence": 6.0, "repairer_kill": 4.0, "replaced_disk": 4.0}
 """Faults that strike there, with their weights, besides the others."""
+
+LOSING_SHARE: Final = 0.6
+"""Of these runs, those in which a disk may be replaced under any ledger: none has a password or is confirmed by one."""
+LOSING_QUORUMS: Final = ((3, 3, 2, 1), (4, 3, 2, 2), (2, 2, 2, 1))
 
 LONGER_SECONDS: Final = 2.0
 """Such runs go on for longer: only what is closed is repaired."""
@@ -80,9 +84,13 @@ def with_repair(swarm: Swarm, rng: Rng) -> Swarm:
     if swarm.theme or rng.random() >= SHARE:
         return swarm
     faults = dict(swarm.faults) | REPAIR_FAULTS if swarm.faults else {}
+    repair, losing = _repair(rng), rng.random() < LOSING_SHARE
     return replace(
         swarm,
-        repair=_repair(rng),
+        repair=repair,
+        quorums=LOSING_QUORUMS if losing else swarm.quorums,
+        passwords=swarm.passwords and not losing,
+        hmac=swarm.hmac and not losing,
         bookies=max(swarm.bookies, FEWEST_BOOKIES),
         faults=tuple(faults.items()),
         recoverers=max(1, swarm.recoverers),

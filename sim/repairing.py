@@ -2,7 +2,8 @@
 
 A repairer is a client in a process of its own, like the others, and runs the service of production until it is killed.
 After healing others take their place, and are done when every closed ledger has all of its copies, each of them good,
-when nobody who is named lacks anything for all it knows, and nobody holds copies that others have now.
+when nobody who is named lacks anything for all it knows, and nobody holds copies that others have now. No open ledger
+may keep a bookie that lost its data, either (``open_ledgers``).
 """
 
 from __future__ import annotations
@@ -24,6 +25,7 @@ from tallybook.runtime.rng import Rng
 from tallybook.runtime.tasks import Tasks
 
 from .god import God, KnownLedger
+from .open_ledgers import leave_over_a_replaced_disk, problem_of_open
 from .process import SimProcess, Surroundings
 from .repair_swarm import LEFTOVERS_SECONDS, RepairSwarm
 from .vital import vital
@@ -128,11 +130,12 @@ class RepairNemesis:
 
 
 async def mend(universe: Universe) -> None:
-    """Let repairers do all there is to do (L3)."""
+    """Let repairers do all there is to do (L3), also for a ledger that is open (L9)."""
     repairing, workload = universe.repairing, universe.workload
     if repairing is None:
         return
     workload.dismiss("repairer")
+    await leave_over_a_replaced_disk(universe)
     async with AsyncExitStack() as stack:
         for number in range(repairing.repairers):
             client = await stack.enter_async_context(workload.guest(f"mender-{number}"))
@@ -142,18 +145,21 @@ async def mend(universe: Universe) -> None:
         deadline = universe.world.clock.monotonic() + MENDING_SECONDS
         while (left := await _unmended(universe)) is not None:
             if universe.world.clock.monotonic() > deadline:
-                universe.god.violated("L3", left)
+                universe.god.violated(*left)
                 return
             await universe.world.clock.sleep(LOOK_SECONDS)
     universe.god.mark("repair: every ledger has all of its copies")
 
 
-async def _unmended(universe: Universe) -> str | None:
-    """The first thing that is yet to be done, if there is any."""
+async def _unmended(universe: Universe) -> tuple[str, str] | None:
+    """The first thing that is yet to be done, if there is any: the invariant, and in words."""
     for ledger_id, known in list(universe.god.ledgers.items()):
         problem = await problem_of(universe, known)
         if problem is not None:
-            return f"ledger {ledger_id}: {problem}"
+            return "L3", f"ledger {ledger_id}: {problem}"
+        problem = await problem_of_open(universe, known)
+        if problem is not None:
+            return "L9", f"ledger {ledger_id}: {problem}"
     return None
 
 

@@ -1,0 +1,72 @@
+"""Open ledgers over replaced disks: with a repair, none of them stays below its number of good copies (L9).
+
+After healing, an owner leaves a ledger open, all members of which hold all of it. One of them then comes back with an
+empty disk, where the run may damage one more bookie. The repair has to recover the ledger: nobody copies what grows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Final
+
+from tallybook.core.errors import PeerError, StorageError
+
+from .god import KnownLedger
+from .workload import ClientProcess, MadeLedger
+
+if TYPE_CHECKING:
+    from .run import Universe
+
+BATCHES: Final = 2
+ATTEMPTS: Final = 4
+"""Ledgers that are left until one of the bookies that may be damaged is a member."""
+CLOSING_SECONDS: Final = 60.0
+
+
+async def leave_over_a_replaced_disk(universe: Universe) -> None:
+    """Leave a ledger open and replace the disk of one of its members."""
+    if len(universe.nodes) < 3 or universe.swarm.passwords or universe.swarm.hmac:
+        return  # nobody but its users recovers a ledger with a password
+    async with universe.workload.guest("deserter") as owner:
+        for _ in range(ATTEMPTS):
+            if universe.nemesis.damageable() is None:
+                return
+            left = await universe.workload.leave(owner, BATCHES, _hear_all)
+            if left is None:
+                return
+            made, members = left
+            if universe.nemesis.replace_disk_of(members):
+                universe.god.mark("nemesis: a disk is replaced under an open ledger")
+                return
+            await _close(universe, owner, made)
+
+
+async def _close(universe: Universe, client: ClientProcess, made: MadeLedger) -> None:
+    """Recover a ledger under which no disk may be replaced: the repair has no reason to."""
+    deadline = universe.world.clock.monotonic() + CLOSING_SECONDS
+    while not await universe.workload.recover(client, made):
+        if universe.world.clock.monotonic() > deadline:
+            universe.god.violated("L1", f"ledger {made.ledger_id} cannot be closed")
+            return
+        await universe.world.clock.sleep(0.2)
+
+
+async def _hear_all(_members: Sequence[str]) -> None:
+    """Every ack reaches the writer."""
+
+
+async def problem_of_open(universe: Universe, known: KnownLedger) -> str | None:
+    """Who may lack something of a ledger that is not closed, or does not serve."""
+    metadata = known.metadata
+    if metadata.closed or metadata.key_verifier:
+        return None
+    for member in sorted({name for fragment in metadata.fragments for name in fragment.bookies}):
+        bookie = universe.nodes[member].bookie
+        if bookie is None:
+            return f"{member} does not serve"
+        try:
+            if (await bookie.held(metadata.ledger_id, 0, 0)).limbo:
+                return f"is open, and {member} may lack its copies"
+        except (PeerError, StorageError) as error:
+            return f"is open, and {member} does not say what it holds: {error!r}"
+    return None
