@@ -12,10 +12,13 @@ QUICK = ["--set", "lost_after_s=2", "--set", "interval_s=1", "--set", "lease_s=2
 
 
 @contextlib.contextmanager
-def repairing(cli, metadata: str, log: Path):
+def repairing(cli, metadata: str, log: Path, *settings: str):
     """``tallybook repair run``, as long as the block lasts."""
+    more = [word for setting in settings for word in ("--set", setting)]
     with log.open("wb") as out:
-        process = cli.start("repair", "run", "--metadata", metadata, *QUICK, stdout=out, stderr=subprocess.STDOUT)
+        process = cli.start(
+            "repair", "run", "--metadata", metadata, *QUICK, *more, stdout=out, stderr=subprocess.STDOUT
+        )
         try:
             yield process
             process.send_signal(signal.SIGTERM)
