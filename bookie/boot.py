@@ -16,7 +16,7 @@ Until step 4 no journal is written to, so booting twice is the same as booting o
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, replace
 from functools import partial
@@ -30,6 +30,7 @@ from tallybook.runtime.clock import Clock
 from tallybook.runtime.disk import Disk
 from tallybook.runtime.logging import logger
 from tallybook.runtime.meter import Meter
+from tallybook.runtime.pace import Pace
 from tallybook.runtime.rng import Rng
 from tallybook.runtime.tasks import Tasks, Workers
 
@@ -101,6 +102,7 @@ class BookieWorld:
         closed_up_to: at which entries of a ledger there can be no writer, read linearizably.
         registry: cookies in the metadata.
         fail_safe: ends the node at once; called with the reason.
+        named: ledgers that the metadata name a bookie for, to count those in limbo; ``None``: only what is held counts.
     """
 
     disk: Disk
@@ -115,6 +117,7 @@ class BookieWorld:
     closed_up_to: SettledLookup
     registry: CookieRegistry
     fail_safe: Callable[[str], None]
+    named: Callable[[str, int, Pace], AsyncIterator[int]] | None = None
 
 
 async def boot(settings: BookieSettings, world: BookieWorld) -> Bookie:
@@ -492,6 +495,7 @@ class _Assembly:
             settle_bytes=self._settings.storage.entry_log_bytes // SETTLE_PART,
             pressed=pressed,
             damage=damage,
+            named=world.named and partial(world.named, self._directory.cookie.bookie_id),
         )
 
 

@@ -58,6 +58,7 @@ from .index_upkeep import IndexUpkeep
 from .ledger_state import TOMBSTONE, encode_row
 from .ledger_table import LedgerTable
 from .leftovers import Leftovers
+from .limbo_count import LimboCount, NamedLedgers
 from .reclaimer import ReclaimableLogs, Reclaimer
 from .storage.index import WRITE_BATCH_ROWS, Index
 from .storage.stored import StoredBatches
@@ -111,6 +112,7 @@ class Collector:
         id_counter: all ledger ids ever handed out lie below it; a linearizable read.
         fail_safe: ends the node; called with the reason when the device failed in the middle of a change.
         settle_bytes, pressed, damage: see ``Reclaimer``.
+        named: see ``LimboCount``.
     """
 
     def __init__(
@@ -127,6 +129,7 @@ class Collector:
         settle_bytes: int,
         pressed: Callable[[], bool],
         damage: DamageList,
+        named: NamedLedgers | None = None,
     ) -> None:
         self._held = held
         self._fate_of = fate_of
@@ -166,14 +169,18 @@ class Collector:
         self.dropped_ledgers = 0
         self.dropped_leftovers = 0
         """Ledgers of which copies were dropped because others have them now."""
-        self.ledgers_in_limbo = 0
-        """Ledgers that may have lost something, as of the last round."""
+        self._limbo = LimboCount(held.table, named, self._pace)
         self.deleted_ledgers = 0
         """Deleted ledgers that stay whole for now, as of the last round."""
         self.missing_ledgers = 0
         """Ledgers whose metadata are missing without a record of their deletion, as of the last round."""
         self.held = False
         """Whether the last round dropped no deleted ledger, since an operator is to see first that it is meant."""
+
+    @property
+    def ledgers_in_limbo(self) -> int:
+        """Ledgers that may have lost something, as of the last round."""
+        return self._limbo.ledgers
 
     def start(self) -> None:
         """Begin with the rounds, unless the settings want none."""
@@ -222,10 +229,10 @@ class Collector:
                 if leftovers:
                     await self._undisturbed(self._drop_leftovers(leftovers))
                 in_limbo += await self._count_limbo(set(page) - {*garbage, *leftovers})
-        self.ledgers_in_limbo = in_limbo
         self._report()
         await self.reclaimer.reclaim()
         await self.upkeep.compact_if_worth()
+        await self._limbo.count(in_limbo)
 
     def _report(self) -> None:
         """Count what waits, and say what waits for an operator."""

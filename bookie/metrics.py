@@ -159,7 +159,7 @@ BOOKIE_METRICS: Final = (
         "ledgers_in_limbo",
         "tallybook_bookie_ledgers_in_limbo",
         _G,
-        "Ledgers that may lack something of that, as of the collector's last round.",
+        "Ledgers that name it and may lack something of that, as of the collector's last round: it answers UNKNOWN.",
     ),
     MetricInfo(
         "ledgers_deleted",

@@ -56,6 +56,7 @@ from .boot import BookieWorld, boot
 from .endpoints import BookieEndpoints
 from .enrolment import Enrolment
 from .fates import fate_of
+from .limbo_count import named_ledgers
 from .metrics import BOOKIE_METRICS
 from .modes import follow_mode, look_at_mode
 from .service import BookieService
@@ -315,6 +316,7 @@ class _Server:
             closed_up_to=partial(closed_up_to, store),
             registry=store,
             fail_safe=self._process.fail_safe,
+            named=partial(named_ledgers, store),
         )
         bookie = await boot(settings, world)
         self._undo.push_async_callback(bookie.close)

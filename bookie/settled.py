@@ -74,14 +74,15 @@ async def closed_up_to(store: MetadataStore, ledger_id: int) -> Settled:
     """
     metadata = (await store.read_ledger(ledger_id, linearizable=True)).value
     if metadata.closed:
-        return Settled(metadata.last_entry_id, True, () if metadata.copies_released else _shares(metadata))
+        return Settled(metadata.last_entry_id, True, () if metadata.copies_released else shares_of(metadata))
     up_to = metadata.last_fragment.first_entry_id - 1
     if metadata.state is LedgerState.IN_RECOVERY:
         return Settled(up_to, False)
-    return Settled(up_to, False, _shares(metadata), metadata.last_fragment.bookies)
+    return Settled(up_to, False, shares_of(metadata), metadata.last_fragment.bookies)
 
 
-def _shares(metadata: LedgerMetadata) -> tuple[Share, ...]:
+def shares_of(metadata: LedgerMetadata) -> tuple[Share, ...]:
+    """What each bookie is to hold of the settled fragments."""
     return tuple(
         Share(bookie_id, metadata.quorum, position, fragment.first_entry_id, metadata.fragment_end(fragment))
         for fragment in settled_fragments(metadata)

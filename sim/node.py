@@ -19,6 +19,7 @@ from tallybook.bookie.boot import BookieWorld, boot
 from tallybook.bookie.directories import replace_identity
 from tallybook.bookie.enrolment import Enrolment
 from tallybook.bookie.fates import fate_of
+from tallybook.bookie.limbo_count import named_ledgers
 from tallybook.bookie.modes import follow_mode, look_at_mode
 from tallybook.bookie.service import BookieService
 from tallybook.bookie.settled import closed_up_to
@@ -295,6 +296,7 @@ class BookieNode:
             closed_up_to=partial(closed_up_to, store),
             registry=store,
             fail_safe=fail_safe,
+            named=partial(named_ledgers, store),
         )
         bookie = await boot(self.settings, world)
         god.expect(bool(self.disk.state.directories), "boot", f"{self.name} has booted from nothing")

@@ -1,0 +1,113 @@
+"""The number of ledgers that a bookie answers UNKNOWN for, also of those of which it holds nothing any more."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+
+from tallybook.bookie.ledger_state import LedgerRow
+from tallybook.bookie.ledger_table import LedgerTable
+from tallybook.bookie.limbo import Limbo
+from tallybook.bookie.limbo_count import LimboCount, named_ledgers
+from tallybook.core.errors import MetadataUnavailable
+from tallybook.core.quorum import Quorum
+from tallybook.metadata.memory import MemoryMetadata
+from tallybook.metadata.model import Fragment, LedgerMetadata, LedgerState
+from tallybook.runtime.deterministic import World, run_seed
+from tallybook.runtime.pace import Pace
+from tallybook.runtime.rng import SeededRng
+
+TWO = Quorum(2, 2, 1)
+REPLACED = Limbo(events=1, below=9)
+
+
+def ledger(ledger_id: int, *ensembles: str, last: int | None = None) -> LedgerMetadata:
+    """An open ledger, or one that ends at ``last``, with one fragment of ten entries for each ensemble."""
+    fragments = tuple(Fragment(10 * at, tuple(names.split())) for at, names in enumerate(ensembles))
+    if last is None:
+        return LedgerMetadata(ledger_id, TWO, fragments, "creator", 0)
+    return LedgerMetadata(
+        ledger_id, TWO, fragments, "creator", 0, LedgerState.CLOSED, last_entry_id=last, length=last + 1
+    )
+
+
+def table(rows: dict[int, LedgerRow], limbo: Limbo = REPLACED) -> LedgerTable:
+    async def load(ledger_id: int) -> LedgerRow | None:
+        return rows.get(ledger_id)
+
+    return LedgerTable(load, limbo, max_idle=4)
+
+
+def test_ledgers_are_named_whose_entries_a_bookie_is_to_have_or_may_be() -> None:
+    async def scenario(world: World) -> None:
+        client = MemoryMetadata(SeededRng(1)).client()
+        for each in (
+            ledger(0, "b1 b2", last=9),
+            ledger(1, "b2 b3", last=9),
+            ledger(2, "b1 b2"),
+            ledger(3, "b1 b2", "b2 b3"),
+            ledger(4, "b2 b3", "b1 b2", last=9),
+            ledger(5, "b1 b2", last=-1),
+            ledger(6, "b1 b2", last=9),
+        ):
+            await client.store.create_ledger(each)
+        pace = Pace(world.clock, 0)
+        assert [each async for each in named_ledgers(client.store, "b1", 6, pace)] == [0, 2, 3]
+
+    run_seed(1, scenario)
+
+
+def test_what_has_no_row_counts_until_it_was_given_back_and_is_not_looked_for_again_then() -> None:
+    rows: dict[int, LedgerRow] = {}
+    walks = 0
+
+    async def named(below: int, _pace: Pace) -> AsyncIterator[int]:
+        nonlocal walks
+        walks += 1
+        for ledger_id in range(below - 2, below):
+            yield ledger_id
+
+    async def scenario(world: World) -> None:
+        count = LimboCount(table(rows), named, Pace(world.clock, 0))
+        await count.count(held=0)
+        assert count.ledgers == 2
+        rows[7] = LedgerRow(repaired_limbo=1)
+        await count.count(held=0)
+        assert count.ledgers == 1
+        rows[8] = LedgerRow(repaired_limbo=1)
+        await count.count(held=0)
+        await count.count(held=0)
+        assert (count.ledgers, walks) == (0, 3)
+
+    run_seed(1, scenario)
+
+
+def test_while_the_metadata_do_not_answer_the_last_count_stands() -> None:
+    away = False
+
+    async def named(_below: int, _pace: Pace) -> AsyncIterator[int]:
+        yield 1
+        if away:
+            raise MetadataUnavailable("away")
+        yield 2
+
+    async def scenario(world: World) -> None:
+        nonlocal away
+        count = LimboCount(table({}), named, Pace(world.clock, 0))
+        await count.count(held=1)
+        away = True
+        await count.count(held=1)
+        assert count.ledgers == 2
+
+    run_seed(1, scenario)
+
+
+def test_a_bookie_that_never_lost_anything_asks_nobody() -> None:
+    def named(_below: int, _pace: Pace) -> AsyncIterator[int]:
+        raise AssertionError
+
+    async def scenario(world: World) -> None:
+        count = LimboCount(table({}, Limbo()), named, Pace(world.clock, 0))
+        await count.count(held=0)
+        assert count.ledgers == 0
+
+    run_seed(1, scenario)
