@@ -1,4 +1,4 @@
-"""Ledgers that still rely on a bookie because another one lost its copies and has not got them back.
+"""Ledgers that still rely on a bookie because another one lost its copies, or missed some, and has not got them back.
 
 Asked before what a bookie holds is given up (``bookie init --replace``): two losses at once are what a ledger with two
 acknowledged copies does not survive.
@@ -54,8 +54,8 @@ class Reliance:
         where = ", ".join(sorted(self.lacking))
         raise InvalidArgument(
             f"{self.bookie_id} cannot be replaced now: {which} copies at {where} and may have "
-            "the last ones here. Wait until the repair has given them back ('cluster status' says so), or give them up "
-            "with --force"
+            "the last ones here. Wait until the repair has given them back, which open ledgers may get once they are "
+            "closed ('ledger recover'), or give them up with --force"
         )
 
 
@@ -101,17 +101,30 @@ def _beside(metadata: LedgerMetadata, bookie_id: str) -> set[str]:
 def _lacking_beside(
     metadata: LedgerMetadata, bookie_id: str, limbo: Mapping[str, LimboOf], lost: Collection[str]
 ) -> set[str]:
-    """Members that share a write set with a bookie and lack what they are to hold of it."""
+    """Members that share a write set with a bookie and lack something of what they are to hold of it."""
     without = in_limbo_at(metadata.ledger_id, limbo).union(lost)
+    missed = {entry.bookie_id for entry in metadata.missed}
+    if without.union(missed).isdisjoint(_beside(metadata, bookie_id)):
+        return set()
     return {
         name
         for fragment in metadata.fragments
-        if bookie_id in fragment.bookies and not without.isdisjoint(fragment.bookies)
+        if bookie_id in fragment.bookies
         for position, name in enumerate(fragment.bookies)
-        if name in without and name != bookie_id
+        if name != bookie_id and (name in without or _missed_some(metadata, fragment, name))
         if _holds_something(metadata, fragment, position, name)
         if _share(metadata, fragment.bookies.index(bookie_id), position)
     }
+
+
+def _missed_some(metadata: LedgerMetadata, fragment: Fragment, name: str) -> bool:
+    """Whether the metadata say that a bookie was not there for entries of a fragment."""
+    return any(
+        entry.bookie_id == name
+        and entry.first_entry_id <= metadata.fragment_end(fragment)
+        and (entry.last_entry_id is None or entry.last_entry_id >= fragment.first_entry_id)
+        for entry in metadata.missed
+    )
 
 
 def _holds_something(metadata: LedgerMetadata, fragment: Fragment, position: int, name: str) -> bool:

@@ -11,7 +11,7 @@ from tallybook.core.errors import InvalidArgument
 from tallybook.repair.reliance import MOST_NAMED, relying_on
 from tallybook.repair.service import RepairService
 from tallybook.sim.stage.cluster import MemoryCluster
-from tallybook.sim.stage.scenario import SMALL, eventually, scenario
+from tallybook.sim.stage.scenario import SMALL, eventually, lines, scenario
 
 from .test_repair import QUICK, closed, metadata_of, repair
 from .test_repair_open_ledgers import abandoned, replace_disk, until_out_of_limbo
@@ -81,3 +81,25 @@ async def test_a_bookie_that_lost_data_and_is_away_counts_as_the_auditor_told_la
     assert (found.count, found.lacking) == (len(ids), {one})
     with pytest.raises(InvalidArgument, match=f"{ids[MOST_NAMED - 1]} and 2 more lack copies"):
         found.check_none()
+
+
+@scenario(bookies=3)
+async def test_a_bookie_that_missed_entries_counts_as_one_that_lacks_copies(
+    cluster: MemoryCluster, client: Client
+) -> None:
+    ledger = await client.create_ledger()
+    away, other, _ = ledger.metadata.last_fragment.bookies
+    await ledger.append_many(lines(10))
+    cluster.die(away)
+    await ledger.append_many(lines(10, 10))
+    await ledger.close()
+    cluster.bookies[away].restart()
+    await cluster.register(away)
+    assert [entry.bookie_id for entry in (await metadata_of(cluster, ledger.id)).missed] == [away]
+    assert (await relying_on(client.world, other)).lacking == {away}
+    assert (await relying_on(client.world, away)).count == 0
+    async with repair(cluster):
+        async with asyncio.timeout(300):
+            while (await metadata_of(cluster, ledger.id)).missed:
+                await cluster.world.clock.sleep(1)
+    (await relying_on(client.world, other)).check_none()
