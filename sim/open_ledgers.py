@@ -56,7 +56,7 @@ async def _hear_all(_members: Sequence[str]) -> None:
 
 
 async def problem_of_open(universe: Universe, known: KnownLedger) -> str | None:
-    """Who may lack something of a ledger that is not closed, or does not serve."""
+    """What lacks of a ledger that is not closed, at those that it names."""
     metadata = known.metadata
     if metadata.closed or metadata.key_verifier:
         return None
@@ -69,4 +69,23 @@ async def problem_of_open(universe: Universe, known: KnownLedger) -> str | None:
                 return f"is open, and {member} may lack its copies"
         except (PeerError, StorageError) as error:
             return f"is open, and {member} does not say what it holds: {error!r}"
+    problem = await missing_copy(universe, known, known.confirmable)
+    return problem and f"is open, and {problem}"
+
+
+async def missing_copy(universe: Universe, known: KnownLedger, last: int) -> str | None:
+    """The first copy up to an entry that a member of its write set does not give as it was acked."""
+    metadata, entry_id = known.metadata, 0
+    while entry_id <= last and (batch := known.batches.get(entry_id)) is not None:
+        for member in metadata.bookies_of(entry_id):
+            bookie = universe.nodes[member].bookie
+            if bookie is None:
+                return f"{member} does not serve"
+            try:
+                answer = await bookie.read_batches(metadata.ledger_id, entry_id, entry_id, 1)
+            except (PeerError, StorageError) as error:
+                return f"{member} gives no entry {entry_id}: {error!r}"
+            if not batch.is_body(answer.batches[0]):
+                return f"{member} has another entry {entry_id}"
+        entry_id += batch.count
     return None

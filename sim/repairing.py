@@ -14,7 +14,7 @@ from contextlib import AsyncExitStack
 from typing import TYPE_CHECKING, Final
 
 from tallybook.core.config import RepairSettings
-from tallybook.core.errors import PeerError, StorageError, TallybookError
+from tallybook.core.errors import TallybookError
 from tallybook.core.ids import NO_ENTRY
 from tallybook.core.limits import MAX_PAGE
 from tallybook.metadata.bookie_modes import WantedMode, want_mode
@@ -25,7 +25,7 @@ from tallybook.runtime.rng import Rng
 from tallybook.runtime.tasks import Tasks
 
 from .god import God, KnownLedger
-from .open_ledgers import leave_over_a_replaced_disk, problem_of_open
+from .open_ledgers import leave_over_a_replaced_disk, missing_copy, problem_of_open
 from .process import SimProcess, Surroundings
 from .repair_swarm import LEFTOVERS_SECONDS, RepairSwarm
 from .vital import vital
@@ -167,22 +167,12 @@ async def problem_of(universe: Universe, known: KnownLedger) -> str | None:
     """What lacks of a ledger at those that it names, if it is closed, and is read from them."""
     if not known.metadata.closed or known.metadata.copies_released:
         return None
-    ledger_id = known.metadata.ledger_id
-    metadata, entry_id = known.metadata, 0
+    ledger_id, metadata = known.metadata.ledger_id, known.metadata
     if metadata.missed:
         return f"is said to lack something: {metadata.missed}"
-    while entry_id <= metadata.last_entry_id and (batch := known.batches.get(entry_id)) is not None:
-        for member in metadata.bookies_of(entry_id):
-            bookie = universe.nodes[member].bookie
-            if bookie is None:
-                return f"{member} does not serve"
-            try:
-                answer = await bookie.read_batches(ledger_id, entry_id, entry_id, 1)
-            except (PeerError, StorageError) as error:
-                return f"{member} gives no entry {entry_id}: {error!r}"
-            if not batch.is_body(answer.batches[0]):
-                return f"{member} has another entry {entry_id}"
-        entry_id += batch.count
+    problem = await missing_copy(universe, known, metadata.last_entry_id)
+    if problem is not None:
+        return problem
     for member in sorted({place.bookie_id for place in places_of(metadata) if not place.is_empty(metadata.quorum)}):
         bookie = universe.nodes[member].bookie
         if bookie is None:
