@@ -37,7 +37,10 @@ REPAIR_METRICS: Final = (
         for why in Why
     ),
     MetricInfo(
-        "to_end", "tallybook_repair_ledgers_to_end", _G, "Open ledgers that name a lost bookie where they grow."
+        "to_end",
+        "tallybook_repair_ledgers_to_end",
+        _G,
+        "Open ledgers that name a bookie that is lost, or lost its data, where they grow.",
     ),
     MetricInfo(
         "in_one_rack", "tallybook_repair_ledgers_in_one_rack", _G, "Ledgers with all copies of some entry in one rack."
