@@ -16,6 +16,9 @@ from .replicator import Replicator
 _C: Final = Kind.COUNTER
 _G: Final = Kind.GAUGE
 
+_REASONS: Final = [why for why in Why if why is not Why.UNFINISHED]
+"""Those for which ledgers lack copies, or are moved."""
+
 REPAIR_METRICS: Final = (
     MetricInfo("leads", "tallybook_repair_leads", _G, "1 while this process is the auditor, else 0."),
     MetricInfo("rounds", "tallybook_repair_rounds_total", _C, "Rounds of the auditor that came to their end."),
@@ -34,7 +37,7 @@ REPAIR_METRICS: Final = (
             "Ledgers to be mended, by the reason; of those that only leave a bookie (draining) no copy is missing.",
             ("reason", why.name.lower()),
         )
-        for why in Why
+        for why in _REASONS
     ),
     MetricInfo(
         "to_end",
@@ -100,7 +103,7 @@ def _found(audit: Audit) -> dict[str, Reading]:
         "bookies_draining": len(audit.draining),
         "bookies_in_limbo": len(audit.limbo),
         "ledgers": findings.ledgers,
-        **{f"needing_{why.name.lower()}": findings.needing[why] for why in Why},
+        **{f"needing_{why.name.lower()}": findings.needing[why] for why in _REASONS},
         "to_end": findings.to_end,
         "in_one_rack": findings.in_one_rack,
         "unreadable": findings.unreadable,

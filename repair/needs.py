@@ -41,6 +41,8 @@ class Why(Enum):
     DAMAGED = "damaged copies"
     LIMBO = "a bookie that lost data"
     DRAINING = "bookie to be emptied"
+    UNFINISHED = "a recovery that was not finished"
+    """Nobody writes the ledger any more, and what its last fragment lacks is copied only once it is closed."""
 
     @property
     def moves(self) -> bool:
@@ -54,7 +56,8 @@ class Need(NamedTuple):
     settled: Why | None
     """Why its settled fragments have to be looked at."""
     growing: Why | None
-    """Why the fragment that grows has to be ended: it names a bookie that is lost, lost data, or is to be emptied."""
+    """Why the fragment that grows has to be ended: it names a bookie that is lost, lost data, or is to be emptied; or a
+    recovery has begun to end it."""
 
     @property
     def foremost(self) -> Why | None:
@@ -137,7 +140,11 @@ def reason(metadata: LedgerMetadata, trouble: Trouble) -> Why | None:
 
 def need(metadata: LedgerMetadata, trouble: Trouble) -> Need:
     """What is to be done about the ledger."""
-    growing = Why.DRAINING if must_end(metadata, trouble.draining) else None
+    # One with a password is for its users to recover.
+    unfinished = metadata.state is LedgerState.IN_RECOVERY and not metadata.key_verifier
+    growing = Why.UNFINISHED if unfinished else None
+    if must_end(metadata, trouble.draining):
+        growing = Why.DRAINING
     if not metadata.closed and must_end_for_limbo(metadata, in_limbo_at(metadata.ledger_id, trouble.limbo)):
         growing = Why.LIMBO
     if must_end(metadata, trouble.lost):

@@ -34,6 +34,8 @@ class Findings:
     """Ledgers that have to be looked at, by the reason."""
     to_end: int = 0
     """Open ledgers that name a bookie that is lost, or lost data, where they grow, and lack nothing else."""
+    unfinished: int = 0
+    """Ledgers in recovery that lack nothing else, as far as is known."""
     in_limbo: int = 0
     """Ledgers of which a bookie may lack something, whatever else is wrong with them."""
     in_one_rack: int = 0
@@ -94,6 +96,8 @@ def note(findings: Findings, metadata: LedgerMetadata, trouble: Trouble, alive: 
     needed = need(metadata, trouble)
     if needed.only_an_end:
         findings.to_end += 1
+    elif needed.foremost is Why.UNFINISHED:
+        findings.unfinished += 1
     elif needed.foremost is not None:
         findings.needing[needed.foremost] += 1
     findings.in_limbo += may_lack(metadata, trouble.limbo)

@@ -219,3 +219,27 @@ async def test_of_many_open_ledgers_some_are_named_and_first_those_that_need_an_
     assert f"{many[0]}, {many[1]}, " in repaired
     assert f" and {len(many) - MOST_NAMED + 1} more may lack" in repaired
     assert f"open ledger {secret} " in by_hand
+
+
+@scenario(bookies=3)
+async def test_a_recovery_that_nobody_finishes_is_finished_and_what_was_missed_is_given_back(
+    cluster: MemoryCluster, client: Client
+) -> None:
+    ledger = await client.create_ledger()
+    away = ledger.metadata.last_fragment.bookies[0]
+    await ledger.append_many(lines(10))
+    cluster.die(away)
+    await ledger.append_many(lines(10, 10))
+    ledger.abandon()
+    cluster.bookies[away].restart()
+    await cluster.register(away)
+    await cluster.edit(ledger.id, begin_recovery)
+    async with repair(cluster) as service:
+        await eventually(lambda: service.auditor.audit.findings.unfinished == 1, cluster, 60)
+        assert service.auditor.audit.findings.under_replicated == 0
+        async with asyncio.timeout(300):
+            while cluster.held_by_too_few(await metadata_of(cluster, ledger.id), copies=3) or (
+                not (await metadata_of(cluster, ledger.id)).closed
+            ):
+                await cluster.world.clock.sleep(1)
+    assert await read_all(client, ledger.id) == lines(20)
