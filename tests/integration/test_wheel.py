@@ -56,6 +56,10 @@ class Built:
         files += (self.tree / "gateway/console/static").iterdir()
         return {file.relative_to(self.tree).as_posix() for file in files}
 
+    def top(self) -> set[str]:
+        """What the wheel has above them, relative to the folder that it comes from."""
+        return {file.relative_to(self.tree / "wheel").as_posix() for file in (self.tree / "wheel").rglob("*.py")}
+
     def asked_for(self) -> list[str]:
         """What the wheel's metadata require."""
         return wheel_metadata(self.wheel).get_all("Requires-Dist", [])
@@ -116,6 +120,7 @@ def test_the_wheel_has_every_package_its_types_and_its_license_and_nothing_else(
     about = f"tallybook-{version()}.dist-info"
     files = contents(built.wheel)
     expected = {f"tallybook/{path}" for path in built.product()}
+    expected |= built.top()
     expected |= {f"{about}/{name}" for name in ("METADATA", "RECORD", "WHEEL", "entry_points.txt", "top_level.txt")}
     assert set(files) == expected | {f"{about}/licenses/LICENSE"}
     assert files[f"{about}/licenses/LICENSE"] == (ROOT / "LICENSE").read_bytes()
@@ -128,8 +133,9 @@ def test_the_source_distribution_has_what_both_are_made_of_and_what_there_is_to_
     files = (file for pattern in FOR_READERS for file in built.tree.glob(pattern) if file.is_file())
     found = {file.relative_to(built.tree).as_posix() for file in files}
     to_read = {name for name in found if not name.startswith(MADE_OF_EXAMPLES)}
+    above = {f"wheel/{path}" for path in built.top()}
     assert {name for name in names if not name.startswith("tallybook.egg-info/")} == (
-        built.product() | BESIDE_PACKAGES | FOR_IMAGES | generated_from | to_read
+        built.product() | above | BESIDE_PACKAGES | FOR_IMAGES | generated_from | to_read
     )
 
 
@@ -167,10 +173,10 @@ def test_the_metadata_say_what_it_is_and_how_it_may_be_used(built):
 # --- what it does, installed ------------------------------------------------------------------------------------------
 
 
-def base_requirements(asked: list[str]) -> dict[str, importlib.metadata.Distribution]:
-    """The distributions of this environment that ``asked`` comes to without extras, and all that they need in turn."""
+def needed(asked: list[str], *extras: str) -> dict[str, importlib.metadata.Distribution]:
+    """The distributions of this environment that ``asked`` comes to with extras, and all that they need in turn."""
     found: dict[str, importlib.metadata.Distribution] = {}
-    waiting, seen = [(text, "") for text in asked], set()
+    waiting, seen = [(text, extra) for text in asked for extra in ("", *extras)], set()
     while waiting:
         text, extra = waiting.pop()
         requirement = Requirement(text)
@@ -187,7 +193,7 @@ def base_requirements(asked: list[str]) -> dict[str, importlib.metadata.Distribu
 def link(one: importlib.metadata.Distribution, site: Path) -> None:
     """Make a distribution appear in another environment, file by file: some share a folder."""
     for file in one.files or ():
-        if ".." not in file.parts and not (target := site / file).exists():
+        if ".." not in file.parts and not os.path.lexists(target := site / file):
             target.parent.mkdir(parents=True, exist_ok=True)
             target.symlink_to(file.locate())
 
@@ -226,7 +232,7 @@ def installed(built: Built, tmp_path_factory: pytest.TempPathFactory) -> Iterato
     folder = tmp_path_factory.mktemp("environment") / "venv"
     venv.create(folder, with_pip=False, symlinks=True)
     (site,) = folder.glob("lib/python*/site-packages")
-    for one in base_requirements(built.asked_for()).values():
+    for one in needed(built.asked_for()).values():
         link(one, site)
     pip = [sys.executable, "-P", "-m", "pip", "--disable-pip-version-check", "--python", folder / "bin" / "python"]
     subprocess.run(
@@ -286,3 +292,43 @@ def test_what_needs_an_extra_says_how_to_install_it(installed, words, code, told
     assert (done.returncode, done.stdout) == (code, "")
     assert told in done.stderr
     assert "Traceback" not in done.stderr
+
+
+# --- in Spark ---------------------------------------------------------------------------------------------------------
+
+COUNTED = """
+import sys
+from pyspark.sql import SparkSession
+
+spark = SparkSession.builder.master("local[1]").config("spark.ui.enabled", "false").getOrCreate()
+spark.sql(f"CREATE TEMPORARY VIEW entries USING tallybook OPTIONS (metadata '{sys.argv[1]}')")
+print(spark.sql("SELECT count(*) FROM entries").first()[0])
+"""
+
+
+def test_an_archive_of_the_wheel_is_imported_as_it_is(built, tmp_path):
+    """As Python does with what ``--py-files`` names; it looks for no package in folders that have no ``__init__``."""
+    archive = shutil.copy(built.wheel, tmp_path / "tallybook.zip")
+    libraries = next(path for path in sys.path if path.endswith("site-packages"))
+    # Without -S this source tree would be found, too.
+    found = subprocess.run(
+        [sys.executable, "-S", "-c", "import pyspark_tallybook as it; print(it.DefaultSource.__module__, it.__file__)"],
+        env={"PYTHONPATH": f"{archive}:{libraries}"},
+        capture_output=True,
+        text=True,
+        check=True,
+        timeout=BUILD_SECONDS,
+    ).stdout
+    assert found == f"tallybook.spark.source {archive}/pyspark_tallybook/__init__.py\n"
+
+
+def test_spark_finds_an_installed_wheel_without_registration(built, installed, cluster):
+    (site,) = installed.folder.glob("lib/python*/site-packages")
+    for one in needed(built.asked_for(), "spark").values():
+        link(one, site)
+    ledger = cluster("ledger", "create").out.decode().strip()
+    cluster("ledger", "append", ledger, "--close", stdin=b"one\ntwo\nthree\n")
+    python = str(installed.folder / "bin" / "python")
+    words = {"SPARK_LOCAL_IP": "127.0.0.1", "PYSPARK_PYTHON": python, "JAVA_HOME": os.environ.get("JAVA_HOME", "")}
+    counted = installed.run("python", "-c", COUNTED, cluster.metadata, **words)
+    assert int(counted.stdout.split()[-1]) >= 3, counted.stderr

@@ -20,7 +20,9 @@ from packaging.version import Version
 
 ROOT = Path(__file__).resolve().parents[2]
 
-NOT_PARTS = {"tests", "scripts", "docs", "docker", "examples"}
+NOT_PARTS = {"tests", "scripts", "docs", "docker", "examples", "wheel"}
+AT_THE_TOP = {"tallybook": "wheel/tallybook", "pyspark_tallybook": "wheel/pyspark_tallybook"}
+"""Packages of the wheel that are no part."""
 NOT_FOR_USERS = ("dev", "fuzz", "testdata")
 LOADERS = ("import_module", "find_spec")
 # What pydantic and PySpark are made of: each of their versions needs one of these.
@@ -86,8 +88,12 @@ def check_package_lists(root: Path) -> list[str]:
     """``package_dir`` and ``packages`` in setup.cfg list every folder."""
     options = config(root)["options"]
     mapped = dict(re.split(r"\s*=\s*", line) for line in options["package_dir"].split("\n") if line.strip())
-    wrong = [f"package_dir: {name} is at {path}" for name, path in mapped.items() if package(path) != name]
-    wanted = {package(folder) for folder in folders(root)}
+    wrong = [
+        f"package_dir: {name} is at {path}"
+        for name, path in mapped.items()
+        if AT_THE_TOP.get(name, path) != path or (name not in AT_THE_TOP and package(path) != name)
+    ]
+    wanted = {package(folder) for folder in folders(root)} | AT_THE_TOP.keys()
     return (
         wrong
         + differences("package_dir", set(mapped), wanted)

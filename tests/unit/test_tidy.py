@@ -109,7 +109,7 @@ def top_level_parts() -> frozenset[str]:
     """The top-level folders that hold product code."""
     config = configparser.ConfigParser(interpolation=None)
     config.read(ROOT / "setup.cfg")
-    return frozenset(name.split(".")[1] for name in config["options"]["packages"].split())
+    return frozenset(name.split(".")[1] for name in config["options"]["packages"].split() if "." in name)
 
 
 @dataclass(frozen=True, eq=False)

@@ -1,0 +1,1 @@
+"""The package above all parts. It is a file for zip archives: Python finds no package without one there."""
