@@ -4,18 +4,16 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import AsyncGenerator, Callable, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import aclosing
-from typing import TypeAlias
 
 from tallybook.runtime.clock import Clock
 from tallybook.runtime.tasks import Tasks
 from tallybook.stream import Gap, Record
+from tallybook.stream.reader.handle import RecordBatches
 
 from .output import complain
 from .reading import Output, as_text
-
-Pieces: TypeAlias = AsyncGenerator[list[Record] | Gap, None]
 
 
 def records_as_lines(records: Sequence[Record]) -> bytes:
@@ -69,7 +67,7 @@ class Gaps:
 
 
 async def copy_records(
-    pieces: Pieces,
+    pieces: RecordBatches,
     output: Output[Record],
     gaps: Gaps,
     clock: Clock,
@@ -113,7 +111,7 @@ async def copy_records(
             await output.flush()
 
 
-async def _step(pieces: Pieces) -> list[Record] | Gap | None:
+async def _step(pieces: RecordBatches) -> list[Record] | Gap | None:
     return await anext(pieces, None)
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
-from tallybook.core.errors import InvariantViolation, TallybookError
+from tallybook.core.errors import HandleClosed, InvariantViolation, TallybookError
 from tallybook.runtime.logging import logger
 from tallybook.runtime.tasks import Tasks
 
@@ -17,8 +17,8 @@ _log = logger("client.background")
 
 
 def client_tasks(owner: str) -> Tasks:
-    """A group of tasks, none of which may be called essential."""
-    return Tasks(owner, _never_essential)
+    """A group of tasks, none of which may be called essential. To use it after its close is the fault of the caller."""
+    return Tasks(owner, _never_essential, closed=HandleClosed)
 
 
 def defect_of(task: asyncio.Task[Any]) -> TallybookError | None:

@@ -13,7 +13,7 @@ A client belongs to one event loop; its handles share connections and one byte b
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncGenerator, Mapping, Sequence
 from functools import partial
 from types import TracebackType
 from typing import ClassVar, Final, Self
@@ -23,6 +23,7 @@ from tallybook.core.errors import (
     InvalidArgument,
     LedgerInUse,
     MetadataUnavailable,
+    Outcome,
     PeerError,
     TallybookError,
     Unauthorized,
@@ -35,9 +36,11 @@ from tallybook.metadata.ledger_use import use_of
 from tallybook.metadata.model import DigestType, Fragment, LedgerMetadata, adopt
 from tallybook.metadata.store import BookieInfo, Versioned
 from tallybook.metadata.update import LedgerUpdater
+from tallybook.runtime.lifetime import Lifetime, while_open
 from tallybook.runtime.logging import logger
 from tallybook.runtime.meter import Reading
 from tallybook.runtime.seldom import Seldom
+from tallybook.runtime.steps import Listing, Steps
 from tallybook.runtime.tracing import NO_TRACER
 
 from .background import client_tasks
@@ -83,6 +86,7 @@ class Client:
         self._cluster = cluster
         self._settings = settings or ClientSettings()
         self._opened: ClientWorld | None = cluster if isinstance(cluster, ClientWorld) else None
+        self._lifetime = Lifetime("the client")
         self._budget = self.budget_type(self._settings.max_pending_bytes)
         self._tasks = client_tasks("client")
         self._writers: list[LedgerWriter] = []
@@ -95,6 +99,7 @@ class Client:
         """The token of each adoption that may or may not have taken effect, by ledger id."""
 
     async def __aenter__(self) -> Self:
+        self._lifetime.check()
         if isinstance(self._cluster, str):
             # Only a real cluster needs the network; a simulated one never loads it.
             from .world import open_world  # noqa: PLC0415
@@ -110,8 +115,9 @@ class Client:
     async def close(self) -> None:
         """Drop connections and background work. Open ledgers stay open, for a recovery to end.
 
-        What is still pending fails with ``LedgerClosed``, its outcome unknown. When cancelled, it drops everything
-        all the same, which takes no longer than a connection may take to close.
+        What is still pending fails with ``LedgerClosed``, its outcome unknown; every other call that waits, and every
+        later one of the client and its handles, with ``HandleClosed``. When cancelled, it drops everything all the
+        same, which takes no longer than a connection may take to close.
         """
         closing = client_tasks("closing client").spawn(self._close(), name="close")
         try:
@@ -121,6 +127,7 @@ class Client:
             raise
 
     async def _close(self) -> None:
+        self._lifetime.end()
         for writer in self._writers:
             writer.abandon()
         await self._tasks.close()
@@ -139,11 +146,19 @@ class Client:
         """The stores and seams this client stands on, for what is built on top of it.
 
         Raises:
-            InvalidArgument: the client is not open.
+            HandleClosed: the client is closed.
+            InvalidArgument: it was not opened.
         """
+        if self._lifetime.ended:
+            raise self._lifetime.closed(Outcome.NOT_DONE)
         if self._opened is None:
             raise InvalidArgument("the client is not open: use it in an 'async with' block")
         return self._opened
+
+    @property
+    def lifetime(self) -> Lifetime:
+        """Ends with the client, as does what is built on top of it."""
+        return self._lifetime
 
     @property
     def security(self) -> str:
@@ -189,6 +204,7 @@ class Client:
 
     # -- writing ----------------------------------------------------------------------
 
+    @while_open
     async def create_ledger(
         self,
         *,
@@ -229,6 +245,7 @@ class Client:
         metadata = await self._create(quorum, password, digest, custom or {}, self.world.rng.uuid(), ledger_id)
         return self._writer(metadata, password, deferred_sync=deferred_sync)
 
+    @while_open
     async def reserve_ledger_id(self) -> int:
         """A ledger id that nobody else ever gets.
 
@@ -237,6 +254,7 @@ class Client:
         """
         return await self.world.store.next_ledger_id()
 
+    @while_open
     async def create_unowned_ledger(
         self,
         *,
@@ -256,6 +274,7 @@ class Client:
         quorum = Quorum(ensemble, write_quorum, ack_quorum, stripe_entries)
         return await self._create(quorum, password, digest, custom or {}, None)
 
+    @while_open
     async def adopt_ledger(self, ledger_id: int, *, password: bytes = b"", deferred_sync: bool = False) -> LedgerWriter:
         """Become the writer of a ledger that never had one.
 
@@ -338,6 +357,7 @@ class Client:
 
     # -- reading ----------------------------------------------------------------------
 
+    @while_open
     async def open_ledger(self, ledger_id: int, *, password: bytes = b"", recover: bool = True) -> LedgerReader:
         """Open a ledger for reading.
 
@@ -377,6 +397,7 @@ class Client:
             raise InvalidArgument(f"ledger {metadata.ledger_id} is not closed, so nobody may copy it")
         return LedgerReader(metadata, self._reader_context(), lac=metadata.last_entry_id, archive_first=archive_first)
 
+    @while_open
     async def recover_ledger(self, ledger_id: int, *, password: bytes = b"") -> LedgerMetadata:
         """Fence a ledger, find its end and close it; of a closed ledger, return the metadata.
 
@@ -431,10 +452,12 @@ class Client:
             world.archive,
             world.tracer,
             self._deeds,
+            self._lifetime,
         )
 
     # -- managing ---------------------------------------------------------------------
 
+    @while_open
     async def ledger_metadata(self, ledger_id: int) -> LedgerMetadata:
         """The ledger's metadata as it is now.
 
@@ -446,23 +469,30 @@ class Client:
         """
         return (await self._read(ledger_id)).value
 
-    async def list_ledgers(self) -> AsyncIterator[int]:
+    def list_ledgers(self) -> Listing[int]:
         """Ids of all ledgers, ascending.
 
         Raises:
             MetadataUnavailable: the store does not answer.
+            HandleClosed: the client is closed.
         """
         after = -1
-        while True:
-            page = await self.world.store.list_ledgers(after)
-            for ledger_id in page.ledger_ids:
-                yield ledger_id
-            if page.complete:
-                return
-            if not page.ledger_ids:
-                raise MetadataUnavailable("a listing of ledgers was cut off")
-            after = page.ledger_ids[-1]
 
+        async def pages() -> AsyncGenerator[Sequence[int], None]:
+            nonlocal after
+            while True:
+                page = await self.world.store.list_ledgers(after)
+                if page.ledger_ids:
+                    after = page.ledger_ids[-1]
+                    yield page.ledger_ids
+                elif not page.complete:
+                    raise MetadataUnavailable("a listing of ledgers was cut off")
+                if page.complete:
+                    return
+
+        return Listing(Steps(pages, partial(self._tasks.spawn, name="list"), self._lifetime))
+
+    @while_open
     async def delete_ledger(self, ledger_id: int, *, password: bytes = b"", force: bool = False) -> None:
         """Remove a ledger. Its id is never used again.
 
@@ -497,6 +527,7 @@ class Client:
         if metadata.key_verifier and not key_fits(key, metadata.key_verifier):
             raise Unauthorized(f"ledger {metadata.ledger_id}: the password does not fit")
 
+    @while_open
     async def bookies(self) -> Mapping[str, BookieInfo]:
         """Live bookies by id.
 

@@ -16,7 +16,7 @@ from itertools import groupby
 from operator import attrgetter
 from typing import Any, Generic, Protocol, TypeAlias, TypeVar
 
-from tallybook.core.errors import InvalidArgument, TallybookError
+from tallybook.core.errors import HandleClosed, InvalidArgument, TallybookError
 from tallybook.runtime.blocking import HandOver, LoopThread
 
 T = TypeVar("T")
@@ -91,7 +91,7 @@ class Crossing(Generic[T]):
         if not self.done():
             try:
                 self.line.wait(self._settled, timeout)
-            except InvalidArgument:
+            except HandleClosed:
                 if self.line.loop.closed:
                     # The close settles everything, and may be under way still.
                     self.line.loop.close()

@@ -20,7 +20,7 @@ child has neither the thread nor connections of its own, and is refused. Open on
 
 from __future__ import annotations
 
-from collections.abc import Callable, Coroutine, Generator, Mapping
+from collections.abc import Callable, Coroutine, Mapping
 from contextlib import AsyncExitStack
 from types import TracebackType
 from typing import Any, Final, Self
@@ -32,6 +32,7 @@ from tallybook.core.limits import DEFAULT_STRIPE_ENTRIES
 from tallybook.metadata.model import DigestType, LedgerMetadata, LedgerState
 from tallybook.metadata.store import BookieInfo
 from tallybook.runtime.blocking import LoopThread
+from tallybook.runtime.loop_iteration import LoopIterator
 from tallybook.runtime.meter import Reading
 
 from . import client as asyncio_client
@@ -115,7 +116,7 @@ class Client:
         """The asyncio client and the way to its loop, for what stands upon them.
 
         Raises:
-            InvalidArgument: the client is not open.
+            HandleClosed: the client is closed.
         """
         loop, appends = self._running
         loop.check_open()
@@ -134,7 +135,7 @@ class Client:
         """Drop connections and background work. Open ledgers stay open, for a recovery to end.
 
         What is still pending fails with ``LedgerClosed``, its outcome unknown; a thread that waits for anything else
-        gets ``InvalidArgument``, as does every later call. Interrupted (Ctrl-C), it drops everything all the same.
+        gets ``HandleClosed``, as does every later call. Interrupted (Ctrl-C), it drops everything all the same.
 
         Raises:
             InvalidArgument: called on the client's own thread.
@@ -203,7 +204,7 @@ class Client:
                 see, moves only by ``LedgerWriter.force``, which needs every bookie; none is ever replaced.
 
         Raises:
-            InvalidArgument: not E >= Qw >= Qa >= 1, or metadata too large; or the client is not open.
+            InvalidArgument: not E >= Qw >= Qa >= 1, or metadata too large.
             NotEnoughBookies: fewer than E writable bookies are alive.
             LedgerExists: of the given id there is, or was, a ledger.
             MetadataUnavailable: the store does not answer.
@@ -230,7 +231,7 @@ class Client:
 
         Raises:
             MetadataUnavailable: the store does not answer.
-            InvalidArgument: the client is not open.
+            HandleClosed: the client is closed.
         """
         return self._loop.run(self._engine.reserve_ledger_id())
 
@@ -274,7 +275,7 @@ class Client:
             MetadataOutcomeUnknown: it may be ours; the same call, of this client, settles it.
             MetadataConflict, MetadataUnavailable: it would not settle, or the store does not answer; not ours.
             DamagedFile, NewerFormat: its metadata cannot be decoded.
-            InvalidArgument: not a ledger id; or the client is not open.
+            InvalidArgument: not a ledger id.
         """
         adopted = self._loop.run(self._engine.adopt_ledger(ledger_id, password=password, deferred_sync=deferred_sync))
         return self._writer(adopted)
@@ -293,7 +294,7 @@ class Client:
         Raises:
             NoSuchLedger: never created, or deleted.
             Unauthorized: the password does not fit, or one is given for a ledger that has none.
-            InvalidArgument: not a ledger id; or the client is not open.
+            InvalidArgument: not a ledger id.
             RecoveryFailed: the end cannot be told now; nothing was lost, try again. Only with ``recover``.
             BookieUnavailable: too few bookies tell what is confirmed. Only without.
             MetadataUnavailable: the metadata store does not answer; try again.
@@ -311,7 +312,7 @@ class Client:
             archive_first: bookies are asked only for what the archive does not give.
 
         Raises:
-            InvalidArgument: the ledger is not closed; or the client is not open.
+            InvalidArgument: the ledger is not closed.
         """
         reader = self._loop.call(self._engine.copying_reader, metadata, archive_first=archive_first)
         return LedgerReader(reader, self._loop)
@@ -330,19 +331,19 @@ class Client:
         """The ledger's metadata as it is now.
 
         Raises:
-            InvalidArgument: not a ledger id; or the client is not open.
+            InvalidArgument: not a ledger id.
             NoSuchLedger: never created, or deleted.
             MetadataUnavailable: the store does not answer.
             DamagedFile, NewerFormat: they cannot be decoded.
         """
         return self._loop.run(self._engine.ledger_metadata(ledger_id))
 
-    def list_ledgers(self) -> Generator[int, None, None]:
+    def list_ledgers(self) -> LoopIterator[int]:
         """Ids of all ledgers, ascending.
 
         Raises:
             MetadataUnavailable: the store does not answer.
-            InvalidArgument: the client is not open.
+            HandleClosed: the client is closed.
         """
         return self._loop.iterate(self._engine.list_ledgers(), together=_IDS_TOGETHER)
 
@@ -359,7 +360,7 @@ class Client:
             MetadataConflict, MetadataOutcomeUnknown: it would not settle; try again.
             MetadataUnavailable: the store does not answer.
             DamagedFile, NewerFormat: the ledger's metadata cannot be decoded.
-            InvalidArgument: not a ledger id; or the client is not open.
+            InvalidArgument: not a ledger id.
         """
         self._loop.run(self._engine.delete_ledger(ledger_id, password=password, force=force))
 
@@ -369,6 +370,6 @@ class Client:
         Raises:
             MetadataUnavailable: the store does not answer.
             DamagedFile, NewerFormat: a registration cannot be decoded.
-            InvalidArgument: the client is not open.
+            HandleClosed: the client is closed.
         """
         return self._loop.run(self._engine.bookies())

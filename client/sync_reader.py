@@ -7,13 +7,12 @@ under ``contextlib.closing``.
 
 from __future__ import annotations
 
-from collections.abc import Generator
-from contextlib import closing
 from typing import Final
 
 from tallybook.core.batch import BatchHeader, Buffer, Entry
 from tallybook.metadata.model import LedgerMetadata
 from tallybook.runtime.blocking import LoopThread
+from tallybook.runtime.loop_iteration import ItemIterator, LoopIterator
 
 from .reader import handle
 from .reader.ahead import Sealed
@@ -51,23 +50,22 @@ class LedgerReader:
 
     # -- ranges -----------------------------------------------------------------------
 
-    def read(self, first: int, last: int) -> Generator[Entry, None, None]:
+    def read(self, first: int, last: int) -> ItemIterator[Entry]:
         """The entries ``first .. last``, both included, in order.
 
         Raises:
-            InvalidArgument: negative ids, or last < first; or the client is closed.
+            InvalidArgument: negative ids, or last < first.
             ReadBeyondLac: ``last`` lies past the last add confirmed.
             EntryCorrupt, EntryUnknown, DataMissing: no replica has a good copy.
             PeerError, StorageError: none has, and this is the most serious of their answers. ``Busy``: all of them
                 stayed so for as long as a request may take; read again later.
             MetadataUnavailable, DamagedFile: none has, and who has others by now cannot be read.
             NoSuchLedger: none has, because the ledger was deleted.
+            HandleClosed: the client is closed.
         """
-        with closing(self.read_batches(first, last)) as groups:
-            for group in groups:
-                yield from group
+        return ItemIterator(self.read_batches(first, last))
 
-    def read_batches(self, first: int, last: int) -> Generator[list[Entry], None, None]:
+    def read_batches(self, first: int, last: int) -> LoopIterator[list[Entry]]:
         """Like ``read``, but hands out the entries of a batch at a time: cheaper for bulk.
 
         Raises:
@@ -75,7 +73,7 @@ class LedgerReader:
         """
         return self._loop.iterate(self._engine.read_batches(first, last))
 
-    def read_sealed(self, first: int, last: int) -> Generator[Sealed, None, None]:
+    def read_sealed(self, first: int, last: int) -> LoopIterator[Sealed]:
         """Whole batches as the writer sealed them, verified, from the one that holds ``first`` to that of ``last``.
 
         For whoever copies a ledger: what comes back is byte for byte what bookies hold.
@@ -85,7 +83,7 @@ class LedgerReader:
         """
         return self._loop.iterate(self._engine.read_sealed(first, last))
 
-    def read_unconfirmed(self, first: int, last: int | None = None) -> Generator[Entry, None, None]:
+    def read_unconfirmed(self, first: int, last: int | None = None) -> LoopIterator[Entry]:
         """Like ``read``, but also past the last add confirmed: what the bookies have, up to the first gap.
 
         Good for a look at what a writer has under way, or has left behind, when a recovery is not wanted. Nothing
@@ -127,7 +125,7 @@ class LedgerReader:
             NoSuchLedger: the ledger was deleted.
             MetadataUnavailable: the store does not answer.
             DamagedFile, NewerFormat: they cannot be decoded.
-            InvalidArgument: the client is closed.
+            HandleClosed: the client is closed.
         """
         return self._loop.run(self._engine.refresh())
 
@@ -138,7 +136,7 @@ class LedgerReader:
             BookieUnavailable: too few bookies answered to be sure.
             NoSuchLedger: the ledger was deleted.
             MetadataUnavailable, DamagedFile: the metadata cannot be read.
-            InvalidArgument: the client is closed.
+            HandleClosed: the client is closed.
         """
         return self._loop.run(self._engine.read_last_add_confirmed())
 
@@ -159,11 +157,11 @@ class LedgerReader:
 
         Raises:
             BookieUnavailable: none answered.
-            InvalidArgument: the client is closed.
+            HandleClosed: the client is closed.
         """
         return self._loop.run(self._engine.try_read_last_add_confirmed())
 
-    def tail(self, first: int = 0) -> Generator[Entry, None, None]:
+    def tail(self, first: int = 0) -> ItemIterator[Entry]:
         """Entries from ``first`` on, as they are confirmed; ends when the ledger is closed and read.
 
         While the metadata store is away, a read that fails is tried again: other bookies may have the ledger by now.
@@ -172,11 +170,9 @@ class LedgerReader:
             As ``read``; also NoSuchLedger when the ledger is deleted meanwhile, and DamagedFile where its metadata
                 cannot be decoded. Never MetadataUnavailable.
         """
-        with closing(self.tail_batches(first)) as groups:
-            for group in groups:
-                yield from group
+        return ItemIterator(self.tail_batches(first))
 
-    def tail_batches(self, first: int = 0) -> Generator[list[Entry], None, None]:
+    def tail_batches(self, first: int = 0) -> LoopIterator[list[Entry]]:
         """Like ``tail``, but hands out the entries of a batch at a time: cheaper for bulk.
 
         Raises:

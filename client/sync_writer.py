@@ -12,7 +12,7 @@ from types import TracebackType
 from typing import Any, Self
 
 from tallybook.core.batch import Buffer
-from tallybook.core.errors import Busy, InvalidArgument, LedgerClosed, TallybookError
+from tallybook.core.errors import Busy, HandleClosed, LedgerClosed, TallybookError
 from tallybook.metadata.model import LedgerMetadata
 from tallybook.runtime.blocking import LoopThread
 
@@ -97,7 +97,7 @@ class LedgerWriter:
             Busy: the client's byte budget is used up. After ``retry_after_ms`` about half of it should be free.
             EntryTooLarge: above ``max_entry_bytes``; the handle stays good.
             LedgerClosed, LedgerFenced, ...: the handle is closed or dead; nothing was sent.
-            InvalidArgument: the client is closed.
+            HandleClosed: the client is closed.
         """
         try:
             room = self._engine.take_room(payload)
@@ -108,7 +108,7 @@ class LedgerWriter:
             found = PendingAppend(self._line, payload if type(payload) is bytes else bytes(payload), room)
         except BaseException:
             # No memory for a copy, or Ctrl-C while it was made: nobody else gives the room back.
-            with suppress(InvalidArgument):  # the client is closed, and needs it no more
+            with suppress(HandleClosed):  # the client is closed, and needs it no more
                 self._line.loop.call_soon(self._line.budget.give, room)
             raise
         # Refused only when the client is closed: nobody needs its budget any more.
@@ -126,7 +126,7 @@ class LedgerWriter:
             RequestTimeout: no room in the client's budget within the add timeout; not sent.
             LedgerClosed, LedgerFenced, ...: the handle is closed or dead. The outcome tells whether the entry was not
                 sent, or may have been written.
-            InvalidArgument: the client is closed.
+            HandleClosed: the client is closed.
         """
         self._line.loop.check_foreign()
         try:
@@ -196,7 +196,7 @@ class LedgerWriter:
             NotEnoughBookies: what was appended with deferred sync could not be forced; close again to leave it out.
             MetadataUnavailable, MetadataOutcomeUnknown: the end is not settled; close again.
             RequestTimeout: appends are still pending after the close timeout; close again.
-            InvalidArgument: the client is closed, and the ledger left to a recovery.
+            HandleClosed: the client is closed, and the ledger left to a recovery.
         """
         return self._line.wait(self._engine.close)
 
@@ -249,7 +249,7 @@ class ChosenIdsWriter:
         Giving up does not take the entry back, once it has found room.
 
         Raises:
-            InvalidArgument: not an entry id, or it was given before; nothing was written. Or the client is closed.
+            InvalidArgument: not an entry id, or it was given before; nothing was written.
             EntryTooLarge: above ``max_entry_bytes``; the handle stays good.
             Busy: too much waits for lower ids already; give those first.
             RequestTimeout: no room in the client's budget within the add timeout; not written.

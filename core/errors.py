@@ -10,7 +10,9 @@
     |   |-- InvalidConfig             a setting that is unknown or outside its domain
     |   |-- NoSuchLedger              never created, or deleted
     |   |-- LedgerExists              created before, by somebody else
-    |   |-- LedgerClosed              appended to after its close
+    |   |-- HandleClosed              the client, reader, writer or store that was called is closed
+    |   |   |-- LedgerClosed              appended to after its close
+    |   |   `-- StreamClosed              its writer, reader or store was closed
     |   |-- LedgerFenced              somebody recovered it; this writer is out
     |   |-- LedgerHasWriter           it was owned before; recover it instead
     |   |-- Unauthorized              wrong password or key
@@ -23,7 +25,6 @@
     |   |   `-- ArchiveKeyMissing         an object is sealed with a key that is not here
     |   |-- NoSuchStream              never created, or deleted
     |   |-- StreamExists              there is one of that name
-    |   |-- StreamClosed              its writer was closed
     |   |-- StreamEnded               it was ended for ever
     |   |-- StreamFenced              another writer took it; this one is out
     |   |-- StreamOwned               somebody else has it, and is to be waited for
@@ -125,8 +126,14 @@ class LedgerExists(CallerError):
     wire_code = 106
 
 
-class LedgerClosed(CallerError):
-    """The ledger is closed: its end is settled and nothing can be appended."""
+class HandleClosed(CallerError):
+    """What was called is closed, or what it belongs to: a client, a reader, a writer or a store. Open another one."""
+
+    wire_code = 139
+
+
+class LedgerClosed(HandleClosed):
+    """The ledger is closed: its end is settled and nothing can be appended. Or its writer was closed or abandoned."""
 
     wire_code = 107
 
@@ -209,8 +216,8 @@ class StreamExists(CallerError):
     wire_code = 120
 
 
-class StreamClosed(CallerError):
-    """The writer of the stream was closed, or let go of."""
+class StreamClosed(HandleClosed):
+    """The writer, the reader or the subscription of the stream was closed or let go of, or the store of streams was."""
 
     wire_code = 121
 

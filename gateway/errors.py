@@ -57,6 +57,8 @@ STATUS_CODES: Final[Mapping[type[e.TallybookError], int]] = {
     e.InvalidConfig: FAILED_PRECONDITION,
     e.NoSuchLedger: NOT_FOUND,
     e.LedgerExists: ALREADY_EXISTS,
+    # Of a handle of the gateway's own, which is closed when it stops.
+    e.HandleClosed: UNAVAILABLE,
     e.LedgerClosed: FAILED_PRECONDITION,
     e.LedgerFenced: FAILED_PRECONDITION,
     e.LedgerHasWriter: FAILED_PRECONDITION,

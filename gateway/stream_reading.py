@@ -10,15 +10,16 @@ What a slow reader holds, it has reserved at the start. See ``outflow``.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from contextlib import aclosing
 from functools import partial
 
 from tallybook.core.access import Permission
 from tallybook.core.errors import InvalidArgument, StreamFenced
 from tallybook.proto import stream_pb2 as pb
-from tallybook.stream import Gap, Position, Record, SubscriptionReader
-from tallybook.stream.reader.handle import Gaps
+from tallybook.stream import Gap, Position, SubscriptionReader
+from tallybook.stream.reader.handle import RecordBatches
+from tallybook.stream.reader.reading import Gaps
 
 from .counted import send_in_time
 from .door import GuestCall, audited
@@ -81,7 +82,7 @@ def _outflow(
 
 
 async def _flow(
-    batches: AsyncGenerator[list[Record] | Gap, None],
+    batches: RecordBatches,
     outflow: Outflow[pb.StreamRecord],
     tell_gap: Callable[[pb.StreamGap], Awaitable[None]],
     follow: bool,

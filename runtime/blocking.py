@@ -18,20 +18,20 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections import deque
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Collection, Coroutine, Generator
+from collections.abc import AsyncIterator, Callable, Collection, Coroutine
 from concurrent.futures import CancelledError, Future, wait
 from types import TracebackType
-from typing import Any, Final, Generic, ParamSpec, Self, TypeVar, cast
+from typing import Any, Final, Generic, ParamSpec, Self, TypeVar
 
 import uvloop
 
-from tallybook.core.errors import InvalidArgument
+from tallybook.core.errors import HandleClosed, InvalidArgument, Outcome
+
+from .loop_iteration import Halt, LoopIterator, Production
 
 P = ParamSpec("P")
 T = TypeVar("T")
 R = TypeVar("R")
-
-_END: Final = object()
 
 END_SECONDS: Final = 5.0
 """How long the end of an iterator waits for that of its source, which comes in any case. The collector may end one in
@@ -86,7 +86,8 @@ class LoopThread:
             timeout: seconds after which it is cancelled; ``None``: its own deadlines are all there are.
 
         Raises:
-            InvalidArgument: called on the thread of the loop itself; or the loop is closed, or was meanwhile.
+            HandleClosed: the loop is closed, or was meanwhile.
+            InvalidArgument: called on the thread of the loop itself, or in a forked process.
             TimeoutError: it took longer.
             Whatever ``work`` raises.
         """
@@ -96,7 +97,7 @@ class LoopThread:
             with self._lock:
                 self.check_open()
                 running = asyncio.run_coroutine_threadsafe(work, self._loop)
-        except InvalidArgument:
+        except (HandleClosed, InvalidArgument):
             work.close()
             raise
         return self._outcome(running, timeout)
@@ -105,7 +106,7 @@ class LoopThread:
         """Call ``function`` on the loop, for what must not meet the loop half-way through something; its result.
 
         Raises:
-            InvalidArgument: as for ``run``.
+            HandleClosed, InvalidArgument: as for ``run``.
             Whatever ``function`` raises.
         """
 
@@ -118,7 +119,7 @@ class LoopThread:
         """Have ``function`` called on the loop; do not wait for that.
 
         Raises:
-            InvalidArgument: the loop is closed.
+            HandleClosed: the loop is closed.
         """
         with self._lock:
             self.check_open()
@@ -126,33 +127,22 @@ class LoopThread:
 
     def iterate(
         self, source: AsyncIterator[T], *, ahead: int = 2, together: int = 1, halts: Collection[Halt] = ()
-    ) -> Generator[T, None, None]:
+    ) -> LoopIterator[T]:
         """The items of ``source``, which is ended with this iterator: leaving a ``for`` loop early does that, too.
 
         Args:
-            source: an async generator, or what is iterated over like one.
+            source: an async generator, or an iterator with ``aclose``.
             ahead: items that are made before they are asked for.
             together: how many of them may cross over at a time, for items that are small.
             halts: with any of them others may end it; what was made ahead still comes.
 
         Raises:
-            InvalidArgument: as for ``run``.
+            HandleClosed, InvalidArgument: as for ``run``.
             Whatever ``source`` raises, at the place where it did; or what a halt was called with.
         """
-        production = _Production(source, max(ahead, together), halts)
-        try:
-            # Who is interrupted here may not know yet that it has begun, and has to end it all the same.
-            self.run(production.begin())
-            while True:
-                for item in self.run(production.take(together)):
-                    if item is _END:
-                        self.run(production.outcome())
-                        return
-                    yield item
-        finally:
-            self._end(production)
+        return LoopIterator(Production(source, max(ahead, together), halts), together, self.run, self._end)
 
-    def _end(self, production: _Production[Any]) -> None:
+    def _end(self, production: Production[Any]) -> None:
         if threading.get_ident() == self._thread.ident:
             # The collector drops an iterator wherever it happens to run. Nobody can wait here.
             production.cancel()
@@ -176,7 +166,7 @@ class LoopThread:
             return running.result(timeout)
         except CancelledError:
             if self._closing:
-                raise InvalidArgument(f"{self._name} was closed meanwhile") from None
+                raise HandleClosed(f"{self._name} was closed meanwhile", outcome=Outcome.UNKNOWN) from None
             raise
         except BaseException:
             running.cancel()
@@ -195,10 +185,11 @@ class LoopThread:
         """Refuse what comes after the close.
 
         Raises:
-            InvalidArgument: the loop is closed, or was left behind by a fork.
+            HandleClosed: the loop is closed.
+            InvalidArgument: it was left behind by a fork.
         """
         if self._closing:
-            raise InvalidArgument(f"{self._name} is closed")
+            raise HandleClosed(f"{self._name} is closed")
         if self._elsewhere:
             raise InvalidArgument(f"{self._name} belongs to the process that this one was forked from")
 
@@ -208,7 +199,7 @@ class LoopThread:
         return not (self._closing or self._thread.is_alive())
 
     def close(self, last: Callable[[], Coroutine[Any, Any, object]] | None = None) -> None:
-        """End the loop, once what still runs on it has been cancelled; who waits for it gets ``InvalidArgument``.
+        """End the loop, once what still runs on it has been cancelled; who waits for it gets ``HandleClosed``.
 
         Interrupted (Ctrl-C), it does all that, too, before it goes on. Of several threads that close, all wait. In a
         forked process there is nothing to be ended.
@@ -254,106 +245,6 @@ class LoopThread:
             self._loop.close()
 
 
-class Halt:
-    """Ends iterations from outside: who waits for the next item comes to the end instead, and so does who begins."""
-
-    def __init__(self) -> None:
-        self.called = False
-        self.error: Exception | None = None
-        """Why; ``None``: the end is all there is to say."""
-        self._running: set[_Production[Any]] = set()
-
-    def call(self, error: Exception | None = None) -> None:
-        """End them, once; to be called on the loop.
-
-        Args:
-            error: what their consumers get in place of the end.
-        """
-        if not self.called:
-            self.called, self.error = True, error
-            for production in self._running:
-                production.cancel()
-
-    def add(self, production: _Production[Any]) -> None:
-        """One more iteration, which has begun."""
-        self._running.add(production)
-        if self.called:
-            production.cancel()
-
-    def remove(self, production: _Production[Any]) -> None:
-        """It has ended."""
-        self._running.discard(production)
-
-
-class _Production(Generic[T]):
-    """Makes the items of one source, on the loop, a few ahead of whoever takes them."""
-
-    def __init__(self, source: AsyncIterator[T], ahead: int, halts: Collection[Halt]) -> None:
-        self._source = source
-        self._halts = halts
-        self._items: asyncio.Queue[T | object] = asyncio.Queue()
-        self._room = asyncio.Semaphore(ahead)
-        self._task: asyncio.Task[None] | None = None
-        self._cancelled = False
-
-    async def begin(self) -> None:
-        """Start to make them."""
-        if not self._cancelled:
-            self._task = asyncio.get_running_loop().create_task(self._produce())
-            self._task.add_done_callback(self._ended)
-            for halt in self._halts:
-                halt.add(self)
-
-    def _ended(self, _task: asyncio.Task[None]) -> None:
-        # Here, since a task that is cancelled before its first step runs none of its own code.
-        for halt in self._halts:
-            halt.remove(self)
-        self._items.put_nowait(_END)
-
-    async def _produce(self) -> None:
-        try:
-            while True:
-                await self._room.acquire()
-                self._items.put_nowait(await anext(self._source))
-        except StopAsyncIteration:
-            return
-        finally:
-            await _closed(self._source)
-
-    async def take(self, most: int) -> list[T]:
-        """The next items, as many as there are, but at least one; the last of all is ``_END``."""
-        found = [await self._items.get()]
-        while len(found) < most and not self._items.empty():
-            found.append(self._items.get_nowait())
-        for _ in found:
-            self._room.release()
-        return cast("list[T]", found)
-
-    async def outcome(self) -> None:
-        """Raise what ended the source, unless that was its end."""
-        if self._task is None:
-            return
-        called = [halt for halt in self._halts if halt.called]
-        if not called or not self._task.cancelled():
-            await self._task
-            return
-        for halt in called:
-            if halt.error is not None:
-                raise halt.error
-
-    def cancel(self) -> None:
-        """Make no more."""
-        self._cancelled = True
-        if self._task is not None:
-            self._task.cancel()
-
-    async def end(self) -> None:
-        """Make no more, and wait until the source has ended."""
-        self.cancel()
-        if self._task is not None:
-            await asyncio.gather(self._task, return_exceptions=True)
-
-
 class HandOver(Generic[T]):
     """Takes items from any thread to the loop, in the order in which they came, many at a time.
 
@@ -378,7 +269,7 @@ class HandOver(Generic[T]):
         """Hand over one item.
 
         Raises:
-            InvalidArgument: nothing is taken any more.
+            HandleClosed: nothing is taken any more.
         """
         self._items.append(item)
         if not self._called:
@@ -398,7 +289,7 @@ class HandOver(Generic[T]):
         return self.loop.run(in_turn(), timeout)
 
     def _wake(self, item: T) -> None:
-        refused: InvalidArgument | None = None
+        refused: HandleClosed | InvalidArgument | None = None
         with self._lock:
             closed = self._closed
             self._called = not closed
@@ -406,7 +297,7 @@ class HandOver(Generic[T]):
             if not closed:
                 # Not under the lock, which the loop takes, too: the collector may end an iterator here, which waits.
                 self.loop.call_soon(self._turn)
-        except InvalidArgument as error:
+        except (HandleClosed, InvalidArgument) as error:
             refused = error
         except BaseException:
             self._called = False
@@ -419,7 +310,7 @@ class HandOver(Generic[T]):
             if left:
                 self._items.remove(item)
         if left:
-            raise refused or InvalidArgument(f"{self.loop.name} is closed")
+            raise refused or HandleClosed(f"{self.loop.name} is closed")
 
     def _turn(self) -> None:
         """Take what is there, or as much as the loop has time for in one turn."""
@@ -448,11 +339,6 @@ class HandOver(Generic[T]):
         with self._lock:
             self._closed, self._called = True, False
         self.flush()
-
-
-async def _closed(source: AsyncIterator[Any]) -> None:
-    if isinstance(source, AsyncGenerator):
-        await source.aclose()
 
 
 async def _cancel_all() -> None:

@@ -13,7 +13,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextvars import Context
 from typing import Any, ParamSpec, Protocol, Self, TypeVar
 
-from tallybook.core.errors import check
+from tallybook.core.errors import InvariantViolation, TallybookError
 
 from .thread_pools import end_pools
 from .tuning import stand_back
@@ -28,11 +28,19 @@ class Tasks:
     Args:
         owner: name for task names and messages.
         on_fatal: called once, on the event loop, with the error that ended an essential task.
+        closed: class of the error of a start after the close, where the caller may be the one to blame for it.
     """
 
-    def __init__(self, owner: str, on_fatal: Callable[[str, BaseException], None]) -> None:
+    def __init__(
+        self,
+        owner: str,
+        on_fatal: Callable[[str, BaseException], None],
+        *,
+        closed: type[TallybookError] = InvariantViolation,
+    ) -> None:
         self._owner = owner
         self._on_fatal = on_fatal
+        self._closed = closed
         # A dict, because it keeps its order and a set of tasks does not.
         self._running: dict[asyncio.Task[Any], bool] = {}
         self._closing = False
@@ -53,8 +61,13 @@ class Tasks:
 
         Args:
             apart: it serves others than whoever starts it, so it is part of no trace of theirs.
+
+        Raises:
+            HandleClosed, InvariantViolation: the group is closed; which of them, the group was made with.
         """
-        check(not self._closing, f"{self._owner}: task {name} started while closing")
+        if self._closing:
+            work.close()
+            raise self._closed(f"{self._owner} is closed: task {name} is not started")
         context = Context() if apart else None
         task = asyncio.get_running_loop().create_task(work, name=f"{self._owner}/{name}", context=context)
         self._running[task] = essential

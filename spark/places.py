@@ -44,10 +44,20 @@ _THREADS: Final = 2
 _NOTHING: Final = Catalog({}, {}, {})
 
 
+class SealedBatches(Protocol):
+    """Batches as they come. It is to be closed by who does not take them all."""
+
+    def __aiter__(self) -> AsyncIterator[Sequence[tuple[BatchHeader, Buffer]]]:
+        """The iterator, which this is."""
+
+    async def aclose(self) -> None:
+        """Stop reading."""
+
+
 class SealedLedger(Protocol):
     """The batches of one ledger, verified, as their writer sealed them."""
 
-    def read_sealed(self, first: int, last: int) -> AsyncGenerator[Sequence[tuple[BatchHeader, Buffer]], None]:
+    def read_sealed(self, first: int, last: int) -> SealedBatches:
         """Batches from the one that holds ``first`` to that of ``last``."""
 
     async def read_batch(self, entry_id: int) -> tuple[BatchHeader, Buffer]:

@@ -19,19 +19,10 @@ from typing import Any, Final, Self
 
 from tallybook.client.background import client_tasks
 from tallybook.client.client import Client
-from tallybook.core.errors import (
-    DamagedFile,
-    InvalidArgument,
-    MetadataConflict,
-    MetadataOutcomeUnknown,
-    MetadataUnavailable,
-    NoSuchSubscription,
-    StreamExists,
-    TallybookError,
-    is_defect,
-)
+from tallybook.core.errors import DamagedFile, InvalidArgument, NoSuchSubscription, StreamClosed, StreamExists
 from tallybook.metadata.record_update import RecordUpdater
 from tallybook.metadata.store import MetadataStore
+from tallybook.runtime.lifetime import Lifetime
 from tallybook.runtime.logging import logger
 from tallybook.runtime.meter import Reading
 
@@ -55,9 +46,11 @@ from .names import (
 from .namespaces import Namespaces
 from .policy import StreamPolicy
 from .position import TAG_CHARS, Position
-from .reader.handle import Gaps, ReaderContext, Slow, StreamReader
+from .reader.handle import StreamReader
+from .reader.reading import Gaps, ReaderContext, Slow
 from .reader.seek import Seeker
 from .reader.tails import Tails
+from .releasing import release_soon
 from .sessions import Patience, Session
 from .start import Start
 from .subscription.handle import SubscriptionReader
@@ -68,8 +61,6 @@ from .writer.handle import StreamWriter
 from .writer.opening import take_over
 from .writer.segments import Segments
 
-LET_GO_SECONDS: Final = 2.0
-"""Pause before it is tried again to let go of something."""
 WRITERS_LOOK_SECONDS: Final = 5.0
 """Pause between looks at the age of segments of writers that may append nothing."""
 
@@ -103,7 +94,10 @@ class StreamStore:
         self._keeper = Keeper(world.store, self._catalog, self._shelf, client, self._clock)
         self._seeker = Seeker(self._catalog, client)
         tails = Tails(client, self._tasks, lambda: self._load)
-        self._readers = ReaderContext(self._catalog, client, self._seeker, tails, self._clock)
+        self._lifetime = Lifetime("the store of streams", parent=client.lifetime, error=StreamClosed)
+        self._readers = ReaderContext(
+            self._catalog, client, self._seeker, tails, self._clock, self._tasks, self._lifetime
+        )
         self._session = Session(self._rng.uuid(), updater, self._clock, self._tasks)
         self._name = name or self._session.name[:8]
         self._ids: IdRoom | None = None
@@ -140,6 +134,7 @@ class StreamStore:
     async def close(self) -> None:
         """End background work. Writers that are not closed are let go of; their streams stay as they are."""
         self._closing = True
+        self._lifetime.end()
         for writer in self._writers:
             writer.abandon()
         self._writers = ()
@@ -373,26 +368,8 @@ class StreamStore:
         self._let_go_of(f"stream {stream_id}", change)
 
     def _let_go_of(self, what: str, change: Callable[[], Awaitable[object]]) -> None:
-        """Own something no more, soon: nobody has to wait for this process to end."""
-
-        async def let_go() -> None:
-            while True:
-                try:
-                    await change()
-                except (MetadataUnavailable, MetadataConflict, MetadataOutcomeUnknown) as error:
-                    # Who waits for it waits for as long as this session lasts.
-                    _log.info("not let go of yet", what=what, error=error.message)
-                    await self._clock.sleep(LET_GO_SECONDS)
-                except TallybookError as error:
-                    if is_defect(error):
-                        raise
-                    _log.info("not let go of", what=what, error=error.message)
-                    return
-                else:
-                    return
-
         if not self._closing:
-            self._tasks.spawn(let_go(), name="let go")
+            self._tasks.spawn(release_soon(what, change, self._clock), name="let go")
 
     async def _writer(self, head: Head, owner: Owner) -> StreamWriter:
         budget, most_bytes = self._client.budget, self._client.max_entry_bytes

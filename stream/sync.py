@@ -19,15 +19,15 @@ close it. Ctrl-C in a thread that waits cancels what it waits for, and leaves ev
 
 from __future__ import annotations
 
-from collections.abc import Callable, Coroutine, Generator, Mapping
+from collections.abc import Callable, Coroutine, Mapping
 from contextlib import suppress
 from functools import partial
 from types import TracebackType
 from typing import Any, Final, Self, TypeVar
 
 from tallybook.client.sync import Client
-from tallybook.core.errors import InvalidArgument
-from tallybook.runtime.blocking import Halt
+from tallybook.core.errors import HandleClosed, StreamClosed
+from tallybook.runtime.loop_iteration import Halt, LoopIterator
 from tallybook.runtime.meter import Reading
 
 from . import streams as asyncio_streams
@@ -38,7 +38,7 @@ from .names import DEFAULT_NAMESPACE
 from .policy import StreamPolicy
 from .position import Position
 from .reader import handle
-from .reader.handle import Gaps, Slow
+from .reader.reading import Gaps, Slow
 from .record import Outgoing, Payload
 from .start import Start
 from .subscription import handle as subscription
@@ -114,7 +114,7 @@ class StreamStore:
         """End background work. Writers that are not closed are let go of; their streams stay as they are.
 
         What is still pending fails with ``StreamClosed``, its outcome unknown; a thread that waits for a record gets
-        ``InvalidArgument``, as does every later call. The client does it if it is closed before.
+        the same, as does every later call. The client does it if it is closed before.
 
         Raises:
             InvalidArgument: called on the client's own thread.
@@ -124,17 +124,17 @@ class StreamStore:
             self._client.put_down(self._end)
 
     async def _end(self) -> None:
-        self._closed.call(InvalidArgument("the store of streams was closed meanwhile"))
+        self._closed.call(StreamClosed("the store of streams was closed meanwhile"))
         await self._engine.close()
 
     def _check_open(self) -> None:
         if self._closed.called:
-            raise InvalidArgument("the store of streams is closed")
+            raise StreamClosed("the store of streams is closed")
 
     def _run(self, work: Coroutine[Any, Any, T]) -> T:
         try:
             self._check_open()
-        except InvalidArgument:
+        except StreamClosed:
             work.close()
             raise
         return self._loop.run(work)
@@ -154,7 +154,7 @@ class StreamStore:
         try:
             return self._run(making())
         except BaseException:
-            with suppress(InvalidArgument):  # the close, which has abandoned it
+            with suppress(HandleClosed):  # the close, which has abandoned it
                 self._loop.call_soon(abandon)
             raise
 
@@ -185,7 +185,7 @@ class StreamStore:
         """
         self._run(self._engine.delete_namespace())
 
-    def namespaces(self) -> Generator[str, None, None]:
+    def namespaces(self) -> LoopIterator[str]:
         """All namespaces that were made, and the default one, in order.
 
         Raises:
@@ -247,7 +247,7 @@ class StreamStore:
         """
         return self._run(self._engine.exists(name))
 
-    def list(self, prefix: str = "", *, after: str = "") -> Generator[str, None, None]:
+    def list(self, prefix: str = "", *, after: str = "") -> LoopIterator[str]:
         """Names of the streams that begin with ``prefix`` and come after ``after``, in order.
 
         Raises:
@@ -362,7 +362,7 @@ class StreamStore:
         found = self._handle(partial(subscribe, name, subscription))
         return SubscriptionReader(found, self._reader(found.reader), self._loop)
 
-    def segments(self, name: str, *, after: int = 0) -> Generator[SegmentInfo, None, None]:
+    def segments(self, name: str, *, after: int = 0) -> LoopIterator[SegmentInfo]:
         """The segments of a stream with numbers above ``after``, in order.
 
         Raises:
@@ -372,7 +372,7 @@ class StreamStore:
         self._check_open()
         return self._loop.iterate(self._engine.segments(name, after=after), together=_NAMES_TOGETHER)
 
-    def subscriptions(self, name: str, *, after: str = "") -> Generator[SubscriptionInfo, None, None]:
+    def subscriptions(self, name: str, *, after: str = "") -> LoopIterator[SubscriptionInfo]:
         """The subscriptions of a stream that come after ``after``, in order, each with how far it has come.
 
         Raises:

@@ -10,21 +10,27 @@ handed out, as the asyncio one does.
 from __future__ import annotations
 
 import threading
-from collections.abc import AsyncGenerator, Generator, Iterator
-from contextlib import aclosing, closing
+from collections.abc import AsyncGenerator, Callable, Coroutine, Generator, Iterator
+from contextlib import aclosing, closing, contextmanager
 from types import TracebackType
-from typing import Final, Self
+from typing import Any, Final, Self, TypeVar
 
 from tallybook.core.errors import InvalidArgument, StreamClosed, TallybookError
-from tallybook.runtime.blocking import Halt, LoopThread
+from tallybook.runtime.blocking import LoopThread
+from tallybook.runtime.loop_iteration import Halt
+from tallybook.runtime.steps import DEFAULT_BATCH
 
 from .envelope import Record
 from .gaps import Gap
 from .position import Position
 from .reader import handle
-from .reader.handle import Bookmark
+from .reader.reading import Bookmark
 from .subscription import handle as subscription
 from .subscription.record import Cursor
+
+T = TypeVar("T")
+
+_CLOSED: Final = "the reader of the stream is closed"
 
 _BATCHES_AHEAD: Final = 16
 """Batches that are there before they are asked for. Each is an envelope: 64 KiB, or a single record that is larger."""
@@ -34,7 +40,8 @@ class StreamReader:
     """Reads one stream, for one thread at a time. ``for`` gives its records, one at a time, and raises as ``batches``.
 
     Leaving a ``for`` loop early ends the reading in the background. Keep an iterator only under
-    ``contextlib.closing``: as long as it is there, the reader has no other one.
+    ``contextlib.closing``: as long as it is there, the reader has no other one. ``next`` and ``read_batch`` go on where
+    an iterator has stopped.
     """
 
     def __init__(self, engine: handle.StreamReader, loop: LoopThread, store_closed: Halt) -> None:
@@ -87,19 +94,63 @@ class StreamReader:
             NoSuchStream: it was deleted.
             ForeignPosition, InvalidArgument: the start is none of this stream.
             BookieUnavailable, MetadataUnavailable, ...: nothing can be read now; the same reader may be used again.
-            StreamClosed: the reader is closed.
-            InvalidArgument: the client, or the store, is closed; or another iterator of this reader is there still.
+            StreamClosed, HandleClosed: the reader, its store or its client is closed.
+            InvalidArgument: another iterator of this reader is there still.
         """
+        with self._one():
+            if self._at is None:
+                self._at = self._loop.run(self._engine.begin())
+            yield from self._batches(self._at)
+
+    @contextmanager
+    def _one(self) -> Iterator[None]:
+        """While it reads. Only one iterator, or one call, does so at a time."""
         if not self._alone.acquire(blocking=False):
             raise InvalidArgument("a reader has one iterator at a time: close the one before")
         try:
             if self._closed.called:
-                raise StreamClosed("the reader is closed")
-            if self._at is None:
-                self._at = self._loop.run(self._engine.begin())
-            yield from self._batches(self._at)
+                raise StreamClosed(_CLOSED)
+            yield
         finally:
             self._alone.release()
+
+    def next(self, timeout: float | None = None) -> Record | None:
+        """The next record; ``None`` at the end.
+
+        Args:
+            timeout: seconds to wait for it; 0: only what is there already; ``None``: no limit.
+
+        Raises:
+            TimeoutError: it did not come in time. It is not lost: the next call waits on.
+            As ``batches``.
+        """
+        return self._called(lambda: self._engine.next(timeout))
+
+    def read_batch(self, max_records: int = DEFAULT_BATCH, timeout: float | None = None) -> list[Record] | None:
+        """Records that are there, at most ``max_records``; it waits for the first one only. ``None`` at the end.
+
+        Args:
+            max_records: how many at the most; at least 1.
+            timeout: seconds to wait for the first one; ``None``: no limit. If none comes, the list is empty.
+
+        Raises:
+            As ``batches``.
+        """
+        return self._called(lambda: self._engine.read_batch(max_records, timeout))
+
+    def _called(self, call: Callable[[], Coroutine[Any, Any, T]]) -> T:
+        with self._one():
+            try:
+                found = self._loop.run(call())
+            except TimeoutError:
+                raise
+            except BaseException:
+                # Interrupted, it may have taken what nobody gets now.
+                if self._at is not None and not self._loop.closed:
+                    self._loop.call(self._engine.go_back, self._at)
+                raise
+            self._at = self._engine.bookmark()
+            return found
 
     def _batches(self, at: Bookmark) -> Generator[list[Record] | Gap, None, None]:
         self._at = at
@@ -127,13 +178,17 @@ class StreamReader:
         yield end, self._engine.bookmark()
 
     def close(self) -> None:
-        """End the reading, from any thread: one that waits for the next record comes to the end of its loop instead.
+        """Close the reader, from any thread: one that waits for the next record gets ``StreamClosed``.
 
         Raises:
             InvalidArgument: called on the client's own thread.
         """
         if not self._loop.closed:
-            self._loop.call(self._closed.call)
+            self._loop.run(self._close())
+
+    async def _close(self) -> None:
+        self._closed.call(StreamClosed(_CLOSED))
+        await self._engine.close()
 
     def __enter__(self) -> Self:
         return self
@@ -173,6 +228,14 @@ class SubscriptionReader:
         """Records from where the subscription stands; see ``StreamReader.batches``."""
         return self._reader.batches()
 
+    def next(self, timeout: float | None = None) -> Record | None:
+        """The next record; ``None`` at the end. See ``StreamReader.next``."""
+        return self._reader.next(timeout)
+
+    def read_batch(self, max_records: int = DEFAULT_BATCH, timeout: float | None = None) -> list[Record] | None:
+        """Records that are there, at most ``max_records``; ``None`` at the end. See ``StreamReader.read_batch``."""
+        return self._reader.read_batch(max_records, timeout)
+
     # -- advancing ---------------------------------------------------------------------------------------------------
 
     def advance_nowait(self, position: Position | str) -> None:
@@ -180,10 +243,9 @@ class SubscriptionReader:
 
         Raises:
             InvalidArgument: the subscription has come further already; ``StreamStore.reset_subscription`` sets it back.
-                Or the client is closed.
             ForeignPosition: a position of another stream.
             StreamFenced: another reader has the subscription.
-            StreamClosed: the handle is closed.
+            StreamClosed, HandleClosed: the handle, or the client, is closed.
         """
         self._loop.call(self._engine.advance_nowait, position)
 
@@ -203,12 +265,12 @@ class SubscriptionReader:
     def close(self) -> None:
         """Store how far it has come, and let another reader have the subscription. Closing twice does no more.
 
-        A thread that waits for the next record comes to the end of its loop.
+        A thread that waits for the next record gets ``StreamClosed``.
 
         Raises:
             StreamFenced: another reader has it.
             MetadataUnavailable, RequestTimeout, ...: it may not be stored, or not let go of; close again.
-            InvalidArgument: the client is closed, and the subscription left to the next reader.
+            HandleClosed: the client is closed, and the subscription left to the next reader.
         """
         self._reader.close()
         self._loop.run(self._engine.close())

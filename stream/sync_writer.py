@@ -121,7 +121,7 @@ class StreamWriter:
             EntryTooLarge, OutOfOrder, InvalidArgument: the record cannot be appended; the writer stays good. Where the
                 record that it comes too late for is on its way still, ``result`` raises ``OutOfOrder`` instead.
             StreamClosed, StreamFenced, ...: the writer is closed or over; nothing was sent.
-            InvalidArgument: the client is closed.
+            HandleClosed: the client is closed.
         """
         if isinstance(payload, bytearray | memoryview):
             # The caller may use it again as soon as this returns.
@@ -212,7 +212,7 @@ class StreamWriter:
         Raises:
             RequestTimeout: it takes too long.
             StreamFenced, ...: the writer is over; appends tell each what became of them.
-            InvalidArgument: the client is closed.
+            HandleClosed: the client is closed.
         """
         self._line.wait(self._engine.flush)
 
@@ -241,7 +241,7 @@ class StreamWriter:
             RequestTimeout: appends are still pending after 90 seconds; close again.
             MetadataUnavailable, ...: the stream is not let go of; close again, or let the next writer take it.
             StreamFenced: another writer has taken it before.
-            InvalidArgument: the client is closed, and the stream left to the next writer.
+            HandleClosed: the client is closed, and the stream left to the next writer.
         """
         self._line.wait(self._engine.close)
 

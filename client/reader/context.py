@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
+from functools import partial
 
 from tallybook.core.config import ClientSettings
 from tallybook.metadata.store import LedgerWatch, Versioned
 from tallybook.runtime.clock import Clock
+from tallybook.runtime.lifetime import Lifetime
 from tallybook.runtime.tasks import Tasks
 from tallybook.runtime.tracing import NO_TRACER, Tracer
 
@@ -32,3 +34,5 @@ class ReaderContext:
     """Where closed ledgers are besides bookies."""
     tracer: Tracer = NO_TRACER
     deeds: Deeds = field(default_factory=Deeds)
+    lifetime: Lifetime = field(default_factory=partial(Lifetime, "the client"))
+    """Of the client."""

@@ -8,13 +8,13 @@ here, against what the writer sealed, before a caller sees it.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Coroutine
+from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine
 from contextlib import aclosing
 from dataclasses import dataclass
 from typing import Any, Final, TypeVar, cast
 
 from tallybook.core.answers import LacAnswer
-from tallybook.core.batch import BatchHeader, Buffer, Entry, entries, verify_batch
+from tallybook.core.batch import BatchHeader, Buffer, Entry, entries
 from tallybook.core.errors import (
     ArchiveKeyMissing,
     ArchiveUnavailable,
@@ -39,13 +39,16 @@ from tallybook.core.ids import MAX_ID, check_entry_id
 from tallybook.core.marks import sometimes
 from tallybook.metadata.archived import Receipt
 from tallybook.metadata.model import LedgerMetadata
+from tallybook.runtime.lifetime import Lifetime, while_open
 from tallybook.runtime.span_catalogue import READ
+from tallybook.runtime.steps import Steps
 from tallybook.runtime.tracing import begin
 
 from ..bookie_port import BookieConnection
 from ..ports import Archive
 from .ahead import ReadAhead, Sealed
 from .context import ReaderContext
+from .entries import Entries, EntryGroups, Piece, verified
 from .lac import TailPolls, highest_lac, told_lac
 from .machine import ReadAttempt
 from .pace import Pace
@@ -95,6 +98,10 @@ class LedgerReader:
         self._replicas = Replicas(context.connections, context.clock, pace, context.report, context.deeds)
 
     @property
+    def _lifetime(self) -> Lifetime:
+        return self._context.lifetime
+
+    @property
     def id(self) -> int:
         """The ledger's id."""
         return self._metadata.ledger_id
@@ -116,7 +123,7 @@ class LedgerReader:
 
     # -- ranges -----------------------------------------------------------------------
 
-    async def read(self, first: int, last: int) -> AsyncIterator[Entry]:
+    def read(self, first: int, last: int) -> Entries:
         """The entries ``first .. last``, both included, in order.
 
         Raises:
@@ -127,38 +134,36 @@ class LedgerReader:
                 stayed so for as long as a request may take; read again later.
             MetadataUnavailable, DamagedFile: none has, and who has others by now cannot be read.
             NoSuchLedger: none has, because the ledger was deleted.
+            HandleClosed: the client is closed.
         """
-        async for group in self.read_batches(first, last):
-            for entry in group:
-                yield entry
+        return Entries(self.read_batches(first, last))
 
-    async def read_batches(self, first: int, last: int) -> AsyncGenerator[list[Entry], None]:
+    def read_batches(self, first: int, last: int) -> EntryGroups:
         """Like ``read``, but hands out the entries of a batch at a time: cheaper for bulk.
 
         Raises:
             As ``read``.
         """
-        self._check_range(first, last)
-        async for group in self._groups(first, last):
-            yield group
+        return EntryGroups(self._steps(self._range(first, last)))
 
-    async def read_sealed(self, first: int, last: int) -> AsyncGenerator[Sealed, None]:
+    def read_sealed(self, first: int, last: int) -> Steps[Sealed]:
         """Whole batches as the writer sealed them, verified, from the one that holds ``first`` to that of ``last``.
 
-        For whoever copies a ledger: what comes back is byte for byte what bookies hold.
+        For who copies a ledger: what comes back is byte for byte what bookies hold.
 
         Raises:
             As ``read``.
         """
-        self._check_range(first, last)
-        ahead = self._read_ahead(first, last)
-        try:
-            while fetched := await ahead.next():
-                yield fetched
-        finally:
-            await ahead.close()
+        pieces = self._range(first, last)
 
-    async def read_unconfirmed(self, first: int, last: int | None = None) -> AsyncIterator[Entry]:
+        async def batches() -> AsyncGenerator[Sealed, None]:
+            async with aclosing(pieces()) as found:
+                async for piece in found:
+                    yield piece.batches
+
+        return self._steps(batches)
+
+    def read_unconfirmed(self, first: int, last: int | None = None) -> Entries:
         """Like ``read``, but also past the last add confirmed: what the bookies have, up to the first gap.
 
         Good for a look at what a writer has under way, or has left behind, when a recovery is not wanted. Nothing
@@ -173,19 +178,36 @@ class LedgerReader:
             EntryAbsent: no bookie has this entry; those before it were handed out. Never without ``last``.
             As ``read`` otherwise, but for ``ReadBeyondLac``.
         """
-        _check_ids(first, first if last is None else last)
-        async for group in self._groups(first, last):
-            for entry in group:
-                yield entry
+        return Entries(EntryGroups(self._steps(self._range(first, last, confirmed=False))))
 
-    async def _groups(self, first: int, last: int | None) -> AsyncIterator[list[Entry]]:
-        end, ahead = MAX_ID if last is None else last, self._read_ahead(first, last)
-        try:
-            while fetched := await ahead.next():
-                for header, batch in fetched:
-                    yield entries(batch, header, first, end)
-        finally:
-            await ahead.close()
+    def _range(
+        self, first: int, last: int | None, *, confirmed: bool = True
+    ) -> Callable[[], AsyncGenerator[Piece, None]]:
+        """What reads a range; called again after an error, it goes on behind what it has given."""
+        position, end = first, MAX_ID if last is None else last
+
+        async def pieces() -> AsyncGenerator[Piece, None]:
+            nonlocal position
+            if position > end >= first:
+                return
+            if confirmed:
+                self._check_range(position, end)
+            else:
+                _check_ids(position, position if last is None else last)
+            ahead = self._read_ahead(position, last)
+            try:
+                while fetched := await ahead.next():
+                    piece = Piece(fetched, position, end)
+                    position = piece.behind
+                    yield piece
+            finally:
+                await ahead.close()
+
+        return pieces
+
+    def _steps(self, source: Callable[[], AsyncGenerator[T, None]]) -> Steps[T]:
+        """The steps of a range, which ends by itself: one that nobody waits for is not wanted any more."""
+        return Steps(source, self._spawn, self._context.lifetime, linger_s=0)
 
     def _read_ahead(self, first: int, last: int | None) -> ReadAhead:
         return ReadAhead(first, last, self._fetch, self._spawn)
@@ -193,6 +215,7 @@ class LedgerReader:
     def _spawn(self, work: Coroutine[Any, Any, T]) -> asyncio.Task[T]:
         return self._context.tasks.spawn(work, name=f"reader-{self.id}")
 
+    @while_open
     async def read_entry(self, entry_id: int) -> Entry:
         """One entry.
 
@@ -216,6 +239,7 @@ class LedgerReader:
 
         return await self._traced(entry_id, self._from_either(entry_id, ask, unpack))
 
+    @while_open
     async def read_batch(self, entry_id: int) -> tuple[BatchHeader, Buffer]:
         """The verified batch that holds ``entry_id``, as the writer sealed it.
 
@@ -247,32 +271,7 @@ class LedgerReader:
         return await self._traced(first, self._from_either(first, ask, unpack))
 
     def _verified(self, first: int, batches: tuple[Buffer, ...]) -> Sealed:
-        """Check what a bookie sent; good batches before a bad one are kept.
-
-        Raises:
-            InvalidBatch: the first one is not a good copy of what was asked for.
-            NewerFormat: it may be one, of a later version.
-        """
-        found: Sealed = []
-        expected = first
-        for batch in batches:
-            try:
-                header = verify_batch(batch, self._digest_key)
-                # Later batches must follow without a gap; the first one must hold ``first``.
-                starts = header.first_entry_id == expected if found else header.first_entry_id <= first
-                if header.ledger_id != self.id or not starts or header.last_entry_id < expected:
-                    raise InvalidBatch(
-                        f"ledger {self.id}: batch from {header.first_entry_id} is not the one at {expected}"
-                    )
-            except (InvalidBatch, NewerFormat):
-                if not found:
-                    raise
-                break
-            found.append((header, batch))
-            expected = header.last_entry_id + 1
-        if not found:
-            raise InvalidBatch(f"ledger {self.id}: an empty answer for entry {first}")
-        return found
+        return verified(self.id, first, batches, self._digest_key)
 
     async def _traced(self, entry_id: int, reading: Awaitable[T]) -> T:
         with begin(self._context.tracer, READ, ledger_id=self.id, first_entry_id=entry_id):
@@ -392,6 +391,7 @@ class LedgerReader:
 
     # -- last add confirmed and tail --------------------------------------------------
 
+    @while_open
     async def refresh(self) -> bool:
         """Read the metadata again; say whether they are others than before. They never go back.
 
@@ -411,6 +411,7 @@ class LedgerReader:
             self._lac = max(self._lac, settled)
         return self._metadata != before
 
+    @while_open
     async def read_last_add_confirmed(self) -> int:
         """Read the metadata, then ask the bookies for the last add confirmed; it never falls.
 
@@ -423,6 +424,7 @@ class LedgerReader:
             await self.refresh()
         return await self.ask_last_add_confirmed()
 
+    @while_open
     async def ask_last_add_confirmed(self) -> int:
         """Like ``read_last_add_confirmed``, but read the metadata only where too few bookies answer.
 
@@ -447,6 +449,7 @@ class LedgerReader:
                 looked_again = True
         return self._lac
 
+    @while_open
     async def try_read_last_add_confirmed(self) -> int:
         """Like ``read_last_add_confirmed``, but content with whatever bookies answer, and without the metadata.
 
@@ -464,7 +467,7 @@ class LedgerReader:
         if not self._metadata.closed:
             self._lac = max(self._lac, lac)
 
-    async def tail(self, first: int = 0) -> AsyncIterator[Entry]:
+    def tail(self, first: int = 0) -> Entries:
         """Entries from ``first`` on, as they are confirmed; ends when the ledger is closed and read.
 
         While the metadata store is away, a read that fails is tried again: other bookies may have the ledger by now.
@@ -473,37 +476,48 @@ class LedgerReader:
             As ``read``; also NoSuchLedger when the ledger is deleted meanwhile, and DamagedFile where its metadata
                 cannot be decoded. Never MetadataUnavailable.
         """
-        async with aclosing(self.tail_batches(first)) as groups:
-            async for group in groups:
-                for entry in group:
-                    yield entry
+        return Entries(self.tail_batches(first))
 
-    async def tail_batches(self, first: int = 0) -> AsyncGenerator[list[Entry], None]:
+    def tail_batches(self, first: int = 0) -> EntryGroups:
         """Like ``tail``, but hands out the entries of a batch at a time: cheaper for bulk.
 
         Raises:
             As ``tail``.
         """
-        position = check_entry_id(first)
-        tail = self._new_tail()
-        try:
-            while True:
-                if position <= self._lac:
-                    try:
-                        async for group in self.read_batches(position, self._lac):
-                            yield group
-                            position = group[-1].entry_id + 1
-                    except PeerError as error:
-                        if not await self._worth_another_try(error):
-                            raise
-                elif self._metadata.closed:
-                    return
-                else:
-                    for header, batch in await self._wait_for_more(tail, position):
-                        yield (group := entries(batch, header, position, self._lac))
-                        position = group[-1].entry_id + 1
-        finally:
-            await tail.polls.close()
+        return EntryGroups(Steps(self._tailed(first), self._spawn, self._context.lifetime))
+
+    def _tailed(self, first: int) -> Callable[[], AsyncGenerator[Piece, None]]:
+        """What follows the ledger; called again after an error, it goes on behind what it has given."""
+        position = first
+
+        async def pieces() -> AsyncGenerator[Piece, None]:
+            nonlocal position
+            check_entry_id(position)
+            tail = self._new_tail()
+            try:
+                while True:
+                    if position <= (end := self._lac):
+                        ahead = self._read_ahead(position, end)
+                        try:
+                            while fetched := await ahead.next():
+                                piece = Piece(fetched, position, end)
+                                position = piece.behind
+                                yield piece
+                        except PeerError as error:
+                            if not await self._worth_another_try(error):
+                                raise
+                        finally:
+                            await ahead.close()
+                    elif self._metadata.closed:
+                        return
+                    elif fetched := await self._wait_for_more(tail, position):
+                        piece = Piece(fetched, position, self._lac)
+                        position = piece.behind
+                        yield piece
+            finally:
+                await tail.polls.close()
+
+        return pieces
 
     def _new_tail(self) -> _Tail:
         context, retry_s = self._context, self._context.settings.reconnect_ms / 1000

@@ -1,94 +1,61 @@
-"""The reading handle of a stream: its records in order, from wherever they are, and what is missing.
+"""The reading handle of a stream: what users call.
 
-A reader goes from segment to segment: those that have ended are read as they are, from bookies or the archive; the
-last one is followed (``tails``). It never sees what is not confirmed, and where records are missing it says so, with
-a ``Gap``.
+``reading`` reads, in steps that run in the background; the handle hands out what a step brings, and knows where it is
+by what it has handed out. So neither a time-out nor a cancelled wait loses a record or ends the reading.
 """
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
-from contextlib import aclosing
-from dataclasses import dataclass
-from typing import Final, Literal, NamedTuple, TypeAlias
+from collections import deque
+from collections.abc import Awaitable, Callable, Sequence
+from functools import partial
+from types import TracebackType
+from typing import Self
 
-from tallybook.client.client import Client
-from tallybook.client.reader.handle import LedgerReader
-from tallybook.core.errors import (
-    EnvelopeDamaged,
-    MetadataConflict,
-    NoSuchLedger,
-    ReaderTooSlow,
-    StorageError,
-    StreamGap,
-    TallybookError,
-)
-from tallybook.core.ids import MAX_ID, NO_ENTRY
-from tallybook.runtime.clock import Clock
+from tallybook.core.errors import StreamClosed
+from tallybook.runtime.lifetime import Lifetime
+from tallybook.runtime.steps import ItemReader, Steps
 
-from ..catalog import Catalog
-from ..envelope import Envelope, Kind, Record
-from ..gaps import Gap, GapReason, is_lost
-from ..head import Head, Segment
-from ..position import TAG_CHARS, Position
+from ..envelope import Record
+from ..gaps import Gap
+from ..head import Head
+from ..position import Position
 from ..start import Start
-from .seek import Place, Seeker
-from .tails import Tails, Unreadable, opened
-
-Gaps: TypeAlias = Literal["raise", "yield"]
-Slow: TypeAlias = Literal["catch_up", "raise"]
-
-LOOK_SECONDS: Final = 0.05
-LONGEST_LOOK_SECONDS: Final = 1.0
-"""Pauses between looks for the next segment, which is there already unless the writer has just gone."""
-MOST_LOOKS: Final = 20
-"""How often a reader that does not follow looks for the end of a segment that the stream has gone on from."""
+from .reading import Bookmark, Gaps, ReaderContext, Reading, Slow, Step
 
 
-@dataclass(frozen=True, slots=True)
-class ReaderContext:
-    """What readers share with their store."""
+class RecordBatches:
+    """Records of a stream as they come, several at a time; see ``StreamReader.batches``."""
 
-    catalog: Catalog
-    client: Client
-    seeker: Seeker
-    tails: Tails
-    clock: Clock
+    def __init__(self, take: Callable[[], Awaitable[list[Record] | Gap]], stop: Callable[[], Awaitable[None]]) -> None:
+        self._take = take
+        self._stop = stop
+        self._over = False
 
+    def __aiter__(self) -> Self:
+        return self
 
-class Bookmark(NamedTuple):
-    """Where a reader was, for it to be set back there.
+    async def __anext__(self) -> list[Record] | Gap:
+        if self._over:
+            raise StopAsyncIteration
+        try:
+            return await self._take()
+        except StopAsyncIteration:
+            self._over = True
+            raise
 
-    Args:
-        place: segment, entry and slot of what comes next; ``None``: it has not begun.
-        sequence: number of that, if it is known.
-        fits: which records are none of those it was asked for, as long as it has seen no other.
-        lost: what was said of records before it that were not told of.
-        tag: of the stream.
-    """
-
-    place: Place | None
-    sequence: int | None
-    fits: Callable[[Record], bool] | None
-    lost: TallybookError | None
-    tag: str
-
-    def before(self, record: Record) -> Bookmark:
-        """Where the reader is if it has handed out nothing of the batch that it has just taken, which begins so."""
-        return self._replace(place=record.position.place, sequence=record.sequence)
-
-    def behind(self, record: Record) -> Bookmark:
-        """Where the reader is once it has handed out a record of the batch that it has just taken."""
-        return self._replace(place=record.place_behind, sequence=record.sequence + 1)
-
-    @property
-    def position(self) -> Position | None:
-        """The same for users."""
-        return None if self.place is None else Position(*self.place, tag=self.tag)
+    async def aclose(self) -> None:
+        """Stop reading; the reader stays where it is."""
+        self._over = True
+        await self._stop()
 
 
-class StreamReader:
-    """Reads one stream. ``async for`` gives its records, one at a time, and raises as ``batches`` does.
+class StreamReader(ItemReader[Record]):
+    """Reads one stream, for one task at a time.
+
+    ``async for`` gives its records, ``next`` one of them, ``read_batch`` several, ``batches`` several with the gaps;
+    all of them go on where the one before has stopped, and raise as ``batches`` does. A wait that is cancelled, or
+    ends with a time-out, loses nothing: the next call goes on.
 
     Args:
         find: its head.
@@ -98,6 +65,7 @@ class StreamReader:
             ``Gap`` among the batches.
         slow: what happens to a reader that follows and falls behind by more than is kept of the tail: it reads what it
             has missed (``catch_up``), or gets an error that says where it was.
+        parent: whose end is that of the reader, too; by default, its store.
     """
 
     def __init__(
@@ -109,33 +77,24 @@ class StreamReader:
         follow: bool = True,
         gaps: Gaps = "raise",
         slow: Slow = "catch_up",
+        parent: Lifetime | None = None,
     ) -> None:
-        self._find = find
-        self._start = start
-        self._catalog = context.catalog
-        self._client = context.client
-        self._seeker = context.seeker
-        self._tails = context.tails
-        self._clock = context.clock
-        self._follow = follow
-        self._gaps = gaps
-        self._slow = slow
-        self._stream_id = self._name = self._tag = ""
-        """Known once the stream was found."""
-        self._place: Place | None = None
-        self._fits: Callable[[Record], bool] | None = None
-        self._sequence: int | None = None
-        """Number of the record that comes next, once it is known."""
-        self._lost: TallybookError | None = None
-        """What was said of records that nobody has, and that were not told of yet."""
-        self._ended = False
-        self._stale = False
-        """Whether something has gone that the head still lists."""
+        super().__init__()
+        self._reading = Reading(find, start, context, follow=follow, gaps=gaps, slow=slow)
+        self._spawn = partial(context.tasks.spawn, name="read")
+        self._lifetime = Lifetime("the reader of the stream", parent=parent or context.lifetime, error=StreamClosed)
+        self._steps: Steps[Sequence[Step]] | None = None
+        self._taken: deque[Step] = deque()
+        """What the last of these has brought."""
+        self._at = self._reading.bookmark()
+        """Behind the batch that is handed out."""
+        self._last: Record | None = None
+        """The last record of it that was handed out, if more are left."""
 
     @property
     def position(self) -> Position | None:
         """Where the reader is: behind the last record it has handed out. ``None`` before the first step."""
-        return None if self._place is None else Position(*self._place, tag=self._tag)
+        return self.bookmark().position
 
     async def begin(self) -> Bookmark:
         """Find where to begin, if that is not known yet; where the reader is.
@@ -143,252 +102,118 @@ class StreamReader:
         Raises:
             As ``batches``.
         """
-        if self._place is None:
-            self._place = await self._first_place(await self._first_head())
+        while self._at.place is None:
+            await self._fill(None)
         return self.bookmark()
 
     def bookmark(self) -> Bookmark:
-        """Where the reader is; for whoever reads ahead, and may have to come back. Not while a step is under way."""
-        return Bookmark(self._place, self._sequence, self._fits, self._lost, self._tag)
+        """Where the reader is; for who reads ahead, and may have to come back."""
+        if not self._left:
+            return self._at
+        return self._at.before(self._left[0]) if self._last is None else self._at.behind(self._last)
 
     def go_back(self, bookmark: Bookmark) -> None:
-        """Be there again; not while a step is under way."""
-        self._place, self._sequence, self._fits, self._lost, self._tag = bookmark
-        self._ended = False
+        """Be there again."""
+        # What is under way ends by itself. It has a state of its own, which nobody looks at any more.
+        self._steps, self._at, self._last = None, bookmark, None
+        self._taken.clear()
+        self._left.clear()
+        self._reading = self._reading.moved(bookmark)
 
-    def __aiter__(self) -> AsyncIterator[Record]:
-        return self._records()
-
-    async def _records(self) -> AsyncGenerator[Record, None]:
-        async with aclosing(self.batches()) as batches:
-            async for batch in batches:
-                if isinstance(batch, Gap):
-                    continue
-                end = self._place, self._sequence
-                for record in batch:
-                    # Whoever leaves in the middle goes on here.
-                    self._place, self._sequence = record.place_behind, record.sequence + 1
-                    yield record
-                self._place, self._sequence = end
-
-    async def batches(self) -> AsyncGenerator[list[Record] | Gap, None]:
+    def batches(self) -> RecordBatches:
         """Records as they come, several at a time: cheaper for many.
+
+        It is to be closed by who does not read it to its end.
 
         Raises:
             StreamGap: records are missing; only with ``gaps="raise"``.
             ReaderTooSlow: only with ``slow="raise"``.
             NoSuchStream: it was deleted.
             ForeignPosition, InvalidArgument: the start is none of this stream.
+            StreamClosed, HandleClosed: the reader, its store or its client is closed.
             BookieUnavailable, MetadataUnavailable, ...: nothing can be read now; the same reader may be used again.
         """
-        head, pause, patience = await self._first_head(), LOOK_SECONDS, MOST_LOOKS
-        if self._place is None:
-            self._place = await self._first_place(head)
-        while True:
-            if (gap := self._truncated(head)) is not None:
-                yield self._told(gap)
-            try:
-                segment = await self._catalog.segment_from(head, self._place[0])
-            except MetadataConflict:
-                # The chapter it is in has gone since; if the head still lists it, it is lost.
-                known, head = head, await self._head()
-                if head.chapters == known.chapters:
-                    raise
-                continue
-            if segment is None:
-                if head.ended or not self._follow:
-                    break
-                await self._clock.sleep(pause)
-                head, pause = await self._head(), min(LONGEST_LOOK_SECONDS, 2 * pause)
-                continue
-            self._enter(segment)
-            async with aclosing(self._pieces(segment)) as pieces:
-                async for piece in pieces:
-                    pause, patience = LOOK_SECONDS, MOST_LOOKS
-                    yield piece
-            if self._ended:
-                break
-            behind = self._place[0] > segment.number
-            if not behind and not self._follow:
-                patience -= 1
-                if not patience or not await self._has_gone_on(head, segment):
-                    break
-            if not behind or self._stale or head.segment(self._place[0]) is None:
-                head, self._stale = await self._head(), False
-        if self._lost is not None:
-            yield self._told(Gap(GapReason.LOST, self._sequence, None, self.position, self._lost))
+        return RecordBatches(self._next_batch, self.aclose)
 
-    async def _first_head(self) -> Head:
-        if self._stream_id:
-            return await self._head()
-        head = await self._find()
-        self._stream_id, self._name, self._tag = head.stream_id, head.name, head.stream_id[:TAG_CHARS]
-        return head
+    async def _next_batch(self) -> list[Record] | Gap:
+        if not self._left:
+            while True:
+                await self._ready(None)
+                if found := self._next_step().found:
+                    return found
+        left, self._last = [*self._left], None
+        self._left.clear()
+        return left
 
-    async def _first_place(self, head: Head) -> Place:
-        place, self._fits = await self._seeker.find(head, self._start)
-        if place == head.truncation.place:
-            self._sequence = head.truncation.sequence
-        return place
+    # -- items -------------------------------------------------------------------------------------------------------
 
-    async def _head(self) -> Head:
-        return await self._catalog.read(self._stream_id, self._name)
-
-    # -- which segment -----------------------------------------------------------------------------------------------
-
-    async def _has_gone_on(self, head: Head, segment: Segment) -> bool:
-        """Whether the next segment is written: then all of this one is confirmed, though its end is not told yet."""
-        following = await self._catalog.segment_from(head, segment.number + 1)
-        if following is None or await self._seeker.last_entry(following) == NO_ENTRY:
+    async def _fill(self, within_s: float | None) -> bool:
+        if not await self._ready(within_s):
             return False
-        await self._clock.sleep(LOOK_SECONDS)
+        found = self._next_step().found
+        if not isinstance(found, Gap):
+            self._left.extend(found)
         return True
 
-    def _enter(self, segment: Segment) -> None:
-        if self._place is None or segment.number > self._place[0]:
-            # Those before it were empty, or are gone.
-            self._place = (segment.number, 0, 0)
+    async def _fill_at_once(self) -> bool:
+        return (bool(self._taken) or await self._current().at_once()) and await self._fill(0)
 
-    def _truncated(self, head: Head) -> Gap | None:
-        """What was given up of what comes next, which is passed over."""
-        if self._place is None or self._place >= head.truncation.place:
-            return None
-        gap = Gap(GapReason.TRUNCATED, self._sequence, head.truncation.sequence, self.position)
-        # Who has read all of what was given up stands behind the last of it, and misses nothing.
-        missing = self._sequence is None or self._sequence < head.truncation.sequence
-        self._place, self._sequence = head.truncation.place, head.truncation.sequence
-        return gap if missing else None
-
-    def _told(self, gap: Gap) -> Gap:
-        """A gap, as the user wants to hear of it."""
-        self._lost = None
-        if self._gaps == "raise":
-            raise StreamGap(f"stream {self._name}: {gap}", gap=gap)
-        return gap
-
-    # -- within a segment --------------------------------------------------------------------------------------------
-
-    async def _pieces(self, segment: Segment) -> AsyncGenerator[list[Record] | Gap, None]:
-        """What a segment has from where the reader is; then the reader is behind it, unless it may have more."""
-        number = segment.number
+    async def _ready(self, within_s: float | None) -> bool:
+        """Wait for the next step; ``False``: it has brought nothing within so many seconds."""
+        if self._taken:
+            self._lifetime.check()
+            return True
+        steps = self._current()
+        if not await steps.ready(within_s):
+            return False
         try:
-            async with aclosing(self._found(segment)) as found:
-                async for each in found:
-                    if isinstance(each, Unreadable):
-                        self._lost, self._place = each.error, (number, each.entry + 1, 0)
-                        continue
-                    gap = await self._gap_before(each)
-                    if gap is not None:
-                        # Told before the records behind it are taken: who goes away with it comes back to them.
-                        self._sequence = each.first_sequence
-                        yield self._told(gap)
-                    records = self._taken(each)
-                    if records:
-                        yield records
-                    if each.kind is Kind.END_OF_STREAM:
-                        self._ended = True
-                    if each.kind in {Kind.END_OF_STREAM, Kind.END_OF_SEGMENT}:
-                        self._place = (number + 1, 0, 0)
-                        return
-        except NoSuchLedger as error:
-            head, self._stale = await self._head(), True
-            if head.segment(number) is not None and head.truncation.place <= (number, MAX_ID, 0):
-                # It is listed, and nobody gave it up.
-                self._lost = error
-            self._place = (number + 1, 0, 0)
+            self._taken.extend(steps.take())
+        except BaseException as error:
+            self._at = self._reading.bookmark()
+            if isinstance(error, StopAsyncIteration):
+                # There may be more by the next call.
+                self._steps = None
+            raise
+        return True
 
-    async def _gap_before(self, envelope: Envelope) -> Gap | None:
-        """What is missing between where the reader is and an envelope."""
-        missing = self._sequence is not None and envelope.first_sequence > self._sequence
-        if not missing and (self._lost is None or self._sequence is not None):
-            return None
-        truncation = (await self._head()).truncation
-        # Where it is not known what the reader had, only what lies before the beginning by now was given up for sure.
-        missed_from = envelope.first_sequence - 1 if self._sequence is None else self._sequence
-        if truncation.sequence > missed_from:
-            # Given up since the reader has looked at the head.
-            return Gap(GapReason.TRUNCATED, self._sequence, envelope.first_sequence, self.position)
-        return Gap(GapReason.LOST, self._sequence, envelope.first_sequence, self.position, self._lost)
+    def _next_step(self) -> Step:
+        step = self._taken.popleft()
+        self._at, self._last = step.at, None
+        return step
 
-    def _taken(self, envelope: Envelope) -> list[Record]:
-        """The records of an envelope that are wanted; the reader is behind it then."""
-        slot = 0
-        if self._place is not None and envelope.entry == self._place[1]:
-            slot = self._place[2]
-        self._lost = None
-        try:
-            records = envelope.records(slot) if envelope.count else []
-        except EnvelopeDamaged as error:
-            self._lost, records = error, []
-        else:
-            self._sequence = envelope.marks.next_sequence
-        self._place = (envelope.segment, envelope.entry + 1, 0)
-        if self._fits is not None:
-            first = next((at for at, record in enumerate(records) if self._fits(record)), None)
-            records = [] if first is None else records[first:]
-            self._fits = self._fits if first is None else None
-        return records
+    def _current(self) -> Steps[Sequence[Step]]:
+        if self._steps is None:
+            self._steps = Steps(self._reading.steps, self._spawn, self._lifetime)
+        return self._steps
 
-    async def _found(self, segment: Segment) -> AsyncGenerator[Envelope | Unreadable, None]:
-        """What the entries of a segment hold, from the place of the reader on."""
-        reader = await self._client.open_ledger(segment.ledger_id, recover=False)
-        while True:
-            following = self._follow and not reader.closed
-            source = self._followed(reader, segment) if following else self._read(reader, segment)
-            async with aclosing(source) as found:
-                async for each in found:
-                    yield each
-            if not following or reader.closed:
-                break
-        if reader.closed and self._place is not None and self._place[1] > reader.last_add_confirmed:
-            self._place = (segment.number + 1, 0, 0)
+    def _pop(self) -> Record:
+        record = self._left.popleft()
+        self._last = record if self._left else None
+        return record
 
-    async def _read(
-        self, reader: LedgerReader, segment: Segment, last: int = MAX_ID
-    ) -> AsyncGenerator[Envelope | Unreadable, None]:
-        """What is confirmed, up to an entry."""
-        entry = self._entry
-        while entry <= (end := min(last, reader.last_add_confirmed)):
-            try:
-                async with aclosing(reader.read_batches(entry, end)) as batches:
-                    async for batch in batches:
-                        for each in batch:
-                            entry = each.entry_id + 1
-                            yield opened(each, segment.number, self._tag)
-            except StorageError as error:
-                if not is_lost(error):
-                    raise
-                # What comes after it may be there.
-                yield Unreadable(entry, error)
-                entry += 1
+    # -- the end -----------------------------------------------------------------------------------------------------
 
-    async def _followed(self, reader: LedgerReader, segment: Segment) -> AsyncGenerator[Envelope | Unreadable, None]:
-        """What is confirmed, and what comes, until the ledger is closed."""
-        tail, begun = self._tails.follow(reader, segment.number, self._tag), False
-        try:
-            while True:
-                if self._entry < tail.first:
-                    if begun and self._slow == "raise":
-                        raise ReaderTooSlow(f"stream {self._name}: a reader is left behind at {self.position}")
-                    async with aclosing(self._read(tail.reader, segment, tail.first - 1)) as missed:
-                        async for each in missed:
-                            yield each
-                    continue
-                begun = True
-                for each in tail.kept(self._entry):
-                    yield each
-                if self._entry >= tail.next:
-                    if tail.error is not None:
-                        # One of its own for each who follows: a traceback belongs to one only.
-                        raise tail.error.told_as(tail.error.outcome)
-                    if tail.ended:
-                        await reader.refresh()
-                        return
-                    await tail.more()
-        finally:
-            self._tails.leave(reader.id, tail)
+    async def aclose(self) -> None:
+        """Stop reading, until the next call: what is under way is given up, and the reader stays where it is."""
+        steps = self._steps
+        self.go_back(self.bookmark())
+        if steps is not None:
+            await steps.aclose()
 
-    @property
-    def _entry(self) -> int:
-        """The entry that comes next."""
-        return 0 if self._place is None else self._place[1]
+    def abandon(self) -> None:
+        """Close the reader, and do not wait for what is under way."""
+        self._lifetime.end()
+        self.go_back(self.bookmark())
+
+    async def close(self) -> None:
+        """Close the reader: who waits for a record of it, or asks for one, gets ``StreamClosed``."""
+        self._lifetime.end()
+        await self.aclose()
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.close()

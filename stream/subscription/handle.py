@@ -11,7 +11,7 @@ One reader at a time: who subscribes takes the place of whoever reads under that
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable
 from functools import partial
 from types import TracebackType
 from typing import Final, Self
@@ -23,14 +23,14 @@ from tallybook.core.marks import sometimes
 from tallybook.metadata.ledger_use import CURSOR
 from tallybook.runtime.backoff import Backoff
 from tallybook.runtime.clock import Clock
+from tallybook.runtime.steps import DEFAULT_BATCH
 from tallybook.runtime.tasks import Tasks
 
 from ..envelope import Record
-from ..gaps import Gap
 from ..head import Owner
 from ..policy import StreamPolicy
 from ..position import Position
-from ..reader.handle import StreamReader
+from ..reader.handle import RecordBatches, StreamReader
 from .record import Cursor, Subscription, announce, begin, rest
 from .shelf import Shelf
 
@@ -100,9 +100,21 @@ class SubscriptionReader:
     def __aiter__(self) -> AsyncIterator[Record]:
         return self._reader.__aiter__()
 
-    def batches(self) -> AsyncGenerator[list[Record] | Gap, None]:
+    def batches(self) -> RecordBatches:
         """Records from where the subscription stands; see ``StreamReader.batches``."""
         return self._reader.batches()
+
+    async def next(self, timeout: float | None = None) -> Record | None:  # noqa: ASYNC109 - it cancels nothing
+        """The next record; ``None`` at the end. See ``StreamReader.next``."""
+        return await self._reader.next(timeout)
+
+    async def read_batch(
+        self,
+        max_records: int = DEFAULT_BATCH,
+        timeout: float | None = None,  # noqa: ASYNC109 - it cancels nothing
+    ) -> list[Record] | None:
+        """Records that are there, at most ``max_records``; ``None`` at the end. See ``StreamReader.read_batch``."""
+        return await self._reader.read_batch(max_records, timeout)
 
     # -- advancing ---------------------------------------------------------------------------------------------------
 

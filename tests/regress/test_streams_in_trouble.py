@@ -25,8 +25,7 @@ from tallybook.sim.stage.scenario import SMALL, lines, scenario
 from tallybook.stream import Gap, GapReason, Outgoing, Position, Start, StreamStore
 from tallybook.stream import head as head_module
 from tallybook.stream.envelope import Kind
-from tallybook.stream.reader import handle as reading
-from tallybook.stream.reader import seek, tails
+from tallybook.stream.reader import reading, seek, tails
 
 
 @pytest.fixture(autouse=True)

@@ -13,9 +13,10 @@ from typing import Any
 
 import pytest
 
-from tallybook.core.errors import InvalidArgument
+from tallybook.core.errors import HandleClosed, InvalidArgument
 from tallybook.runtime import blocking
-from tallybook.runtime.blocking import MOST_IN_A_TURN, Halt, HandOver, LoopThread
+from tallybook.runtime.blocking import MOST_IN_A_TURN, HandOver, LoopThread
+from tallybook.runtime.loop_iteration import Halt
 
 PATIENCE = 10.0
 """Seconds, for what takes microseconds unless it is broken."""
@@ -268,7 +269,7 @@ def test_after_the_close_everything_is_refused_by_name() -> None:
         items = loop.iterate(Source(1000).items())
         assert next(items) == 0
     for use in (lambda: loop.run(Work().wait()), lambda: loop.call_soon(print), lambda: hand_over.put(1)):
-        with pytest.raises(InvalidArgument, match="copier is closed"):
+        with pytest.raises(HandleClosed, match="copier is closed"):
             use()
     items.close()
 
@@ -279,7 +280,7 @@ def test_who_waits_while_another_thread_closes_hears_that_it_was_closed() -> Non
         waiting = others.submit(loop.run, work.wait())
         assert work.began.wait(PATIENCE)
         loop.close()
-        with pytest.raises(InvalidArgument, match="copier was closed meanwhile"):
+        with pytest.raises(HandleClosed, match="copier was closed meanwhile"):
             waiting.result(PATIENCE)
 
 
@@ -295,7 +296,7 @@ def test_a_close_may_have_last_work_that_nothing_else_comes_between() -> None:
     with ThreadPoolExecutor(2) as others:
         closing = others.submit(loop.close, last)
         assert inside.wait(PATIENCE)
-        with pytest.raises(InvalidArgument, match="closed is closed"):
+        with pytest.raises(HandleClosed, match="closed is closed"):
             loop.call(refused.append, "never")
         second = others.submit(loop.close, last)
         with pytest.raises(TimeoutError):
@@ -478,7 +479,7 @@ def test_threads_hand_over_at_once_and_nothing_is_lost_or_overtaken(loop: LoopTh
     assert len(taken) == 16_000
     for thread in range(8):
         assert [number for of, number in taken if of == thread] == list(range(2_000))
-    with pytest.raises(InvalidArgument, match="closed"):
+    with pytest.raises(HandleClosed, match="closed"):
         hand_over.put((0, 0))
 
 

@@ -57,6 +57,7 @@ WIRE_CODES = {
     "NoSuchNamespace": 129,
     "NoSuchCluster": 135,
     "LedgerInUse": 136,
+    "HandleClosed": 139,
     "Unauthenticated": 130,
     "AccessDenied": 131,
     "CreditExceeded": 140,

@@ -15,6 +15,7 @@ from tallybook.client.sync import Client, DigestType, LedgerWriter, PendingAppen
 from tallybook.core.errors import (
     Busy,
     EntryTooLarge,
+    HandleClosed,
     InvalidArgument,
     InvalidConfig,
     LedgerClosed,
@@ -362,6 +363,23 @@ def test_a_block_that_is_interrupted_abandons_its_ledger(
     assert payloads(stage.client.open_ledger(made[0].id))[0] == b"first"
 
 
+def test_a_tail_is_asked_with_a_time_and_the_end_is_not_taken_for_its_passing(client: Client) -> None:
+    ledger = client.create_ledger()
+    ledger.append_many([b"0", b"1", b"2", b"3"])
+    ledger.show()
+    with contextlib.closing(client.open_ledger(ledger.id, recover=False).tail()) as tail:
+        assert tail.next(PATIENCE).payload == b"0"
+        assert [entry.payload for entry in tail.read_batch(2, PATIENCE)] == [b"1", b"2"]
+        assert next(tail).payload == b"3"
+        with pytest.raises(TimeoutError):
+            tail.next(0.05)
+        assert tail.read_batch(timeout=0.05) == []
+        ledger.append(b"4")
+        ledger.close()
+        assert tail.next(PATIENCE).payload == b"4"
+        assert (tail.next(PATIENCE), tail.read_batch(), list(tail)) == (None, None, [])
+
+
 def test_a_close_settles_what_is_pending_and_ends_what_waits(stage: Any) -> None:
     client = stage.client
     ledger = client.create_ledger()
@@ -379,7 +397,7 @@ def test_a_close_settles_what_is_pending_and_ends_what_waits(stage: Any) -> None
             with pytest.raises(LedgerClosed) as unknown:
                 waiting.result(PATIENCE)
             assert unknown.value.outcome in {Outcome.NOT_DONE, Outcome.UNKNOWN}
-        with pytest.raises(InvalidArgument, match=r"tallybook client (is closed|was closed)"):
+        with pytest.raises(HandleClosed, match=r"client (is closed|was closed)"):
             tailing.result(PATIENCE)
     for append in (pending[0], pending[-1]):
         assert append.done()
@@ -418,7 +436,7 @@ def test_after_the_close_every_call_says_so(stage: Any) -> None:
         reader.refresh,
         lambda: next(reading),
     ):
-        with pytest.raises(InvalidArgument, match=r"tallybook client (is closed|was closed)"):
+        with pytest.raises(HandleClosed, match=r"client (is closed|was closed)"):
             use()
     ledger.abandon()
     assert (ledger.id, reader.last_add_confirmed, ledger.ended) == (reader.id, entry_id, True)

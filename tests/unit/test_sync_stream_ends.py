@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from tallybook.client.sync import Client
-from tallybook.core.errors import InvalidArgument, Outcome, StreamClosed
+from tallybook.core.errors import HandleClosed, InvalidArgument, Outcome, StreamClosed
 from tallybook.stream.sync import StreamStore, StreamWriter
 
 from .sync_stream_parts import PATIENCE, filled, lines, payloads, wait_until, written
@@ -100,7 +100,7 @@ def test_a_close_settles_what_is_pending_and_ends_what_waits(stage: Any, which: 
             appending.result(PATIENCE)
         assert unknown.value.outcome is Outcome.UNKNOWN
         for waiting in (reading, subscribed):
-            with pytest.raises(InvalidArgument, match="closed"):
+            with pytest.raises(HandleClosed, match="closed"):
                 waiting.result(PATIENCE)
     for append in (pending[0], pending[-1]):
         assert append.done()
@@ -132,7 +132,7 @@ def test_after_the_close_every_call_says_so(stage: Any, which: str) -> None:
         lambda: list(reading),
         lambda: list(streams.reader("s")),
     ):
-        with pytest.raises(InvalidArgument, match="closed"):
+        with pytest.raises(HandleClosed, match="closed"):
             use()
     for use in (
         lambda: writer.append(b"y"),
@@ -141,11 +141,11 @@ def test_after_the_close_every_call_says_so(stage: Any, which: str) -> None:
         writer.commit,
         writer.end_stream,
     ):
-        with pytest.raises(StreamClosed if which == "store" else InvalidArgument, match=r"closed|abandoned"):
+        with pytest.raises(StreamClosed if which == "store" else HandleClosed, match=r"closed|abandoned"):
             use()
     if which == "client":
         for use in (writer.close, subscriber.close, partial(subscriber.advance, position)):
-            with pytest.raises(InvalidArgument, match="closed"):
+            with pytest.raises(HandleClosed, match="closed"):
                 use()
     for end in (writer.abandon, subscriber.abandon, reader.close, streams.close):
         end()

@@ -25,6 +25,7 @@ from tallybook.core.errors import (
 )
 from tallybook.runtime.blocking import MOST_IN_A_TURN
 from tallybook.stream import sync_writer
+from tallybook.stream.reader.reading import STEP_ENTRIES
 from tallybook.stream.sync import Gap, GapReason, Outgoing, PendingRecord, Position, Start, StreamStore
 
 from .sync_stream_parts import PATIENCE, filled, lines, payloads, wait_until, written
@@ -249,10 +250,10 @@ def test_a_reader_is_no_more_than_some_batches_ahead_of_whoever_reads(stage: Any
     reader = streams.reader("s")
     records = iter(reader)
     next(records)
-    wait_until(lambda: reader._engine._sequence > 16)
+    wait_until(lambda: reader._engine._reading._sequence > 16)
     for _ in range(20):
         stage.client._loop.call(lambda: None)
-    assert reader._engine._sequence <= 2 * 16 + 1
+    assert reader._engine._reading._sequence <= 2 * 16 + STEP_ENTRIES
     assert [next(records).payload for _ in range(150)] == lines(1, 150)
 
 
@@ -306,7 +307,7 @@ def test_a_gap_comes_where_it_is_and_the_same_reader_goes_on_behind_it(streams: 
 
 
 def test_who_leaves_before_an_error_comes_to_it_again(stage: Any, streams: StreamStore) -> None:
-    written(streams, 20)
+    written(streams, 10)
     reader = streams.reader("s")
     records = iter(reader)
     first = next(records)
@@ -330,7 +331,7 @@ def test_a_reader_has_one_iterator_at_a_time(streams: StreamStore) -> None:
     assert [record.payload for record in reader] == lines(1, 4)
 
 
-def test_a_reader_that_waits_comes_to_its_end_when_another_thread_closes_it(streams: StreamStore) -> None:
+def test_a_reader_that_waits_is_told_when_another_thread_closes_it(streams: StreamStore) -> None:
     written(streams, 5)
     seen: list[bytes] = []
     with ThreadPoolExecutor(1) as other, streams.reader("s") as reader:
@@ -338,10 +339,48 @@ def test_a_reader_that_waits_comes_to_its_end_when_another_thread_closes_it(stre
         wait_until(lambda: reader.position is not None and reader.position.entry == 5)
         assert not following.done()
         reader.close()
-        following.result(PATIENCE)
+        with pytest.raises(StreamClosed):
+            following.result(PATIENCE)
     assert seen == lines(0, 5)
     with pytest.raises(StreamClosed):
         next(iter(reader))
+
+
+def test_a_record_is_asked_for_with_a_time_and_the_end_is_not_taken_for_its_passing(streams: StreamStore) -> None:
+    written(streams, 3)
+    reader = streams.reader("s")
+    assert reader.next(PATIENCE).payload == b"0"
+    records = iter(reader)
+    assert next(records).payload == b"1"
+    with pytest.raises(InvalidArgument, match="one iterator at a time"):
+        reader.next(0)
+    records.close()
+    assert [record.payload for record in reader.read_batch(10, PATIENCE)] == lines(2, 1)
+    with pytest.raises(TimeoutError):
+        reader.next(0.05)
+    assert reader.read_batch(timeout=0.05) == []
+    with streams.writer("s") as writer:
+        writer.append_many(lines(3, 4))
+        writer.commit()
+        assert [record.payload for record in reader.read_batch(3, PATIENCE)] == lines(3, 3)
+        writer.end_stream()
+    with streams.subscribe("s", "billing", start=Start.at(reader.position)) as billing:
+        assert (billing.next(PATIENCE).payload, billing.read_batch(), billing.next()) == (b"6", None, None)
+    assert next(iter(reader)).payload == b"6"
+    assert (reader.next(), reader.read_batch()) == (None, None)
+
+
+def test_who_is_interrupted_while_it_asks_for_a_record_loses_none(
+    streams: StreamStore, interrupted_while: Callable[[Callable[[], object]], None]
+) -> None:
+    written(streams, 2)
+    reader = streams.reader("s")
+    assert reader.next(PATIENCE).payload == b"0"
+    interrupted_while(lambda: [reader.next() for _ in range(5)])
+    with streams.writer("s") as writer:
+        writer.append(b"2")
+        writer.commit()
+    assert reader.next(PATIENCE).payload == b"2"
 
 
 # -- subscriptions ----------------------------------------------------------------------------------
@@ -382,7 +421,10 @@ def test_a_close_ends_the_wait_of_a_subscriber(streams: StreamStore) -> None:
     for end in ("close", "abandon"):
         with ThreadPoolExecutor(1) as other:
             reader = streams.subscribe("s", "billing")
-            following = other.submit(lambda reader=reader: [record.payload for record in reader])
+            seen: list[bytes] = []
+            following = other.submit(lambda to, it: to.extend(each.payload for each in it), seen, reader)
             wait_until(lambda reader=reader: reader._reader.position is not None and reader._reader.position.entry == 3)
             getattr(reader, end)()
-            assert following.result(PATIENCE) == lines(0, 3)
+            with pytest.raises(StreamClosed):
+                following.result(PATIENCE)
+            assert seen == lines(0, 3)

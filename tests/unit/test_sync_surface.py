@@ -20,17 +20,16 @@ PAIRS = [
 ]
 # What the asyncio side has for what is built upon it on the same loop; threads must not come near.
 FOR_THE_LOOP = {
-    client.Client: {"authorise", "budget", "budget_type", "world"},
+    client.Client: {"authorise", "budget", "budget_type", "lifetime", "recover_accepting_loss", "security", "world"},
     client.LedgerWriter: {"append_admitted", "append_held", "take_room"},
     stream.StreamStore: {"bound_ids", "count_in", "info_by_id", "metadata_store", "writer_by_id"},
     stream.StreamWriter: {"append_admitted", "look", "send", "send_many", "take_room"},
-    stream.StreamReader: {"begin", "bookmark", "go_back"},
+    stream.StreamReader: {"abandon", "aclose", "begin", "bookmark", "go_back"},
     stream.SubscriptionReader: {"reader"},
 }
-# What only threads need: for what is built upon the blocking client; and to end a wait, which a task is cancelled for.
+# What only threads need: for what is built upon the blocking client.
 FOR_THREADS = {
     sync.Client: {"carry", "put_down", "standing"},
-    stream_sync.StreamReader: {"close"},
 }
 ITERATING = {
     "read", "read_batches", "read_sealed", "read_unconfirmed", "tail", "tail_batches", "list_ledgers",
@@ -74,8 +73,7 @@ def test_a_client_and_a_store_are_made_in_the_same_way(of_loop, blocking):
 
 @pytest.mark.parametrize(("of_loop", "blocking"), PAIRS, ids=lambda kind: kind.__name__)
 def test_what_is_entered_or_iterated_over_is_so_on_both_sides(of_loop, blocking):
-    closed = "close" in FOR_THREADS.get(blocking, set())
-    assert hasattr(blocking, "__enter__") == (hasattr(of_loop, "__aenter__") or closed)
+    assert hasattr(blocking, "__enter__") == hasattr(of_loop, "__aenter__")
     assert hasattr(blocking, "__iter__") == hasattr(of_loop, "__aiter__")
 
 
@@ -86,7 +84,7 @@ def test_no_call_of_the_blocking_side_has_to_be_awaited(of_loop, blocking):
             continue
         assert not inspect.iscoroutinefunction(member), name
         returned = inspect.signature(member).return_annotation
-        assert returned.startswith("Generator[") == (name in ITERATING), name
+        assert returned.startswith(("Generator[", "LoopIterator[", "ItemIterator[")) == (name in ITERATING), name
 
 
 def test_both_modules_offer_the_same_names():

@@ -1,0 +1,139 @@
+"""Entries of a ledger: checked, and as users iterate over them, one at a time or those of a batch together."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Sequence
+from typing import NamedTuple, Self
+
+from tallybook.core.batch import BatchHeader, Buffer, Entry, entries, verify_batch
+from tallybook.core.errors import InvalidBatch, NewerFormat
+from tallybook.runtime.steps import ItemReader, Steps
+
+from .ahead import Sealed
+
+
+def verified(ledger_id: int, first: int, batches: Sequence[Buffer], digest_key: bytes | None) -> Sealed:
+    """Check what a bookie sent; good batches before a bad one are kept.
+
+    Raises:
+        InvalidBatch: the first one is not a good copy of what was asked for.
+        NewerFormat: it may be one, of a later version.
+    """
+    found: Sealed = []
+    expected = first
+    for batch in batches:
+        try:
+            header = verify_batch(batch, digest_key)
+            # Later batches must follow without a gap; the first one must hold ``first``.
+            starts = header.first_entry_id == expected if found else header.first_entry_id <= first
+            if header.ledger_id != ledger_id or not starts or header.last_entry_id < expected:
+                raise InvalidBatch(
+                    f"ledger {ledger_id}: batch from {header.first_entry_id} is not the one at {expected}"
+                )
+        except (InvalidBatch, NewerFormat):
+            if not found:
+                raise
+            break
+        found.append((header, batch))
+        expected = header.last_entry_id + 1
+    if not found:
+        raise InvalidBatch(f"ledger {ledger_id}: an empty answer for entry {first}")
+    return found
+
+
+class Piece(NamedTuple):
+    """Batches that came together, and the entries that are wanted of them."""
+
+    batches: Sealed
+    first: int
+    last: int
+
+    @property
+    def behind(self) -> int:
+        """The entry that comes next."""
+        return min(self.batches[-1][0].last_entry_id, self.last) + 1
+
+
+class EntryGroups:
+    """Entries, those of one batch at a time. A cancelled ``anext`` loses none: the next one goes on.
+
+    It is to be closed, or dropped, by who does not read it to its end.
+    """
+
+    def __init__(self, pieces: Steps[Piece]) -> None:
+        self._pieces = pieces
+        self._batches: deque[tuple[BatchHeader, Buffer]] = deque()
+        self._first = self._last = 0
+
+    def __aiter__(self) -> Self:
+        return self
+
+    async def __anext__(self) -> list[Entry]:
+        await self.ready()
+        return self.take()
+
+    @property
+    def buffered(self) -> bool:
+        """Whether ``take`` gives entries now."""
+        return bool(self._batches)
+
+    async def ready(self, within_s: float | None = None) -> bool:
+        """Wait until there are more, or the end; ``False``: not so within ``within_s`` seconds.
+
+        Raises:
+            As ``Steps.ready``.
+        """
+        return bool(self._batches) or await self._pieces.ready(within_s)
+
+    async def at_once(self) -> bool:
+        """Whether ``take`` gives entries without a wait."""
+        return bool(self._batches) or await self._pieces.at_once()
+
+    def take(self) -> list[Entry]:
+        """The entries of the next batch, which is ready.
+
+        Raises:
+            As ``Steps.take``.
+        """
+        while not self._batches:
+            self._take()
+        header, batch = self._batches.popleft()
+        return entries(batch, header, self._first, self._last)
+
+    def _take(self) -> None:
+        batches, self._first, self._last = self._pieces.take()
+        self._batches.extend(batches)
+
+    async def aclose(self) -> None:
+        """Stop reading."""
+        self._batches.clear()
+        await self._pieces.aclose()
+
+
+class Entries(ItemReader[Entry]):
+    """Entries, one at a time by ``async for`` or ``next``, or several by ``read_batch``.
+
+    It is to be closed, or dropped, by who does not read it to its end.
+    """
+
+    def __init__(self, groups: EntryGroups) -> None:
+        super().__init__()
+        self._groups = groups
+
+    async def _fill(self, within_s: float | None) -> bool:
+        if not await self._groups.ready(within_s):
+            return False
+        self._left.extend(self._groups.take())
+        return True
+
+    async def _fill_at_once(self) -> bool:
+        if not await self._groups.at_once():
+            return False
+        self._left.extend(self._groups.take())
+        return True
+
+    async def aclose(self) -> None:
+        """Stop reading."""
+        self._left.clear()
+        await self._groups.aclose()

@@ -1,0 +1,175 @@
+"""Whether a handle may be used, and what its close does to the calls that wait.
+
+    self._lifetime = Lifetime("ledger 7: its writer", parent=client_lifetime)
+
+    with self._lifetime.use():     in each call that waits: raises at once if the handle is closed
+        await ...                  the close cancels this wait, and the call raises the error of the close
+
+A cancellation by the caller stays one: only a wait that the close itself has cancelled raises ``HandleClosed``. A
+handle belongs to the event loop that used it first; a call from another one is refused.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Coroutine
+from functools import wraps
+from itertools import count
+from types import TracebackType
+from typing import Any, Concatenate, ParamSpec, Protocol, TypeVar, cast
+from weakref import WeakValueDictionary
+
+from tallybook.core.errors import HandleClosed, InvalidArgument, Outcome, PeerError, TallybookError
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+
+class Lifetime:
+    """From the making of a handle to its close.
+
+    Args:
+        what: the handle, as errors name it.
+        parent: of what the handle belongs to; its end is also the end of this one.
+        error: class of the error that calls raise after the end.
+        on_end: called once, at the end, before calls that wait are told.
+    """
+
+    def __init__(
+        self,
+        what: str,
+        *,
+        parent: Lifetime | None = None,
+        error: type[HandleClosed] = HandleClosed,
+        on_end: Callable[[], object] | None = None,
+    ) -> None:
+        self._what = what
+        self._error = error
+        self._on_end = on_end
+        self._parent = parent
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._message: str | None = None
+        self._uses: dict[Use, None] = {}
+        # By number: a set that forgets has no order, and a simulation needs one.
+        self._children: WeakValueDictionary[int, Lifetime] = WeakValueDictionary()
+        self._numbers = count()
+        if parent is not None:
+            parent.adopt(self)
+
+    def adopt(self, child: Lifetime) -> None:
+        """One more that ends with this one."""
+        self._children[next(self._numbers)] = child
+        if self._message is not None:
+            child.end(self._message)
+
+    @property
+    def ended(self) -> bool:
+        """Whether the handle is closed."""
+        return self._message is not None
+
+    def check(self) -> None:
+        """Refuse a call that comes after the end, or from another event loop.
+
+        Raises:
+            HandleClosed: the handle, or what it belongs to, is closed.
+            InvalidArgument: it belongs to another event loop.
+        """
+        if self._message is not None:
+            raise self.closed(Outcome.NOT_DONE)
+        try:
+            loop = asyncio.get_running_loop()
+        except RuntimeError:
+            raise InvalidArgument(f"{self._what} is used outside of its event loop") from None
+        if loop is not self._loop:
+            self._bind(loop)
+
+    def _bind(self, loop: asyncio.AbstractEventLoop) -> None:
+        if self._loop is not None:
+            raise InvalidArgument(f"{self._what} belongs to another event loop: open a client in each asyncio.run")
+        if self._parent is not None:
+            self._parent.check()
+        self._loop = loop
+
+    def closed(self, outcome: Outcome = Outcome.UNKNOWN) -> TallybookError:
+        """The error of a call that comes after the end, or was cut off by it."""
+        return self._error(self._message or f"{self._what} is closed", outcome=outcome)
+
+    def use(self, outcome: Outcome = Outcome.UNKNOWN) -> Use:
+        """What a call that waits is to be under.
+
+        Args:
+            outcome: of a call that the end cuts off.
+        """
+        return Use(self, self._uses, outcome)
+
+    def end(self, message: str = "") -> None:
+        """Tell the calls that wait, and all that come, that the handle is closed. Nothing the second time."""
+        if self._message is not None:
+            return
+        self._message = message or f"{self._what} is closed"
+        for child in list(self._children.values()):
+            child.end(self._message)
+        if self._on_end is not None:
+            self._on_end()
+        for use in list(self._uses):
+            use.cut_off()
+
+
+class Use:
+    """One call of a handle, for as long as it waits."""
+
+    __slots__ = ("_cut_off", "_lifetime", "_outcome", "_requests", "_task", "_uses")
+
+    def __init__(self, lifetime: Lifetime, uses: dict[Use, None], outcome: Outcome) -> None:
+        self._lifetime = lifetime
+        self._uses = uses
+        self._outcome = outcome
+        self._task: asyncio.Task[Any] | None = None
+        self._requests = 0
+        self._cut_off = False
+
+    def __enter__(self) -> None:
+        self._lifetime.check()
+        self._task = asyncio.current_task()
+        if self._task is not None:
+            self._requests = self._task.cancelling()
+        self._uses[self] = None
+
+    def cut_off(self) -> None:
+        """Cancel the wait; not of a task that ends the handle itself."""
+        if self._task is not None and self._task is not asyncio.current_task():
+            self._cut_off = True
+            self._task.cancel()
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._uses.pop(self, None)
+        if self._cut_off and self._task is not None:
+            requests = self._task.uncancel()
+            if kind is asyncio.CancelledError and requests <= self._requests:
+                raise self._lifetime.closed(self._outcome) from error
+        if isinstance(error, PeerError) and self._lifetime.ended:
+            # What it waited for was closed first.
+            raise self._lifetime.closed(error.outcome) from error
+
+
+class _Handle(Protocol):
+    @property
+    def _lifetime(self) -> Lifetime: ...
+
+
+H = TypeVar("H", bound=_Handle)
+
+
+def while_open(
+    method: Callable[Concatenate[H, P], Coroutine[Any, Any, T]],
+) -> Callable[Concatenate[H, P], Coroutine[Any, Any, T]]:
+    """A method of a handle that is refused after its close, and that the close cuts off: see ``Lifetime.use``."""
+
+    @wraps(method)
+    async def call(self: H, *args: P.args, **kwargs: P.kwargs) -> T:
+        with self._lifetime.use():
+            return await method(self, *args, **kwargs)
+
+    return cast("Callable[Concatenate[H, P], Coroutine[Any, Any, T]]", call)
