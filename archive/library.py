@@ -10,22 +10,27 @@ reads the objects as well; here every entry is checked against what its writer s
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncGenerator, Mapping
+from functools import partial
 from types import TracebackType
 from typing import Self
 
 from tallybook.core.batch import Entry, entries
 from tallybook.core.errors import (
     ArchiveKeyMissing,
+    HandleClosed,
     InvalidArgument,
     InvariantViolation,
     NoSuchLedger,
     ObjectDamaged,
     ObjectMissing,
+    Outcome,
 )
 from tallybook.core.limits import MIB
 from tallybook.runtime.clock import RealClock
+from tallybook.runtime.lifetime import Lifetime
 from tallybook.runtime.rng import SystemRng
+from tallybook.runtime.steps import Listing, Steps
 from tallybook.runtime.tasks import Tasks, ThreadWorkers, Workers
 
 from .catalog import Catalog, Found, read_catalog
@@ -52,11 +57,13 @@ class ArchiveLibrary:
         self._given_workers = workers
         self._workers: Workers | None = workers
         self._store: ObjectStore | None = None
-        self._tasks = Tasks("library", _died)
+        self._lifetime = Lifetime("the library")
+        self._tasks = Tasks("library", _died, closed=HandleClosed)
         self._catalog: Catalog | None = None
         self._reader: ArchiveReader | None = None
 
     async def __aenter__(self) -> Self:
+        self._lifetime.check()
         if isinstance(self._source, str):
             keys = self._archive_keys
             self._store = await open_store(self._source, RealClock(), SystemRng(), archive_keys=keys)
@@ -77,7 +84,8 @@ class ArchiveLibrary:
         await self.close()
 
     async def close(self) -> None:
-        """Release what was opened here."""
+        """Release what was opened here. Who reads gets ``HandleClosed``, as does every later call."""
+        self._lifetime.end()
         await self._tasks.close()
         if isinstance(self._source, str) and self._store is not None:
             await self._store.close()
@@ -94,7 +102,7 @@ class ArchiveLibrary:
         """Objects that could not be understood, or opened for want of their key, and why, by key."""
         return self._opened.damaged
 
-    async def read(self, ledger_id: int, first: int = 0, last: int | None = None) -> AsyncIterator[Entry]:
+    def read(self, ledger_id: int, first: int = 0, last: int | None = None) -> Listing[Entry]:
         """The entries ``first .. last`` of a ledger, both included; without ``last``, to its end.
 
         Where the youngest object that has it is damaged or gone, the next older one goes on.
@@ -105,6 +113,25 @@ class ArchiveLibrary:
             ObjectMissing, ObjectDamaged: every object that has it is gone, or not what it was.
             ArchiveKeyMissing: the oldest is sealed with a key that is not here.
             ArchiveUnavailable, ArchiveDenied: the store does not give it.
+            HandleClosed: the library is closed.
+        """
+        position = first
+
+        async def groups() -> AsyncGenerator[list[Entry], None]:
+            nonlocal position
+            async for group in self._groups(ledger_id, position, last, empty=position > first):
+                position = group[-1].entry_id + 1
+                yield group
+
+        return Listing(Steps(groups, partial(self._tasks.spawn, name="read"), self._lifetime, linger_s=0))
+
+    async def _groups(
+        self, ledger_id: int, first: int, last: int | None, *, empty: bool
+    ) -> AsyncGenerator[list[Entry], None]:
+        """Entries as they are stored together.
+
+        Args:
+            empty: the range may be, since it was read to its end.
         """
         found = self._opened.ledgers.get(ledger_id)
         if found is None or self._reader is None:
@@ -114,6 +141,8 @@ class ArchiveLibrary:
                 raise ObjectDamaged(f"ledger {ledger_id} is in an object that cannot be read: {self.damaged[home]}")
             raise NoSuchLedger(f"no object in the bucket holds ledger {ledger_id}")
         end = found.receipt.entries - 1 if last is None else last
+        if empty and end < first:
+            return
         if first < 0 or end >= found.receipt.entries or (last is not None and end < first):
             raise InvalidArgument(
                 f"ledger {ledger_id} has entries 0 .. {found.receipt.entries - 1}, not {first} .. {end}"
@@ -129,12 +158,13 @@ class ArchiveLibrary:
                 found = older.pop(0)
                 continue
             for header, batch in batches:
-                for entry in entries(batch, header, position, end):
-                    yield entry
+                yield entries(batch, header, position, end)
                 position = header.last_entry_id + 1
 
     @property
     def _opened(self) -> Catalog:
+        if self._lifetime.ended:
+            raise self._lifetime.closed(Outcome.NOT_DONE)
         if self._catalog is None:
             raise InvalidArgument("the library is not open: use it in an 'async with' block")
         return self._catalog

@@ -119,6 +119,7 @@ class Client:
         later one of the client and its handles, with ``HandleClosed``. When cancelled, it drops everything all the
         same, which takes no longer than a connection may take to close.
         """
+        self._lifetime.check_loop()
         closing = client_tasks("closing client").spawn(self._close(), name="close")
         try:
             await asyncio.shield(closing)
@@ -348,6 +349,7 @@ class Client:
             world.tracer,
             self._deeds,
             self._limits,
+            self._lifetime,
         )
         key, signing = _keys(metadata, password)
         update = partial(self._update, metadata.ledger_id)

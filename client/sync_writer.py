@@ -15,6 +15,7 @@ from tallybook.core.batch import Buffer
 from tallybook.core.errors import Busy, HandleClosed, LedgerClosed, TallybookError
 from tallybook.metadata.model import LedgerMetadata
 from tallybook.runtime.blocking import LoopThread
+from tallybook.runtime.lifetime import end_block
 
 from .budget import ByteBudget
 from .crossing import Appends, Crossing, Line
@@ -215,10 +216,7 @@ class LedgerWriter:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        if kind is None:
-            self.close()
-        else:
-            self.abandon()
+        end_block(self, failed=kind is not None)
 
 
 class ChosenIdsWriter:
@@ -274,7 +272,4 @@ class ChosenIdsWriter:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        if kind is None:
-            self.close()
-        else:
-            self.abandon()
+        end_block(self, failed=kind is not None)

@@ -68,10 +68,8 @@
     |   `-- NewerFormat               intact, but written by a newer Tallybook
     `-- InvariantViolation          a defect in Tallybook itself
 
-Each class says what a caller needs to decide: ``fault`` (whose), ``retriable`` (the same
-call may succeed later), ``outcome`` (whether the effect took place) and ``wire_code`` (its
-number between processes, never reused). ABSENT, CORRUPT and UNKNOWN are three classes
-because they are three facts: only ABSENT may ever shorten a ledger.
+Each class has ``fault`` (whose), ``retriable`` (the same call may succeed later), ``outcome`` (whether the effect took
+place) and ``wire_code`` (its number between processes, never reused). Only ABSENT may ever shorten a ledger.
 """
 
 from __future__ import annotations
@@ -235,11 +233,7 @@ class StreamFenced(CallerError):
 
 
 class StreamOwned(CallerError):
-    """Somebody else has the stream, or the subscription, and is still there. Wait, or take it.
-
-    Args:
-        owner: its name, for people.
-    """
+    """Another process, ``owner``, has the stream or the subscription, and is still there. Wait, or take it."""
 
     wire_code = 124
     retriable = True
@@ -279,11 +273,7 @@ class ReaderTooSlow(CallerError):
 
 
 class PositionMismatch(CallerError):
-    """The last record of the stream is another one than the append was to follow; nothing was appended.
-
-    Args:
-        position: of the last record; empty: the stream has none.
-    """
+    """The last record of the stream, at ``position``, is not the one the append was to follow; nothing was appended."""
 
     wire_code = 127
 
@@ -574,10 +564,7 @@ def is_defect(error: BaseException) -> bool:
 
 
 def _leaves(root: type[TallybookError]) -> list[type[TallybookError]]:
-    found = [root]
-    for child in root.__subclasses__():
-        found.extend(_leaves(child))
-    return found
+    return [root, *(leaf for child in root.__subclasses__() for leaf in _leaves(child))]
 
 
 _BY_CODE = {error.wire_code: error for error in _leaves(TallybookError)}

@@ -16,13 +16,10 @@ from collections.abc import Callable, Coroutine
 from functools import wraps
 from itertools import count
 from types import TracebackType
-from typing import Any, Concatenate, ParamSpec, Protocol, TypeVar, cast
+from typing import Any, Protocol, TypeVar, cast
 from weakref import WeakValueDictionary
 
 from tallybook.core.errors import HandleClosed, InvalidArgument, Outcome, PeerError, TallybookError
-
-P = ParamSpec("P")
-T = TypeVar("T")
 
 
 class Lifetime:
@@ -76,6 +73,14 @@ class Lifetime:
         """
         if self._message is not None:
             raise self.closed(Outcome.NOT_DONE)
+        self.check_loop()
+
+    def check_loop(self) -> None:
+        """Refuse a call from another event loop than that of the first call.
+
+        Raises:
+            InvalidArgument: it is one.
+        """
         try:
             loop = asyncio.get_running_loop()
         except RuntimeError:
@@ -87,7 +92,7 @@ class Lifetime:
         if self._loop is not None:
             raise InvalidArgument(f"{self._what} belongs to another event loop: open a client in each asyncio.run")
         if self._parent is not None:
-            self._parent.check()
+            self._parent.check_loop()
         self._loop = loop
 
     def closed(self, outcome: Outcome = Outcome.UNKNOWN) -> TallybookError:
@@ -154,22 +159,69 @@ class Use:
             raise self._lifetime.closed(error.outcome) from error
 
 
-class _Handle(Protocol):
-    @property
-    def _lifetime(self) -> Lifetime: ...
+class Closable(Protocol):
+    """A handle that can be closed in good order, or let go of."""
+
+    async def close(self) -> object:
+        """End what was begun, and close the handle."""
+
+    def abandon(self) -> None:
+        """Let go of everything at once."""
 
 
-H = TypeVar("H", bound=_Handle)
+async def close_or_abandon(handle: Closable, *, failed: bool) -> None:
+    """Leave the block of a handle: nobody closes again what could not be closed, so it is abandoned then.
+
+    Args:
+        failed: the block has raised.
+
+    Raises:
+        Whatever the close raises.
+    """
+    if failed:
+        handle.abandon()
+        return
+    try:
+        await handle.close()
+    except BaseException:
+        handle.abandon()
+        raise
 
 
-def while_open(
-    method: Callable[Concatenate[H, P], Coroutine[Any, Any, T]],
-) -> Callable[Concatenate[H, P], Coroutine[Any, Any, T]]:
-    """A method of a handle that is refused after its close, and that the close cuts off: see ``Lifetime.use``."""
+class BlockingClosable(Protocol):
+    """The same, for callers that block."""
+
+    def close(self) -> object:
+        """End what was begun, and close the handle."""
+
+    def abandon(self) -> None:
+        """Let go of everything at once."""
+
+
+def end_block(handle: BlockingClosable, *, failed: bool) -> None:
+    """``close_or_abandon`` for callers that block."""
+    if failed:
+        handle.abandon()
+        return
+    try:
+        handle.close()
+    except BaseException:
+        handle.abandon()
+        raise
+
+
+F = TypeVar("F", bound=Callable[..., Coroutine[Any, Any, Any]])
+
+
+def while_open(method: F) -> F:
+    """A method of a handle that is refused after its close, and that the close cuts off: see ``Lifetime.use``.
+
+    The handle has its lifetime as ``_lifetime``.
+    """
 
     @wraps(method)
-    async def call(self: H, *args: P.args, **kwargs: P.kwargs) -> T:
+    async def call(self: Any, *args: Any, **kwargs: Any) -> Any:
         with self._lifetime.use():
             return await method(self, *args, **kwargs)
 
-    return cast("Callable[Concatenate[H, P], Coroutine[Any, Any, T]]", call)
+    return cast("F", call)

@@ -26,7 +26,7 @@ from tallybook.bookie.reads import Reads
 from tallybook.bookie.storage.checkpoint import Checkpointer
 from tallybook.bookie.storage.stored import StoredBatches
 from tallybook.client import client
-from tallybook.client.reader import handle as reader
+from tallybook.client.reader import entries
 from tallybook.client.recovery import driver as recovery_driver
 from tallybook.client.recovery import machine as recovery_machine
 from tallybook.client.recovery.machine import RecoveryMachine
@@ -521,7 +521,7 @@ BUGS: Final[dict[str, Bug]] = {
     "reader believes without a digest": Bug(
         "a reader does not check what it reads",
         "I1 I8 I9",
-        [(reader, "verify_batch", _unverified)],
+        [(entries, "verify_batch", _unverified)],
     ),
     "another life taken for the same": Bug(
         "acks of a bookie count on after another directory answers in its place",

@@ -60,8 +60,8 @@ class Namespaces:
         """
         await self._updater.delete(namespace_record(namespace))
 
-    async def list(self) -> AsyncIterator[str]:
-        """Their names, in order.
+    async def list(self, after: str = "") -> AsyncIterator[str]:
+        """Their names that come after ``after``, in order.
 
         Raises:
             MetadataUnavailable: there may be more than the store tells.
@@ -70,7 +70,8 @@ class Namespaces:
             record.removeprefix(NAMESPACES) async for record in names(self._store, NAMESPACES)
         }
         for name in sorted(found):
-            yield name
+            if name > after:
+                yield name
 
 
 def _decode(record: str, value: bytes) -> StreamPolicy:

@@ -15,25 +15,27 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequenc
 from contextlib import suppress
 from functools import partial
 from types import TracebackType
-from typing import Any, Final, Self
+from typing import Any, Final, Self, TypeVar
+from weakref import WeakValueDictionary
 
 from tallybook.client.background import client_tasks
 from tallybook.client.client import Client
-from tallybook.core.errors import DamagedFile, InvalidArgument, NoSuchSubscription, StreamClosed, StreamExists
+from tallybook.core.errors import InvalidArgument, NoSuchSubscription, StreamClosed, StreamExists
 from tallybook.metadata.record_update import RecordUpdater
 from tallybook.metadata.store import MetadataStore
-from tallybook.runtime.lifetime import Lifetime
+from tallybook.runtime.lifetime import Lifetime, while_open
 from tallybook.runtime.logging import logger
 from tallybook.runtime.meter import Reading
+from tallybook.runtime.steps import Listing
 
 from .catalog import Catalog
-from .compression import Compression
 from .dedup import IdRoom
 from .deliveries import complete_left
 from .head import Head, Owner, begin_rename, release, set_policy, truncate
 from .info import SegmentInfo, StreamInfo, SubscriptionInfo, info_of, segment_info_of
 from .keeping import Keeper
 from .last_ids import check_ids_fit, read_window
+from .listing import listing
 from .load import StreamLoad
 from .names import (
     DEFAULT_NAMESPACE,
@@ -53,18 +55,20 @@ from .reader.tails import Tails
 from .releasing import release_soon
 from .sessions import Patience, Session
 from .start import Start
-from .subscription.handle import SubscriptionReader
+from .subscription.handle import SubscriptionReader, subscription_lifetime
 from .subscription.record import Cursor, Subscription, leave
 from .subscription.shelf import Shelf
-from .writer.flow import Flow
 from .writer.handle import StreamWriter
-from .writer.opening import take_over
+from .writer.opening import flow_of, take_over
 from .writer.segments import Segments
 
 WRITERS_LOOK_SECONDS: Final = 5.0
 """Pause between looks at the age of segments of writers that may append nothing."""
 
 _log = logger("streams")
+
+T = TypeVar("T")
+K = TypeVar("K", str, int)
 
 
 class StreamStore:
@@ -94,7 +98,9 @@ class StreamStore:
         self._keeper = Keeper(world.store, self._catalog, self._shelf, client, self._clock)
         self._seeker = Seeker(self._catalog, client)
         tails = Tails(client, self._tasks, lambda: self._load)
-        self._lifetime = Lifetime("the store of streams", parent=client.lifetime, error=StreamClosed)
+        self._lifetime = Lifetime(
+            "the store of streams", parent=client.lifetime, error=StreamClosed, on_end=self._abandon_all
+        )
         self._readers = ReaderContext(
             self._catalog, client, self._seeker, tails, self._clock, self._tasks, self._lifetime
         )
@@ -102,8 +108,9 @@ class StreamStore:
         self._name = name or self._session.name[:8]
         self._ids: IdRoom | None = None
         self._writers: Sequence[StreamWriter] = ()
+        self._subscribed: WeakValueDictionary[str, SubscriptionReader] = WeakValueDictionary()
+        """By the uuid under which each owns its subscription."""
         self._looking: asyncio.Task[None] | None = None
-        self._closing = False
         self._load = self._session.load
 
     async def __aenter__(self) -> Self:
@@ -132,17 +139,24 @@ class StreamStore:
         return self._load.readings()
 
     async def close(self) -> None:
-        """End background work. Writers that are not closed are let go of; their streams stay as they are."""
-        self._closing = True
+        """End background work. Writers that are not closed are let go of; their streams stay as they are.
+
+        Every call that waits, of the store and of what it has given, and every later one raises ``StreamClosed``.
+        """
         self._lifetime.end()
-        for writer in self._writers:
-            writer.abandon()
-        self._writers = ()
         await self._session.end()
         await self._tasks.close()
 
+    def _abandon_all(self) -> None:
+        for writer in self._writers:
+            writer.abandon()
+        self._writers = ()
+        for _, subscribed in sorted(self._subscribed.items()):
+            subscribed.abandon()
+
     # -- streams -----------------------------------------------------------------------------------------------------
 
+    @while_open
     async def create_namespace(self, **policy: Any) -> None:
         """Make this store's namespace, or change what its streams are made with.
 
@@ -155,6 +169,7 @@ class StreamStore:
         """
         await self._namespaces.set(self.namespace, StreamPolicy.of(None, **policy))
 
+    @while_open
     async def delete_namespace(self) -> None:
         """Remove this store's namespace, which has no streams any more.
 
@@ -168,15 +183,18 @@ class StreamStore:
             raise InvalidArgument(f"namespace {self.namespace!r} has streams, such as {name!r}")
         await self._namespaces.delete(self.namespace)
 
-    async def namespaces(self) -> AsyncIterator[str]:
+    def namespaces(self) -> Listing[str]:
         """All namespaces that were made, and the default one, in order.
 
         Raises:
             MetadataUnavailable: the metadata store does not answer.
         """
-        async for name in self._namespaces.list():
-            yield name
+        return self._listed(self._namespaces.list, str, "")
 
+    def _listed(self, found: Callable[[K], AsyncIterator[T]], key_of: Callable[[T], K], after: K) -> Listing[T]:
+        return listing(found, key_of, after, partial(self._tasks.spawn, name="list"), self._lifetime)
+
+    @while_open
     async def create(self, name: str, policy: StreamPolicy | None = None, **changes: Any) -> StreamInfo:
         """Make a stream.
 
@@ -196,6 +214,7 @@ class StreamStore:
         head = Head(self._rng.uuid().replace("-", ""), self.namespace, name, now_ms, wanted)
         return info_of(await self._catalog.create(head))
 
+    @while_open
     async def info(self, name: str) -> StreamInfo:
         """What is known of a stream.
 
@@ -205,6 +224,7 @@ class StreamStore:
         """
         return info_of(await self._find(name))
 
+    @while_open
     async def info_by_id(self, stream_id: str) -> StreamInfo:
         """What is known of a stream, whatever it is called by now.
 
@@ -213,6 +233,7 @@ class StreamStore:
         """
         return info_of(await self._catalog.read(stream_id))
 
+    @while_open
     async def last(self, name: str) -> tuple[Position, int] | None:
         """Position and number of the last record that readers see; ``None`` if none is there.
 
@@ -224,15 +245,20 @@ class StreamStore:
         found = await self._seeker.last(head)
         return None if found is None else (Position(*found[0], tag=head.stream_id[:TAG_CHARS]), found[1])
 
-    async def segments(self, name: str, *, after: int = 0) -> AsyncIterator[SegmentInfo]:
+    def segments(self, name: str, *, after: int = 0) -> Listing[SegmentInfo]:
         """The segments of a stream with numbers above ``after``, in order.
 
         Raises:
             As ``info``; MetadataConflict, too: some were truncated meanwhile.
         """
-        async for segment in self._catalog.segments_from(await self._find(name), after + 1):
-            yield segment_info_of(segment)
 
+        async def found(after: int) -> AsyncIterator[SegmentInfo]:
+            async for segment in self._catalog.segments_from(await self._find(name), after + 1):
+                yield segment_info_of(segment)
+
+        return self._listed(found, lambda segment: segment.number, after)
+
+    @while_open
     async def exists(self, name: str) -> bool:
         """Whether there is a stream of that name.
 
@@ -241,15 +267,15 @@ class StreamStore:
         """
         return await self._catalog.id_of(self.namespace, check_stream_name(name)) is not None
 
-    async def list(self, prefix: str = "", *, after: str = "") -> AsyncIterator[str]:
+    def list(self, prefix: str = "", *, after: str = "") -> Listing[str]:
         """Names of the streams that begin with ``prefix`` and come after ``after``, in order.
 
         Raises:
             MetadataUnavailable: the metadata store does not answer.
         """
-        async for name in self._catalog.list(self.namespace, check_prefix(prefix), after):
-            yield name
+        return self._listed(partial(self._catalog.list, self.namespace, check_prefix(prefix)), str, after)
 
+    @while_open
     async def set_policy(self, name: str, **changes: Any) -> StreamInfo:
         """Change how a stream is kept; segments that are there stay as they were made.
 
@@ -263,6 +289,7 @@ class StreamStore:
         )
         return info_of(changed)
 
+    @while_open
     async def rename(self, name: str, new_name: str) -> StreamInfo:
         """Give a stream another name. Whoever writes or reads it goes on.
 
@@ -282,6 +309,7 @@ class StreamStore:
         head = await self._catalog.change(head.stream_id, partial(begin_rename, name=wanted))
         return info_of(await self._catalog.finish_renaming(head))
 
+    @while_open
     async def delete(self, name: str) -> None:
         """Delete a stream with all that is in it. Its writer and its readers fail with ``NoSuchStream``.
 
@@ -293,6 +321,7 @@ class StreamStore:
         check_stream_name(name)
         await self._keeper.delete(self.namespace, name)
 
+    @while_open
     async def truncate(self, name: str, *, before: Position | str | Start) -> StreamInfo:
         """Give up all records before a position, or before where a reader would start; what is given up stays so.
 
@@ -309,6 +338,7 @@ class StreamStore:
 
     # -- writing and reading -----------------------------------------------------------------------------------------
 
+    @while_open
     async def writer(self, name: str, *, wait_s: float | None = None, accept_loss: bool = False) -> StreamWriter:
         """Become the writer of a stream.
 
@@ -333,6 +363,7 @@ class StreamStore:
         head = await self._find(name)
         return await self._writer_of(head.stream_id, wait_s, accept_loss=accept_loss)
 
+    @while_open
     async def writer_by_id(self, stream_id: str, *, wait_s: float | None = None) -> StreamWriter:
         """Become the writer of a stream, whatever it is called by now: its name may have become that of another one.
 
@@ -368,22 +399,12 @@ class StreamStore:
         self._let_go_of(f"stream {stream_id}", change)
 
     def _let_go_of(self, what: str, change: Callable[[], Awaitable[object]]) -> None:
-        if not self._closing:
+        if not (self._lifetime.ended or self._tasks.closing):
             self._tasks.spawn(release_soon(what, change, self._clock), name="let go")
 
     async def _writer(self, head: Head, owner: Owner) -> StreamWriter:
-        budget, most_bytes = self._client.budget, self._client.max_entry_bytes
         window = await read_window(head, self._ids, partial(self._from, head))
-        flow = Flow(
-            head.settled_marks,
-            head.last_place,
-            head.tag,
-            Compression.named(head.policy.compression),
-            budget,
-            self._clock,
-            self._load,
-            most_bytes=most_bytes,
-        )
+        flow = flow_of(head, self._client, self._clock, self._load)
         segments = Segments(self._catalog, self._client, head, owner, flow, self._clock, self._tasks, self._load)
         try:
             await segments.begin()
@@ -394,8 +415,9 @@ class StreamStore:
             flow,
             segments,
             window,
-            budget,
+            self._client.budget,
             let_go=partial(self._let_go, head.stream_id, owner),
+            parent=self._lifetime,
         )
         self._writers = [*(other for other in self._writers if not other.ended), writer]
         self._load.taken += 1
@@ -432,14 +454,17 @@ class StreamStore:
             lambda: self._find(name), start or Start.earliest(), self._readers, follow=follow, gaps=gaps, slow=slow
         )
 
-    def _reader_of(self, head: Head, start: Start, *, follow: bool, gaps: Gaps) -> StreamReader:
+    def _reader_of(
+        self, head: Head, start: Start, *, follow: bool, gaps: Gaps, parent: Lifetime | None = None
+    ) -> StreamReader:
         async def find() -> Head:
             return await self._catalog.read(head.stream_id, head.name)
 
-        return StreamReader(find, start, self._readers, follow=follow, gaps=gaps)
+        return StreamReader(find, start, self._readers, follow=follow, gaps=gaps, parent=parent)
 
     # -- subscriptions -----------------------------------------------------------------------------------------------
 
+    @while_open
     async def subscribe(
         self,
         name: str,
@@ -476,10 +501,13 @@ class StreamStore:
         except BaseException:
             let_go()
             raise
-        reader = self._reader_of(head, found.cursor.start, follow=follow, gaps=gaps)
-        return SubscriptionReader(
-            self._shelf, self._client, found, owner, head.policy, reader, self._clock, self._tasks, let_go
+        lifetime = subscription_lifetime(subscription, self._lifetime)
+        reader = self._reader_of(head, found.cursor.start, follow=follow, gaps=gaps, parent=lifetime)
+        subscribed = SubscriptionReader(
+            self._shelf, self._client, found, owner, head.policy, reader, self._clock, self._tasks, let_go, lifetime
         )
+        self._subscribed[owner.token] = subscribed
+        return subscribed
 
     async def _made(self, head: Head, name: str, start: Start) -> Subscription:
         """The subscription of that name, which begins at ``start`` if it is made now."""
@@ -491,30 +519,21 @@ class StreamStore:
             now_ms = self._clock.wall_us() // 1000
             return await self._shelf.create(Subscription(head.stream_id, name, first, now_ms))
 
-    async def subscriptions(self, name: str, *, after: str = "") -> AsyncIterator[SubscriptionInfo]:
+    def subscriptions(self, name: str, *, after: str = "") -> Listing[SubscriptionInfo]:
         """The subscriptions of a stream that come after ``after``, in order, each with how far it has come.
 
         Raises:
             BookieUnavailable, MetadataUnavailable, ...: that cannot be told now.
             As ``info``.
         """
-        head = await self._find(name)
-        async for each in self._shelf.names(head.stream_id, after):
-            try:
-                found = await self._shelf.read(head.stream_id, each)
-                cursor = await self._known_cursor(found)
-            except NoSuchSubscription:
-                continue
-            reader = None if found.owner is None else found.owner.name
-            yield SubscriptionInfo(each, cursor, found.created_at_ms, reader)
 
-    async def _known_cursor(self, found: Subscription) -> Cursor | None:
-        try:
-            return await self._shelf.cursor(found, fence=False)
-        except DamagedFile as error:
-            _log.warning("subscription lost", subscription=found.name, error=error.message)
-            return None
+        async def found(after: str) -> AsyncIterator[SubscriptionInfo]:
+            async for info in self._shelf.infos((await self._find(name)).stream_id, after):
+                yield info
 
+        return self._listed(found, lambda info: info.name, after)
+
+    @while_open
     async def sequence_of(self, name: str, cursor: Cursor) -> int:
         """The number of the record that comes next for who is at ``cursor``.
 
@@ -523,6 +542,7 @@ class StreamStore:
         """
         return (await self._seeker.begin_at(await self._find(name), cursor.start)).sequence
 
+    @while_open
     async def reset_subscription(self, name: str, subscription: str, start: Start) -> SubscriptionInfo:
         """Set a subscription back, or forth, also where it is lost how far it had come; who reads it is fenced.
 
@@ -539,6 +559,7 @@ class StreamStore:
         found = await self._shelf.reset(found, owner, Patience(self._store, self._clock, None), cursor)
         return SubscriptionInfo(subscription, found.cursor, found.created_at_ms, None)
 
+    @while_open
     async def unsubscribe(self, name: str, subscription: str) -> None:
         """Delete a subscription; who reads it is fenced.
 
@@ -556,6 +577,7 @@ class StreamStore:
         """Where the records of streams are."""
         return self._store
 
+    @while_open
     async def keep(self) -> int:
         """Look after all streams of the cluster once; how many could not be looked after.
 

@@ -17,6 +17,7 @@ from typing import Any, Final, Self, TypeVar
 
 from tallybook.core.errors import InvalidArgument, StreamClosed, TallybookError
 from tallybook.runtime.blocking import LoopThread
+from tallybook.runtime.lifetime import end_block
 from tallybook.runtime.loop_iteration import Halt
 from tallybook.runtime.steps import DEFAULT_BATCH
 
@@ -287,7 +288,4 @@ class SubscriptionReader:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        if kind is None:
-            self.close()
-        else:
-            self.abandon()
+        end_block(self, failed=kind is not None)

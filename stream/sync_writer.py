@@ -17,6 +17,7 @@ from typing import Any, Final, Self
 from tallybook.client.crossing import Appends, Crossing, Line
 from tallybook.core.errors import Outcome, StreamClosed, TallybookError
 from tallybook.core.limits import MIB
+from tallybook.runtime.lifetime import end_block
 
 from .position import Position
 from .record import Outgoing, Payload, size_of
@@ -260,10 +261,7 @@ class StreamWriter:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        if kind is None:
-            self.close()
-        else:
-            self.abandon()
+        end_block(self, failed=kind is not None)
 
 
 def _pieces(records: Iterable[Payload | Outgoing]) -> Iterator[list[Payload | Outgoing]]:

@@ -28,6 +28,7 @@ from tallybook.core.errors import (
 from tallybook.core.limits import BATCH_TABLE_ROW_BYTES
 from tallybook.metadata.model import LedgerMetadata
 from tallybook.runtime.clock import Clock
+from tallybook.runtime.lifetime import Lifetime
 
 from ..budget import ByteBudget
 from ..deeds import Deeds
@@ -74,6 +75,8 @@ class Appends:
         """As of the last change of the ensemble."""
         self.closing = False
         """Set once no more is to be taken."""
+        self.lifetime = Lifetime(f"ledger {metadata.ledger_id}: its writer", error=LedgerClosed)
+        """Of the handle."""
         self.submit: Callable[[int, int, int, bytes], None] = _not_started
         """Sends a sealed batch: its first and last entry id, its payload bytes, and itself."""
         self.end: Callable[[TallybookError], None] = _nothing_to_end
@@ -135,7 +138,8 @@ class Appends:
         """
         try:
             async with asyncio.timeout(self._settings.add_timeout_ms / 1000):
-                await self.budget.take(size)
+                with self.lifetime.use(outcome):
+                    await self.budget.take(size)
         except TimeoutError:
             message = f"ledger {self._machine.ledger_id}: no room for another append within the add timeout"
             raise RequestTimeout(message, outcome=outcome) from None

@@ -19,6 +19,7 @@ from tallybook.core.batch import Buffer
 from tallybook.core.errors import Busy, InvalidArgument, LedgerClosed, Outcome, TallybookError
 from tallybook.core.ids import check_new_entry_id
 from tallybook.metadata.model import LedgerMetadata
+from tallybook.runtime.lifetime import close_or_abandon
 
 from .appends import Appends
 from .pending import PendingAppend
@@ -148,7 +149,4 @@ class ChosenIdsWriter:
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        if kind is None:
-            await self.close()
-        else:
-            self.abandon()
+        await close_or_abandon(self, failed=kind is not None)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from types import TracebackType
 from typing import Final, Self
 
@@ -25,6 +26,7 @@ from tallybook.core.errors import (
 from tallybook.core.ids import NO_ENTRY
 from tallybook.metadata.model import LedgerMetadata, LedgerState, close, of_members
 from tallybook.runtime.clock import Clock
+from tallybook.runtime.lifetime import Lifetime, close_or_abandon, while_open
 from tallybook.runtime.tasks import Tasks
 from tallybook.runtime.tracing import NO_TRACER, Span, Tracer
 
@@ -55,6 +57,8 @@ class WriterContext:
     deeds: Deeds = field(default_factory=Deeds)
     limits: dict[str, int] = field(default_factory=dict)
     """The largest batch of each bookie that was connected to."""
+    lifetime: Lifetime = field(default_factory=partial(Lifetime, "the client"))
+    """Of the client."""
 
 
 _NOT_OURS: Final = (LedgerFenced, LedgerClosed, NoSuchLedger, Unauthorized, AccessDenied, Conflict)
@@ -81,6 +85,9 @@ class LedgerWriter:
         settings = context.settings
         self._context = context
         self._update = update
+        self._lifetime = Lifetime(
+            f"ledger {metadata.ledger_id}: its writer", parent=context.lifetime, error=LedgerClosed
+        )
         self._ended = LedgerClosed(f"ledger {metadata.ledger_id} is closed")
         self._closed: LedgerMetadata | None = None
         self._abandoned = False
@@ -94,6 +101,7 @@ class LedgerWriter:
         )
         self._machine = machine
         self._appends, spans = _appends(context, machine, metadata, digest_key)
+        self._appends.lifetime = self._lifetime
         self._driver = WriterDriver(
             machine,
             metadata,
@@ -154,6 +162,7 @@ class LedgerWriter:
             EntryTooLarge: above ``max_entry_bytes``, that of the client or of a bookie; the handle stays good.
             LedgerClosed, LedgerFenced, ...: the handle is closed or dead; nothing was sent.
         """
+        self._lifetime.check()
         appends = self._appends
         if not appends.budget.try_take(appends.admissible(payload)):
             raise appends.no_room()
@@ -207,8 +216,11 @@ class LedgerWriter:
             LedgerClosed, LedgerFenced, ...: the handle is closed or dead. The outcome tells whether the entry was not
                 sent, or may have been written.
         """
+        self._lifetime.check()
         appends = self._appends
-        await appends.take_room(appends.admissible(payload))
+        size = appends.admissible(payload)
+        if not appends.budget.try_take(size):
+            await appends.take_room(size)
         return await appends.gather(payload)
 
     async def append_many(self, payloads: Sequence[Buffer]) -> range:
@@ -220,6 +232,7 @@ class LedgerWriter:
         Raises:
             As ``append``; some of the entries may then have been written.
         """
+        self._lifetime.check()
         appends = self._appends
         sizes = [appends.admissible(payload) for payload in payloads]
         pending: list[PendingAppend] = []
@@ -246,6 +259,7 @@ class LedgerWriter:
 
     # -- force ------------------------------------------------------------------------
 
+    @while_open
     async def force(self) -> int:
         """Make durable what was appended with deferred sync; return the last add confirmed, which it has moved.
 
@@ -272,16 +286,17 @@ class LedgerWriter:
 
         Returns:
             The last entry that every reader sees who asks from now on, as enough bookies have been told; -1 for none.
-            It is less than what was appended if bookies are away, or the handle is dead: ask again, or close. A dead
-            one tells nobody any more once its client is closed.
+            It is less than what was appended if bookies are away, or the handle is dead: ask again, or close.
 
         Raises:
             RequestTimeout: appends are still pending after the close timeout.
+            LedgerClosed: the handle was abandoned, or its client closed.
         """
         if self._closed is not None:
             return self._closed.last_entry_id
-        await self._appends.finish()
-        return await self._driver.show()
+        with self._lifetime.use():
+            await self._appends.finish()
+            return await self._driver.show()
 
     # -- close ------------------------------------------------------------------------
 
@@ -294,7 +309,7 @@ class LedgerWriter:
         Raises:
             LedgerFenced: another client recovers the ledger, or closed it at another entry. Entries up to the last add
                 confirmed are in it; whether later appends are is for a reader to find out.
-            LedgerClosed: the handle was abandoned.
+            LedgerClosed: the handle was abandoned, or its client closed.
             NoSuchLedger: the ledger was deleted.
             Unauthorized, AccessDenied: bookies refuse this client.
             Conflict: a bookie holds other bytes under the ids of this handle.
@@ -304,6 +319,10 @@ class LedgerWriter:
         """
         if self._closed is not None:
             return self._closed
+        with self._lifetime.use():
+            return await self._close()
+
+    async def _close(self) -> LedgerMetadata:
         self._appends.closing = True
         await self._appends.finish()
         error = self._machine.error
@@ -343,6 +362,7 @@ class LedgerWriter:
         self._appends.closing = self._abandoned = True
         self._driver.die(LedgerClosed(f"ledger {self.id}: the handle was abandoned"))
         self._driver.stop()
+        self._lifetime.end(f"ledger {self.id}: the handle was abandoned")
 
     async def __aenter__(self) -> Self:
         return self
@@ -350,10 +370,7 @@ class LedgerWriter:
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        if kind is None:
-            await self.close()
-        else:
-            self.abandon()
+        await close_or_abandon(self, failed=kind is not None)
 
 
 def _pieces(sizes: Sequence[int], most: int) -> Iterator[range]:

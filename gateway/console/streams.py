@@ -49,7 +49,7 @@ class Streams:
         unreadable: list[dict[str, object]] = []
         last, following = "", None
         with self._stores.of(namespace) as store:
-            async with aclosing(store.list(asked.query.get("prefix", ""), after=after)) as names:  # type: ignore[type-var]
+            async with aclosing(store.list(asked.query.get("prefix", ""), after=after)) as names:
                 async for name in names:
                     if len(infos) + len(unreadable) == limit:
                         following = last
@@ -88,7 +88,7 @@ class Streams:
             subscriptions: list[dict[str, object]] = []
             end, why = None if last is None else last[1] + 1, ""
             try:
-                async with aclosing(store.subscriptions(name, after=after)) as all_of_them:  # type: ignore[type-var]
+                async with aclosing(store.subscriptions(name, after=after)) as all_of_them:
                     async for each in all_of_them:
                         if len(subscriptions) == limit:
                             following = str(subscriptions[-1]["subscription"])
@@ -106,7 +106,7 @@ class Streams:
         rows: list[dict[str, object]] = []
         following: int | None = None
         with self._stores.of(asked.path["namespace"]) as store:
-            async with aclosing(store.segments(name, after=after)) as found:  # type: ignore[type-var]
+            async with aclosing(store.segments(name, after=after)) as found:
                 async for each in found:
                     if len(rows) == limit:
                         following = after

@@ -108,7 +108,7 @@ async def _tail(store: StreamStore, found: StreamInfo) -> Tail:
         last = None if found.ended else await store.last(found.name)
         end = found.next_sequence if last is None else last[1] + 1
         lags: list[int | None] = []
-        async with aclosing(store.subscriptions(found.name)) as all_of_them:  # type: ignore[type-var]
+        async with aclosing(store.subscriptions(found.name)) as all_of_them:
             async for each in all_of_them:
                 if len(lags) == MOST_SUBSCRIPTIONS:
                     break

@@ -142,10 +142,8 @@ class Gateway:
 
     async def die(self) -> None:
         """Be gone at once, as a process is that is killed: nothing is closed, and nobody is told."""
-        store = self.stores.default
         # What a process that is killed does not do any more, its store must not do either.
-        store._closing = True  # noqa: SLF001
-        await store._tasks.close()  # noqa: SLF001
+        await self.stores.default._tasks.close()  # noqa: SLF001
         await self._calls.close()
         await self.tasks.close()
         self.service._writers.abandon()  # noqa: SLF001

@@ -82,7 +82,6 @@ class StreamReader(ItemReader[Record]):
         super().__init__()
         self._reading = Reading(find, start, context, follow=follow, gaps=gaps, slow=slow)
         self._spawn = partial(context.tasks.spawn, name="read")
-        self._lifetime = Lifetime("the reader of the stream", parent=parent or context.lifetime, error=StreamClosed)
         self._steps: Steps[Sequence[Step]] | None = None
         self._taken: deque[Step] = deque()
         """What the last of these has brought."""
@@ -90,6 +89,7 @@ class StreamReader(ItemReader[Record]):
         """Behind the batch that is handed out."""
         self._last: Record | None = None
         """The last record of it that was handed out, if more are left."""
+        self._lifetime = Lifetime("the reader of the stream", parent=parent or context.lifetime, error=StreamClosed)
 
     @property
     def position(self) -> Position | None:
@@ -199,11 +199,6 @@ class StreamReader(ItemReader[Record]):
         self.go_back(self.bookmark())
         if steps is not None:
             await steps.aclose()
-
-    def abandon(self) -> None:
-        """Close the reader, and do not wait for what is under way."""
-        self._lifetime.end()
-        self.go_back(self.bookmark())
 
     async def close(self) -> None:
         """Close the reader: who waits for a record of it, or asks for one, gets ``StreamClosed``."""

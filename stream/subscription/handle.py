@@ -18,11 +18,20 @@ from typing import Final, Self
 
 from tallybook.client.client import Client
 from tallybook.client.writer.handle import LedgerWriter
-from tallybook.core.errors import InvalidArgument, RequestTimeout, StreamClosed, StreamFenced, TallybookError, is_defect
+from tallybook.core.errors import (
+    InvalidArgument,
+    Outcome,
+    RequestTimeout,
+    StreamClosed,
+    StreamFenced,
+    TallybookError,
+    is_defect,
+)
 from tallybook.core.marks import sometimes
 from tallybook.metadata.ledger_use import CURSOR
 from tallybook.runtime.backoff import Backoff
 from tallybook.runtime.clock import Clock
+from tallybook.runtime.lifetime import Lifetime, close_or_abandon
 from tallybook.runtime.steps import DEFAULT_BATCH
 from tallybook.runtime.tasks import Tasks
 
@@ -40,6 +49,15 @@ ADVANCE_SECONDS: Final = 60.0
 """How long an advance tries to be stored."""
 FIRST_PAUSE_SECONDS: Final = 0.05
 LONGEST_PAUSE_SECONDS: Final = 2.0
+
+
+def subscription_lifetime(name: str, parent: Lifetime | None = None) -> Lifetime:
+    """That of the reader of a subscription.
+
+    Args:
+        parent: that of its store.
+    """
+    return Lifetime(f"the reader of subscription {name}", parent=parent, error=StreamClosed)
 
 
 class SubscriptionReader:
@@ -60,6 +78,7 @@ class SubscriptionReader:
         clock: Clock,
         tasks: Tasks,
         let_go: Callable[[], None],
+        lifetime: Lifetime | None = None,
     ) -> None:
         self._shelf = shelf
         self._client = client
@@ -71,6 +90,7 @@ class SubscriptionReader:
         self._rng = client.world.rng.fork("subscription")
         self._tasks = tasks
         self._let_go = let_go
+        self._lifetime = lifetime or subscription_lifetime(found.name)
         self._ledger: LedgerWriter | None = None
         self._stored = found.cursor
         self._wanted = found.cursor
@@ -125,10 +145,11 @@ class SubscriptionReader:
             InvalidArgument: the subscription has come further already; ``StreamStore.reset_subscription`` sets it back.
             ForeignPosition: a position of another stream.
             StreamFenced: another reader has the subscription.
-            StreamClosed: the handle is closed.
+            StreamClosed, HandleClosed: the handle, its store or its client is closed.
         """
-        if self._closed or self._closing:
-            raise StreamClosed(f"the reader of subscription {self.name} is closed")
+        self._lifetime.check()
+        if self._closing:
+            raise self._lifetime.closed(Outcome.NOT_DONE)
         if self._error is not None:
             raise self._error.told_as(self._error.outcome)
         wanted = Position.parse(position) if isinstance(position, str) else position
@@ -149,8 +170,9 @@ class SubscriptionReader:
                 again.
             As ``advance_nowait``.
         """
-        self.advance_nowait(position)
-        await self._until_stored(self._wanted)
+        with self._lifetime.use():
+            self.advance_nowait(position)
+            await self._until_stored(self._wanted)
 
     def _begin_to_store(self) -> None:
         if self._storing is None and self._error is None and self._stored != self._wanted:
@@ -190,6 +212,10 @@ class SubscriptionReader:
                         return
                     sometimes("subscription: an advance is tried again")
                     await self._clock.sleep(pause)
+        except asyncio.CancelledError:
+            # The handle was abandoned, or its store closed.
+            self._error = self._error or self._lifetime.closed()
+            raise
         finally:
             self._storing = None
             self._moved.set()
@@ -266,11 +292,13 @@ class SubscriptionReader:
         """
         if self._closed:
             return
-        self._closing = True
-        self._begin_to_store()
-        await self._until_stored(self._wanted)
-        await self._rest(leave=True)
-        self._closed = True
+        with self._lifetime.use():
+            self._closing = True
+            self._begin_to_store()
+            await self._until_stored(self._wanted)
+            await self._rest(leave=True)
+            self._closed = True
+        self._lifetime.end()
 
     def abandon(self) -> None:
         """Let go of everything at once; whoever comes next takes it over."""
@@ -278,6 +306,7 @@ class SubscriptionReader:
             return
         self._closed = True
         self._let_go()
+        self._lifetime.end()
         if self._storing is not None:
             self._storing.cancel()
         if self._ledger is not None:
@@ -290,7 +319,4 @@ class SubscriptionReader:
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        if kind is None:
-            await self.close()
-        else:
-            self.abandon()
+        await close_or_abandon(self, failed=kind is not None)

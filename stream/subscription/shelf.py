@@ -24,6 +24,7 @@ from tallybook.runtime.logging import logger
 
 from ..gaps import is_lost
 from ..head import Owner
+from ..info import SubscriptionInfo
 from ..names import SUBSCRIPTIONS, subscription_record
 from ..sessions import Patience
 from .record import Cursor, Subscription, cursor_of, decode, encode, forget_doomed, rest, retire, take
@@ -68,6 +69,28 @@ class Shelf:
         folder = f"{SUBSCRIPTIONS}{stream_id}/"
         async for record in names(self._store, folder, folder + after if after else ""):
             yield record.removeprefix(folder)
+
+    async def infos(self, stream_id: str, after: str = "") -> AsyncIterator[SubscriptionInfo]:
+        """A stream's subscriptions that come after ``after``, in order, each with how far it has come.
+
+        Raises:
+            As ``names`` and ``cursor``.
+        """
+        async for name in self.names(stream_id, after):
+            try:
+                found = await self.read(stream_id, name)
+                cursor = await self._known_cursor(found)
+            except NoSuchSubscription:
+                continue
+            reader = None if found.owner is None else found.owner.name
+            yield SubscriptionInfo(name, cursor, found.created_at_ms, reader)
+
+    async def _known_cursor(self, found: Subscription) -> Cursor | None:
+        try:
+            return await self.cursor(found, fence=False)
+        except DamagedFile as error:
+            _log.warning("subscription lost", subscription=found.name, error=error.message)
+            return None
 
     async def create(self, wanted: Subscription) -> Subscription:
         """Make a subscription; if there is one of that name already, that is it.

@@ -22,6 +22,7 @@ from tallybook.core.errors import (
     StreamEnded,
     TallybookError,
 )
+from tallybook.runtime.lifetime import Lifetime, close_or_abandon, while_open
 
 from ..dedup import DedupWindow
 from ..envelope import HEADER_BYTES, MAX_RECORDS, RECORD_OVERHEAD_BYTES, Kind
@@ -60,6 +61,7 @@ class StreamWriter:
         budget: ByteBudget,
         *,
         let_go: Callable[[], None],
+        parent: Lifetime | None = None,
     ) -> None:
         self._flow = flow
         self._segments = segments
@@ -67,6 +69,7 @@ class StreamWriter:
         """That a record may have."""
         self._let_go = let_go
         self._budget = budget
+        self._lifetime = Lifetime(f"the writer of stream {self.name}", parent=parent, error=StreamClosed)
         self._closing = self._closed = False
         self._ending = self._end_marked = False
         self._one_condition, self._one_share = asyncio.Lock(), asyncio.Lock()
@@ -131,6 +134,7 @@ class StreamWriter:
             EntryTooLarge, OutOfOrder, InvalidArgument: the record cannot be appended; the writer stays good.
             StreamClosed, StreamFenced, ...: the writer is closed or over; nothing was sent.
         """
+        self._lifetime.check()
         plain = timestamp_ms is None and key is None and dedup_id is None and txid is None
         if plain and type(payload) is bytes and not self._closing and self._flow.error is None:
             # In few steps, since most records are like this, and come by the hundred thousand a second.
@@ -204,10 +208,12 @@ class StreamWriter:
                 there.
             As ``append_nowait``; ``Busy`` only for want of room for ids.
         """
+        self._lifetime.check()
         record = Outgoing.of(payload, timestamp_ms, key, dedup_id, txid)
         if isinstance(if_position, Anything):
             return await self._append(record)
-        return await self._append_if(record, if_position)
+        with self._lifetime.use():
+            return await self._append_if(record, if_position)
 
     async def append_many(self, records: Iterable[Payload | Outgoing]) -> list[Position]:
         """Append records in order; return their positions once all are durable on an ack quorum.
@@ -228,6 +234,7 @@ class StreamWriter:
         Raises:
             As ``append_many``.
         """
+        self._lifetime.check()
         pending: list[PendingRecord] = []
         for each in records:
             record = each if isinstance(each, Outgoing) else Outgoing(each)
@@ -262,6 +269,7 @@ class StreamWriter:
         Raises:
             As ``append_set``; none of them was sent.
         """
+        self._lifetime.check()
         sizes = [self._admissible(record) for record in records]
         if as_set:
             total = sum(sizes) + len(sizes) * RECORD_OVERHEAD_BYTES
@@ -445,16 +453,19 @@ class StreamWriter:
             return
         try:
             # Who came first goes first, or a large message would be waiting for as long as small ones come.
-            async with asyncio.timeout(APPEND_SECONDS), self._one_share:
-                await self._flow.room_left(size)
-                await self._take_room(size, Outcome.NOT_DONE)
+            async with asyncio.timeout(APPEND_SECONDS):
+                with self._lifetime.use(Outcome.NOT_DONE):
+                    async with self._one_share:
+                        await self._flow.room_left(size)
+                        await self._take_room(size, Outcome.NOT_DONE)
         except TimeoutError:
             raise RequestTimeout(f"stream {self.name}: too much is pending there", outcome=Outcome.NOT_DONE) from None
 
     async def _take_room(self, size: int, outcome: Outcome) -> None:
         try:
             async with asyncio.timeout(APPEND_SECONDS):
-                await self._budget.take(size)
+                with self._lifetime.use(outcome):
+                    await self._budget.take(size)
         except TimeoutError:
             raise RequestTimeout(f"stream {self.name}: no room for another append", outcome=outcome) from None
         if self.ended:
@@ -472,6 +483,7 @@ class StreamWriter:
 
     # -- the rest ----------------------------------------------------------------------------------------------------
 
+    @while_open
     async def flush(self) -> None:
         """Return once everything that was appended is durable on an ack quorum.
 
@@ -481,6 +493,7 @@ class StreamWriter:
         """
         await self._settled()
 
+    @while_open
     async def commit(self) -> None:
         """Like ``flush``, and readers see it at once, not only with the next record or after a silence.
 
@@ -506,6 +519,7 @@ class StreamWriter:
         if mark.error is not None:
             raise mark.error.with_traceback(None)
 
+    @while_open
     async def end_stream(self) -> None:
         """End the stream for ever, behind what was appended; readers come to an end there. The writer is closed then.
 
@@ -535,11 +549,14 @@ class StreamWriter:
             MetadataUnavailable, ...: the stream is not let go of; close again, or let the next writer take it.
             StreamFenced: another writer has taken it before.
         """
+        if self._closed:
+            return
         if self._ending:
             await self.end_stream()
             return
-        self._closing = True
-        await self._finish()
+        with self._lifetime.use():
+            self._closing = True
+            await self._finish()
 
     async def _finish(self) -> None:
         if self._closed:
@@ -567,6 +584,7 @@ class StreamWriter:
         self._window.clear()
         self._segments.abandon()
         self._flow.die(StreamClosed(f"the writer of stream {self.name} was abandoned"))
+        self._lifetime.end(f"the writer of stream {self.name} was abandoned")
         # Whoever waits for the stream need not wait for this process to end.
         self._let_go()
 
@@ -576,7 +594,4 @@ class StreamWriter:
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        if kind is None:
-            await self.close()
-        else:
-            self.abandon()
+        await close_or_abandon(self, failed=kind is not None)

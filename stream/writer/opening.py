@@ -11,11 +11,28 @@ from tallybook.runtime.clock import Clock
 from tallybook.runtime.logging import logger
 
 from ..catalog import Catalog
+from ..compression import Compression
 from ..head import Head, Owner, seal, take
+from ..load import StreamLoad
 from .ending import recovered_end
+from .flow import Flow
 from .loss import end_after_loss, is_loss
 
 _log = logger("stream.opening")
+
+
+def flow_of(head: Head, client: Client, clock: Clock, load: StreamLoad) -> Flow:
+    """What a writer appends to a stream that it has taken over."""
+    return Flow(
+        head.settled_marks,
+        head.last_place,
+        head.tag,
+        Compression.named(head.policy.compression),
+        client.budget,
+        clock,
+        load,
+        most_bytes=client.max_entry_bytes,
+    )
 
 
 async def take_over(

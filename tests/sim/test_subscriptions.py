@@ -12,6 +12,7 @@ from tallybook.client.client import Client
 from tallybook.core.errors import (
     ForeignPosition,
     InvalidArgument,
+    MetadataUnavailable,
     NoSuchSubscription,
     StreamClosed,
     StreamFenced,
@@ -248,3 +249,39 @@ async def test_subscriptions_are_deleted_alone_or_with_their_stream(cluster: Mem
             await streams.unsubscribe("s", "a")
         await streams.delete("s")
         assert [ledger_id async for ledger_id in client.list_ledgers()] == []
+
+
+@scenario()
+async def test_a_subscription_whose_close_fails_is_let_go_of_while_its_session_lasts(
+    cluster: MemoryCluster, client: Client
+) -> None:
+    away = False
+
+    class Away:
+        def next(self, operation: str) -> Fault | None:
+            return Fault.UNAVAILABLE if away and operation == "write_record" else None
+
+    def seen_through(store: MetadataStore) -> FaultyStore:
+        return FaultyStore(store, Away(), cluster.world.clock)
+
+    async with (
+        written(client) as (streams, positions),
+        cluster.client(SMALL, seen_through=seen_through) as troubled,
+        StreamStore(troubled) as first,
+    ):
+        billing = await first.subscribe("s", "billing")
+
+        async def use() -> None:
+            nonlocal away
+            async with billing:
+                await billing.advance(positions[3])
+                away = True
+
+        with pytest.raises(MetadataUnavailable):
+            await use()
+        with pytest.raises(StreamClosed):
+            await billing.advance(positions[4])
+        away = False
+        # As in a gateway, whose one store goes on for all of its clients.
+        async with await streams.subscribe("s", "billing", wait_s=5) as second:
+            assert await next_of(second) == lines(1, 4)[0]
