@@ -82,12 +82,16 @@ class Tasks:
         if essential:
             self._on_fatal(task.get_name(), error or RuntimeError(f"{task.get_name()} ended early"))
 
+    def stop(self) -> None:
+        """Cancel everything, and let nothing be started any more; ``close`` waits for the end."""
+        self._closing = True
+        for task in list(self._running):
+            task.cancel()
+
     async def close(self) -> None:
         """Cancel everything and wait until it has ended."""
-        self._closing = True
         running = list(self._running)
-        for task in running:
-            task.cancel()
+        self.stop()
         await asyncio.gather(*running, return_exceptions=True)
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from tallybook.core.errors import TallybookError, is_defect
+from tallybook.core.errors import HandleClosed, TallybookError, is_defect
 from tallybook.metadata.leader import Leadership
 from tallybook.runtime.clock import Clock
 from tallybook.runtime.logging import logger
@@ -33,6 +33,7 @@ async def keep_for_ever(
 
     Raises:
         DamagedFile: the record of the leader holds something else.
+        HandleClosed: the store, or its client, is closed.
     """
     counts = load or StreamLoad()
 
@@ -44,7 +45,7 @@ async def keep_for_ever(
                 counts.keeper_failures += failed
                 _log.debug("looked after streams", failed_count=failed)
             except TallybookError as error:
-                if is_defect(error):
+                if is_defect(error) or isinstance(error, HandleClosed):
                     raise
                 counts.keeper_failures += 1
                 _log.warning("streams are looked after later", error=error.message)

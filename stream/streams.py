@@ -153,6 +153,7 @@ class StreamStore:
         self._writers = ()
         for _, subscribed in sorted(self._subscribed.items()):
             subscribed.abandon()
+        self._tasks.stop()
 
     # -- streams -----------------------------------------------------------------------------------------------------
 

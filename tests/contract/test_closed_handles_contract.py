@@ -25,7 +25,7 @@ from tallybook.runtime.rng import SeededRng
 from tallybook.runtime.tasks import InlineWorkers
 from tallybook.sim.stage.cluster import MemoryCluster
 from tallybook.sim.stage.scenario import SMALL, lines, scenario
-from tallybook.stream import Position, Start, StreamReader, StreamStore, StreamWriter, SubscriptionReader
+from tallybook.stream import Position, Start, StreamReader, StreamStore, StreamWriter, SubscriptionReader, keep_for_ever
 
 pytestmark = pytest.mark.filterwarnings(
     "error:coroutine:RuntimeWarning", "error::pytest.PytestUnraisableExceptionWarning"
@@ -337,6 +337,27 @@ def test_a_task_group_is_not_left_in_silence_when_the_client_of_one_of_its_tasks
         with pytest.raises(ExceptionGroup) as failed:
             await both()
         assert failed.group_contains(HandleClosed)
+
+    play(body)
+
+
+def test_nothing_of_a_store_goes_on_when_its_client_is_closed_and_neither_is_opened_again() -> None:
+    async def body(on: Handles) -> None:
+        before = asyncio.all_tasks()
+        reading = asyncio.ensure_future(on.stream_reader.next())
+        keeping = asyncio.ensure_future(keep_for_ever(on.streams, on.client.world.clock, on.client.world.rng, 1.0))
+        await asyncio.sleep(0.5)
+        await on.client.close()
+        await asyncio.wait([reading, keeping], timeout=SOON)
+        for ended in (reading, keeping):
+            assert isinstance(ended.exception(), HandleClosed)
+        await asyncio.sleep(SOON)
+        left = {task.get_name() for task in asyncio.all_tasks() - before}
+        assert not left, "background work of a closed client"
+        assert not any("streams/" in task.get_name() for task in asyncio.all_tasks())
+        for again in (on.client.__aenter__, on.streams.keep):
+            with pytest.raises(HandleClosed):
+                await again()
 
     play(body)
 
