@@ -87,6 +87,11 @@ class LedgerWriter:
         return self._engine.metadata
 
     @property
+    def max_entry_bytes(self) -> int:
+        """The largest entry that it takes now: less than the client's where a bookie of the ensemble takes less."""
+        return self._engine.max_entry_bytes
+
+    @property
     def ended(self) -> bool:
         """Whether the handle is closed, dead or abandoned: nothing can be appended."""
         return self._engine.ended
