@@ -437,7 +437,10 @@ class GatewaySettings(Settings):
         "127.0.0.1:0", description="Host and port of health and metrics; port 0 is any free one."
     )
     metadata: str = Field(..., description="URI of the metadata store.", min_length=1)
-    max_connections: Count = Field(1_024, description="Connections of clients; more are dropped at once.")
+    max_connections: Count = Field(
+        1_024,
+        description="Connections of clients; of more, those without an authenticated call are dropped first.",
+    )
     advertise: str = Field(
         "",
         max_length=255,

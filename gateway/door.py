@@ -97,10 +97,18 @@ class Door:
         access: tells who somebody is.
         client: knows the names of ledgers.
         refusals: those of the process.
+        authenticated: told of the connection of each call that was authenticated.
     """
 
-    def __init__(self, access: Access, client: Client, refusals: Refusals) -> None:
+    def __init__(
+        self,
+        access: Access,
+        client: Client,
+        refusals: Refusals,
+        authenticated: Callable[[str], None] = lambda _peer: None,
+    ) -> None:
         self._access = access
+        self._authenticated = authenticated
         self.refusals = refusals
         """Those who were not let in, may not do what they wanted, or have said a wrong password."""
         self._client = client
@@ -112,6 +120,7 @@ class Door:
             Unauthenticated, AccessDenied: nobody who may.
         """
         principal = self._access.principal(call.presented)
+        self._authenticated(call.peer)
         principal.check(PERMISSIONS[method])
         return Guest(call.peer, principal)
 

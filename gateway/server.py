@@ -77,7 +77,7 @@ async def serving(client: Client, settings: GatewaySettings) -> AsyncIterator[Ad
             for so many connections.
     """
     refuse_open_port("a gateway", settings.listen, security=settings.security, insecure=settings.insecure)
-    _check_descriptors(settings)
+    spare_connections = _spare_connections(settings)
     stopping = asyncio.Event()
     async with AsyncExitStack() as undo:
         tasks = Tasks("gateway", _died)
@@ -92,6 +92,7 @@ async def serving(client: Client, settings: GatewaySettings) -> AsyncIterator[Ad
             max_calls=settings.max_streams + 8 * CALLS_BESIDES_STREAMS,
             max_connections=settings.max_connections,
             max_connection_calls=settings.max_connection_streams + CALLS_BESIDES_STREAMS,
+            spare_connections=spare_connections,
             security=security,
             token_address=settings.token_listen,
             refusals=refusals,
@@ -105,7 +106,8 @@ async def serving(client: Client, settings: GatewaySettings) -> AsyncIterator[Ad
             keeping = keep_for_ever(stores.default, RealClock(), SystemRng(), settings.keep_streams_s, stores.load)
             undo.push_async_callback(_ended, tasks.spawn(keeping, name="stream keeper", essential=True))
         limits, counts = Limits(settings, under_way), Counts()
-        door = Door(security or OpenAccess(), client, refusals)
+        door = Door(security or OpenAccess(), client, refusals, listener.connections.authenticated)
+        tasks.spawn(listener.connections.run(), name="connections", essential=True)
         ledgers = LedgerService(client, settings, limits, counts, RealClock(), tasks, door)
         streams = StreamService(stores, settings, limits, counts, RealClock(), tasks, door)
         metrics.add(GATEWAY_METRICS, lambda: {**numbers(counts, limits.total), **bounds(settings, stores.ids)})
@@ -133,13 +135,19 @@ async def serving(client: Client, settings: GatewaySettings) -> AsyncIterator[Ad
             _log.info("stopping", ledger_count=counts.writing, stream_count=counts.writers)
 
 
-def _check_descriptors(settings: GatewaySettings) -> None:
+def _spare_connections(settings: GatewaySettings) -> int:
+    """How many connections gRPC may accept beyond the bound, for those without an authenticated call to be dropped.
+
+    Raises:
+        InvalidConfig: too few files may be open for the connections that are configured.
+    """
     descriptors = raise_descriptor_limit()
     if descriptors - OWN_DESCRIPTORS < settings.max_connections:
         raise InvalidConfig(
             f"{descriptors} files may be open at once (ulimit -n), and max_connections = {settings.max_connections} "
             f"needs {settings.max_connections + OWN_DESCRIPTORS}"
         )
+    return min(settings.max_connections, descriptors - OWN_DESCRIPTORS - settings.max_connections)
 
 
 async def _stop(ledgers: LedgerService, streams: StreamService) -> None:

@@ -17,7 +17,9 @@ import grpc.aio
 from tallybook.core.access import OpenAccess, Presented
 
 from .calls import Call, CallerGone, CallFailed, CallHandler, Services
+from .clock import RealClock
 from .grpc_about import About
+from .grpc_connections import ConnectionWatch
 from .grpc_handlers import Handlers
 from .grpc_load import GrpcLoad
 from .grpc_options import gateway_options
@@ -40,7 +42,13 @@ class CallListener:
     """An address, bound, and then served. Made by ``bound_calls``."""
 
     def __init__(
-        self, server: grpc.aio.Server, about: About, handlers: Handlers, address: str, token_address: str
+        self,
+        server: grpc.aio.Server,
+        about: About,
+        handlers: Handlers,
+        address: str,
+        token_address: str,
+        connections: ConnectionWatch,
     ) -> None:
         self._server = server
         self._about = about
@@ -48,6 +56,8 @@ class CallListener:
         self._address = address
         self.token_address = token_address
         """Host and port for clients without a certificate; empty: there is none."""
+        self.connections = connections
+        """To be run by the owner, and told of authenticated calls."""
 
     @property
     def address(self) -> str:
@@ -86,6 +96,7 @@ def bound_calls(
     max_calls: int,
     max_connections: int,
     max_connection_calls: int,
+    spare_connections: int = 0,
     security: Guarded | None = None,
     token_address: str = "",
     refusals: Refusals | None = None,
@@ -102,13 +113,15 @@ def bound_calls(
         under_way: the same of what is asked.
         load: counts connections and calls; ``None``: nobody asks for the counts.
         max_calls: more at once are refused.
-        max_connections: more are dropped as soon as they are made, whatever they want.
+        max_connections: of these, half may be without an authenticated call; more are dropped by the watch.
         max_connection_calls: more calls on one connection wait, at the client.
+        spare_connections: how many more gRPC accepts, for the watch to choose from; beyond, the newest are dropped.
 
     Raises:
         InvalidConfig: the address cannot be bound.
     """
-    options = gateway_options(max_connections=max_connections, max_connection_calls=max_connection_calls)
+    accepted = max_connections + spare_connections
+    options = gateway_options(max_connections=accepted, max_connection_calls=max_connection_calls)
     server = grpc.aio.server(options=options, maximum_concurrent_rpcs=max_calls)
     served = _bound(server, address, security, certificates=True)
     for_tokens = _bound(server, token_address, security, certificates=False) if token_address else ""
@@ -116,7 +129,9 @@ def bound_calls(
     load.max_connections, load.max_calls = max_connections, max_calls
     handlers = Handlers(load)
     about = About(security or OpenAccess(), max_calls, handlers, load, refusals, under_way)
-    return CallListener(server, about, handlers, served, for_tokens)
+    ports = [int(each.rpartition(":")[2]) for each in (served, for_tokens) if each]
+    connections = ConnectionWatch(ports, max_connections, load, RealClock())
+    return CallListener(server, about, handlers, served, for_tokens, connections)
 
 
 def _bound(server: grpc.aio.Server, address: str, security: Certified | None, *, certificates: bool) -> str:

@@ -1,7 +1,8 @@
 """What a gRPC port has to do: connections, calls, and those of them that are about the port itself.
 
 gRPC accepts connections by itself. It tells nobody which it dropped because there were too many, nor how many are idle;
-what can be told is on how many of them a call is under way, and how many there may be. Its core does count drops
+what can be told is on how many of them a call is under way, and how many there may be. A gateway finds out by itself
+(``grpc_connections``) how many have no authenticated call, and which of these it drops. gRPC's core does count drops
 (``grpc.resource_quota.connections_dropped``), but for plugins in C++ only, and channelz hears of no connection that
 was dropped at the bound.
 """
@@ -12,6 +13,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Final
 
+from .connection_table import BOUND, PEER
 from .meter import Reading
 from .metric_catalogue import Kind, MetricInfo
 
@@ -27,6 +29,9 @@ CODES: Final = (
 )
 """The statuses with which these end without an answer."""
 
+DROPS: Final = (BOUND, PEER)
+"""Why a connection is dropped."""
+
 _C: Final = Kind.COUNTER
 _G: Final = Kind.GAUGE
 
@@ -36,7 +41,24 @@ GRPC_METRICS: Final = (
         "max_connections",
         "tallybook_grpc_max_connections",
         _G,
-        "How many there may be, those without a call included: gRPC drops more, and does not say so.",
+        "How many there may be, those without a call included. A bookie's gRPC drops more, and does not say so; a "
+        "gateway drops those without an authenticated call first.",
+    ),
+    MetricInfo(
+        "waiting",
+        "tallybook_grpc_connections_waiting",
+        _G,
+        "Of a gateway, connections on which no call was authenticated yet.",
+    ),
+    *(
+        MetricInfo(
+            f"drops_{why}",
+            "tallybook_grpc_connections_dropped_total",
+            _C,
+            "Of those, the ones that were dropped. bound: there were too many; peer: too many of one address.",
+            ("why", why),
+        )
+        for why in DROPS
     ),
     MetricInfo("calls", "tallybook_grpc_calls", _G, "Calls under way, streams of clients included."),
     MetricInfo("max_calls", "tallybook_grpc_max_calls", _G, "How many there may be; more are refused."),
@@ -89,6 +111,9 @@ class GrpcLoad:
         self._about = dict.fromkeys(ABOUT, 0)
         self._about_under_way = dict.fromkeys(ABOUT, 0)
         self._failed = dict.fromkeys(CODES, 0)
+        self._drops = dict.fromkeys(DROPS, 0)
+        self.waiting = 0
+        """Connections without an authenticated call; set by the watch over them."""
         self.max_connections = 0
         self.max_calls = 0
         self.about_max_calls = 0
@@ -117,11 +142,17 @@ class GrpcLoad:
         """A call about the port ends without an answer."""
         self._failed[code] += 1
 
+    def dropped(self, why: str) -> None:
+        """A connection was dropped, for one of ``DROPS``."""
+        self._drops[why] += 1
+
     def readings(self) -> dict[str, Reading]:
         """All of it."""
         return {
             "connections": len(self._peers),
             "max_connections": self.max_connections,
+            "waiting": self.waiting,
+            **{f"drops_{why}": count for why, count in self._drops.items()},
             "calls": sum(self._peers.values()),
             "max_calls": self.max_calls,
             **{f"about_{method}": count for method, count in self._about.items()},

@@ -562,3 +562,21 @@ async def test_http_takes_renewed_certificates_with_the_next_handshake(gateway, 
                 if ("DNS", "renewed.example.com") in names:
                     break
                 await asyncio.sleep(0.1)
+
+
+async def test_connections_without_a_token_keep_no_client_with_one_out(gateway):
+    most = 16
+    async with gateway(max_connections=most) as served:
+        context = ssl.create_default_context(cafile=served._place / "authority/ca.crt")
+        context.set_alpn_protocols(["h2"])
+        host, _, port = served.addresses.token_grpc.rpartition(":")
+        held = [await asyncio.open_connection(host, int(port), ssl=context) for _ in range(most)]
+        async with served.without() as channel, asyncio.timeout(DEADLINE_SECONDS):
+            await streams(channel).List(stream_pb2.ListStreamsRequest(), metadata=served.token("dashboard"))
+            # Each has been sent settings of HTTP/2; the oldest end behind these.
+            ends = [asyncio.ensure_future(reader.read(-1)) for reader, _ in held]
+            await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)
+            assert channel.get_state() is grpc.ChannelConnectivity.READY
+            for _, writer in held:
+                writer.transport.abort()
+            await asyncio.gather(*ends, return_exceptions=True)

@@ -21,6 +21,7 @@ INPUTS = {
     "a thousand streams",
     "calls to `Health/Check` and `Watch` that ask nothing",
     "ten thousand connections that say nothing",
+    "connections to a gateway without an authenticated call",
     "more connections than there may be",
     "a flood of pings",
     "giant metadata",
