@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated, Final
+from typing import TYPE_CHECKING, Annotated, Final, cast
 
 import typer
 
@@ -51,11 +51,14 @@ def drain(
 
 def how_far(found: Record) -> str:
     """How far a bookie is from being empty, in a sentence."""
+    from tallybook.repair.drain import some_ids  # noqa: PLC0415 (a bookie that is started has no use for it)
+
     name = found["bookie_id"]
     if found["may_be_switched_off"]:
         return f"no ledger relies on {name} any more: it may be switched off"
     if found["ledgers"]:
-        return f"{found['ledgers']:,} ledgers still name {name}, {found['growing']:,} of them where they grow"
+        ids = some_ids(cast("list[int]", found["first_ledger_ids"]), cast("int", found["ledgers"]))
+        return f"{found['ledgers']:,} ledgers still name {name}, {found['growing']:,} of them where they grow: {ids}"
     if found["still_chosen"]:
         return f"no ledger names {name}, but new ones may yet: it has not heard that it is to take no more writes"
     return f"no ledger is known to name {name}, but not all of them could be looked at: 'tallybook fsck' says why"
@@ -101,7 +104,12 @@ async def _drain(metadata: str, bookie_id: str, patience: float | None, *, force
         await _switched(client, bookie_id, WantedMode.DRAINING, on=True)
         deadline = clock.monotonic() + (patience or 0)
         found = await who_names(world.store, world.membership, bookie_id)
-        progress = Progress(f"draining {bookie_id}", clock, unit="ledgers left")
+        progress = Progress(
+            f"draining {bookie_id}",
+            clock,
+            unit="ledgers left",
+            plain=lambda: f"draining {bookie_id}: {how_far(_told(found))}",
+        )
         async with watched(progress, clock, lambda: (found.ledgers, 0)):
             while patience is not None and not found.may_go:
                 if clock.monotonic() >= deadline:
@@ -117,6 +125,7 @@ def _told(found: Naming) -> Record:
         "wanted": WantedMode.DRAINING.value,
         "ledgers": found.ledgers,
         "growing": found.growing,
+        "first_ledger_ids": list(found.first_ids),
         "complete": found.complete,
         "still_chosen": found.chosen,
         "may_be_switched_off": found.may_go,

@@ -1,4 +1,4 @@
-"""A line that shows how far long work is: on a terminal only, a few times a second."""
+"""A line that shows how far long work is: on a terminal a few times a second, elsewhere, if asked, now and then."""
 
 from __future__ import annotations
 
@@ -11,6 +11,8 @@ from tallybook.runtime.clock import Clock
 from tallybook.runtime.tasks import Tasks
 
 _PERIOD_SECONDS = 0.25
+_PLAIN_SECONDS = 30.0
+"""Between two lines where there is no terminal."""
 
 
 class Watcher(Protocol):
@@ -30,20 +32,36 @@ class Progress:
         title: what is being done.
         out: where to, if it is a terminal.
         unit: what is counted, if not entries; then the rate is that of the bytes.
+        plain: what to write, as a line of its own, where it is no terminal; ``None``: nothing.
     """
 
-    def __init__(self, title: str, clock: Clock, out: TextIO | None = None, *, unit: str = "entries") -> None:
+    def __init__(
+        self,
+        title: str,
+        clock: Clock,
+        out: TextIO | None = None,
+        *,
+        unit: str = "entries",
+        plain: Callable[[], str] | None = None,
+    ) -> None:
         self._title = title
         self._unit = unit
         self._clock = clock
         self._out = out or sys.stderr
         self._shown = self._out.isatty()
+        self._plain = None if self._shown else plain
         self._next = clock.monotonic() + _PERIOD_SECONDS
         self._written = False
 
     def update(self, entries: int, size: int, seconds: float) -> None:
         """So many entries and bytes are done after so many seconds. Cheap to call often."""
-        if not self._shown or self._clock.monotonic() < self._next:
+        if self._clock.monotonic() < self._next:
+            return
+        if self._plain is not None:
+            self._next = self._clock.monotonic() + _PLAIN_SECONDS
+            self._out.write(f"{self._plain()}\n")
+            self._out.flush()
+        if not self._shown:
             return
         self._next = self._clock.monotonic() + _PERIOD_SECONDS
         self._written = True

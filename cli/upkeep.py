@@ -85,6 +85,9 @@ def _show(found: Overview) -> None:
     print()
     print_record({"ledgers": _ledgers(found), "copies": _copies(found), **_archive(found)}, as_json=False)
     print()
+    for bookie in found.bookies:
+        if bookie.draining:
+            print(bookie.draining)
     for problem in found.problems:
         print(f"wrong: {problem}")
     if not found.problems:

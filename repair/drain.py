@@ -6,7 +6,9 @@ more. Ledgers whose copies the bookies may drop do not count: nobody relies on w
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Final
 
 from tallybook.core.errors import InvalidArgument, NoSuchBookie
 from tallybook.metadata.bookie_modes import WantedMode, want_mode, wanted_mode
@@ -15,6 +17,9 @@ from tallybook.runtime.clock import Clock
 from tallybook.runtime.rng import Rng
 
 from .walk import Findings, all_ledgers
+
+MAX_NAMED: Final = 10
+"""Ledgers that are told by their ids."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,11 +36,20 @@ class Naming:
     """Whether clients may still choose it for new ledgers."""
     ensemble: int = 0
     """The largest ensemble of these ledgers: so many other bookies have to take copies before it is empty."""
+    first_ids: tuple[int, ...] = ()
+    """The ids of the first ``MAX_NAMED`` of these ledgers."""
 
     @property
     def may_go(self) -> bool:
         """Whether it may be switched off for good."""
         return self.complete and not self.chosen and not self.ledgers
+
+
+def some_ids(first_ids: Sequence[int], count: int) -> str:
+    """The ids of ledgers, in words: all of a few, else the first of them and how many more there are."""
+    named = ", ".join(map(str, first_ids))
+    more = count - len(first_ids)
+    return f"{named} and {more:,} more" if more > 0 else named
 
 
 async def who_names(store: MetadataStore, membership: Membership, bookie_id: str) -> Naming:
@@ -49,15 +63,18 @@ async def who_names(store: MetadataStore, membership: Membership, bookie_id: str
     chosen = info is not None and info.mode is BookieMode.WRITABLE
     findings = Findings()
     ledgers = growing = ensemble = 0
+    first_ids: list[int] = []
     async for metadata in all_ledgers(store, findings):
         if metadata.copies_released:
             continue
         if any(bookie_id in fragment.bookies for fragment in metadata.fragments):
             ledgers += 1
+            if len(first_ids) < MAX_NAMED:
+                first_ids.append(metadata.ledger_id)
             ensemble = max(ensemble, metadata.quorum.ensemble)
         growing += not metadata.closed and bookie_id in metadata.last_fragment.bookies
     complete = findings.complete and not findings.unreadable
-    return Naming(bookie_id, ledgers, growing, complete, chosen, ensemble)
+    return Naming(bookie_id, ledgers, growing, complete, chosen, ensemble, tuple(first_ids))
 
 
 async def check_can_end(store: MetadataStore, membership: Membership, bookie_id: str) -> None:
@@ -76,7 +93,7 @@ async def check_can_end(store: MetadataStore, membership: Membership, bookie_id:
         raise InvalidArgument(
             f"{bookie_id} cannot be emptied: {naming.ledgers:,} ledgers name it, with ensembles of up to "
             f"{naming.ensemble}, and {len(others)} other bookies take writes ({', '.join(others) or 'none'}). "
-            "Add bookies first, or drain it all the same with --force"
+            'Add bookies first, or drain it all the same with --force (over HTTP: "force": true)'
         )
 
 

@@ -23,7 +23,7 @@ from tallybook.metadata.model import LedgerMetadata
 from tallybook.metadata.store import BookieInfo, BookieMode, Record
 
 from .bookie_survey import BookieSurvey
-from .drain import Naming
+from .drain import MAX_NAMED, Naming, some_ids
 from .needs import Why
 from .open_lacking import OpenLackings
 from .pause import paused_since
@@ -46,6 +46,15 @@ class BookieView:
     """Ledgers that name it and rely on it; ``None`` while they are not counted."""
     limbo_ledgers: int | None = None
     """Of those, the ones of which it may have lost something and has not got it back."""
+    first_ids: tuple[int, ...] = ()
+    """The ids of the first of those that name it, while it is drained."""
+
+    @property
+    def draining(self) -> str:
+        """What a drain still waits for, in a sentence; empty: nothing is known, or none is ordered."""
+        if self.wanted is not WantedMode.DRAINING or not self.ledgers:
+            return ""
+        return f"{self.bookie_id} is drained; {_many(self.ledgers)} it: {some_ids(self.first_ids, self.ledgers)}"
 
     @property
     def mode(self) -> str:
@@ -213,12 +222,27 @@ class Census:
     named: Counter[str] = field(default_factory=Counter)
     growing: Counter[str] = field(default_factory=Counter)
     in_limbo: Counter[str] = field(default_factory=Counter)
+    first_ids: dict[str, list[int]] = field(default_factory=dict)
+    """For each bookie, the first of the ledgers that name it."""
 
     def naming(self, bookie_id: str) -> Naming:
         """Which ledgers name a bookie."""
         whole = self.ledgers.complete and not self.ledgers.unreadable
         chosen = self.known.get(bookie_id, False)
-        return Naming(bookie_id, self.named[bookie_id], self.growing[bookie_id], whole, chosen)
+        return Naming(
+            bookie_id, self.named[bookie_id], self.growing[bookie_id], whole, chosen, 0, self.first(bookie_id)
+        )
+
+    def first(self, bookie_id: str) -> tuple[int, ...]:
+        """The ids of the first ledgers that name a bookie."""
+        return tuple(self.first_ids.get(bookie_id, ()))
+
+    def note_names(self, metadata: LedgerMetadata) -> None:
+        """Count the bookies that one more ledger names."""
+        for name in {name for fragment in metadata.fragments for name in fragment.bookies}:
+            self.named[name] += 1
+            if self.named[name] <= MAX_NAMED:
+                self.first_ids.setdefault(name, []).append(metadata.ledger_id)
 
 
 async def overview(world: ClientWorld) -> Overview:
@@ -245,6 +269,7 @@ def seen(found: Survey, counted: Census | None) -> Overview:
             found.modes.get(name, WantedMode.NORMAL),
             None if counted is None else named.get(name, 0),
             None if counted is None else limbo.get(name, 0),
+            () if counted is None else counted.first(name),
         )
         for name in sorted({*found.alive, *named})
     )
@@ -301,7 +326,7 @@ async def census(world: ClientWorld, bookies: BookieSurvey) -> Census:
         found.ledgers.count(metadata)
         if metadata.copies_released:
             continue
-        found.named.update({name for fragment in metadata.fragments for name in fragment.bookies})
+        found.note_names(metadata)
         found.growing.update(() if metadata.closed else set(metadata.last_fragment.bookies))
         found.ledgers.open_lacking.note(metadata, limbo)
         in_limbo = (name for name in limbo if limbo[name].covers(metadata.ledger_id) and _holds(metadata, name))

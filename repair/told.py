@@ -61,6 +61,7 @@ def bookie_told(bookie: BookieView) -> dict[str, object]:
         "free_bytes": said and said.free_bytes,
         "directories": said and [directory._asdict() for directory in said.directories],
         "ledgers": bookie.ledgers,
+        "draining": bookie.draining,
         "damaged": said and said.damaged_batches,
         "in_limbo": bookie.limbo_ledgers,
         "entry_logs": said and said.entry_logs,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from tallybook.client.client import Client
 from tallybook.core.errors import Busy, InvalidArgument, NoSuchBookie
 from tallybook.metadata.bookie_modes import WantedMode
-from tallybook.repair.drain import switch_mode
+from tallybook.repair.drain import check_can_end, switch_mode
 from tallybook.runtime.http_api import Asked
 
 from .cluster_view import ClusterView
@@ -45,11 +45,16 @@ class Bookies:
         return {**found, **naming, **{key: told[key] for key in ("at_ms", "age_ms", "why")}}
 
     async def switch(self, asked: Asked) -> object:
-        """Want something of one, or no longer."""
+        """Want something of one, or no longer. A drain that cannot end is refused, unless it is forced."""
         known = _SWITCHES.get(asked.path["mode"])
         if known is None:
             raise InvalidArgument(f"a bookie can be told: {', '.join(_SWITCHES)}")
         world, (mode, on) = self._client.world, known
+        force = asked.body.get("force", False)
+        if not isinstance(force, bool):
+            raise InvalidArgument("force is not true or false")
+        if mode is WantedMode.DRAINING and on and not force:
+            await check_can_end(world.store, world.membership, asked.path["bookie"])
         rng, bookie_id = world.rng.fork("mode"), asked.path["bookie"]
         wanted = await switch_mode(world.store, world.membership, world.clock, rng, bookie_id, mode, on=on)
         return {"bookie_id": bookie_id, "wanted": wanted.value}

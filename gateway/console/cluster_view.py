@@ -159,6 +159,7 @@ class ClusterView:
         return {
             "named_by": found and found.ledgers,
             "growing": found and found.growing,
+            "first_ledger_ids": found and list(found.first_ids),
             "still_chosen": chosen,
             "may_be_switched_off": found and found.may_go and not chosen,
             "ledgers_at_ms": counted and counted.at_ms,

@@ -23,7 +23,14 @@ def endpoints(bookies: Bookies, ledgers: Ledgers, streams: Streams, upkeep: Upke
         Endpoint("GET", "/api/v1/diagnosis", _READ, upkeep.diagnosis),
         Endpoint("GET", "/api/v1/bookies", _READ, bookies.list),
         Endpoint("GET", "/api/v1/bookies/{bookie}", _READ, bookies.one),
-        Endpoint("POST", "/api/v1/bookies/{bookie}/{mode}", _ADMINISTER, bookies.switch, action="switch bookie"),
+        Endpoint(
+            "POST",
+            "/api/v1/bookies/{bookie}/{mode}",
+            _ADMINISTER,
+            bookies.switch,
+            fields=("force",),
+            action="switch bookie",
+        ),
         Endpoint("GET", "/api/v1/ledgers", _READ, ledgers.list, ("after", "limit")),
         Endpoint("GET", "/api/v1/ledgers/{ledger}", _READ, ledgers.one),
         Endpoint(

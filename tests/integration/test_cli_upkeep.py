@@ -69,6 +69,10 @@ def test_a_bookie_is_drained_and_then_may_be_switched_off(cli, tmp_path):
         assert (refused.code, "drain --cancel" in refused.err) == (2, True)
         late = cluster("bookie", "drain", name, "--wait", "--timeout", "1")
         assert (late.code, f"still name {name}" in late.err) == (5, True)
+        assert late.err.startswith(f"draining {name}: 1 ledgers still name {name}, "), "a pipe is told how far it is"
+        assert late.err.splitlines()[0].endswith(f": {ledger}")
+        status = cluster("cluster", "status").out.decode()
+        assert f"{name} is drained; 1 ledger names it: {ledger}" in status
         with repair(cli, cluster):
             done = cluster("bookie", "drain", name, "--wait", "--timeout", "60")
         assert (done.code, "may be switched off" in done.out.decode()) == (0, True), done.err

@@ -62,6 +62,21 @@ async def test_a_bookie_is_told_to_take_no_writes_and_to_empty_itself_and_the_op
         assert up.stop() == 0
 
 
+async def test_a_drain_that_cannot_end_is_refused_unless_it_is_forced(cli, tmp_path):
+    with cli.up(tmp_path / "cluster", "--no-repair", bookies=3) as up:
+        async with console(up.metadata) as ask:
+            writer = await ask.client.create_ledger()
+            await writer.append(b"x")
+            await writer.close()
+            status, told = await ask("POST", "/api/v1/bookies/bookie-1/drain", {})
+            assert (status, told["error"]["type"]) == (400, "InvalidArgument")
+            assert "bookie-1 cannot be emptied: 1 ledgers name it" in told["error"]["message"]
+            assert (await ask("POST", "/api/v1/bookies/bookie-1/drain", {"force": "yes"}))[0] == 400
+            status, told = await ask("POST", "/api/v1/bookies/bookie-1/drain", {"force": True})
+            assert (status, told["wanted"]) == (200, "draining")
+        assert up.stop() == 0
+
+
 async def test_ledgers_are_listed_in_pages_shown_traced_and_deleted(cluster):
     async with console(cluster.metadata) as ask:
         writers = [await ask.client.create_ledger(password=word) for word in (b"", b"secret")]

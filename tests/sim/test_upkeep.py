@@ -232,6 +232,9 @@ async def test_a_drain_that_cannot_end_is_refused_and_names_what_holds_it(
         await check_can_end(world.store, world.membership, one)
     await switch(client, one, WantedMode.DRAINING, on=True)
     await check_can_end(world.store, world.membership, one)
+    assert (await who_names(world.store, world.membership, one)).first_ids == (ledger.ledger_id,)
+    [view] = [bookie for bookie in (await overview(world)).bookies if bookie.bookie_id == one]
+    assert view.draining == f"{one} is drained; 1 ledger names it: {ledger.ledger_id}"
 
 
 @scenario(bookies=3)

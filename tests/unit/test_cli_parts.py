@@ -272,7 +272,9 @@ def test_the_way_forward_of_a_bookie_with_several_disks_names_all_of_them():
 def test_a_bookie_that_is_drained_is_told_how_far_it_is_and_never_as_empty_when_it_is_not():
     found = {"bookie_id": "b1", "ledgers": 0, "growing": 0, "still_chosen": False, "may_be_switched_off": False}
     assert "may be switched off" in how_far({**found, "may_be_switched_off": True})
-    assert how_far({**found, "ledgers": 2_000, "growing": 3}).startswith("2,000 ledgers still name b1, 3 of them")
+    some = {**found, "ledgers": 2_000, "growing": 3, "first_ledger_ids": [7, 9]}
+    assert how_far(some) == "2,000 ledgers still name b1, 3 of them where they grow: 7, 9 and 1,998 more"
+    assert how_far({**some, "ledgers": 2}).endswith("where they grow: 7, 9")
     assert "new ones may yet" in how_far({**found, "still_chosen": True})
     assert "not all of them could be looked at" in how_far(found)
 
@@ -313,6 +315,17 @@ def test_progress_is_a_line_that_is_gone_in_the_end_and_only_a_terminal_sees_it(
         progress.end()
     assert terminal.getvalue() == "\r\x1b[Kledger 3: 1,234 entries, 5.0 MB, 617 entries/s\r\x1b[K"
     assert file.getvalue() == ""
+
+
+def test_where_there_is_no_terminal_progress_is_a_line_now_and_then_if_one_is_wanted():
+    pipe, clock = io.StringIO(), Ticking()
+    progress = Progress("draining b1", clock, pipe, plain=lambda: f"at {clock.now:.0f} s")
+    for _ in range(100):
+        progress.update(1, 0, 1.0)
+    progress.end()
+    times = [float(line.split()[1]) for line in pipe.getvalue().splitlines()]
+    assert len(times) > 2
+    assert all(30 <= late - early <= 33 for early, late in itertools.pairwise(times))
 
 
 async def test_work_that_does_not_say_how_far_it_is_is_looked_at_again_and_again():
