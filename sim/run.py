@@ -186,8 +186,9 @@ class Universe:
         self._enter("liveness")
         await bring_to_an_end(self)
         self._enter("audit")
-        await audit_streams(self)
+        # Before streams: whoever takes a subscription over deletes ledgers, and no offloader is left to note it.
         await audit_archive(self)
+        await audit_streams(self)
         await audit(self)
 
     def _employ_for_the_archive(self) -> None:
