@@ -16,6 +16,7 @@ from tallybook.bookie.garbage import Fate
 from tallybook.bookie.server import IndexThreads
 from tallybook.bookie.settled import Settled
 from tallybook.bookie.storage.index import Index
+from tallybook.bookie.verifiers import LedgerFacts
 from tallybook.core.answers import AddAnswer
 from tallybook.core.config import BookieSettings
 from tallybook.core.errors import Busy, check, error_from_wire
@@ -46,9 +47,9 @@ class LocalMetadata:
         check(replace or self.cookies.get(bookie_id, cookie) == cookie, "the bookie has another identity")
         self.cookies[bookie_id] = cookie
 
-    async def verifier_of(self, ledger_id: int) -> bytes:
+    async def facts_of(self, ledger_id: int) -> LedgerFacts:
         """No ledger has a password."""
-        return b""
+        return LedgerFacts(b"")
 
     async def fate_of(self, ledger_id: int, _bookie_id: str) -> Fate:
         """What becomes of a ledger at its only bookie."""
@@ -81,7 +82,7 @@ async def local_bookie(settings: BookieSettings, metadata: LocalMetadata) -> Asy
         tasks=tasks,
         workers=pure,
         open_index=open_index,
-        verifier_of=metadata.verifier_of,
+        facts_of=metadata.facts_of,
         fate_of=metadata.fate_of,
         closed_up_to=metadata.closed_up_to,
         id_counter=metadata.id_counter,

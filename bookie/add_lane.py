@@ -24,6 +24,7 @@ from tallybook.core.errors import (
     Unauthorized,
     error_class,
 )
+from tallybook.core.ids import IDENTITY_BYTES
 from tallybook.core.limits import KEY_BYTES
 from tallybook.runtime.clock import Clock
 from tallybook.runtime.grpc_messages import Ack, Attach, decode_adds, encode_acks
@@ -121,6 +122,10 @@ class AddLane:
         self._may_write = principal.may(Permission.WRITE)
 
     def _attach(self, attach: Attach) -> None:
+        if len(attach.identity) not in (0, IDENTITY_BYTES):
+            raise ProtocolViolation(
+                f"ledger {attach.ledger_id} attached with an identity of {len(attach.identity)} bytes"
+            )
         if attach.ledger_id < 0 or len(attach.key) > KEY_BYTES:
             raise ProtocolViolation(f"ledger {attach.ledger_id} attached with a key of {len(attach.key)} bytes")
         self._attached.pop(attach.ledger_id, None)
@@ -156,7 +161,9 @@ class AddLane:
             self._note(AccessDenied("who may not write may not add"))
             return
         try:
-            self._store.add(batch, attached.key, answered, deferred=attached.deferred, beside=beside)
+            self._store.add(
+                batch, attached.key, answered, deferred=attached.deferred, beside=beside, identity=attached.identity
+            )
         except Exception as error:  # noqa: BLE001 - a defect met with one batch must not cost the others their answers
             _log.defect("add failed", error, ledger_id=ids[0], first_entry_id=ids[1])
             if isinstance(error, InvariantViolation):

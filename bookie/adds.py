@@ -39,7 +39,7 @@ from tallybook.core.errors import (
     error_from_wire,
     is_defect,
 )
-from tallybook.core.ids import MAX_NEW_ENTRY_ID, NO_ENTRY
+from tallybook.core.ids import MAX_NEW_ENTRY_ID, NO_ENTRY, NO_IDENTITY
 from tallybook.core.marks import sometimes
 from tallybook.runtime.clock import Clock
 from tallybook.runtime.meter import UnderWay
@@ -48,7 +48,7 @@ from tallybook.runtime.tracing import current_span
 
 from .admission import CACHE_FULL, JOURNAL_ROOM, RECOVERY_SHARE, Admission, Refusal
 from .commits import Commits, PendingAdd
-from .journal.records import BatchRecord, LedgerKeyRecord
+from .journal.records import BatchRecord
 from .ledger_state import Ledger
 from .ledger_table import LedgerTable
 from .making_way import Way
@@ -56,7 +56,7 @@ from .port import AddCallback
 from .repair_adds import RepairAdds
 from .storage.write_cache import BATCH_OVERHEAD_BYTES, WriteCache
 from .traced_add import TracedAdd
-from .verifiers import Verifiers, verifier_to_record
+from .verifiers import Verifiers, introduction_of
 
 MAX_WAITING_ADDS: Final = 4_096
 """Adds on the slow way at once; more are BUSY."""
@@ -146,6 +146,7 @@ class AddPath:
         deferred: bool = False,
         repair: bool = False,
         beside: bool = False,
+        identity: bytes = NO_IDENTITY,
     ) -> None:
         """Take one batch; see ``LedgerStore.add``. A repair add has the lane of recoveries."""
         recovery = recovery or repair
@@ -167,13 +168,13 @@ class AddPath:
             return
         since = self._clock.monotonic()
         ids = (header.ledger_id, header.first_entry_id, header.entry_count)
-        add = PendingAdd(*ids, size, since, on_answer, recovery, deferred, repair)
+        add = PendingAdd(*ids, size, since, on_answer, recovery, deferred, repair, identity)
         span = current_span()
         if span is not None:
             add.trace = TracedAdd(span)
         self._admission.take(size, recovery)
         ledger = self._table.get(header.ledger_id)
-        if repair or ledger is None or not self._has_nothing_to_wait_for(ledger, header, batch, key, recovery):
+        if repair or ledger is None or not self._has_nothing_to_wait_for(ledger, header, batch, key, add):
             self._take_slowly(header, batch, key, add)
             return
         try:
@@ -245,13 +246,15 @@ class AddPath:
     # Step 3: what may wait.
 
     def _has_nothing_to_wait_for(
-        self, ledger: Ledger, header: BatchHeader, batch: Buffer, key: bytes, recovery: bool
+        self, ledger: Ledger, header: BatchHeader, batch: Buffer, key: bytes, add: PendingAdd
     ) -> bool:
         """The fast way is open: nothing to load or to look up, and steps 4 and 5 can only succeed."""
+        recovery = add.recovery
         return (
             self._is_new(ledger, header, recovery)
             and not (ledger.refuses_recovery if recovery else ledger.refuses_add)
             and ledger.fits_again(key)
+            and ledger.is_identity(add.identity)
             and self._fits(batch, recovery)
         )
 
@@ -276,6 +279,7 @@ class AddPath:
         """The slow way. Returns whether the batch was held already, durably; if not, it has been handed over."""
         async with self._table.using(add.ledger_id) as ledger:
             await self._verifiers.learn(ledger)
+            ledger.check_identity(add.identity)
             if add.repair:
                 await self._repairs.check(header)
             stored: list[Buffer | None] = []
@@ -288,7 +292,7 @@ class AddPath:
                 if self._may_be_stored(ledger, header, add.recovery) and looked_at != self._cache.releases:
                     looked_at = self._cache.releases
                     stored = await self._look_into_storage(ledger, header, add)
-                elif self._decide(ledger, header, batch, None if add.repair else key, add.recovery, stored):
+                elif self._decide(ledger, header, batch, None if add.repair else key, add, stored):
                     sometimes("add: held already")
                     await self._commits.durable(ledger)
                     return True
@@ -373,13 +377,16 @@ class AddPath:
         header: BatchHeader,
         batch: Buffer,
         key: bytes | None,
-        recovery: bool,
+        add: PendingAdd,
         stored: list[Buffer | None],
     ) -> bool:
         """Whether the batch is held already, byte for byte; refuse it, the fence first, if it cannot be taken.
 
         ``key`` is ``None`` for a repair, of which the metadata were asked instead.
         """
+        recovery = add.recovery
+        # Before all else: the state of another ledger says nothing of this one.
+        ledger.check_identity(add.identity)
         refused = ledger.refuses_recovery if recovery else ledger.refuses_add
         if refused:
             raise error_from_wire(refused, f"ledger {ledger.ledger_id} takes no such add")
@@ -436,8 +443,8 @@ class AddPath:
             asyncio.get_running_loop().call_soon(self._commits.answer, add, InvariantViolation.wire_code)
 
     def _record_verifier(self, ledger: Ledger) -> None:
-        """The first batch of a ledger brings its key along, so that replay knows it without the metadata."""
-        self._commits.append(LedgerKeyRecord(ledger.ledger_id, verifier_to_record(ledger.verifier or b"")), ledger)
+        """The first batch of a ledger brings its key and identity along: replay knows them without the metadata."""
+        self._commits.append(introduction_of(ledger), ledger)
         ledger.verifier_recorded = True
 
     def _fits(self, batch: Buffer, recovery: bool) -> bool:

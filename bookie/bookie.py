@@ -18,7 +18,8 @@ taken to entry logs and index, and the collector drops ledgers that need not be 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import Final
 
@@ -43,7 +44,7 @@ from tallybook.core.errors import (
     RequestTimeout,
     TallybookError,
 )
-from tallybook.core.ids import MAX_ID
+from tallybook.core.ids import MAX_ID, NO_IDENTITY
 from tallybook.core.limits import MAX_PAGE
 from tallybook.runtime.clock import Clock
 from tallybook.runtime.logging import logger
@@ -77,6 +78,7 @@ from .storage.read_ahead import ReadAhead
 from .storage.read_cache import ReadCache
 from .storage.write_cache import WriteCache
 from .trace import Tracer
+from .verifiers import Verifiers
 
 _log = logger("bookie")
 
@@ -106,6 +108,7 @@ class Parts:
     admission: Admission
     adds: AddPath
     fences: Fences
+    verifiers: Verifiers
     lacs: Lacs
     reads: Reads
     lookups: Meter
@@ -173,9 +176,20 @@ class Bookie:
         deferred: bool = False,
         repair: bool = False,
         beside: bool = False,
+        identity: bytes = NO_IDENTITY,
     ) -> None:
         """Take one batch; see the port."""
-        self._take(batch, key, on_answer, recovery, deferred, repair, beside)
+        self._take(batch, key, on_answer, recovery, deferred, repair, beside, identity)
+
+    @asynccontextmanager
+    async def identified(self, ledger_id: int, identity: bytes, *, for_write: bool = False) -> AsyncIterator[None]:
+        """Hold a ledger during a request that states its identity; see the port."""
+        async with self._parts.table.using(ledger_id) as ledger:
+            if for_write:
+                await self._parts.verifiers.learn(ledger)
+            ledger.check_identity(identity)
+            yield
+            ledger.check_identity(identity)
 
     async def force(self, ledger_id: int, key: bytes) -> None:
         """Make durable what was taken of the ledger; see the port."""

@@ -74,7 +74,7 @@ from .storage.read_cache import ReadCache
 from .storage.stored import StoredBatches
 from .storage.write_cache import BATCH_OVERHEAD_BYTES, WriteCache
 from .trace import Tracer
-from .verifiers import VerifierLookup, Verifiers
+from .verifiers import FactsLookup, Verifiers
 from .watermarks import Level, Watermarks
 
 _log = logger("bookie.boot")
@@ -95,7 +95,7 @@ class BookieWorld:
 
     Attributes:
         tasks: where its background work runs; an essential task that dies ends the node.
-        verifier_of: the key verifier of a ledger, from the metadata.
+        facts_of: key verifier and identity of a ledger, from the metadata.
         fate_of: what the metadata say of a ledger that is held here.
         id_counter: all ledger ids ever handed out lie below it; asked where the journal lost records, and before
             it is believed that a ledger was deleted.
@@ -111,7 +111,7 @@ class BookieWorld:
     tasks: Tasks
     workers: Workers
     open_index: OpenIndex
-    verifier_of: VerifierLookup
+    facts_of: FactsLookup
     fate_of: FateLookup
     id_counter: Callable[[], Awaitable[int]]
     closed_up_to: SettledLookup
@@ -340,7 +340,7 @@ class _Assembly:
         damage = DamageList()
         self._flush.on_written = damage.written_anew
         commits = Commits(journals.each, admission, checkpointer.look_at_journal, fail_safe.trip, world.clock)
-        verifiers = Verifiers(world.verifier_of)
+        verifiers = Verifiers(world.facts_of)
         read_cache = ReadCache(settings.storage.read_cache_bytes)
         ahead = self._read_ahead()
         stored = self._stored(read_cache, ahead, damage)
@@ -383,6 +383,7 @@ class _Assembly:
             admission=admission,
             adds=adds,
             fences=fences,
+            verifiers=verifiers,
             lacs=Lacs(table, commits, admission, verifiers),
             reads=Reads(table, cache, stored, fences, world.clock),
             lookups=self._lookups,

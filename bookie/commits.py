@@ -18,6 +18,7 @@ from typing import Final, Protocol
 
 from tallybook.core.answers import AddAnswer
 from tallybook.core.errors import OK_CODE, DiskFailed, error_from_wire, is_defect
+from tallybook.core.ids import NO_IDENTITY
 from tallybook.runtime.clock import Clock
 from tallybook.runtime.histogram import Histogram
 
@@ -47,8 +48,8 @@ class PendingAdd:
     """A batch on its way through the bookie: whom to answer, and what it occupies."""
 
     __slots__ = (
-        "deferred", "entry_count", "first", "ledger_id", "on_answer", "recovery", "repair", "since", "size", "told",
-        "trace",
+        "deferred", "entry_count", "first", "identity", "ledger_id", "on_answer", "recovery", "repair", "since", "size",
+        "told", "trace",
     )  # fmt: skip
 
     def __init__(
@@ -62,6 +63,7 @@ class PendingAdd:
         recovery: bool,
         deferred: bool = False,
         repair: bool = False,
+        identity: bytes = NO_IDENTITY,
     ) -> None:
         self.ledger_id = ledger_id
         self.first = first
@@ -74,6 +76,8 @@ class PendingAdd:
         self.deferred = deferred
         self.repair = repair
         """Whether a repair gives it back: it came without a key, and is in the lane of recoveries."""
+        self.identity = identity
+        """Of the ledger that the client means; empty: it does not state one."""
         self.told = False
         """Whether it was acked before it was durable."""
         self.trace: TracedAdd | None = None

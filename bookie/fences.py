@@ -4,8 +4,8 @@ A fence is given to the journal and set in one turn of the event loop, in this o
 journal does not take is not set, so no later fence is answered on its account. From then on
 every ordinary add is refused; the fence is answered only when it, and every add taken before
 it, are durable. The record carries
-the key verifier, so a fence alone makes a ledger known: also where the bookie holds nothing
-of it, also after a restart.
+the key verifier, and one before it the identity, so a fence alone makes a ledger known: also
+where the bookie holds nothing of it, also after a restart.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from .commits import Commits
 from .journal.records import DeleteRecord, FenceRecord
 from .ledger_state import Ledger
 from .ledger_table import LedgerTable
-from .verifiers import Verifiers, verifier_to_record
+from .verifiers import Verifiers, introduction_of, verifier_to_record
 
 
 class Fences:
@@ -66,6 +66,8 @@ class Fences:
             raise NoSuchLedger(f"ledger {ledger.ledger_id} was deleted")
         if not ledger.fenced:
             self._check_room()
+            if ledger.identity and not ledger.verifier_recorded:
+                self._commits.append(introduction_of(ledger), ledger)
             self._commits.append(FenceRecord(ledger.ledger_id, verifier_to_record(ledger.verifier or b"")), ledger)
             ledger.set_fenced()
             ledger.verifier_recorded = True

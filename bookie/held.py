@@ -118,7 +118,7 @@ class Held:
             for ledger_id in page:
                 row = await self._table.look(ledger_id)
                 if not row.deleted:
-                    found.append(HeldLedger(ledger_id, row.fenced, row.limbo))
+                    found.append(HeldLedger(ledger_id, row.fenced, row.limbo, row.identity))
             if len(page) < limit:
                 return HeldLedgers(tuple(found), complete=True)
             if found:

@@ -13,6 +13,9 @@ The row (little-endian; docs/formats/ledger-state.md shows an example)::
         32     4  limbo events of this bookie that were repaired for this ledger
         36     v  verifier of the ledger key
 
+Version 3 is the same with the identity of the ledger (16 bytes) behind the verifier. A row of version 1 says of no
+identity: the ledger was met by an earlier version, and requests of any identity are taken for it.
+
 The checksum covers the ledger id, so the row of another ledger never passes for this one's.
 
 Of a ledger that was deleted nothing else matters any more. Its row, the *tombstone*, is the
@@ -32,14 +35,23 @@ from typing import Final
 
 from crc32c import crc32c
 
-from tallybook.core.errors import OK_CODE, DamagedFile, EntryUnknown, LedgerFenced, NewerFormat, NoSuchLedger
-from tallybook.core.ids import NO_ENTRY
+from tallybook.core.errors import (
+    OK_CODE,
+    DamagedFile,
+    EntryUnknown,
+    LedgerFenced,
+    NewerFormat,
+    NoSuchLedger,
+    OtherLedger,
+)
+from tallybook.core.ids import IDENTITY_BYTES, NO_ENTRY, NO_IDENTITY
 from tallybook.core.keys import key_fits, same_secret
 from tallybook.core.limits import KEY_BYTES
 
 VERSION: Final = 1
 TOMBSTONE_VERSION: Final = 2
-NEWEST_VERSION: Final = TOMBSTONE_VERSION
+IDENTITY_VERSION: Final = 3
+NEWEST_VERSION: Final = IDENTITY_VERSION
 
 _FENCED: Final = 1
 _LIMBO: Final = 2
@@ -56,7 +68,10 @@ _TOMBSTONE_BODY: Final = bytes([TOMBSTONE_VERSION, _DELETED])
 
 @dataclass(frozen=True, slots=True)
 class LedgerRow:
-    """The durable state of one ledger. ``verifier`` is ``None`` while it is not known, empty for no password."""
+    """The durable state of one ledger.
+
+    ``verifier`` is ``None`` while it is not known, empty for no password; ``identity`` is empty while it is not known.
+    """
 
     verifier: bytes | None = None
     fenced: bool = False
@@ -66,6 +81,7 @@ class LedgerRow:
     explicit_lac: int = NO_ENTRY
     last_held: int = NO_ENTRY
     repaired_limbo: int = 0
+    identity: bytes = NO_IDENTITY
 
 
 TOMBSTONE: Final = LedgerRow(deleted=True)
@@ -83,10 +99,11 @@ def encode_row(ledger_id: int, row: LedgerRow) -> bytes:
         | (_VERIFIER_KNOWN if row.verifier is not None else 0)
     )
     verifier = row.verifier or b""
+    version = IDENTITY_VERSION if row.identity else VERSION
     fixed = _ROW.pack(
-        VERSION, flags, len(verifier), row.lac, row.explicit_lac, row.last_held, row.repaired_limbo
+        version, flags, len(verifier), row.lac, row.explicit_lac, row.last_held, row.repaired_limbo
     )  # fmt: skip
-    return _checked(ledger_id, fixed + verifier)
+    return _checked(ledger_id, fixed + verifier + row.identity)
 
 
 def _checked(ledger_id: int, body: bytes) -> bytes:
@@ -113,10 +130,11 @@ def decode_row(ledger_id: int, data: bytes) -> LedgerRow:
     if not intact:
         raise DamagedFile(f"{name}: checksum mismatch")
     version, flags, verifier_bytes, lac, explicit_lac, last_held, repaired = _ROW.unpack_from(data, _CRC.size)
-    if version != VERSION or flags & ~_ALL_FLAGS:
+    if version not in (VERSION, IDENTITY_VERSION) or flags & ~_ALL_FLAGS:
         raise DamagedFile(f"{name}: version {version}, flags {flags:#x} are not of version {VERSION}")
-    verifier = data[_FIXED_BYTES:]
-    if len(verifier) != verifier_bytes or verifier_bytes not in (0, KEY_BYTES):
+    identity_at = len(data) - (IDENTITY_BYTES if version == IDENTITY_VERSION else 0)
+    verifier = data[_FIXED_BYTES:identity_at]
+    if identity_at < _FIXED_BYTES or len(verifier) != verifier_bytes or verifier_bytes not in (0, KEY_BYTES):
         raise DamagedFile(f"{name}: a verifier of {len(verifier)} bytes, announced with {verifier_bytes}")
     return LedgerRow(
         verifier=verifier if flags & _VERIFIER_KNOWN else None,
@@ -127,6 +145,7 @@ def decode_row(ledger_id: int, data: bytes) -> LedgerRow:
         explicit_lac=explicit_lac,
         last_held=last_held,
         repaired_limbo=repaired,
+        identity=data[identity_at:],
     )
 
 
@@ -138,7 +157,9 @@ class Ledger:
             refused whatever its bytes, 0 for none. Kept up to date by the methods, because
             the add path reads them once a batch.
         verifier: verifier of the ledger key; ``None`` until it was read, empty for no password.
-        verifier_recorded: a journal record or the row carries the verifier.
+        identity: what tells the ledger from another one of the same id; empty while it is not known. It is learned
+            with the verifier.
+        verifier_recorded: a journal record or the row carries the verifier, and the identity if it is known.
         fitting_key: the last key that passed, so that the next one takes one comparison.
         limbo: what this bookie held of the ledger, its fence included, may have been lost.
         given_back: limbo events of which peers made good what was lost, if that is not durable yet; else ``None``.
@@ -152,14 +173,15 @@ class Ledger:
     """
 
     __slots__ = (
-        "deleted", "dirty", "explicit_lac", "fenced", "fitting_key", "flushing", "given_back", "given_fence", "lac",
-        "lac_waiters", "last_flushed", "last_held", "last_record", "ledger_id", "limbo", "refuses_add",
-        "refuses_recovery", "repaired_limbo", "users", "verifier", "verifier_recorded",
+        "deleted", "dirty", "explicit_lac", "fenced", "fitting_key", "flushing", "given_back", "given_fence",
+        "identity", "lac", "lac_waiters", "last_flushed", "last_held", "last_record", "ledger_id", "limbo",
+        "refuses_add", "refuses_recovery", "repaired_limbo", "users", "verifier", "verifier_recorded",
     )  # fmt: skip
 
     def __init__(self, ledger_id: int, row: LedgerRow) -> None:
         self.ledger_id = ledger_id
         self.verifier = row.verifier
+        self.identity = row.identity
         self.verifier_recorded = row.verifier is not None
         self.fitting_key: bytes | None = None
         self.fenced = row.fenced
@@ -190,7 +212,7 @@ class Ledger:
             return TOMBSTONE
         return LedgerRow(
             self.verifier, self.fenced, self.limbo, self.deleted,
-            self.lac, self.explicit_lac, self.last_held, self.repaired_limbo,
+            self.lac, self.explicit_lac, self.last_held, self.repaired_limbo, self.identity,
         )  # fmt: skip
 
     def row_to_write(self) -> LedgerRow:
@@ -221,10 +243,28 @@ class Ledger:
         """Whether ``key`` is the one that has opened this ledger before, which takes one comparison to tell."""
         return self.fitting_key is not None and same_secret(key, self.fitting_key)
 
-    def learn_verifier(self, verifier: bytes) -> None:
-        """A journal record told the verifier."""
+    def is_identity(self, identity: bytes) -> bool:
+        """Whether a request that states ``identity`` may be about this ledger: where either is not known, it may."""
+        return self.identity == identity or not identity or not self.identity
+
+    def check_identity(self, identity: bytes) -> None:
+        """Make sure that a request that states ``identity`` is about this ledger.
+
+        Raises:
+            OtherLedger: it is about another one of the same id.
+        """
+        if self.is_identity(identity):
+            return
+        if not self.verifier_recorded and self.users <= 1:
+            # Learned from the metadata and not yet kept: they may have been restored since. Ask them again.
+            self.verifier, self.identity, self.fitting_key = None, NO_IDENTITY, None
+        raise OtherLedger(f"ledger {self.ledger_id}: the bookie holds another ledger under this id")
+
+    def learn_verifier(self, verifier: bytes, identity: bytes = NO_IDENTITY) -> None:
+        """A journal record told the verifier, and maybe the identity."""
         self.verifier = verifier
         self.verifier_recorded = True
+        self.identity = identity or self.identity
 
     def set_fenced(self) -> None:
         """Refuse ordinary adds from now on."""

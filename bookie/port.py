@@ -7,6 +7,7 @@ simulation. Answers are values of ``core.answers``; refusals are errors of ``cor
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import AbstractAsyncContextManager
 from typing import Protocol
 
 from tallybook.core.answers import (
@@ -22,6 +23,7 @@ from tallybook.core.answers import (
     ReadAnswer,
 )
 from tallybook.core.batch import Buffer, EntrySlice
+from tallybook.core.ids import NO_IDENTITY
 
 AddCallback = Callable[[AddAnswer], None]
 """Called on the event loop, exactly once, with the fate of one batch."""
@@ -42,6 +44,18 @@ class LedgerStore(Protocol):
     def max_batch_bytes(self) -> int:
         """The largest batch that it takes, in this life."""
 
+    def identified(
+        self, ledger_id: int, identity: bytes, *, for_write: bool = False
+    ) -> AbstractAsyncContextManager[None]:
+        """Hold a ledger during a request that states its identity.
+
+        Args:
+            for_write: of a ledger that is not known here yet, the metadata are asked.
+
+        Raises:
+            OtherLedger: another ledger of this id is held here, or came to be during the request.
+        """
+
     def add(
         self,
         batch: Buffer,
@@ -52,6 +66,7 @@ class LedgerStore(Protocol):
         deferred: bool = False,
         repair: bool = False,
         beside: bool = False,
+        identity: bytes = NO_IDENTITY,
     ) -> None:
         """Take one batch. ``on_answer`` gets code 0 once it is durable, else the code of the refusal.
 
@@ -60,6 +75,8 @@ class LedgerStore(Protocol):
         ``beside``: the same client has others under way here. Where room is short, it comes after those who have none.
 
         ``deferred``: it gets code 0 as soon as the batch is taken; ``force`` makes it durable, or a crash loses it.
+
+        ``identity``: of the ledger that the client means. Where another one of this id is held: ``OtherLedger``.
         The caller keeps ``batch`` unchanged for ever; the bookie may hold a reference.
         """
 

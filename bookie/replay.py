@@ -13,7 +13,16 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from tallybook.core.batch import decode_header
 from tallybook.core.marks import sometimes
 
-from .journal.records import BatchRecord, DeleteRecord, ExplicitLacRecord, FenceRecord, LedgerKeyRecord, Record
+from .journal.records import (
+    BatchRecord,
+    DeleteRecord,
+    ExplicitLacRecord,
+    FenceRecord,
+    LedgerIdentityRecord,
+    LedgerKeyRecord,
+    Record,
+    StateRecord,
+)
 from .ledger_state import Ledger
 from .ledger_table import LedgerTable
 from .storage.write_cache import WriteCache
@@ -62,13 +71,15 @@ class Replay:
             ledger.saw_lac(header.lac)
             self._table.mark_dirty(ledger)
 
-    def _change(self, ledger: Ledger, record: FenceRecord | LedgerKeyRecord | ExplicitLacRecord | DeleteRecord) -> None:
+    def _change(self, ledger: Ledger, record: StateRecord) -> None:
         match record:
             case FenceRecord(_, verifier):
                 ledger.learn_verifier(verifier_from_record(verifier))
                 ledger.set_fenced()
             case LedgerKeyRecord(_, verifier):
                 ledger.learn_verifier(verifier_from_record(verifier))
+            case LedgerIdentityRecord(_, verifier, identity):
+                ledger.learn_verifier(verifier_from_record(verifier), identity)
             case ExplicitLacRecord(_, lac):
                 ledger.explicit_lac = max(ledger.explicit_lac, lac)
                 ledger.saw_lac(lac)

@@ -109,6 +109,9 @@ _MAX_AUDITED: Final = 1_024
 
 _WITH_BATCH: Final = (wire.RecoveryAdd, inspection.RepairAdd)
 
+_LEARNS: Final = (wire.Fence, wire.RecoveryRead, wire.WriteLac, wire.Force)
+"""Requests that the metadata decide of where the bookie does not know the ledger."""
+
 _WITHOUT_KEY: Final = (inspection.RepairAdd, inspection.EndLimbo)
 
 _log = logger("bookie.request_lane")
@@ -273,7 +276,7 @@ class RequestLane:
         await self._outbox.stop(_STOP_GRACE_SECONDS)
 
     def _take(self, request: wire.Request, message_bytes: int) -> None:
-        request_id, ask, traceparent = request
+        request_id, ask, traceparent, identity = request
         if isinstance(ask, _WITH_BATCH) and 2 * add_cost_bytes(len(ask.batch)) < message_bytes:
             # What is kept of a message keeps all of it.
             ask = ask._replace(batch=bytes(ask.batch))
@@ -287,7 +290,8 @@ class RequestLane:
                 f"{self._recovery_bytes} bytes of recovery adds unanswered with a credit of {self._share.credit_bytes}"
             )
         self._running[request_id] = self._tasks.spawn(
-            self._serve(request_id, ask, traceparent), name=f"{type(ask).__name__} {request_id} of {self._stream.peer}"
+            self._serve(request_id, ask, traceparent, identity),
+            name=f"{type(ask).__name__} {request_id} of {self._stream.peer}",
         )
 
     def _count(self, ask: wire.Ask | None, change: int) -> None:
@@ -298,14 +302,14 @@ class RequestLane:
         if isinstance(ask, _WITH_BATCH):
             self._recovery_bytes += change * add_cost_bytes(len(ask.batch))
 
-    async def _serve(self, request_id: int, ask: wire.Ask | None, traceparent: str) -> None:
+    async def _serve(self, request_id: int, ask: wire.Ask | None, traceparent: str, identity: bytes) -> None:
         began = self._load.clock.monotonic()
         span = self._follow(ask, traceparent) if traceparent else None
         try:
             if span is None:
-                await self._do(request_id, ask)
+                await self._do(request_id, ask, identity)
             else:
-                await self._do_traced(request_id, ask, span)
+                await self._do_traced(request_id, ask, identity, span)
         finally:
             self._load.served(type(ask).__name__, began)
 
@@ -313,19 +317,19 @@ class RequestLane:
         who = {"bookie_id": self._store.bookie_id, "peer": self._stream.peer}
         return self._tracer.follow(traceparent, SERVE, request=type(ask).__name__, **who)
 
-    async def _do_traced(self, request_id: int, ask: wire.Ask | None, span: Span) -> None:
+    async def _do_traced(self, request_id: int, ask: wire.Ask | None, identity: bytes, span: Span) -> None:
         span.set(**_about(ask))
         error: BaseException | None = None
         try:
             with under(span):
-                error = await self._do(request_id, ask)
+                error = await self._do(request_id, ask, identity)
         except BaseException as raised:
             error = raised
             raise
         finally:
             span.end(error)
 
-    async def _do(self, request_id: int, ask: wire.Ask | None) -> TallybookError | None:
+    async def _do(self, request_id: int, ask: wire.Ask | None, identity: bytes) -> TallybookError | None:
         """Do what is asked and queue the reply. The error that it is, if it is one."""
         reserved = _answer_bytes(ask, self._max_read_bytes) if isinstance(ask, _ON_LANE[self._lane]) else 0
         try:
@@ -335,7 +339,7 @@ class RequestLane:
             return busy
         outcome: wire.Answer | TallybookError
         try:
-            outcome = await self._outcome(ask)
+            outcome = await self._outcome(ask, identity)
             if isinstance(ask, wire.WaitLac) and isinstance(outcome, LacAnswer):
                 outcome, reserved = await self._with_batches(ask, outcome)
         except InvariantViolation as error:
@@ -389,7 +393,7 @@ class RequestLane:
         _log.defect("request failed", error, kind=kind, request_id=request_id, peer=peer, **_about(ask))
         return TallybookError(f"internal error of {self._store.bookie_id}")
 
-    async def _outcome(self, ask: wire.Ask | None) -> wire.Answer:
+    async def _outcome(self, ask: wire.Ask | None, identity: bytes) -> wire.Answer:
         if ask is None:
             raise InvalidArgument("a kind of request that this version does not know")
         if not isinstance(ask, _ON_LANE[self._lane]):
@@ -403,7 +407,11 @@ class RequestLane:
         self._audit(ask)
         try:
             # What is denied in there is denied to this bookie, by the metadata for example.
-            return await self._serve_kind[type(ask)](ask)
+            ledger_id = getattr(ask, "ledger_id", None)
+            if not identity or ledger_id is None:
+                return await self._serve_kind[type(ask)](ask)
+            async with self._store.identified(ledger_id, identity, for_write=isinstance(ask, _LEARNS)):
+                return await self._serve_kind[type(ask)](ask)
         except Unauthorized as error:
             # A repair shows no key. It is told that it comes too early, while somebody may still write the ledger.
             if not isinstance(ask, _WITHOUT_KEY):
@@ -459,15 +467,15 @@ class RequestLane:
         return await self._store.recovery_read(ask.ledger_id, ask.entry_id, ask.key)
 
     async def _recovery_add(self, ask: wire.RecoveryAdd) -> wire.Answer:
-        await self._urgent_add(ask.batch, ask.key, "recovery", recovery=True)
+        await self._urgent_add(ask.batch, ask.key, "recovery", ask.identity, recovery=True)
         return None
 
     async def _repair_add(self, ask: inspection.RepairAdd) -> wire.Answer:
-        await self._urgent_add(ask.batch, b"", "repair", repair=True)
+        await self._urgent_add(ask.batch, b"", "repair", ask.identity, repair=True)
         return None
 
     async def _urgent_add(
-        self, batch: Buffer, key: bytes, kind: str, *, recovery: bool = False, repair: bool = False
+        self, batch: Buffer, key: bytes, kind: str, identity: bytes, *, recovery: bool = False, repair: bool = False
     ) -> None:
         answered: asyncio.Future[AddAnswer] = asyncio.get_running_loop().create_future()
 
@@ -475,7 +483,7 @@ class RequestLane:
             if not answered.done():
                 answered.set_result(answer)
 
-        self._store.add(batch, key, on_answer, recovery=recovery, repair=repair)
+        self._store.add(batch, key, on_answer, recovery=recovery, repair=repair, identity=identity)
         answer = await answered
         if answer.code != OK_CODE:
             refused = f"{self._store.bookie_id} refused a {kind} add"

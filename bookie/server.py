@@ -22,12 +22,12 @@ from typing import Final
 
 from tallybook.core.access import OpenAccess
 from tallybook.core.config import BookieSettings, StorageSettings
-from tallybook.core.errors import InvalidConfig, NoSuchLedger
+from tallybook.core.errors import InvalidConfig
 from tallybook.metadata.client import MetadataClient
 from tallybook.metadata.metered import METADATA_METRICS
 from tallybook.metadata.record_format import FIRST
 from tallybook.metadata.secured import require_security
-from tallybook.metadata.store import BookieInfo, BookieMode, MetadataStore
+from tallybook.metadata.store import BookieInfo, BookieMode
 from tallybook.metadata.uri import open_metadata
 from tallybook.runtime.clock import RealClock
 from tallybook.runtime.descriptors import raise_descriptor_limit
@@ -62,6 +62,7 @@ from .modes import follow_mode, look_at_mode
 from .service import BookieService
 from .settled import closed_up_to
 from .storage.index_rocks import IndexWorkers, RocksIndex
+from .verifiers import facts_of
 
 _log = logger("bookie.server")
 
@@ -310,7 +311,7 @@ class _Server:
             tasks=self._tasks,
             workers=threads.changes,
             open_index=open_index,
-            verifier_of=partial(_verifier_of, store),
+            facts_of=partial(facts_of, store),
             fate_of=partial(fate_of, store),
             id_counter=store.id_counter,
             closed_up_to=partial(closed_up_to, store),
@@ -344,18 +345,6 @@ class _Server:
 
     def _essential_task_died(self, name: str, error: BaseException) -> None:
         self._process.fail_safe(f"essential task {name} died: {error!r}")
-
-
-async def _verifier_of(store: MetadataStore, ledger_id: int) -> bytes | None:
-    """The key verifier of a ledger; "no such ledger" is said only after a linearizable read."""
-    try:
-        return (await store.read_ledger(ledger_id)).value.key_verifier
-    except NoSuchLedger:
-        pass
-    try:
-        return (await store.read_ledger(ledger_id, linearizable=True)).value.key_verifier
-    except NoSuchLedger:
-        return None
 
 
 def _mode(bookie: Bookie) -> BookieMode:

@@ -1,23 +1,35 @@
-"""Who may write: the key verifier of a ledger, learned when the ledger is first met.
+"""Who may write, and which ledger it is: key verifier and identity of a ledger, learned when it is first met.
 
-The verifier is in the ledger's metadata. It is read once, by whoever first shows a key for a
-ledger this bookie knows nothing of, and from then on travels with the ledger's state: in the
-journal before the first batch or with the fence, later in the ledger's row.
+Both are in the ledger's metadata. They are read once, when a key is first shown for a ledger this bookie
+knows nothing of, and from then on travel with the ledger's state: in the journal before the first
+batch or the fence, later in the ledger's row. So a bookie knows its ledgers whatever becomes of the metadata: where
+these are restored from an older copy and an id is handed out again, the new ledger is refused (``OtherLedger``).
 """
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
-from typing import Final
+from typing import Final, NamedTuple
 
 from tallybook.core.errors import MetadataUnavailable, NoSuchLedger, Unauthorized
+from tallybook.core.ids import NO_IDENTITY
 from tallybook.core.limits import KEY_BYTES
+from tallybook.metadata.store import MetadataStore
 
+from .journal.records import LedgerIdentityRecord, LedgerKeyRecord
 from .ledger_state import Ledger
 
-VerifierLookup = Callable[[int], Awaitable[bytes | None]]
-"""The key verifier of a ledger, empty for one without a password; ``None`` if a linearizable read finds no ledger."""
+
+class LedgerFacts(NamedTuple):
+    """What a bookie keeps of the metadata of a ledger. ``verifier`` is empty for one without a password."""
+
+    verifier: bytes
+    identity: bytes = NO_IDENTITY
+
+
+FactsLookup = Callable[[int], Awaitable[LedgerFacts | None]]
+"""The facts of a ledger; ``None`` if a linearizable read finds no ledger."""
 
 LOOKUP_SECONDS: Final = 10.0
 """Longest wait for the metadata."""
@@ -36,15 +48,38 @@ def verifier_from_record(recorded: bytes) -> bytes:
     return b"" if recorded == NO_PASSWORD else recorded
 
 
-class Verifiers:
-    """Learns verifiers; many callers that meet one ledger at a time share one look into the metadata."""
+async def facts_of(store: MetadataStore, ledger_id: int) -> LedgerFacts | None:
+    """The facts of a ledger; that there is none is said only after a linearizable read.
 
-    def __init__(self, lookup: VerifierLookup) -> None:
+    Raises:
+        MetadataUnavailable: the metadata do not answer.
+    """
+    for linearizable in (False, True):
+        try:
+            metadata = (await store.read_ledger(ledger_id, linearizable=linearizable)).value
+        except NoSuchLedger:
+            continue
+        return LedgerFacts(metadata.key_verifier, metadata.identity)
+    return None
+
+
+def introduction_of(ledger: Ledger) -> LedgerIdentityRecord | LedgerKeyRecord:
+    """The record that makes a ledger known: replay needs no metadata."""
+    verifier = verifier_to_record(ledger.verifier or b"")
+    if ledger.identity:
+        return LedgerIdentityRecord(ledger.ledger_id, verifier, ledger.identity)
+    return LedgerKeyRecord(ledger.ledger_id, verifier)
+
+
+class Verifiers:
+    """Learns verifiers and identities; many callers that meet one ledger at a time share one look into the metadata."""
+
+    def __init__(self, lookup: FactsLookup) -> None:
         self._lookup = lookup
         self._running: dict[int, asyncio.Future[None]] = {}
 
     async def learn(self, ledger: Ledger) -> None:
-        """Make sure that the verifier of ``ledger`` is known.
+        """Make sure that the verifier of ``ledger`` is known, and its identity if the metadata say it.
 
         Raises:
             NoSuchLedger: the ledger was deleted here, or the metadata, read linearizably, does not know it.
@@ -74,10 +109,13 @@ class Verifiers:
         done = self._running[ledger.ledger_id] = asyncio.get_running_loop().create_future()
         try:
             async with asyncio.timeout(LOOKUP_SECONDS):
-                verifier = await self._lookup(ledger.ledger_id)
-            if verifier is None:
+                facts = await self._lookup(ledger.ledger_id)
+            if facts is None:
                 raise NoSuchLedger(f"the metadata does not know ledger {ledger.ledger_id}")
-            ledger.verifier = verifier
+            ledger.verifier = facts.verifier
+            if not ledger.was_met:
+                # What is held of it already may be of another ledger of this id: that cannot be told.
+                ledger.identity = facts.identity
         except TimeoutError as error:
             late = MetadataUnavailable(f"no answer about ledger {ledger.ledger_id} within {LOOKUP_SECONDS} seconds")
             self._tell(done, late)

@@ -2,6 +2,9 @@
 
 ``bookie_rpc`` implements it over streams; an in-memory bookie implements it directly.
 Every wait ends: with an answer, or with an error of ``core.errors`` after the deadline.
+
+What is about a ledger states its ``identity``, which tells it from another one of the same id; a bookie that holds
+another one answers ``OtherLedger``. Empty: it is not checked.
 """
 
 from __future__ import annotations
@@ -23,6 +26,7 @@ from tallybook.core.answers import (
     ReadAnswer,
 )
 from tallybook.core.batch import EntrySlice
+from tallybook.core.ids import NO_IDENTITY
 
 AddCallback = Callable[[AddAnswer], None]
 """Called on the event loop, once, with the fate of one batch."""
@@ -46,7 +50,9 @@ class BookieConnection(Protocol):
     def abort(self) -> None:
         """Break the connection: drop what is queued; whoever waits hears ``BookieUnavailable``. Idempotent."""
 
-    def add(self, batch: bytes, key: bytes, on_answer: AddCallback, *, deferred: bool = False) -> None:
+    def add(
+        self, batch: bytes, key: bytes, on_answer: AddCallback, *, deferred: bool = False, identity: bytes = NO_IDENTITY
+    ) -> None:
         """Send one batch as an ordinary add.
 
         Never waits: the caller bounds what it has in flight. The answer's code is 0 when the
@@ -54,13 +60,13 @@ class BookieConnection(Protocol):
         the connection was lost first.
         """
 
-    async def force(self, ledger_id: int, key: bytes) -> None:
+    async def force(self, ledger_id: int, key: bytes, *, identity: bytes = NO_IDENTITY) -> None:
         """Return when every batch of the ledger that the bookie has acked is durable there."""
 
-    async def recovery_add(self, batch: bytes, key: bytes) -> None:
+    async def recovery_add(self, batch: bytes, key: bytes, *, identity: bytes = NO_IDENTITY) -> None:
         """Send one batch as a recovery add, in the fence's lane; return when it is durable there."""
 
-    async def repair_add(self, batch: bytes) -> None:
+    async def repair_add(self, batch: bytes, *, identity: bytes = NO_IDENTITY) -> None:
         """Give the bookie a copy that it should have, byte for byte; durable there when it returns.
 
         Needs no key. The bookie takes it only where the metadata, which it reads linearizably, say that no writer can
@@ -76,31 +82,35 @@ class BookieConnection(Protocol):
             MetadataUnavailable: the metadata do not answer, and nothing was taken.
         """
 
-    async def fence(self, ledger_id: int, key: bytes) -> FenceAnswer:
+    async def fence(self, ledger_id: int, key: bytes, *, identity: bytes = NO_IDENTITY) -> FenceAnswer:
         """Fence the ledger; the answer means that the fence is durable."""
 
-    async def read_batches(self, ledger_id: int, first: int, last: int, max_bytes: int) -> ReadAnswer:
+    async def read_batches(
+        self, ledger_id: int, first: int, last: int, max_bytes: int, *, identity: bytes = NO_IDENTITY
+    ) -> ReadAnswer:
         """Whole batches from the one that holds ``first``, without a gap, up to ``last`` or about ``max_bytes``.
 
         Raises:
             EntryAbsent, EntryCorrupt, EntryUnknown: what the bookie knows of entry ``first``.
         """
 
-    async def recovery_read(self, ledger_id: int, entry_id: int, key: bytes) -> ReadAnswer:
+    async def recovery_read(
+        self, ledger_id: int, entry_id: int, key: bytes, *, identity: bytes = NO_IDENTITY
+    ) -> ReadAnswer:
         """The batch that holds ``entry_id``; fences first, and is answered only when the fence is durable.
 
         Raises:
             EntryAbsent, EntryCorrupt, EntryUnknown: what the bookie knows of the entry.
         """
 
-    async def read_entry(self, ledger_id: int, entry_id: int) -> EntrySlice:
+    async def read_entry(self, ledger_id: int, entry_id: int, *, identity: bytes = NO_IDENTITY) -> EntrySlice:
         """One entry, cut from its batch and not yet verified.
 
         Raises:
             EntryAbsent, EntryCorrupt, EntryUnknown: what the bookie knows of the entry.
         """
 
-    async def read_lac(self, ledger_id: int) -> LacAnswer:
+    async def read_lac(self, ledger_id: int, *, identity: bytes = NO_IDENTITY) -> LacAnswer:
         """The highest LAC the bookie saw of the ledger.
 
         Raises:
@@ -108,17 +118,19 @@ class BookieConnection(Protocol):
             EntryUnknown: it cannot tell.
         """
 
-    async def wait_lac(self, ledger_id: int, above: int, timeout_ms: int, max_bytes: int = 0) -> LacAnswer:
+    async def wait_lac(
+        self, ledger_id: int, above: int, timeout_ms: int, max_bytes: int = 0, *, identity: bytes = NO_IDENTITY
+    ) -> LacAnswer:
         """Like ``read_lac``, but waits up to ``timeout_ms`` for a LAC above ``above`` or a fence.
 
         Args:
             max_bytes: about how much the answer may bring along of what is behind ``above``, up to the LAC.
         """
 
-    async def write_lac(self, ledger_id: int, lac: int, key: bytes) -> None:
+    async def write_lac(self, ledger_id: int, lac: int, key: bytes, *, identity: bytes = NO_IDENTITY) -> None:
         """Tell the bookie a LAC, outside of any batch; durable when it returns."""
 
-    async def held(self, ledger_id: int, first: int, last: int) -> HeldAnswer:
+    async def held(self, ledger_id: int, first: int, last: int, *, identity: bytes = NO_IDENTITY) -> HeldAnswer:
         """What is held of the ledger between two entries, all of it durable; no data is read.
 
         Bounded work: where that ends before ``last``, the answer says where to go on.
@@ -147,7 +159,7 @@ class BookieConnection(Protocol):
             EntryUnknown: the index cannot be read.
         """
 
-    async def end_limbo(self, ledger_id: int) -> None:
+    async def end_limbo(self, ledger_id: int, *, identity: bytes = NO_IDENTITY) -> None:
         """All that may have been lost of the ledger was given back; durable when it returns. The ledger is fenced.
 
         Raises:
@@ -160,7 +172,7 @@ class BookieConnection(Protocol):
     async def status(self) -> BookieStatus:
         """How the bookie is doing."""
 
-    async def trace(self, ledger_id: int, entry_id: int) -> CopyTrace:
+    async def trace(self, ledger_id: int, entry_id: int, *, identity: bytes = NO_IDENTITY) -> CopyTrace:
         """Where the copy of the batch with this entry lies, and whether it is intact: what is stored is read anew."""
 
     async def authorize(self, permission: Permission, command: str, arguments: str) -> None:

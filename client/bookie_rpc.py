@@ -27,6 +27,7 @@ from tallybook.core.answers import (
 from tallybook.core.batch import EntrySlice
 from tallybook.core.config import ClientSettings
 from tallybook.core.errors import BookieUnavailable, ProtocolViolation, StaleIncarnation, TallybookError
+from tallybook.core.ids import NO_IDENTITY
 from tallybook.core.limits import BLOCK_BYTES
 from tallybook.runtime import grpc_inspection as inspection
 from tallybook.runtime import grpc_messages as wire
@@ -103,58 +104,70 @@ class BookieRpc:
         """Break the connection; see the port."""
         self._lose(BookieUnavailable(f"the connection to {self.bookie_id} was given up"))
 
-    def add(self, batch: bytes, key: bytes, on_answer: AddCallback, *, deferred: bool = False) -> None:
+    def add(
+        self, batch: bytes, key: bytes, on_answer: AddCallback, *, deferred: bool = False, identity: bytes = NO_IDENTITY
+    ) -> None:
         """Send one batch; see the port."""
-        self._adds.add(batch, key, on_answer, deferred=deferred)
+        self._adds.add(batch, key, on_answer, deferred=deferred, identity=identity)
 
-    async def force(self, ledger_id: int, key: bytes) -> None:
+    async def force(self, ledger_id: int, key: bytes, *, identity: bytes = NO_IDENTITY) -> None:
         """Make durable what was acked; see the port."""
-        await self._control.call(wire.Force(ledger_id, key), self._timeout_seconds)
+        await self._control.call(wire.Force(ledger_id, key), self._timeout_seconds, identity)
 
-    async def recovery_add(self, batch: bytes, key: bytes) -> None:
+    async def recovery_add(self, batch: bytes, key: bytes, *, identity: bytes = NO_IDENTITY) -> None:
         """Send one batch as a recovery add; see the port."""
-        await self._control.call(wire.RecoveryAdd(key, batch), self._timeout_seconds)
+        await self._control.call(wire.RecoveryAdd(key, batch, identity), self._timeout_seconds)
 
-    async def fence(self, ledger_id: int, key: bytes) -> FenceAnswer:
+    async def fence(self, ledger_id: int, key: bytes, *, identity: bytes = NO_IDENTITY) -> FenceAnswer:
         """Fence the ledger; see the port."""
-        return self._of(FenceAnswer, await self._control.call(wire.Fence(ledger_id, key), self._timeout_seconds))
+        return self._of(
+            FenceAnswer, await self._control.call(wire.Fence(ledger_id, key), self._timeout_seconds, identity)
+        )
 
-    async def read_batches(self, ledger_id: int, first: int, last: int, max_bytes: int) -> ReadAnswer:
+    async def read_batches(
+        self, ledger_id: int, first: int, last: int, max_bytes: int, *, identity: bytes = NO_IDENTITY
+    ) -> ReadAnswer:
         """Whole batches; see the port."""
         ask = wire.ReadBatches(ledger_id, first, last, max_bytes)
-        return self._batches(await self._reads.call(ask, self._timeout_seconds))
+        return self._batches(await self._reads.call(ask, self._timeout_seconds, identity))
 
-    async def recovery_read(self, ledger_id: int, entry_id: int, key: bytes) -> ReadAnswer:
+    async def recovery_read(
+        self, ledger_id: int, entry_id: int, key: bytes, *, identity: bytes = NO_IDENTITY
+    ) -> ReadAnswer:
         """Fence and read; see the port."""
         ask = wire.RecoveryRead(ledger_id, entry_id, key)
-        return self._batches(await self._control.call(ask, self._timeout_seconds))
+        return self._batches(await self._control.call(ask, self._timeout_seconds, identity))
 
-    async def read_entry(self, ledger_id: int, entry_id: int) -> EntrySlice:
+    async def read_entry(self, ledger_id: int, entry_id: int, *, identity: bytes = NO_IDENTITY) -> EntrySlice:
         """One entry; see the port."""
-        return self._of(EntrySlice, await self._reads.call(wire.ReadEntry(ledger_id, entry_id), self._timeout_seconds))
+        return self._of(
+            EntrySlice, await self._reads.call(wire.ReadEntry(ledger_id, entry_id), self._timeout_seconds, identity)
+        )
 
-    async def read_lac(self, ledger_id: int) -> LacAnswer:
+    async def read_lac(self, ledger_id: int, *, identity: bytes = NO_IDENTITY) -> LacAnswer:
         """The highest LAC the bookie saw; see the port."""
-        return self._of(LacAnswer, await self._control.call(wire.ReadLac(ledger_id), self._timeout_seconds))
+        return self._of(LacAnswer, await self._control.call(wire.ReadLac(ledger_id), self._timeout_seconds, identity))
 
-    async def wait_lac(self, ledger_id: int, above: int, timeout_ms: int, max_bytes: int = 0) -> LacAnswer:
+    async def wait_lac(
+        self, ledger_id: int, above: int, timeout_ms: int, max_bytes: int = 0, *, identity: bytes = NO_IDENTITY
+    ) -> LacAnswer:
         """Long poll; see the port."""
         deadline_seconds = timeout_ms / 1000 + self._timeout_seconds
         ask = wire.WaitLac(ledger_id, above, timeout_ms, max_bytes)
-        return self._of(LacAnswer, await self._reads.call(ask, deadline_seconds))
+        return self._of(LacAnswer, await self._reads.call(ask, deadline_seconds, identity))
 
-    async def write_lac(self, ledger_id: int, lac: int, key: bytes) -> None:
+    async def write_lac(self, ledger_id: int, lac: int, key: bytes, *, identity: bytes = NO_IDENTITY) -> None:
         """Tell the bookie a LAC; see the port."""
-        await self._control.call(wire.WriteLac(ledger_id, lac, key), self._timeout_seconds)
+        await self._control.call(wire.WriteLac(ledger_id, lac, key), self._timeout_seconds, identity)
 
-    async def repair_add(self, batch: bytes) -> None:
+    async def repair_add(self, batch: bytes, *, identity: bytes = NO_IDENTITY) -> None:
         """Give it a copy that it should have; see the port."""
-        await self._control.call(inspection.RepairAdd(batch), self._timeout_seconds)
+        await self._control.call(inspection.RepairAdd(batch, identity), self._timeout_seconds)
 
-    async def held(self, ledger_id: int, first: int, last: int) -> HeldAnswer:
+    async def held(self, ledger_id: int, first: int, last: int, *, identity: bytes = NO_IDENTITY) -> HeldAnswer:
         """What is held of a ledger; see the port."""
         ask = inspection.AskHeld(ledger_id, first, last)
-        return self._of(HeldAnswer, await self._control.call(ask, self._timeout_seconds))
+        return self._of(HeldAnswer, await self._control.call(ask, self._timeout_seconds, identity))
 
     async def damaged(self, after: tuple[int, int], limit: int) -> tuple[DamagedBatch, ...]:
         """Copies that are known to be damaged; see the port."""
@@ -166,18 +179,18 @@ class BookieRpc:
         ask = inspection.AskHeldLedgers(after, limit)
         return self._of(HeldLedgers, await self._control.call(ask, self._timeout_seconds))
 
-    async def end_limbo(self, ledger_id: int) -> None:
+    async def end_limbo(self, ledger_id: int, *, identity: bytes = NO_IDENTITY) -> None:
         """All of a ledger was given back; see the port."""
-        await self._control.call(inspection.EndLimbo(ledger_id), self._timeout_seconds)
+        await self._control.call(inspection.EndLimbo(ledger_id), self._timeout_seconds, identity)
 
     async def status(self) -> BookieStatus:
         """How it is doing; see the port."""
         return self._of(BookieStatus, await self._control.call(inspection.AskStatus(), self._timeout_seconds))
 
-    async def trace(self, ledger_id: int, entry_id: int) -> CopyTrace:
+    async def trace(self, ledger_id: int, entry_id: int, *, identity: bytes = NO_IDENTITY) -> CopyTrace:
         """Where the copy of an entry lies; see the port."""
         ask = inspection.AskTrace(ledger_id, entry_id)
-        return self._of(CopyTrace, await self._control.call(ask, self._timeout_seconds))
+        return self._of(CopyTrace, await self._control.call(ask, self._timeout_seconds, identity))
 
     async def authorize(self, permission: Permission, command: str, arguments: str) -> None:
         """Whether this client may run a command; see the port."""

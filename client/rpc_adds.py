@@ -16,6 +16,7 @@ from typing import Final, NamedTuple
 from tallybook.core.answers import AddAnswer, Withheld
 from tallybook.core.batch import peek_ids
 from tallybook.core.errors import BookieUnavailable, Busy, ProtocolViolation, error_class
+from tallybook.core.ids import NO_IDENTITY
 from tallybook.runtime.grpc_messages import Ack, Attach, decode_acks, encode_attach, encode_traced
 from tallybook.runtime.outbox import Outbox
 from tallybook.runtime.span_catalogue import REQUEST
@@ -74,7 +75,9 @@ class AddStream:
         self._ended = False
         self._outbox = Outbox(stream, self._compose, tasks, f"adds to {stream.peer}")
 
-    def add(self, batch: bytes, key: bytes, on_answer: AddCallback, *, deferred: bool = False) -> None:
+    def add(
+        self, batch: bytes, key: bytes, on_answer: AddCallback, *, deferred: bool = False, identity: bytes = NO_IDENTITY
+    ) -> None:
         """Queue one batch; ``on_answer`` is called once, never from within this call."""
         ids = peek_ids(batch)
         if self._ended:
@@ -85,7 +88,7 @@ class AddStream:
             asyncio.get_running_loop().call_soon(on_answer, self._refusal(ids))
             return
         frame = self._frames.frame(batch)
-        attach = Attach(ids[0], key, deferred)
+        attach = Attach(ids[0], key, deferred, identity)
         above = current_span()
         span = None if above is None else self._span(above, ids, len(batch))
         self._queue.append(_Add(ids, attach, frame, cost_bytes, on_answer, span))

@@ -13,6 +13,7 @@ from collections import deque
 from typing import NamedTuple
 
 from tallybook.core.errors import ProtocolViolation, RequestTimeout, TallybookError
+from tallybook.core.ids import NO_IDENTITY
 from tallybook.runtime.allowance import Allowance
 from tallybook.runtime.grpc_inspection import RepairAdd
 from tallybook.runtime.grpc_messages import Answer, Ask, RecoveryAdd, WaitLac, Welcome, decode_reply, encode_request
@@ -48,8 +49,8 @@ class RequestStream:
         self._queue: deque[bytes] = deque()
         self._outbox = Outbox(stream, self._compose, tasks, f"requests to {stream.peer}")
 
-    async def call(self, ask: Ask, timeout_seconds: float) -> Answer:
-        """Ask, and wait for the answer.
+    async def call(self, ask: Ask, timeout_seconds: float, identity: bytes = NO_IDENTITY) -> Answer:
+        """Ask, and wait for the answer. ``identity``: of the ledger that it is about.
 
         Raises:
             RequestTimeout: there was none in time.
@@ -58,21 +59,21 @@ class RequestStream:
         """
         span = current_span()
         if span is None:
-            return await self._call(ask, timeout_seconds, None)
+            return await self._call(ask, timeout_seconds, identity, None)
         span = span.child(REQUEST, SpanKind.CLIENT, request=type(ask).__name__, peer=self._stream.peer)
         try:
-            answer = await self._call(ask, timeout_seconds, span)
+            answer = await self._call(ask, timeout_seconds, identity, span)
         except BaseException as error:
             span.end(error)
             raise
         span.end()
         return answer
 
-    async def _call(self, ask: Ask, timeout_seconds: float, span: Span | None) -> Answer:
+    async def _call(self, ask: Ask, timeout_seconds: float, identity: bytes, span: Span | None) -> Answer:
         began = self._load.clock.monotonic()
         try:
             async with asyncio.timeout(timeout_seconds):
-                return await (await self._send(ask, span)).answered
+                return await (await self._send(ask, identity, span)).answered
         except TimeoutError:
             self._load.errors.count(RequestTimeout.wire_code)
             raise RequestTimeout(
@@ -123,11 +124,11 @@ class RequestStream:
         await self._outbox.stop(0.0)
         await self._stream.close()
 
-    async def _send(self, ask: Ask, span: Span | None) -> _Call:
+    async def _send(self, ask: Ask, identity: bytes, span: Span | None) -> _Call:
         places = self._waits if isinstance(ask, WaitLac) else self._requests
         recovery_bytes = add_cost_bytes(len(ask.batch)) if isinstance(ask, RecoveryAdd | RepairAdd) else 0
         request_id = self._last_id = self._last_id + 1
-        message = encode_request(request_id, ask, "" if span is None else span.traceparent)
+        message = encode_request(request_id, ask, "" if span is None else span.traceparent, identity)
         await self._recovery.take(recovery_bytes)
         try:
             await places.take(1)

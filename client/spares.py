@@ -119,7 +119,7 @@ class Spares:
             wanted = min(width * len(open_positions), MOST_AT_ONCE) - len(search.under_way)
             for bookie_id, position in self._candidates(search, bookies, metadata, wanted):
                 search.tried.append(bookie_id)
-                asking = group.create_task(self._answers(bookie_id, metadata.ledger_id, search.batch_bytes))
+                asking = group.create_task(self._answers(bookie_id, metadata, search.batch_bytes))
                 search.under_way[asking] = (bookie_id, position)
             left_s = content_at - self._clock.monotonic()
             if left_s <= 0 or not search.under_way:
@@ -153,7 +153,7 @@ class Spares:
             chosen += [(bookie_id, position) for position, bookie_id in next_ones.items()]
         return chosen[:wanted]
 
-    async def _answers(self, bookie_id: str, ledger_id: int, batch_bytes: int) -> bool:
+    async def _answers(self, bookie_id: str, metadata: LedgerMetadata, batch_bytes: int) -> bool:
         """Whether it takes such batches, and answers in time: a connection may be old, and its bookie hang."""
         try:
             async with asyncio.timeout(self._patience_s):
@@ -161,7 +161,7 @@ class Spares:
                 self._limits[bookie_id] = connection.max_batch_bytes
                 if connection.max_batch_bytes < batch_bytes:
                     return False
-                await connection.read_lac(ledger_id)
+                await connection.read_lac(metadata.ledger_id, identity=metadata.identity)
         except EntryAbsent:
             return True
         except TimeoutError:

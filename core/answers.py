@@ -11,6 +11,7 @@ from typing import NamedTuple
 
 from .batch import Buffer
 from .errors import OK_CODE
+from .ids import NO_IDENTITY
 
 
 class AddAnswer(NamedTuple):
@@ -101,6 +102,8 @@ class HeldLedger(NamedTuple):
     ledger_id: int
     fenced: bool
     limbo: bool
+    identity: bytes = NO_IDENTITY
+    """What tells the ledger from another one of the same id; empty: the bookie does not know it."""
 
 
 class HeldLedgers(NamedTuple):

@@ -18,6 +18,7 @@
     |   |-- Unauthorized              wrong password or key
     |   |-- ReadBeyondLac             past the last add confirmed
     |   |-- Conflict                  other bytes are held under these ids
+    |   |-- OtherLedger               another ledger is held under this id
     |   |-- ForeignDirectory          a data directory of another bookie or cluster
     |   |-- DirectoryInUse            another process holds the data directory
     |   |-- NoSuchBookie              no bookie of this id is alive
@@ -164,6 +165,12 @@ class Conflict(CallerError):
     """Other bytes are already held under overlapping entry ids."""
 
     wire_code = 112
+
+
+class OtherLedger(CallerError):
+    """The bookie holds another ledger under this id: the metadata were restored from an older copy. Create another."""
+
+    wire_code = 142
 
 
 class ForeignDirectory(CallerError):

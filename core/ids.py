@@ -7,6 +7,7 @@ confirmed (LAC) of an empty ledger, the last entry id of a ledger closed with no
 
 from __future__ import annotations
 
+import hashlib
 from typing import Final
 
 from .errors import InvalidArgument
@@ -15,6 +16,20 @@ NO_ENTRY: Final = -1
 MAX_ID: Final = 2**63 - 1
 MAX_NEW_ENTRY_ID: Final = MAX_ID - 1
 """Highest id that an entry may be added under: a recovery has to be able to ask for the entry after it."""
+
+IDENTITY_BYTES: Final = 16
+NO_IDENTITY: Final = b""
+"""Of a ledger whose identity is not known, or not stated."""
+
+
+def ledger_identity(creator_token: str) -> bytes:
+    """What tells a ledger from another one of the same id: a digest of the token that its creator drew. 16 bytes.
+
+    Ids are handed out once. A metadata store that was restored from an older copy may hand them out again.
+    """
+    if not creator_token:
+        return NO_IDENTITY
+    return hashlib.blake2b(creator_token.encode(errors="surrogatepass"), digest_size=IDENTITY_BYTES).digest()
 
 
 def check_ledger_id(value: object) -> int:

@@ -65,6 +65,7 @@ STATUS_CODES: Final[Mapping[type[e.TallybookError], int]] = {
     e.Unauthorized: PERMISSION_DENIED,
     e.ReadBeyondLac: OUT_OF_RANGE,
     e.Conflict: FAILED_PRECONDITION,
+    e.OtherLedger: FAILED_PRECONDITION,
     e.ForeignDirectory: FAILED_PRECONDITION,
     e.DirectoryInUse: FAILED_PRECONDITION,
     e.NoSuchBookie: NOT_FOUND,

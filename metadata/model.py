@@ -24,7 +24,7 @@ from enum import Enum
 from itertools import pairwise
 
 from tallybook.core.errors import InvalidArgument, LedgerClosed, LedgerFenced, LedgerHasWriter, check
-from tallybook.core.ids import MAX_ID, NO_ENTRY, check_ledger_id
+from tallybook.core.ids import MAX_ID, NO_ENTRY, check_ledger_id, ledger_identity
 from tallybook.core.limits import MAX_CUSTOM_METADATA_BYTES
 from tallybook.core.quorum import Quorum
 
@@ -119,6 +119,11 @@ class LedgerMetadata:
     def closed(self) -> bool:
         """Whether the end is settled."""
         return self.state is LedgerState.CLOSED
+
+    @property
+    def identity(self) -> bytes:
+        """What tells this ledger from another one of the same id."""
+        return ledger_identity(self.creator_token)
 
     @property
     def last_fragment(self) -> Fragment:

@@ -69,14 +69,16 @@ class AddRequest(_message.Message):
     def __init__(self, hello: _Optional[_Union[Hello, _Mapping]] = ..., attach: _Optional[_Union[Attach, _Mapping]] = ..., traceparent: _Optional[str] = ..., batches: _Optional[_Iterable[bytes]] = ...) -> None: ...
 
 class Attach(_message.Message):
-    __slots__ = ("ledger_id", "key", "deferred")
+    __slots__ = ("ledger_id", "key", "deferred", "identity")
     LEDGER_ID_FIELD_NUMBER: _ClassVar[int]
     KEY_FIELD_NUMBER: _ClassVar[int]
     DEFERRED_FIELD_NUMBER: _ClassVar[int]
+    IDENTITY_FIELD_NUMBER: _ClassVar[int]
     ledger_id: int
     key: bytes
     deferred: bool
-    def __init__(self, ledger_id: _Optional[int] = ..., key: _Optional[bytes] = ..., deferred: _Optional[bool] = ...) -> None: ...
+    identity: bytes
+    def __init__(self, ledger_id: _Optional[int] = ..., key: _Optional[bytes] = ..., deferred: _Optional[bool] = ..., identity: _Optional[bytes] = ...) -> None: ...
 
 class AddReply(_message.Message):
     __slots__ = ("welcome", "acks", "failure")
@@ -105,7 +107,7 @@ class AddAck(_message.Message):
     def __init__(self, number: _Optional[int] = ..., ledger_id: _Optional[int] = ..., first_entry_id: _Optional[int] = ..., entry_count: _Optional[int] = ..., code: _Optional[int] = ..., retry_after_ms: _Optional[int] = ...) -> None: ...
 
 class Request(_message.Message):
-    __slots__ = ("hello", "request_id", "read_batches", "read_entry", "read_lac", "wait_lac", "fence", "recovery_read", "recovery_add", "write_lac", "force", "repair_add", "held", "damaged", "held_ledgers", "end_limbo", "status", "trace", "authorize", "batches", "traceparent")
+    __slots__ = ("hello", "request_id", "read_batches", "read_entry", "read_lac", "wait_lac", "fence", "recovery_read", "recovery_add", "write_lac", "force", "repair_add", "held", "damaged", "held_ledgers", "end_limbo", "status", "trace", "authorize", "batches", "traceparent", "identity")
     HELLO_FIELD_NUMBER: _ClassVar[int]
     REQUEST_ID_FIELD_NUMBER: _ClassVar[int]
     READ_BATCHES_FIELD_NUMBER: _ClassVar[int]
@@ -127,6 +129,7 @@ class Request(_message.Message):
     AUTHORIZE_FIELD_NUMBER: _ClassVar[int]
     BATCHES_FIELD_NUMBER: _ClassVar[int]
     TRACEPARENT_FIELD_NUMBER: _ClassVar[int]
+    IDENTITY_FIELD_NUMBER: _ClassVar[int]
     hello: Hello
     request_id: int
     read_batches: ReadBatches
@@ -148,7 +151,8 @@ class Request(_message.Message):
     authorize: Authorize
     batches: _containers.RepeatedScalarFieldContainer[bytes]
     traceparent: str
-    def __init__(self, hello: _Optional[_Union[Hello, _Mapping]] = ..., request_id: _Optional[int] = ..., read_batches: _Optional[_Union[ReadBatches, _Mapping]] = ..., read_entry: _Optional[_Union[ReadEntry, _Mapping]] = ..., read_lac: _Optional[_Union[ReadLac, _Mapping]] = ..., wait_lac: _Optional[_Union[WaitLac, _Mapping]] = ..., fence: _Optional[_Union[Fence, _Mapping]] = ..., recovery_read: _Optional[_Union[RecoveryRead, _Mapping]] = ..., recovery_add: _Optional[_Union[RecoveryAdd, _Mapping]] = ..., write_lac: _Optional[_Union[WriteLac, _Mapping]] = ..., force: _Optional[_Union[Force, _Mapping]] = ..., repair_add: _Optional[_Union[RepairAdd, _Mapping]] = ..., held: _Optional[_Union[Held, _Mapping]] = ..., damaged: _Optional[_Union[Damaged, _Mapping]] = ..., held_ledgers: _Optional[_Union[HeldLedgers, _Mapping]] = ..., end_limbo: _Optional[_Union[EndLimbo, _Mapping]] = ..., status: _Optional[_Union[Status, _Mapping]] = ..., trace: _Optional[_Union[Trace, _Mapping]] = ..., authorize: _Optional[_Union[Authorize, _Mapping]] = ..., batches: _Optional[_Iterable[bytes]] = ..., traceparent: _Optional[str] = ...) -> None: ...
+    identity: bytes
+    def __init__(self, hello: _Optional[_Union[Hello, _Mapping]] = ..., request_id: _Optional[int] = ..., read_batches: _Optional[_Union[ReadBatches, _Mapping]] = ..., read_entry: _Optional[_Union[ReadEntry, _Mapping]] = ..., read_lac: _Optional[_Union[ReadLac, _Mapping]] = ..., wait_lac: _Optional[_Union[WaitLac, _Mapping]] = ..., fence: _Optional[_Union[Fence, _Mapping]] = ..., recovery_read: _Optional[_Union[RecoveryRead, _Mapping]] = ..., recovery_add: _Optional[_Union[RecoveryAdd, _Mapping]] = ..., write_lac: _Optional[_Union[WriteLac, _Mapping]] = ..., force: _Optional[_Union[Force, _Mapping]] = ..., repair_add: _Optional[_Union[RepairAdd, _Mapping]] = ..., held: _Optional[_Union[Held, _Mapping]] = ..., damaged: _Optional[_Union[Damaged, _Mapping]] = ..., held_ledgers: _Optional[_Union[HeldLedgers, _Mapping]] = ..., end_limbo: _Optional[_Union[EndLimbo, _Mapping]] = ..., status: _Optional[_Union[Status, _Mapping]] = ..., trace: _Optional[_Union[Trace, _Mapping]] = ..., authorize: _Optional[_Union[Authorize, _Mapping]] = ..., batches: _Optional[_Iterable[bytes]] = ..., traceparent: _Optional[str] = ..., identity: _Optional[bytes] = ...) -> None: ...
 
 class ReadBatches(_message.Message):
     __slots__ = ("ledger_id", "first", "last", "max_bytes")
@@ -399,14 +403,16 @@ class DamagedAnswer(_message.Message):
     def __init__(self, batches: _Optional[_Iterable[_Union[DamagedBatch, _Mapping]]] = ...) -> None: ...
 
 class HeldLedger(_message.Message):
-    __slots__ = ("ledger_id", "fenced", "limbo")
+    __slots__ = ("ledger_id", "fenced", "limbo", "identity")
     LEDGER_ID_FIELD_NUMBER: _ClassVar[int]
     FENCED_FIELD_NUMBER: _ClassVar[int]
     LIMBO_FIELD_NUMBER: _ClassVar[int]
+    IDENTITY_FIELD_NUMBER: _ClassVar[int]
     ledger_id: int
     fenced: bool
     limbo: bool
-    def __init__(self, ledger_id: _Optional[int] = ..., fenced: _Optional[bool] = ..., limbo: _Optional[bool] = ...) -> None: ...
+    identity: bytes
+    def __init__(self, ledger_id: _Optional[int] = ..., fenced: _Optional[bool] = ..., limbo: _Optional[bool] = ..., identity: _Optional[bytes] = ...) -> None: ...
 
 class HeldLedgersAnswer(_message.Message):
     __slots__ = ("ledgers", "complete")

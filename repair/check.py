@@ -22,6 +22,7 @@ from tallybook.core.errors import (
     EntryCorrupt,
     InvalidBatch,
     NoSuchLedger,
+    OtherLedger,
     PeerError,
     ProtocolViolation,
     StorageError,
@@ -44,6 +45,7 @@ ABSENT: Final = "absent"
 DAMAGED: Final = "damaged"
 UNKNOWN: Final = "unknown"
 SILENT: Final = "no answer"
+OTHER: Final = "another ledger"
 
 
 class Lack(NamedTuple):
@@ -53,7 +55,7 @@ class Lack(NamedTuple):
     first: int
     last: int
     verdict: str
-    """"absent", "damaged", "unknown" (it may have been lost there) or "no answer"."""
+    """"absent", "damaged", "unknown" (it may have been lost there), "no answer", or "another ledger" of that id."""
     why: str = ""
 
 
@@ -158,6 +160,8 @@ class CopyCheck:
             except NoSuchLedger as error:
                 # The bookie believes that it was deleted.
                 found.note(Lack(place.bookie_id, place.first, place.last, ABSENT, error.message))
+            except OtherLedger as error:
+                found.note(Lack(place.bookie_id, place.first, place.last, OTHER, error.message))
             except PeerError as error:
                 found.note(Lack(place.bookie_id, place.first, place.last, SILENT, error.message))
             except StorageError as error:
@@ -174,14 +178,16 @@ class CopyCheck:
         for position, name in enumerate(fragment.bookies):
             try:
                 connection = await self._connections.get(name)
-                if (await connection.held(ledger_id, first, first)).limbo:
+                if (await connection.held(ledger_id, first, first, identity=metadata.identity)).limbo:
                     without.append((position, UNKNOWN, LOST_WHERE_IT_GROWS))
                 else:
-                    last = max(last, (await connection.read_lac(ledger_id)).lac)
+                    last = max(last, (await connection.read_lac(ledger_id, identity=metadata.identity)).lac)
             except EntryAbsent:
                 continue  # nothing is held there, and nothing need be
             except NoSuchLedger as error:
                 without.append((position, ABSENT, error.message))
+            except OtherLedger as error:
+                without.append((position, OTHER, error.message))
             except PeerError as error:
                 without.append((position, SILENT, error.message))
             except StorageError as error:
@@ -195,7 +201,7 @@ class CopyCheck:
         damaged = await _damaged_of(connection, metadata.ledger_id)
         at = place.first
         while at <= place.last:
-            answer = await connection.held(metadata.ledger_id, at, place.last)
+            answer = await connection.held(metadata.ledger_id, at, place.last, identity=metadata.identity)
             if answer.looked_up_to < at:
                 raise ProtocolViolation(f"{place.bookie_id} looked at nothing of ledger {metadata.ledger_id}")
             end = min(answer.looked_up_to, place.last)
@@ -228,10 +234,10 @@ class CopyCheck:
         while at <= held.last:
             try:
                 last = min(held.last, metadata.quorum.stripe_end(at))
-                at = await self._read_once(connection, metadata.ledger_id, at, last)
+                at = await self._read_once(connection, metadata, at, last)
             except EntryCorrupt as error:
                 # Where the next batch begins is for the index to say.
-                traced = await connection.trace(metadata.ledger_id, at)
+                traced = await connection.trace(metadata.ledger_id, at, identity=metadata.identity)
                 last = max(at, min(held.last, traced.last_entry_id))
                 found.note(Lack(connection.bookie_id, at, last, DAMAGED, error.message))
                 at = last + 1
@@ -240,14 +246,14 @@ class CopyCheck:
                 found.note(Lack(connection.bookie_id, at, held.last, verdict, error.message))
                 return
 
-    async def _read_once(self, connection: BookieConnection, ledger_id: int, at: int, last: int) -> int:
+    async def _read_once(self, connection: BookieConnection, metadata: LedgerMetadata, at: int, last: int) -> int:
         """Read batches from the one that holds ``at``, and look at each; the entry behind the good ones.
 
         Raises:
             EntryCorrupt: the first one is not good.
         """
-        begin = at
-        answer = await connection.read_batches(ledger_id, at, last, READ_BYTES)
+        begin, ledger_id = at, metadata.ledger_id
+        answer = await connection.read_batches(ledger_id, at, last, READ_BYTES, identity=metadata.identity)
         for batch in answer.batches:
             try:
                 header = verify_batch(batch)

@@ -30,6 +30,7 @@ from tallybook.core.errors import (
     EntryCorrupt,
     EntryUnknown,
     InvalidBatch,
+    OtherLedger,
     PeerError,
     ProtocolViolation,
     StorageError,
@@ -143,6 +144,7 @@ class Copier:
         Raises:
             DataMissing: no other bookie has an entry that lacks: all that should have it say so, or are lost.
             NoSuchLedger: the ledger was deleted meanwhile.
+            OtherLedger: ``target`` holds another ledger of this id.
             PeerError, StorageError: it cannot be done now: ``target`` or the sources do not answer, or cannot tell.
         """
         connection = await self._connections.get(target)
@@ -170,7 +172,7 @@ class Copier:
                 async for gap in gaps:
                     found = True
                     async for batches in self._batches(metadata, place, gap, connection.bookie_id, lost):
-                        await giving.start(self._give_some(connection, batches, given))
+                        await giving.start(self._give_some(connection, batches, given, metadata.identity))
             except TallybookError:
                 # What was read before is good, and may be all that is left: it is given. If that fails, that is told.
                 await giving.result()
@@ -180,12 +182,16 @@ class Copier:
         return found
 
     async def _give_some(
-        self, connection: BookieConnection, batches: Sequence[tuple[BatchHeader, Buffer]], given: _Given
+        self,
+        connection: BookieConnection,
+        batches: Sequence[tuple[BatchHeader, Buffer]],
+        given: _Given,
+        identity: bytes,
     ) -> None:
         for at in range(0, len(batches), GIVEN_AT_ONCE):
             some = batches[at : at + GIVEN_AT_ONCE]
             outcomes = await asyncio.gather(
-                *(self._give(connection, batch) for _, batch in some), return_exceptions=True
+                *(self._give(connection, batch, identity) for _, batch in some), return_exceptions=True
             )
             for (header, batch), outcome in zip(some, outcomes, strict=True):
                 given.note(header, len(batch), outcome)
@@ -242,13 +248,13 @@ class Copier:
             async with places as source:
                 unasked.remove(source)
                 try:
-                    return source, await self._read_from(source, metadata.ledger_id, first, last)
+                    return source, await self._read_from(source, metadata, first, last)
                 except InvalidBatch as error:
                     refusals.append(EntryCorrupt(f"{source} sent a damaged batch: {error.message}"))
-                except (PeerError, StorageError) as error:
+                except (PeerError, StorageError, OtherLedger) as error:
                     refusals.append(error)
                     away = isinstance(error, PeerError) and source in lost
-                    hope = hope or not (away or isinstance(error, EntryAbsent | EntryCorrupt))
+                    hope = hope or not (away or isinstance(error, EntryAbsent | EntryCorrupt | OtherLedger))
         told = "; ".join(error.message for error in refusals) or "there is no other copy"
         what = f"entry {first} of ledger {metadata.ledger_id} cannot be copied to {target}: {told}"
         if hope:
@@ -256,23 +262,25 @@ class Copier:
         sometimes("repair: no copy is left")
         raise DataMissing(what)
 
-    async def _read_from(self, source: str, ledger_id: int, first: int, last: int) -> Sequence[Buffer]:
+    async def _read_from(self, source: str, metadata: LedgerMetadata, first: int, last: int) -> Sequence[Buffer]:
         connection = await self._connections.get(source)
-        answer = await connection.read_batches(ledger_id, first, last, READ_BYTES)
+        answer = await connection.read_batches(
+            metadata.ledger_id, first, last, READ_BYTES, identity=metadata.identity
+        )  # fmt: skip
         for batch in answer.batches:
             verify_batch(batch)
         if not answer.batches:
-            raise ProtocolViolation(f"{source} answered a read of ledger {ledger_id} with nothing")
+            raise ProtocolViolation(f"{source} answered a read of ledger {metadata.ledger_id} with nothing")
         return answer.batches
 
-    async def _give(self, connection: BookieConnection, batch: Buffer) -> None:
+    async def _give(self, connection: BookieConnection, batch: Buffer, identity: bytes) -> None:
         await self._pace.spend(len(batch))
         waited = 0.0
         while True:
             async with self._gives.one_of([connection.bookie_id]):
                 asked = self._clock.monotonic()
                 try:
-                    await connection.repair_add(bytes(batch))
+                    await connection.repair_add(bytes(batch), identity=identity)
                 except Busy as error:
                     busy = error
                 else:
@@ -356,7 +364,7 @@ class _Look:
         ledger_id, place = self._metadata.ledger_id, self._place
         at = place.first
         while at <= place.last:
-            answer = await self._connection.held(ledger_id, at, place.last)
+            answer = await self._connection.held(ledger_id, at, place.last, identity=self._metadata.identity)
             self.limbo = self.limbo or answer.limbo
             if answer.looked_up_to < at:
                 raise ProtocolViolation(f"{self._connection.bookie_id} looked at nothing of ledger {ledger_id}")

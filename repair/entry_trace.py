@@ -20,6 +20,7 @@ from tallybook.core.errors import (
     NewerFormat,
     ObjectDamaged,
     ObjectMissing,
+    OtherLedger,
     PeerError,
     ReadBeyondLac,
     StorageError,
@@ -136,8 +137,9 @@ async def trace_entry(world: ClientWorld, ledger_id: int, entry_id: int) -> Entr
 
     async def ask(name: str) -> BookieCopy:
         try:
-            traced = await (await world.connections.get(name)).trace(ledger_id, entry_id)
-        except (PeerError, StorageError) as error:
+            connection = await world.connections.get(name)
+            traced = await connection.trace(ledger_id, entry_id, identity=metadata.identity)
+        except (PeerError, StorageError, OtherLedger) as error:
             return BookieCopy(name, name in alive, None, error.message)
         return BookieCopy(name, name in alive, traced, traced.why)
 

@@ -17,6 +17,7 @@ from tallybook.core.errors import (
     InvalidArgument,
     NoSuchLedger,
     NotEnoughBookies,
+    OtherLedger,
     PeerError,
     StorageError,
     TallybookError,
@@ -175,8 +176,10 @@ class Mender:
                 continue
             try:
                 connection = await self._client.world.connections.get(name)
-                held = await connection.held(metadata.ledger_id, fragment.first_entry_id, fragment.first_entry_id)
-            except (PeerError, StorageError) as error:
+                held = await connection.held(
+                    metadata.ledger_id, fragment.first_entry_id, fragment.first_entry_id, identity=metadata.identity
+                )  # fmt: skip
+            except (PeerError, StorageError, OtherLedger) as error:
                 _log.info("a bookie does not say what it holds", bookie_id=name, error=error.message)
                 continue
             if held.limbo:
@@ -211,7 +214,7 @@ class Mender:
             # Otherwise a bookie may have places that were not looked at: the auditor sends somebody who looks at all.
             for bookie_id in sorted(limbo - incomplete):
                 if _has_all_its_places(current.value, bookie_id):
-                    await self._end_limbo(metadata.ledger_id, bookie_id, done)
+                    await self._end_limbo(metadata, bookie_id, done)
 
     async def _give_back(
         self, current: Versioned, place: Place, order: Order, limbo: set[str], done: Mended
@@ -264,10 +267,10 @@ class Mender:
             )
         return chosen[place.position]
 
-    async def _end_limbo(self, ledger_id: int, bookie_id: str, done: Mended) -> None:
+    async def _end_limbo(self, metadata: LedgerMetadata, bookie_id: str, done: Mended) -> None:
         try:
             connection = await self._client.world.connections.get(bookie_id)
-            await connection.end_limbo(ledger_id)
+            await connection.end_limbo(metadata.ledger_id, identity=metadata.identity)
         except NoSuchLedger:
             raise
         except TallybookError as error:

@@ -21,6 +21,7 @@ from tallybook.core.answers import (
     HeldLedgers,
 )
 from tallybook.core.batch import Buffer
+from tallybook.core.ids import NO_IDENTITY
 from tallybook.proto import bookie_pb2 as pb
 
 
@@ -28,6 +29,8 @@ class RepairAdd(NamedTuple):
     """Ask to hold a batch at which no writer can be any more."""
 
     batch: Buffer
+    identity: bytes = NO_IDENTITY
+    """That of the request; the bookie takes the batch with it."""
 
 
 class AskHeld(NamedTuple):

@@ -28,6 +28,7 @@ from tallybook.core.errors import (
     TallybookError,
     error_from_wire,
 )
+from tallybook.core.ids import IDENTITY_BYTES, NO_IDENTITY
 from tallybook.core.limits import MAX_BATCH_BYTES
 from tallybook.proto import bookie_pb2 as pb
 
@@ -74,11 +75,12 @@ class Welcome(NamedTuple):
 
 
 class Attach(NamedTuple):
-    """The key of a ledger, for the adds that follow, and whether they may be acked before they are durable."""
+    """The key and the identity of a ledger, for the adds that follow; may they be acked before they are durable?"""
 
     ledger_id: int
     key: bytes
     deferred: bool = False
+    identity: bytes = NO_IDENTITY
 
 
 class Adds(NamedTuple):
@@ -150,6 +152,8 @@ class RecoveryAdd(NamedTuple):
 
     key: bytes
     batch: Buffer
+    identity: bytes = NO_IDENTITY
+    """That of the request; the bookie takes the batch with it."""
 
 
 class WriteLac(NamedTuple):
@@ -181,6 +185,8 @@ class Request(NamedTuple):
     ask: Ask | None
     traceparent: str = ""
     """Of the trace that it is part of; empty: of none."""
+    identity: bytes = NO_IDENTITY
+    """Of the ledger that it is about; empty: not stated."""
 
 
 class Reply(NamedTuple):
@@ -278,7 +284,8 @@ def decode_adds(message: bytes) -> Adds:
     if not request.HasField("attach"):
         return Adds(None, batches, request.traceparent)
     attach = request.attach
-    return Adds(Attach(attach.ledger_id, attach.key, attach.deferred), batches, request.traceparent)
+    attached = Attach(attach.ledger_id, attach.key, attach.deferred, attach.identity)
+    return Adds(attached, batches, request.traceparent)
 
 
 def encode_acks(acks: Iterable[Ack]) -> bytes:
@@ -315,18 +322,22 @@ def decode_acks(message: bytes) -> list[Ack]:
     ]
 
 
-def encode_request(request_id: int, ask: Ask, traceparent: str = "") -> bytes:
+def encode_request(request_id: int, ask: Ask, traceparent: str = "", identity: bytes = NO_IDENTITY) -> bytes:
     """A request of the Read or Control stream.
 
     Raises:
         InvalidArgument: a value that its field cannot hold.
     """
     name, kind, fields = _ASKS[type(ask)]
+    if isinstance(ask, RecoveryAdd | RepairAdd):
+        identity = ask.identity
     try:
         part = kind(**{field: getattr(ask, field) for field in fields})
     except (ValueError, TypeError) as error:
         raise InvalidArgument(f"{name}: {error}") from None
-    front = pb.Request(request_id=request_id, traceparent=traceparent, **{name: part}).SerializeToString()
+    front = pb.Request(
+        request_id=request_id, traceparent=traceparent, identity=identity, **{name: part}
+    ).SerializeToString()  # fmt: skip
     return frame_batches(front, (ask.batch,)) if isinstance(ask, RecoveryAdd | RepairAdd) else front
 
 
@@ -339,7 +350,9 @@ def decode_request(message: bytes) -> Request:
     name = request.WhichOneof("ask")
     if len(batches) != (name in {"recovery_add", "repair_add"}):
         raise ProtocolViolation(f"{len(batches)} batches in a request of kind {name}")
-    return Request(request.request_id, _ask_of(request, name, batches), request.traceparent)
+    if len(request.identity) not in (0, IDENTITY_BYTES):
+        raise ProtocolViolation(f"the identity of a ledger has {IDENTITY_BYTES} bytes, not {len(request.identity)}")
+    return Request(request.request_id, _ask_of(request, name, batches), request.traceparent, request.identity)
 
 
 def _ask_of(request: pb.Request, name: str | None, batches: list[memoryview]) -> Ask | None:
@@ -347,9 +360,9 @@ def _ask_of(request: pb.Request, name: str | None, batches: list[memoryview]) ->
         return None
     part = getattr(request, name)
     if name == "recovery_add":
-        return RecoveryAdd(part.key, batches[0])
+        return RecoveryAdd(part.key, batches[0], request.identity)
     if name == "repair_add":
-        return RepairAdd(batches[0])
+        return RepairAdd(batches[0], request.identity)
     make, fields = _ASKS_BY_NAME[name]
     ask: Ask = make(*[getattr(part, field) for field in fields])
     return ask

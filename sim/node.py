@@ -28,6 +28,7 @@ from tallybook.bookie.storage.index import Index
 from tallybook.bookie.storage.index_memory import MemoryIndex
 from tallybook.bookie.storage.location import IndexRow
 from tallybook.bookie.storage.told import RowKey
+from tallybook.bookie.verifiers import facts_of
 from tallybook.core.config import BookieSettings
 from tallybook.core.errors import (
     DamagedFile,
@@ -38,7 +39,6 @@ from tallybook.core.errors import (
     MetadataConflict,
     MetadataOutcomeUnknown,
     MetadataUnavailable,
-    NoSuchLedger,
     TallybookError,
     is_defect,
 )
@@ -290,7 +290,7 @@ class BookieNode:
             tasks=tasks,
             workers=InlineWorkers(),
             open_index=self._open_index,
-            verifier_of=partial(_verifier_of, store),
+            facts_of=partial(facts_of, store),
             fate_of=partial(fate_of, store),
             id_counter=store.id_counter,
             closed_up_to=partial(closed_up_to, store),
@@ -346,16 +346,6 @@ class BookieNode:
 
     async def _free_bytes(self) -> int:
         return (await self.disk.space(self.settings.data_directory)).free_bytes
-
-
-async def _verifier_of(store: MetadataStore, ledger_id: int) -> bytes | None:
-    """As the server does: "no such ledger" is said only after a linearizable read."""
-    for linearizable in (False, True):
-        try:
-            return (await store.read_ledger(ledger_id, linearizable=linearizable)).value.key_verifier
-        except NoSuchLedger:
-            continue
-    return None
 
 
 def _mode(bookie: Bookie) -> BookieMode:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
+from contextlib import AbstractAsyncContextManager
 from dataclasses import replace
 from functools import partial
 from typing import TypeVar
@@ -31,7 +32,7 @@ from tallybook.core.errors import (
     StorageError,
     error_class,
 )
-from tallybook.core.ids import NO_ENTRY
+from tallybook.core.ids import NO_ENTRY, NO_IDENTITY
 
 from .god import God
 
@@ -79,6 +80,7 @@ class ObservedBookie:
         deferred: bool = False,
         repair: bool = False,
         beside: bool = False,
+        identity: bytes = NO_IDENTITY,
     ) -> None:
         """See the port."""
         god, bookie = self._god, self._bookie
@@ -99,7 +101,16 @@ class ObservedBookie:
                 god.mark(f"bookie: add refused, {error_class(answer.code).__name__}")
             on_answer(answer)
 
-        bookie.add(batch, key, answered, recovery=recovery, deferred=deferred, repair=repair, beside=beside)
+        bookie.add(
+            batch, key, answered,
+            recovery=recovery, deferred=deferred, repair=repair, beside=beside, identity=identity,
+        )  # fmt: skip
+
+    def identified(
+        self, ledger_id: int, identity: bytes, *, for_write: bool = False
+    ) -> AbstractAsyncContextManager[None]:
+        """See the port."""
+        return self._bookie.identified(ledger_id, identity, for_write=for_write)
 
     async def force(self, ledger_id: int, key: bytes) -> None:
         """See the port."""

@@ -15,6 +15,7 @@ from typing import Any, Final
 
 from tallybook.bookie.port import LedgerStore
 from tallybook.bookie.service import BookieService
+from tallybook.bookie.verifiers import LedgerFacts
 from tallybook.core.batch import encode_batch
 from tallybook.core.config import AdmissionSettings, BookieSettings
 from tallybook.core.errors import BookieUnavailable, TallybookError, check
@@ -54,7 +55,7 @@ class WireBench:
         self.failures: list[str] = []
         """Why the node was ended."""
         self.tasks = Tasks("bench", lambda name, error: self.failures.append(f"{name}: {error!r}"))
-        self.bookie: Any = store or MemoryBookie("b1", verifier_of=_no_password, clock=world.clock, tasks=self.tasks)
+        self.bookie: Any = store or MemoryBookie("b1", facts_of=_no_password, clock=world.clock, tasks=self.tasks)
         store_served: LedgerStore = self.bookie
         self.service = BookieService(store_served, settings, world.clock, self.tasks, "cluster", self.failures.append)
 
@@ -152,5 +153,5 @@ def _failure_in(message: bytes) -> TallybookError | None:
     return reply.outcome if isinstance(reply.outcome, TallybookError) and not reply.request_id else None
 
 
-async def _no_password(_ledger_id: int) -> bytes:
-    return b""
+async def _no_password(_ledger_id: int) -> LedgerFacts:
+    return LedgerFacts(b"")

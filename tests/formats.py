@@ -26,7 +26,7 @@ FORMATS = {
     "batch": batch.VERSION,
     "superblock of a journal": superblock.VERSION,
     "segment and block of a journal": journal_format.VERSION,
-    "record of a journal": records.KIND_DELETE,
+    "record of a journal": records.NEWEST_KIND,
     "entry log": entry_log_format.VERSION,
     "lengths of entry logs": entry_log_lengths._VERSION,
     "row and state in the index": index_format.VERSION,

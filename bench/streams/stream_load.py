@@ -245,14 +245,14 @@ class _Counting:
     def __getattr__(self, name: str) -> Any:
         return getattr(self._inner, name)
 
-    async def read_batches(self, *arguments: Any) -> Any:
+    async def read_batches(self, *arguments: Any, **more: Any) -> Any:
         """Count one, and read."""
         self._counts.reads += 1
-        return await self._inner.read_batches(*arguments)
+        return await self._inner.read_batches(*arguments, **more)
 
-    async def wait_lac(self, *arguments: Any) -> Any:
+    async def wait_lac(self, *arguments: Any, **more: Any) -> Any:
         """Wait, and count one if it brings something along."""
-        answer = await self._inner.wait_lac(*arguments)
+        answer = await self._inner.wait_lac(*arguments, **more)
         self._counts.reads += bool(answer.batches)
         return answer
 

@@ -26,6 +26,7 @@ from .records import (
     DeleteRecord,
     ExplicitLacRecord,
     FenceRecord,
+    LedgerIdentityRecord,
     LedgerKeyRecord,
     MalformedRecord,
     Record,
@@ -40,6 +41,7 @@ _KINDS = {
     BatchRecord: "batch",
     FenceRecord: "fence",
     LedgerKeyRecord: "ledger key",
+    LedgerIdentityRecord: "ledger identity",
     ExplicitLacRecord: "explicit lac",
     DeleteRecord: "delete",
 }

@@ -15,8 +15,10 @@ around them has the checksum. Record header, little-endian::
     3 LEDGER_KEY     ledger id (8), key verifier (32)
     4 EXPLICIT_LAC   ledger id (8), last add confirmed (8, signed)
     5 DELETE         ledger id (8)
+    6 LEDGER_IDENTITY  ledger id (8), key verifier (32), identity (16)
 
-A fence carries the key, so that fencing a ledger this bookie never met creates its state
+LEDGER_IDENTITY is written instead of LEDGER_KEY where the identity of the ledger is known. A fence
+carries the key, so that fencing a ledger this bookie never met creates its state
 on replay too. Kinds are never reused: a number that was once on a disk keeps its meaning.
 """
 
@@ -29,7 +31,7 @@ from typing import Final, NamedTuple, TypeAlias
 
 from tallybook.core.batch import Buffer
 from tallybook.core.errors import InvalidArgument, NewerFormat
-from tallybook.core.ids import MAX_ID, NO_ENTRY
+from tallybook.core.ids import IDENTITY_BYTES, MAX_ID, NO_ENTRY
 from tallybook.core.limits import KEY_BYTES
 
 from .format import RECORD_HEADER_BYTES
@@ -39,11 +41,14 @@ KIND_FENCE: Final = 2
 KIND_LEDGER_KEY: Final = 3
 KIND_EXPLICIT_LAC: Final = 4
 KIND_DELETE: Final = 5
+KIND_LEDGER_IDENTITY: Final = 6
+NEWEST_KIND: Final = KIND_LEDGER_IDENTITY
 
 FLAG_RECOVERY: Final = 1
 
 _HEADER: Final = struct.Struct("<IBBH")
 _ID_AND_KEY: Final = struct.Struct(f"<q{KEY_BYTES}s")
+_ID_KEY_AND_IDENTITY: Final = struct.Struct(f"<q{KEY_BYTES}s{IDENTITY_BYTES}s")
 _ID_AND_LAC: Final = struct.Struct("<qq")
 _ID: Final = struct.Struct("<q")
 
@@ -75,6 +80,15 @@ class LedgerKeyRecord:
 
 
 @dataclass(frozen=True, slots=True)
+class LedgerIdentityRecord:
+    """The bookie met the ledger. ``verifier`` (32 bytes) recognises its key, ``identity`` (16 bytes) the ledger."""
+
+    ledger_id: int
+    verifier: bytes
+    identity: bytes
+
+
+@dataclass(frozen=True, slots=True)
 class ExplicitLacRecord:
     """A last add confirmed that came without a batch."""
 
@@ -89,7 +103,9 @@ class DeleteRecord:
     ledger_id: int
 
 
-Record: TypeAlias = BatchRecord | FenceRecord | LedgerKeyRecord | ExplicitLacRecord | DeleteRecord
+StateRecord: TypeAlias = FenceRecord | LedgerKeyRecord | ExplicitLacRecord | DeleteRecord | LedgerIdentityRecord
+"""One about the state of a ledger."""
+Record: TypeAlias = BatchRecord | StateRecord
 
 
 class MalformedRecord(ValueError):
@@ -116,6 +132,11 @@ def encode_record(record: Record) -> tuple[bytes, Buffer]:
         return _wire(KIND_DELETE, _ID.pack(record.ledger_id))
     if len(record.verifier) != KEY_BYTES:
         raise InvalidArgument(f"a key verifier has {KEY_BYTES} bytes, not {len(record.verifier)}")
+    if isinstance(record, LedgerIdentityRecord):
+        if len(record.identity) != IDENTITY_BYTES:
+            raise InvalidArgument(f"the identity of a ledger has {IDENTITY_BYTES} bytes, not {len(record.identity)}")
+        body = _ID_KEY_AND_IDENTITY.pack(record.ledger_id, record.verifier, record.identity)
+        return _wire(KIND_LEDGER_IDENTITY, body)
     kind = KIND_FENCE if isinstance(record, FenceRecord) else KIND_LEDGER_KEY
     return _wire(kind, _ID_AND_KEY.pack(record.ledger_id, record.verifier))
 
@@ -151,8 +172,8 @@ def record_spans(body: Buffer, record_count: int) -> list[RecordSpan]:
         if at > len(body):
             raise MalformedRecord(f"record at {start} of {size} bytes leaves a body of {len(body)} bytes")
         # The checksum of the body has passed: this is what somebody meant to write.
-        if kind > KIND_DELETE:
-            raise NewerFormat.of(f"the record at {start} of a block", f"kind {kind}", f"kinds up to {KIND_DELETE}")
+        if kind > NEWEST_KIND:
+            raise NewerFormat.of(f"the record at {start} of a block", f"kind {kind}", f"kinds up to {NEWEST_KIND}")
         if flags & ~(FLAG_RECOVERY if kind == KIND_BATCH else 0):
             raise NewerFormat.of(f"the record at {start} of a block", f"kind {kind} with flags {flags}", "no such flag")
         if reserved or kind not in _BODY_BYTES or size != (_BODY_BYTES[kind] or size):
@@ -169,6 +190,7 @@ _BODY_BYTES: Final = {
     KIND_LEDGER_KEY: _ID_AND_KEY.size,
     KIND_EXPLICIT_LAC: _ID_AND_LAC.size,
     KIND_DELETE: _ID.size,
+    KIND_LEDGER_IDENTITY: _ID_KEY_AND_IDENTITY.size,
 }
 """Body bytes of each kind; 0: any."""
 
@@ -197,5 +219,7 @@ def _decode(span: RecordSpan, body: bytes) -> Record:
         return ExplicitLacRecord(ledger_id, lac)
     if span.kind == KIND_DELETE:
         return DeleteRecord(ledger_id)
+    if span.kind == KIND_LEDGER_IDENTITY:
+        return LedgerIdentityRecord(*_ID_KEY_AND_IDENTITY.unpack(body))
     verifier = body[_ID.size :]
     return FenceRecord(ledger_id, verifier) if span.kind == KIND_FENCE else LedgerKeyRecord(ledger_id, verifier)

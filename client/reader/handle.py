@@ -88,6 +88,7 @@ class LedgerReader:
         archive_first: bool = False,
     ) -> None:
         self._metadata = metadata
+        self._identity = metadata.identity
         self._version: int | None = None
         """Of the metadata. Nothing that this handle reads is older than those it was made with."""
         self._context = context
@@ -135,6 +136,7 @@ class LedgerReader:
             MetadataUnavailable, DamagedFile: none has, and who has others by now cannot be read.
             NoSuchLedger: none has, because the ledger was deleted.
             HandleClosed: the client is closed.
+            OtherLedger: none has, and a bookie holds another ledger of this id.
         """
         return Entries(self.read_batches(first, last))
 
@@ -229,7 +231,7 @@ class LedgerReader:
             return entries(batch, header, entry_id, entry_id)[0]
 
         async def ask(connection: BookieConnection) -> Entry:
-            found = await connection.read_entry(self.id, entry_id)
+            found = await connection.read_entry(self.id, entry_id, identity=self._identity)
             if (found.ledger_id, found.entry_id) != (self.id, entry_id):
                 raise InvalidBatch(f"asked for entry {entry_id} of ledger {self.id}, got {found.entry_id}")
             return found.verify()
@@ -261,7 +263,9 @@ class LedgerReader:
             # The metadata may be others than before, if they were read again meanwhile.
             fragment_end = self._metadata.fragment_end(self._metadata.fragment_of(first))
             end = min(last, fragment_end, self._metadata.quorum.stripe_end(first))
-            answer = await connection.read_batches(self.id, first, end, self._context.settings.read_bytes)
+            answer = await connection.read_batches(
+                self.id, first, end, self._context.settings.read_bytes, identity=self._identity
+            )  # fmt: skip
             return self._verified(first, answer.batches)
 
         async def unpack(archive: Archive, receipt: Receipt) -> Sealed:

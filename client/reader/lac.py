@@ -94,7 +94,7 @@ async def _told(
 
     async def ask(position: int, bookie_id: str) -> None:
         while True:
-            answer = await _read_lac(metadata.ledger_id, bookie_id, connections)
+            answer = await _read_lac(metadata, bookie_id, connections)
             if isinstance(answer, int):
                 told[position] = answer
                 if suffice(told):
@@ -122,11 +122,11 @@ async def _told(
     return told
 
 
-async def _read_lac(ledger_id: int, bookie_id: str, connections: Connections) -> int | TallybookError:
+async def _read_lac(metadata: LedgerMetadata, bookie_id: str, connections: Connections) -> int | TallybookError:
     """The LAC that one bookie answers, or why it does not."""
     try:
         connection = await connections.get(bookie_id)
-        return (await connection.read_lac(ledger_id)).lac
+        return (await connection.read_lac(metadata.ledger_id, identity=metadata.identity)).lac
     except EntryAbsent:
         return NO_ENTRY
     except TallybookError as error:
@@ -186,7 +186,7 @@ class TailPolls:
 
         def ask(bookie_id: str) -> asyncio.Task[LacAnswer | None]:
             max_bytes = BROUGHT_BYTES if bring and bookie_id == bookies[0] else 0
-            poll = self._poll(metadata.ledger_id, bookie_id, above, timeout_ms, max_bytes, bookies)
+            poll = self._poll(metadata, bookie_id, above, timeout_ms, max_bytes, bookies)
             return self._tasks.spawn(poll, name=name)
 
         polls = [ask(bookie_id) for bookie_id in (bookies[:1] if alone else bookies)]
@@ -233,12 +233,20 @@ class TailPolls:
         return True
 
     async def _poll(
-        self, ledger_id: int, bookie_id: str, above: int, timeout_ms: int, max_bytes: int, others: Collection[str]
+        self,
+        metadata: LedgerMetadata,
+        bookie_id: str,
+        above: int,
+        timeout_ms: int,
+        max_bytes: int,
+        others: Collection[str],
     ) -> LacAnswer | None:
         try:
             connection = await self._connections.get(bookie_id)
             self._refused.pop(bookie_id, None)
-            return await connection.wait_lac(ledger_id, above, timeout_ms, max_bytes)
+            return await connection.wait_lac(
+                metadata.ledger_id, above, timeout_ms, max_bytes, identity=metadata.identity
+            )  # fmt: skip
         except TallybookError as error:
             if is_defect(error):
                 raise

@@ -22,6 +22,7 @@ from tallybook.core.errors import (
     EntryCorrupt,
     EntryUnknown,
     NewerFormat,
+    OtherLedger,
     PeerError,
     StorageError,
     TallybookError,
@@ -34,12 +35,14 @@ _SERIOUSNESS: tuple[type[TallybookError], ...] = (
     EntryUnknown,
     StorageError,
     PeerError,
+    OtherLedger,
     TallybookError,
 )
 """Most serious first; ABSENT comes after all of them, although it is a ``StorageError``.
 
 A copy that only a newer version can read is there, which has to be said whatever became of the others. A damaged copy
-is worse than an unreachable one, which may still be good. Last are refusals, such as an internal error.
+is worse than an unreachable one, which may still be good. Then comes that another ledger of this id is held. Last are
+refusals, such as an internal error.
 """
 
 
@@ -116,7 +119,7 @@ def _retold(error: TallybookError, message: str) -> TallybookError:
         return Busy(message, retry_after_ms=error.retry_after_ms)
     if isinstance(error, NewerFormat):
         return NewerFormat(f"{message}: {error.message}")
-    if isinstance(error, PeerError | StorageError):
+    if isinstance(error, PeerError | StorageError | OtherLedger):
         return type(error)(message)
     # Replicas that refuse say nothing of the entry, and one that knows of no such ledger nothing of the ledger.
     return EntryUnknown(f"{message}: {error.message}")

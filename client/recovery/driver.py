@@ -77,6 +77,7 @@ async def recover_ledger(context: RecoveryContext, *, key: bytes, digest_key: by
         RecoveryFailed: the end cannot be told now; nothing was cut, try again later.
         Unauthorized: the key does not fit the ledger.
         NoSuchLedger: it was deleted.
+        OtherLedger: its bookies hold another ledger of this id, so its end can never be told.
         MetadataUnavailable, MetadataOutcomeUnknown: the store did not settle a step; try again.
     """
     context.deeds.recoveries += 1
@@ -176,6 +177,7 @@ class _Run:
         self._ledger_id = metadata.ledger_id
         self._bookies = metadata.last_fragment.bookies
         self._key = key
+        self._identity = metadata.identity
         self._machine = machine
         # Requests that are not over, or not looked at yet, are few per position; beyond that an answer waits.
         self._events: asyncio.Queue[Callable[[], list[Action]]] = asyncio.Queue(4 * len(self._bookies))
@@ -237,7 +239,7 @@ class _Run:
         try:
             answer = await self._while_busy(
                 self._bookies[at],
-                lambda bookie: bookie.fence(self._ledger_id, self._key),
+                lambda bookie: bookie.fence(self._ledger_id, self._key, identity=self._identity),
                 self._settings.request_timeout_ms,
             )
         except TallybookError as error:
@@ -250,7 +252,7 @@ class _Run:
         try:
             answer = await self._while_busy(
                 self._bookies[at],
-                lambda bookie: bookie.recovery_read(self._ledger_id, entry_id, self._key),
+                lambda bookie: bookie.recovery_read(self._ledger_id, entry_id, self._key, identity=self._identity),
                 self._settings.request_timeout_ms,
             )
         except TallybookError as error:
@@ -267,7 +269,9 @@ class _Run:
         self._unanswered[to] += 1
         try:
             await self._while_busy(
-                to, lambda bookie: bookie.recovery_add(action.batch, self._key), self._settings.add_timeout_ms
+                to,
+                lambda bookie: bookie.recovery_add(action.batch, self._key, identity=self._identity),
+                self._settings.add_timeout_ms,
             )
         except TallybookError as error:
             self._written_off[to] = error

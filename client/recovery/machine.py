@@ -46,6 +46,7 @@ from tallybook.core.errors import (
     InvalidBatch,
     NewerFormat,
     NoSuchLedger,
+    OtherLedger,
     RecoveryFailed,
     TallybookError,
     Unauthorized,
@@ -230,6 +231,10 @@ class RecoveryMachine:
     def _uncovered(self) -> list[Action]:
         """All members answered, and too few are fenced to rule out another ack quorum."""
         sometimes("recovery: too few fences")
+        others = [error for error in self._fences.values() if isinstance(error, OtherLedger)]
+        rest = [at for at, answer in self._fences.items() if not isinstance(answer, OtherLedger)]
+        if others and not self._quorum.covered(rest):
+            return self._fail(others[0])
         return self._fail(RecoveryFailed(f"{self._name}: too few bookies could fence it: {self._failures()}"))
 
     # -- reading ----------------------------------------------------------------------

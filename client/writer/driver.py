@@ -129,6 +129,7 @@ class WriterDriver:
         self._links = [_Link(at, bookie) for at, bookie in enumerate(machine.fragment.bookies)]
         self._connections = connections
         self._key = key
+        self._identity = metadata.identity
         self._update = update
         self._events = events
         self._clock = clock
@@ -241,7 +242,7 @@ class WriterDriver:
             failed: PeerError = BookieUnavailable(f"{link.bookie_id} is not connected")
             if connection is not None:
                 try:
-                    await connection.force(self.machine.ledger_id, self._key)
+                    await connection.force(self.machine.ledger_id, self._key, identity=self._identity)
                 except Busy as busy:
                     failed, pause_ms = busy, max(busy.retry_after_ms, 1)
                 except PeerError as error:
@@ -317,11 +318,15 @@ class WriterDriver:
             return
         answered = partial(self._answered, link, link.generation)
         if self._spans is None:
-            link.connection.add(action.batch, self._key, answered, deferred=self._deferred)
+            link.connection.add(
+                action.batch, self._key, answered, deferred=self._deferred, identity=self._identity
+            )  # fmt: skip
         else:
             # Sends come out of the answers to other batches, too, so the span that is current may be anybody's.
             with under(self._spans.get(action.first_entry_id)):
-                link.connection.add(action.batch, self._key, answered, deferred=self._deferred)
+                link.connection.add(
+                    action.batch, self._key, answered, deferred=self._deferred, identity=self._identity
+                )  # fmt: skip
 
     def _answered(self, link: _Link, generation: int, answer: AddAnswer) -> None:
         if answer.code == OK_CODE:
@@ -457,7 +462,7 @@ class WriterDriver:
     async def _write_lac(self, connection: BookieConnection, lac: int) -> bool:
         """Whether the bookie has heard of it, and will not forget it."""
         try:
-            await connection.write_lac(self.machine.ledger_id, lac, self._key)
+            await connection.write_lac(self.machine.ledger_id, lac, self._key, identity=self._identity)
         except TallybookError:
             # The next batch or the close tells it; readers only learn of the entry later. If the ledger is not ours
             # any more, the answer to the next batch says so.

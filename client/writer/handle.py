@@ -20,6 +20,7 @@ from tallybook.core.errors import (
     LedgerClosed,
     LedgerFenced,
     NoSuchLedger,
+    OtherLedger,
     Outcome,
     Unauthorized,
 )
@@ -61,7 +62,7 @@ class WriterContext:
     """Of the client."""
 
 
-_NOT_OURS: Final = (LedgerFenced, LedgerClosed, NoSuchLedger, Unauthorized, AccessDenied, Conflict)
+_NOT_OURS: Final = (LedgerFenced, LedgerClosed, NoSuchLedger, Unauthorized, AccessDenied, Conflict, OtherLedger)
 """What ended a handle that may not even close its ledger any more."""
 
 
@@ -313,6 +314,7 @@ class LedgerWriter:
             NoSuchLedger: the ledger was deleted.
             Unauthorized, AccessDenied: bookies refuse this client.
             Conflict: a bookie holds other bytes under the ids of this handle.
+            OtherLedger: a bookie holds another ledger of this id: the metadata were restored from an older copy.
             NotEnoughBookies: what was appended with deferred sync could not be forced; close again to leave it out.
             MetadataUnavailable, MetadataOutcomeUnknown: the end is not settled; close again.
             RequestTimeout: appends are still pending after the close timeout; close again.

@@ -49,20 +49,20 @@ class _Watched:
         """See the port. An add whose durability is deferred promises nothing."""
 
         def answered(answer: AddAnswer) -> None:
-            if answer.code == OK_CODE and not any(more.values()):
+            if answer.code == OK_CODE and not more.get("deferred"):
                 self._acked(batch)
             on_answer(answer)
 
         self._connection.add(batch, key, answered, **more)
 
-    async def recovery_add(self, batch: bytes, key: bytes) -> None:
+    async def recovery_add(self, batch: bytes, key: bytes, **more: Any) -> None:
         """See the port."""
-        await self._connection.recovery_add(batch, key)
+        await self._connection.recovery_add(batch, key, **more)
         self._acked(batch)
 
-    async def fence(self, ledger_id: int, key: bytes) -> FenceAnswer:
+    async def fence(self, ledger_id: int, key: bytes, **more: Any) -> FenceAnswer:
         """See the port."""
-        answer = await self._connection.fence(ledger_id, key)
+        answer = await self._connection.fence(ledger_id, key, **more)
         self._note("fenced", self._connection.bookie_id, ledger_id, 0, 0)
         return answer
 

@@ -16,12 +16,13 @@ from functools import partial
 from typing import TypeAlias
 
 from tallybook.bookie.settled import closed_up_to
+from tallybook.bookie.verifiers import LedgerFacts, facts_of
 from tallybook.client.client import Client
 from tallybook.client.ports import Archive, ClientWorld
 from tallybook.core.answers import Incarnation
 from tallybook.core.batch import decode_header
 from tallybook.core.config import ClientSettings
-from tallybook.core.errors import InvariantViolation, NoSuchLedger
+from tallybook.core.errors import InvariantViolation
 from tallybook.metadata.memory import MemoryMetadata
 from tallybook.metadata.model import LedgerMetadata
 from tallybook.metadata.store import BookieInfo, MetadataStore, Ok
@@ -65,7 +66,7 @@ class MemoryCluster:
         """One more bookie, which nobody knows of until ``register``."""
         bookie = MemoryBookie(
             name,
-            verifier_of=self._verifier_of,
+            facts_of=self._facts_of,
             clock=self.world.clock,
             tasks=self._tasks,
             closed_up_to=partial(closed_up_to, self._admin.store),
@@ -146,11 +147,8 @@ class MemoryCluster:
     def _delay(self) -> float:
         return self._delays.random() * LONGEST_DELAY_SECONDS
 
-    async def _verifier_of(self, ledger_id: int) -> bytes | None:
-        try:
-            return (await self._admin.store.read_ledger(ledger_id, linearizable=True)).value.key_verifier
-        except NoSuchLedger:
-            return None
+    async def _facts_of(self, ledger_id: int) -> LedgerFacts | None:
+        return await facts_of(self._admin.store, ledger_id)
 
     def _died(self, name: str, error: BaseException) -> None:
         raise InvariantViolation(f"task {name} of a simulated bookie died: {error!r}") from error

@@ -31,6 +31,7 @@ from tallybook.core.answers import (
 )
 from tallybook.core.batch import EntrySlice, decode_header
 from tallybook.core.errors import OK_CODE, BookieUnavailable, RequestTimeout, error_from_wire
+from tallybook.core.ids import NO_IDENTITY
 from tallybook.runtime.clock import Clock
 from tallybook.runtime.tasks import Tasks
 
@@ -150,7 +151,9 @@ class DirectConnection:
         if not self.broken:
             self.cut()
 
-    def add(self, batch: bytes, key: bytes, on_answer: AddCallback, *, deferred: bool = False) -> None:
+    def add(
+        self, batch: bytes, key: bytes, on_answer: AddCallback, *, deferred: bool = False, identity: bytes = NO_IDENTITY
+    ) -> None:
         """Send one batch; see the port."""
         header = decode_header(batch)
         lost = AddAnswer(header.ledger_id, header.first_entry_id, header.entry_count, BookieUnavailable.wire_code)
@@ -164,22 +167,29 @@ class DirectConnection:
         def answered(answer: AddAnswer) -> None:
             self._back.send(lambda: self._answer(number, answer))
 
-        self._there.send(lambda: self._deliver(lambda: self._store.add(batch, key, answered, deferred=deferred)))
-
-    async def force(self, ledger_id: int, key: bytes) -> None:
-        """Make durable what was acked; see the port."""
-        await self._call(lambda: self._store.force(ledger_id, key), self._timeout_seconds)
-
-    async def recovery_add(self, batch: bytes, key: bytes) -> None:
-        """Send one batch as a recovery add; see the port."""
-        await self._urgent_add(
-            lambda on_answer: self._store.add(batch, key, on_answer, recovery=True), "recovery add refused"
+        self._there.send(
+            lambda: self._deliver(lambda: self._store.add(batch, key, answered, deferred=deferred, identity=identity))
         )
 
-    async def repair_add(self, batch: bytes) -> None:
+    async def force(self, ledger_id: int, key: bytes, *, identity: bytes = NO_IDENTITY) -> None:
+        """Make durable what was acked; see the port."""
+        await self._call(
+            self._about(ledger_id, identity, lambda: self._store.force(ledger_id, key), for_write=True),
+            self._timeout_seconds,
+        )
+
+    async def recovery_add(self, batch: bytes, key: bytes, *, identity: bytes = NO_IDENTITY) -> None:
+        """Send one batch as a recovery add; see the port."""
+        await self._urgent_add(
+            lambda on_answer: self._store.add(batch, key, on_answer, recovery=True, identity=identity),
+            "recovery add refused",
+        )
+
+    async def repair_add(self, batch: bytes, *, identity: bytes = NO_IDENTITY) -> None:
         """Give it a copy that it should have; see the port."""
         await self._urgent_add(
-            lambda on_answer: self._store.add(batch, b"", on_answer, repair=True), "repair add refused"
+            lambda on_answer: self._store.add(batch, b"", on_answer, repair=True, identity=identity),
+            "repair add refused",
         )
 
     async def _urgent_add(self, add: Callable[[AddCallback], None], refused: str) -> None:
@@ -192,29 +202,48 @@ class DirectConnection:
         if answer.code != OK_CODE:
             raise error_from_wire(answer.code, f"{self.bookie_id}: {refused}", answer.retry_after_ms)
 
-    async def fence(self, ledger_id: int, key: bytes) -> FenceAnswer:
+    async def fence(self, ledger_id: int, key: bytes, *, identity: bytes = NO_IDENTITY) -> FenceAnswer:
         """Fence the ledger; see the port."""
-        return await self._call(lambda: self._store.fence(ledger_id, key), self._timeout_seconds)
-
-    async def read_batches(self, ledger_id: int, first: int, last: int, max_bytes: int) -> ReadAnswer:
-        """Whole batches; see the port."""
         return await self._call(
-            lambda: self._store.read_batches(ledger_id, first, last, max_bytes), self._timeout_seconds
+            self._about(ledger_id, identity, lambda: self._store.fence(ledger_id, key), for_write=True),
+            self._timeout_seconds,
         )
 
-    async def recovery_read(self, ledger_id: int, entry_id: int, key: bytes) -> ReadAnswer:
+    async def read_batches(
+        self, ledger_id: int, first: int, last: int, max_bytes: int, *, identity: bytes = NO_IDENTITY
+    ) -> ReadAnswer:
+        """Whole batches; see the port."""
+        return await self._call(
+            self._about(ledger_id, identity, lambda: self._store.read_batches(ledger_id, first, last, max_bytes)),
+            self._timeout_seconds,
+        )
+
+    async def recovery_read(
+        self, ledger_id: int, entry_id: int, key: bytes, *, identity: bytes = NO_IDENTITY
+    ) -> ReadAnswer:
         """Fence and read; see the port."""
-        return await self._call(lambda: self._store.recovery_read(ledger_id, entry_id, key), self._timeout_seconds)
+        return await self._call(
+            self._about(
+                ledger_id, identity, lambda: self._store.recovery_read(ledger_id, entry_id, key), for_write=True
+            ),
+            self._timeout_seconds,
+        )
 
-    async def read_entry(self, ledger_id: int, entry_id: int) -> EntrySlice:
+    async def read_entry(self, ledger_id: int, entry_id: int, *, identity: bytes = NO_IDENTITY) -> EntrySlice:
         """One entry; see the port."""
-        return await self._call(lambda: self._store.read_entry(ledger_id, entry_id), self._timeout_seconds)
+        return await self._call(
+            self._about(ledger_id, identity, lambda: self._store.read_entry(ledger_id, entry_id)), self._timeout_seconds
+        )
 
-    async def read_lac(self, ledger_id: int) -> LacAnswer:
+    async def read_lac(self, ledger_id: int, *, identity: bytes = NO_IDENTITY) -> LacAnswer:
         """The highest LAC the bookie saw; see the port."""
-        return await self._call(lambda: self._store.read_lac(ledger_id), self._timeout_seconds)
+        return await self._call(
+            self._about(ledger_id, identity, lambda: self._store.read_lac(ledger_id)), self._timeout_seconds
+        )
 
-    async def wait_lac(self, ledger_id: int, above: int, timeout_ms: int, max_bytes: int = 0) -> LacAnswer:
+    async def wait_lac(
+        self, ledger_id: int, above: int, timeout_ms: int, max_bytes: int = 0, *, identity: bytes = NO_IDENTITY
+    ) -> LacAnswer:
         """Long poll; see the port."""
 
         async def wait() -> LacAnswer:
@@ -223,15 +252,20 @@ class DirectConnection:
                 return answer
             return await with_batches(self._store, ledger_id, above, answer, max_bytes)
 
-        return await self._call(wait, timeout_ms / 1000 + self._timeout_seconds)
+        return await self._call(self._about(ledger_id, identity, wait), timeout_ms / 1000 + self._timeout_seconds)
 
-    async def write_lac(self, ledger_id: int, lac: int, key: bytes) -> None:
+    async def write_lac(self, ledger_id: int, lac: int, key: bytes, *, identity: bytes = NO_IDENTITY) -> None:
         """Tell the bookie a LAC; see the port."""
-        await self._call(lambda: self._store.write_lac(ledger_id, lac, key), self._timeout_seconds)
+        await self._call(
+            self._about(ledger_id, identity, lambda: self._store.write_lac(ledger_id, lac, key), for_write=True),
+            self._timeout_seconds,
+        )
 
-    async def held(self, ledger_id: int, first: int, last: int) -> HeldAnswer:
+    async def held(self, ledger_id: int, first: int, last: int, *, identity: bytes = NO_IDENTITY) -> HeldAnswer:
         """What is held of a ledger; see the port."""
-        return await self._call(lambda: self._store.held(ledger_id, first, last), self._timeout_seconds)
+        return await self._call(
+            self._about(ledger_id, identity, lambda: self._store.held(ledger_id, first, last)), self._timeout_seconds
+        )
 
     async def damaged(self, after: tuple[int, int], limit: int) -> tuple[DamagedBatch, ...]:
         """Copies that are known to be damaged; see the port."""
@@ -241,21 +275,38 @@ class DirectConnection:
         """Ledgers of which something is held; see the port."""
         return await self._call(lambda: self._store.held_ledgers(after, limit), self._timeout_seconds)
 
-    async def end_limbo(self, ledger_id: int) -> None:
+    async def end_limbo(self, ledger_id: int, *, identity: bytes = NO_IDENTITY) -> None:
         """All of a ledger was given back; see the port."""
-        await self._call(lambda: self._store.end_limbo(ledger_id), self._timeout_seconds)
+        await self._call(
+            self._about(ledger_id, identity, lambda: self._store.end_limbo(ledger_id)), self._timeout_seconds
+        )
 
     async def status(self) -> BookieStatus:
         """How it is doing; see the port."""
         return await self._call(self._store.status, self._timeout_seconds)
 
-    async def trace(self, ledger_id: int, entry_id: int) -> CopyTrace:
+    async def trace(self, ledger_id: int, entry_id: int, *, identity: bytes = NO_IDENTITY) -> CopyTrace:
         """Where the copy of an entry lies; see the port."""
-        return await self._call(lambda: self._store.trace(ledger_id, entry_id), self._timeout_seconds)
+        return await self._call(
+            self._about(ledger_id, identity, lambda: self._store.trace(ledger_id, entry_id)), self._timeout_seconds
+        )
 
     async def authorize(self, permission: Permission, command: str, arguments: str) -> None:
         """In a simulation everybody may everything; see the port."""
         await self._call(self._store.status, self._timeout_seconds)
+
+    def _about(
+        self, ledger_id: int, identity: bytes, work: Callable[[], Coroutine[Any, Any, T]], *, for_write: bool = False
+    ) -> Callable[[], Coroutine[Any, Any, T]]:
+        """The same work, for a request that states which ledger it means."""
+        if not identity:
+            return work
+
+        async def identified() -> T:
+            async with self._store.identified(ledger_id, identity, for_write=for_write):
+                return await work()
+
+        return identified
 
     def _deliver(self, action: Callable[[], None]) -> None:
         if self._store.incarnation == self._incarnation:

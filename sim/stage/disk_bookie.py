@@ -23,6 +23,7 @@ from tallybook.bookie.garbage import Fate
 from tallybook.bookie.settled import Settled
 from tallybook.bookie.storage.index import Index
 from tallybook.bookie.storage.index_memory import MemoryIndex
+from tallybook.bookie.verifiers import LedgerFacts
 from tallybook.core.answers import AddAnswer
 from tallybook.core.batch import Buffer, encode_batch
 from tallybook.core.config import (
@@ -34,7 +35,7 @@ from tallybook.core.config import (
     StorageSettings,
 )
 from tallybook.core.errors import InvariantViolation, MetadataConflict, MetadataUnavailable, NoSuchLedger, check
-from tallybook.core.ids import NO_ENTRY
+from tallybook.core.ids import NO_ENTRY, NO_IDENTITY
 from tallybook.core.limits import KIB
 from tallybook.runtime.clock import Clock
 from tallybook.runtime.deterministic.disk import SimDisk
@@ -109,6 +110,8 @@ class KnownMetadata:
 
     verifiers: dict[int, bytes] = field(default_factory=dict)
     """Key verifiers of the ledgers there are; empty for no password."""
+    identities: dict[int, bytes] = field(default_factory=dict)
+    """Identities of the ledgers that have one."""
     open_to_all: bool = True
     """A ledger that is not in ``verifiers`` exists, without a password."""
     fates: dict[int, Fate] = field(default_factory=dict)
@@ -137,10 +140,11 @@ class KnownMetadata:
             raise MetadataConflict(f"bookie {bookie_id} has another cookie")
         self.cookies[bookie_id] = cookie
 
-    async def verifier_of(self, ledger_id: int) -> bytes | None:
-        """The key verifier of a ledger."""
+    async def facts_of(self, ledger_id: int) -> LedgerFacts | None:
+        """Key verifier and identity of a ledger."""
         self.lookups += 1
-        return self.verifiers.get(ledger_id, b"" if self.open_to_all else None)
+        verifier = self.verifiers.get(ledger_id, b"" if self.open_to_all else None)
+        return None if verifier is None else LedgerFacts(verifier, self.identities.get(ledger_id, NO_IDENTITY))
 
     async def fate_of(self, ledger_id: int, _bookie_id: str = "") -> Fate:
         """What becomes of a ledger."""
@@ -207,7 +211,7 @@ class DiskBookie:
             tasks=self._tasks,
             workers=InlineWorkers(),
             open_index=self._open_index,
-            verifier_of=self.metadata.verifier_of,
+            facts_of=self.metadata.facts_of,
             fate_of=self.metadata.fate_of,
             id_counter=self.metadata.read_id_counter,
             closed_up_to=self.metadata.closed_up_to,
@@ -224,11 +228,20 @@ class DiskBookie:
         return self._bookie
 
     def add(
-        self, batch: Buffer, key: bytes = b"", *, recovery: bool = False, repair: bool = False, beside: bool = False
+        self,
+        batch: Buffer,
+        key: bytes = b"",
+        *,
+        recovery: bool = False,
+        repair: bool = False,
+        beside: bool = False,
+        identity: bytes = NO_IDENTITY,
     ) -> asyncio.Future[AddAnswer]:
         """Send one batch to the running bookie. A second answer to it is an error of the loop."""
         answered: asyncio.Future[AddAnswer] = asyncio.get_running_loop().create_future()
-        self.bookie.add(batch, key, answered.set_result, recovery=recovery, repair=repair, beside=beside)
+        self.bookie.add(
+            batch, key, answered.set_result, recovery=recovery, repair=repair, beside=beside, identity=identity
+        )  # fmt: skip
         return answered
 
     async def stop(self, *, clean: bool = True) -> None:

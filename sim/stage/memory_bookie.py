@@ -14,10 +14,12 @@ answers back and freeze the process; ``faults`` plants faults. Nothing here draw
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
+from contextlib import asynccontextmanager
 from typing import Any, TypeAlias
 
 from tallybook.bookie.settled import Settled, SettledLedgers, SettledLookup
+from tallybook.bookie.verifiers import FactsLookup
 from tallybook.core.answers import (
     AddAnswer,
     BookieStatus,
@@ -44,11 +46,12 @@ from tallybook.core.errors import (
     InvalidBatch,
     LedgerFenced,
     NoSuchLedger,
+    OtherLedger,
     StorageError,
     TallybookError,
     Unauthorized,
 )
-from tallybook.core.ids import MAX_NEW_ENTRY_ID, NO_ENTRY
+from tallybook.core.ids import MAX_NEW_ENTRY_ID, NO_ENTRY, NO_IDENTITY
 from tallybook.core.keys import key_fits
 from tallybook.core.limits import MAX_BATCH_BYTES
 from tallybook.runtime.clock import Clock
@@ -58,10 +61,7 @@ from . import memory_inspection as inspection
 from .memory_faults import MemoryFaults
 from .memory_journal import MemoryJournal
 from .memory_ledger import MemoryLedger
-from .memory_life import Add, AddCallback, Life, Waiter, lac_of, ledger_of, open_door, settle, wake
-
-VerifierLookup: TypeAlias = Callable[[int], Awaitable[bytes | None]]
-"""The key verifier of a ledger: empty for a ledger without a password, ``None`` for no such ledger."""
+from .memory_life import Add, AddCallback, Life, Waiter, check_identity, lac_of, ledger_of, open_door, settle, wake
 
 Gate: TypeAlias = Callable[[str, int], Awaitable[None]]
 """Awaited with (method name, ledger id) before an answer leaves: a test's place to hold one back."""
@@ -72,7 +72,7 @@ class MemoryBookie:
 
     Args:
         bookie_id: its identity in ledger metadata; the uuids of its directories are made from it.
-        verifier_of: how it learns the key verifier of a ledger it meets for the first time.
+        facts_of: how it learns key verifier and identity of a ledger it meets for the first time.
         clock: for the delay of commits and the timeouts of long polls.
         tasks: where its background work runs.
         commit_seconds: how long a record takes to become durable; 0 is the next turn of the loop.
@@ -83,14 +83,14 @@ class MemoryBookie:
         self,
         bookie_id: str,
         *,
-        verifier_of: VerifierLookup,
+        facts_of: FactsLookup,
         clock: Clock,
         tasks: Tasks,
         commit_seconds: float = 0.0,
         closed_up_to: SettledLookup | None = None,
     ) -> None:
         self._bookie_id = bookie_id
-        self._verifier_of = verifier_of
+        self._facts_of = facts_of
         self._clock = clock
         self._tasks = tasks
         self._commit_seconds = commit_seconds
@@ -137,6 +137,7 @@ class MemoryBookie:
         deferred: bool = False,
         repair: bool = False,
         beside: bool = False,
+        identity: bytes = NO_IDENTITY,
     ) -> None:
         """Take one batch; see the port. Bytes that are no batch are answered with ids of -1."""
         try:
@@ -144,7 +145,7 @@ class MemoryBookie:
         except InvalidBatch as error:
             _soon(on_answer, AddAnswer(NO_ENTRY, NO_ENTRY, 0, error.wire_code))
             return
-        add = Add(bytes(batch), header, key, on_answer, recovery or repair, deferred, repair)
+        add = Add(bytes(batch), header, key, on_answer, recovery or repair, deferred, repair, identity)
         if header.last_entry_id > MAX_NEW_ENTRY_ID and not add.recovery:
             self._refuse(add, InvalidArgument())
             return
@@ -154,6 +155,16 @@ class MemoryBookie:
             self._admit(add)
         else:
             self._background(self._admit_later(add), "frozen add")
+
+    @asynccontextmanager
+    async def identified(self, ledger_id: int, identity: bytes, *, for_write: bool = False) -> AsyncIterator[None]:
+        """Refuse a request about another ledger of the same id; see the port."""
+        life = self._life
+        if for_write:
+            await self._learn_verifier(await self._enter(), ledger_id)
+        check_identity(life, ledger_id, identity)
+        yield
+        check_identity(life, ledger_id, identity)
 
     async def force(self, ledger_id: int, key: bytes) -> None:
         """Make durable what was taken of the ledger; see the port."""
@@ -215,9 +226,10 @@ class MemoryBookie:
         """Remember an explicit LAC; see the port."""
         life = await self._enter()
         await self._check_key(life, ledger_id, key)
-        ledger_of(life.ledgers, ledger_id).see_lac(lac)
+        identity = life.identities.get(ledger_id, NO_IDENTITY)
+        ledger_of(life.ledgers, ledger_id, identity).see_lac(lac)
         wake(life, ledger_id)
-        await life.journal.durable(lambda: ledger_of(self._disk, ledger_id).see_lac(lac))
+        await life.journal.durable(lambda: ledger_of(self._disk, ledger_id, identity).see_lac(lac))
         await self._leave(life, "write_lac", ledger_id)
 
     # Repair and inspection.
@@ -404,6 +416,11 @@ class MemoryBookie:
     def _take(self, life: Life, add: Add) -> None:
         """Fence, key and overlap are looked at in one step with taking the batch; the fence first."""
         header = add.header
+        try:
+            check_identity(life, add.ledger_id, add.identity)
+        except OtherLedger as error:
+            self._refuse(add, error)
+            return
         fenced = add.ledger_id in life.ledgers and life.ledgers[add.ledger_id].fenced
         if fenced and not add.recovery:
             self._refuse(add, LedgerFenced())
@@ -414,7 +431,8 @@ class MemoryBookie:
         if not add.recovery and self.faults.in_limbo(add.ledger_id):
             self._refuse(add, EntryUnknown())
             return
-        ledger = ledger_of(life.ledgers, add.ledger_id)
+        identity = life.identities.get(add.ledger_id, NO_IDENTITY)
+        ledger = ledger_of(life.ledgers, add.ledger_id, identity)
         overlapping = ledger.overlapping(header.first_entry_id, header.last_entry_id)
         if not overlapping:
             ledger.put(add.batch)
@@ -422,7 +440,7 @@ class MemoryBookie:
             if add.deferred:
                 self._tell(add, OK_CODE)
             life.journal.write(
-                lambda: ledger_of(self._disk, add.ledger_id).put(add.batch),
+                lambda: ledger_of(self._disk, add.ledger_id, identity).put(add.batch),
                 _ignore if add.deferred else lambda code: self._tell(add, code),
             )
         elif overlapping == [add.batch]:
@@ -457,12 +475,13 @@ class MemoryBookie:
         known = life.verifiers.get(ledger_id)
         if known is not None:
             return known
-        verifier = await self._verifier_of(ledger_id)
+        facts = await self._facts_of(ledger_id)
         self._check_alive(life)
-        if verifier is None:
+        if facts is None:
             raise NoSuchLedger(f"{self._bookie_id}: the metadata does not know ledger {ledger_id}")
-        life.verifiers[ledger_id] = verifier
-        return verifier
+        life.verifiers[ledger_id] = facts.verifier
+        life.identities[ledger_id] = facts.identity
+        return facts.verifier
 
     async def _check_key(self, life: Life, ledger_id: int, key: bytes) -> None:
         if not _fits(key, await self._learn_verifier(life, ledger_id)):
@@ -473,11 +492,12 @@ class MemoryBookie:
         await self._set_fence(life, ledger_id)
 
     async def _set_fence(self, life: Life, ledger_id: int) -> None:
-        ledger_of(life.ledgers, ledger_id).fenced = True
+        identity = life.identities.get(ledger_id, NO_IDENTITY)
+        ledger_of(life.ledgers, ledger_id, identity).fenced = True
         wake(life, ledger_id)
 
         def apply() -> None:
-            ledger_of(self._disk, ledger_id).fenced = True
+            ledger_of(self._disk, ledger_id, identity).fenced = True
 
         await life.journal.durable(apply)
 

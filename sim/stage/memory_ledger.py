@@ -10,7 +10,7 @@ from bisect import bisect_right, insort
 from collections.abc import Iterator
 
 from tallybook.core.batch import decode_header
-from tallybook.core.ids import NO_ENTRY
+from tallybook.core.ids import NO_ENTRY, NO_IDENTITY
 
 
 class MemoryLedger:
@@ -18,6 +18,7 @@ class MemoryLedger:
 
     def __init__(self) -> None:
         self.fenced = False
+        self.identity = NO_IDENTITY
         self.lac = NO_ENTRY
         self._firsts: list[int] = []
         self._batches: dict[int, bytes] = {}
@@ -26,7 +27,7 @@ class MemoryLedger:
     def copy(self) -> MemoryLedger:
         """An equal ledger that shares nothing which may change."""
         twin = MemoryLedger()
-        twin.fenced, twin.lac = self.fenced, self.lac
+        twin.fenced, twin.lac, twin.identity = self.fenced, self.lac, self.identity
         twin._firsts = list(self._firsts)
         twin._batches = dict(self._batches)
         twin._last_of = dict(self._last_of)

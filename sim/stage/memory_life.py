@@ -9,7 +9,8 @@ from typing import TypeAlias
 
 from tallybook.core.answers import AddAnswer, LacAnswer
 from tallybook.core.batch import BatchHeader
-from tallybook.core.ids import NO_ENTRY
+from tallybook.core.errors import OtherLedger
+from tallybook.core.ids import NO_ENTRY, NO_IDENTITY
 
 from .memory_journal import MemoryJournal
 from .memory_ledger import MemoryLedger
@@ -29,6 +30,7 @@ class Add:
     recovery: bool
     deferred: bool = False
     repair: bool = False
+    identity: bytes = NO_IDENTITY
 
     @property
     def ledger_id(self) -> int:
@@ -49,6 +51,8 @@ class Life:
         self.journal = journal
         self.ledgers = {ledger_id: ledger.copy() for ledger_id, ledger in disk.items()}
         self.verifiers: dict[int, bytes] = {}
+        self.identities: dict[int, bytes] = {}
+        """As the metadata said when the ledger was met; what is held keeps the one that it was taken under."""
         self.unmet: dict[int, list[Add]] = {}
         """Adds that wait until the verifier of their ledger is known."""
         self.lac_waiters: dict[int, list[Waiter]] = {}
@@ -56,9 +60,24 @@ class Life:
         """Who came while the process is frozen; ``None`` while it runs."""
 
 
-def ledger_of(ledgers: dict[int, MemoryLedger], ledger_id: int) -> MemoryLedger:
-    """The ledger, made if it is not there."""
-    return ledgers.setdefault(ledger_id, MemoryLedger())
+def ledger_of(ledgers: dict[int, MemoryLedger], ledger_id: int, identity: bytes = NO_IDENTITY) -> MemoryLedger:
+    """The ledger, made if it is not there, with this identity."""
+    if ledger_id not in ledgers:
+        ledgers[ledger_id] = MemoryLedger()
+        ledgers[ledger_id].identity = identity
+    return ledgers[ledger_id]
+
+
+def check_identity(life: Life, ledger_id: int, identity: bytes) -> None:
+    """Refuse what is meant for another ledger of this id.
+
+    Raises:
+        OtherLedger: it is.
+    """
+    learned = life.identities.get(ledger_id, NO_IDENTITY)
+    held = life.ledgers[ledger_id].identity if ledger_id in life.ledgers else learned
+    if identity and held and identity != held:
+        raise OtherLedger(f"ledger {ledger_id}: the bookie holds another ledger under this id")
 
 
 def lac_of(life: Life, ledger_id: int) -> LacAnswer:

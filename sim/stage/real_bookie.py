@@ -49,7 +49,7 @@ async def real_bookie(
     world = BookieWorld(
         disk=disk, clock=RealClock(), rng=SystemRng(), tasks=tasks, workers=threads.changes,
         open_index=lambda directory, create: threads.open_index(disk, directory, settings.storage, create=create),
-        verifier_of=metadata.verifier_of, fate_of=metadata.fate_of, id_counter=metadata.read_id_counter,
+        facts_of=metadata.facts_of, fate_of=metadata.fate_of, id_counter=metadata.read_id_counter,
         closed_up_to=metadata.closed_up_to, registry=metadata, fail_safe=fail,
     )  # fmt: skip
     try:

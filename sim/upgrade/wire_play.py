@@ -149,7 +149,12 @@ async def repair(connection: BookieRpc, notes: Notes, ids: Mapping[str, int]) ->
     await notes.take("repair what is open", connection.repair_add(batch_of(ids[PLAIN], 0)))
     await notes.take("held", connection.held(ids[PLAIN], 0, 1000))
     await notes.take("damaged", connection.damaged((-1, -1), 10))
-    await notes.take("held ledgers", connection.held_ledgers(-1, 10))
+    await notes.take(
+        "held ledgers",
+        connection.held_ledgers(-1, 10),
+        # What was told from the first release on.
+        lambda found: ([(each.ledger_id, each.fenced, each.limbo) for each in found.ledgers], found.complete),
+    )
     await notes.take("end of limbo", connection.end_limbo(ids[SETTLED]))
     await notes.take("end of limbo of an open one", connection.end_limbo(ids[PLAIN]))
     await notes.take("status", connection.status(), lambda found: (found.read_only, found.damaged_batches))

@@ -21,6 +21,7 @@ from tallybook.bookie.settled import Settled
 from tallybook.bookie.storage.index import Index
 from tallybook.bookie.storage.index_memory import MemoryIndex
 from tallybook.bookie.storage.index_rocks import RocksIndex
+from tallybook.bookie.verifiers import LedgerFacts
 from tallybook.client.bookie_port import BookieConnection
 from tallybook.client.bookie_rpc import open_bookie
 from tallybook.client.load import ClientLoad
@@ -42,7 +43,7 @@ from tallybook.sim.stage.disk_bookie import KnownMetadata
 from tallybook.sim.stage.memory_bookie import MemoryBookie
 
 KEY = b"k" * 32
-VERIFIERS = {1: key_verifier(KEY), 2: key_verifier(b"l" * 32), 3: b""}
+VERIFIERS = {1: key_verifier(KEY), 2: key_verifier(b"l" * 32), 3: b"", 4: b"", 5: b""}
 """The ledgers that exist. 3 has no password."""
 
 REQUEST_SECONDS = 1.0
@@ -60,8 +61,12 @@ async def closed_up_to(ledger_id: int) -> Settled:
     return SETTLED[ledger_id]
 
 
-async def verifier_of(ledger_id: int) -> bytes | None:
-    return VERIFIERS.get(ledger_id)
+IDENTITIES = {4: b"identity of four", 5: b"identity of five"}
+
+
+async def facts_of(ledger_id: int) -> LedgerFacts | None:
+    verifier = VERIFIERS.get(ledger_id)
+    return None if verifier is None else LedgerFacts(verifier, IDENTITIES.get(ledger_id, b""))
 
 
 @dataclass
@@ -79,7 +84,7 @@ Maker = Callable[[Place], AbstractAsyncContextManager[LedgerStore]]
 
 @asynccontextmanager
 async def memory_bookie(place: Place) -> AsyncIterator[MemoryBookie]:
-    yield MemoryBookie("b1", verifier_of=verifier_of, closed_up_to=closed_up_to, clock=place.clock, tasks=place.tasks)
+    yield MemoryBookie("b1", facts_of=facts_of, closed_up_to=closed_up_to, clock=place.clock, tasks=place.tasks)
 
 
 @asynccontextmanager
@@ -105,7 +110,7 @@ async def disk_bookie(place: Place) -> AsyncIterator[LedgerStore]:
             BookieWorld(
                 disk=disk, clock=place.clock, rng=place.rng, tasks=place.tasks, workers=workers,
                 open_index=open_index,
-                verifier_of=verifier_of, fate_of=KnownMetadata().fate_of,
+                facts_of=facts_of, fate_of=KnownMetadata().fate_of,
                 id_counter=KnownMetadata().read_id_counter, closed_up_to=closed_up_to, registry=KnownMetadata(),
                 fail_safe=failures.append,
             ),
@@ -134,7 +139,9 @@ class Rig:
     answers: list[AddAnswer] = field(default_factory=list)
     """Every answer to ``add``, in the order of arrival."""
 
-    def add(self, batch: bytes, key: bytes = KEY, *, deferred: bool = False) -> "asyncio.Future[AddAnswer]":
+    def add(
+        self, batch: bytes, key: bytes = KEY, *, deferred: bool = False, identity: bytes = b""
+    ) -> "asyncio.Future[AddAnswer]":
         """Send an add; a second answer to it fails the run."""
         answered: asyncio.Future[AddAnswer] = asyncio.get_running_loop().create_future()
 
@@ -142,7 +149,7 @@ class Rig:
             self.answers.append(answer)
             answered.set_result(answer)
 
-        self.connection.add(batch, key, on_answer, deferred=deferred)
+        self.connection.add(batch, key, on_answer, deferred=deferred, identity=identity)
         return answered
 
     def background(self, work: Awaitable[Any]) -> "asyncio.Task[Any]":

@@ -16,6 +16,7 @@ from tallybook.core.errors import (
     InvalidBatch,
     LedgerFenced,
     NoSuchLedger,
+    OtherLedger,
     RequestTimeout,
     Unauthorized,
 )
@@ -23,6 +24,8 @@ from tallybook.core.ids import MAX_ID, NO_ENTRY
 from tallybook.core.limits import MAX_BATCH_BYTES, MAX_ENTRY_BYTES
 
 KEY = b"k" * 32
+FOUR, OTHER = b"identity of four", b"another's number"
+"""What the metadata say that ledger 4 is, and what a client says who means another ledger of that id."""
 WRONG_KEY = b"w" * 32
 MEGABYTE = 1 << 20
 
@@ -485,3 +488,63 @@ async def test_a_bookie_that_does_not_answer_is_given_up_in_time_and_its_late_an
         await rig.connection.read_batches(1, 0, 4, MEGABYTE)
     rig.bookie.resume()
     assert bytes_of(await rig.connection.read_batches(1, 0, 4, MEGABYTE)) == [rig.batch(0, 5)]
+
+
+# -- which ledger is meant ------------------------------------------------------------------------
+
+
+async def test_requests_that_state_the_identity_of_a_ledger_are_served(rig):
+    batch = rig.batch(0, 2, ledger_id=4)
+    assert (await rig.add(batch, b"", identity=FOUR)).code == 0
+    await rig.connection.write_lac(4, 1, b"", identity=FOUR)
+    assert bytes_of(await rig.connection.read_batches(4, 0, 1, MEGABYTE, identity=FOUR)) == [batch]
+    assert (await rig.connection.read_entry(4, 1, identity=FOUR)).payload == b"entry 1"
+    assert (await rig.connection.read_lac(4, identity=FOUR)).lac == 1
+    assert (await rig.connection.fence(4, b"", identity=FOUR)).last_held == 1
+    assert bytes_of(await rig.connection.recovery_read(4, 0, b"", identity=FOUR)) == [batch]
+
+
+ABOUT = {
+    "read": lambda bookie: bookie.read_batches(4, 0, 0, 1, identity=OTHER),
+    "read of an entry": lambda bookie: bookie.read_entry(4, 0, identity=OTHER),
+    "read of what is absent": lambda bookie: bookie.read_batches(4, 77, 77, 1, identity=OTHER),
+    "LAC": lambda bookie: bookie.read_lac(4, identity=OTHER),
+    "long poll": lambda bookie: bookie.wait_lac(4, 5, 1000, identity=OTHER),
+    "explicit LAC": lambda bookie: bookie.write_lac(4, 9, b"", identity=OTHER),
+    "force": lambda bookie: bookie.force(4, b"", identity=OTHER),
+    "fence": lambda bookie: bookie.fence(4, b"", identity=OTHER),
+    "recovery read": lambda bookie: bookie.recovery_read(4, 0, b"", identity=OTHER),
+    "inventory": lambda bookie: bookie.held(4, 0, 10, identity=OTHER),
+    "end of limbo": lambda bookie: bookie.end_limbo(4, identity=OTHER),
+    "trace": lambda bookie: bookie.trace(4, 0, identity=OTHER),
+}
+
+
+@pytest.mark.parametrize("kind", ABOUT)
+async def test_a_request_about_another_ledger_of_the_same_id_is_refused_and_changes_nothing(rig, kind):
+    await rig.add(rig.batch(0, ledger_id=4), b"", identity=FOUR)
+    with pytest.raises(OtherLedger, match="ledger 4"):
+        await ABOUT[kind](rig.connection)
+    assert (await rig.add(rig.batch(1, ledger_id=4), b"", identity=FOUR)).code == 0, "neither fenced nor given away"
+    assert (await rig.connection.read_lac(4)).lac < 9
+
+
+async def test_batches_of_another_ledger_of_the_same_id_are_refused_and_not_held(rig):
+    await rig.add(rig.batch(0, ledger_id=4), b"", identity=FOUR)
+    strange = rig.batch(1, ledger_id=4, text=b"strange")
+    assert (await rig.add(strange, b"", identity=OTHER)).code == OtherLedger.wire_code
+    with pytest.raises(OtherLedger):
+        await rig.connection.recovery_add(strange, b"", identity=OTHER)
+    with pytest.raises(EntryAbsent):
+        await rig.connection.read_batches(4, 1, 1, 1)
+    # A client of an earlier version states no identity.
+    assert (await rig.add(rig.batch(1, ledger_id=4), b"")).code == 0
+
+
+async def test_of_a_ledger_never_met_the_metadata_say_which_one_it_is(rig):
+    assert (await rig.add(rig.batch(0, ledger_id=4), b"", identity=OTHER)).code == OtherLedger.wire_code
+    with pytest.raises(OtherLedger):
+        await rig.connection.fence(4, b"", identity=OTHER)
+    with pytest.raises(EntryAbsent):
+        await rig.connection.read_batches(4, 0, 0, 1, identity=FOUR)
+    assert (await rig.add(rig.batch(0, ledger_id=4), b"", identity=FOUR)).code == 0

@@ -16,6 +16,7 @@ import grpc.aio
 import pytest
 
 from tallybook.bookie.service import BookieService
+from tallybook.bookie.verifiers import LedgerFacts
 from tallybook.client.bookie_rpc import open_bookie
 from tallybook.client.load import ClientLoad
 from tallybook.core.answers import AddAnswer, ReadAnswer
@@ -99,10 +100,10 @@ async def served(admission: AdmissionSettings | None = None, max_connections: in
     """A port of a bookie in memory."""
     tasks = Tasks("test", lambda name, error: pytest.fail(f"{name}: {error!r}"))
 
-    async def verifier(ledger_id: int) -> bytes:
-        return b""
+    async def facts(ledger_id: int) -> LedgerFacts:
+        return LedgerFacts(b"")
 
-    bookie = Library("b1", verifier_of=verifier, clock=RealClock(), tasks=tasks)
+    bookie = Library("b1", facts_of=facts, clock=RealClock(), tasks=tasks)
     try:
         async with listening(bookie, tasks, admission or AdmissionSettings(), max_connections) as port:
             yield port

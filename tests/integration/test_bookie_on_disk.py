@@ -68,7 +68,7 @@ async def running(
 
     world = BookieWorld(
         disk=disk, clock=RealClock(), rng=SystemRng(), tasks=tasks, workers=workers, open_index=open_index,
-        verifier_of=metadata.verifier_of, fate_of=metadata.fate_of,
+        facts_of=metadata.facts_of, fate_of=metadata.fate_of,
         id_counter=metadata.read_id_counter, closed_up_to=metadata.closed_up_to, registry=metadata,
         fail_safe=failures.append,
     )  # fmt: skip

@@ -20,6 +20,7 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from tallybook.bookie.service import BookieService
 from tallybook.bookie.shares import LEAST_BYTES
+from tallybook.bookie.verifiers import LedgerFacts
 from tallybook.client.bookie_rpc import BookieRpc, open_bookie
 from tallybook.client.load import ClientLoad
 from tallybook.core.access import Role
@@ -91,10 +92,10 @@ def served(authority, tmp_path):
         security = open_security(str(place), serves=True)
         tasks = Tasks("test", lambda name, error: pytest.fail(f"{name}: {error!r}"))
 
-        async def verifier(_ledger_id: int) -> bytes:
-            return b""
+        async def facts(_ledger_id: int) -> LedgerFacts:
+            return LedgerFacts(b"")
 
-        bookie = MemoryBookie("b1", verifier_of=verifier, clock=RealClock(), tasks=tasks)
+        bookie = MemoryBookie("b1", facts_of=facts, clock=RealClock(), tasks=tasks)
         settings = BookieSettings(data_directory="/nowhere", metadata="memory:")
         service = BookieService(bookie, settings, RealClock(), tasks, "", pytest.fail, security)
         listener = await GrpcTransport(security=security).listen("127.0.0.1:0", service.accept)

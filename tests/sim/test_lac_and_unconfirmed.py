@@ -95,7 +95,7 @@ class _Says:
     def __init__(self, answer: int | type[Exception]) -> None:
         self._answer = answer
 
-    async def read_lac(self, ledger_id: int) -> LacAnswer:
+    async def read_lac(self, ledger_id: int, **_identity: bytes) -> LacAnswer:
         if isinstance(self._answer, int):
             return LacAnswer(self._answer, fenced=False)
         raise self._answer("told to")

@@ -279,7 +279,7 @@ class OneIsDefect:
     async def close(self) -> None:
         pass
 
-    async def read_lac(self, ledger_id: int) -> LacAnswer:
+    async def read_lac(self, ledger_id: int, **_identity: bytes) -> LacAnswer:
         self.under_way += 1
         try:
             await asyncio.sleep(0.01)

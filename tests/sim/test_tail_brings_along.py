@@ -21,14 +21,14 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
     found: Counter[str] = Counter()
     wait, read = DirectConnection.wait_lac, DirectConnection.read_batches
 
-    async def wait_lac(self: DirectConnection, *question: int) -> LacAnswer:
-        answer = await wait(self, *question)
+    async def wait_lac(self: DirectConnection, *question: int, **more: bytes) -> LacAnswer:
+        answer = await wait(self, *question, **more)
         found["brought"] += len(answer.batches)
         return answer
 
-    async def read_batches(self: DirectConnection, *question: int) -> ReadAnswer:
+    async def read_batches(self: DirectConnection, *question: int, **more: bytes) -> ReadAnswer:
         found["read"] += 1
-        return await read(self, *question)
+        return await read(self, *question, **more)
 
     monkeypatch.setattr(DirectConnection, "wait_lac", wait_lac)
     monkeypatch.setattr(DirectConnection, "read_batches", read_batches)
@@ -69,9 +69,9 @@ def test_a_reader_of_a_striped_ledger_asks_whoever_has_what_one_bookie_has_not(a
 def test_what_came_along_damaged_is_read_from_others(damage: str, monkeypatch: pytest.MonkeyPatch) -> None:
     wait, spoilt = DirectConnection.wait_lac, 0
 
-    async def wait_lac(self: DirectConnection, ledger_id: int, above: int, *rest: int) -> LacAnswer:
+    async def wait_lac(self: DirectConnection, ledger_id: int, above: int, *rest: int, **more: bytes) -> LacAnswer:
         nonlocal spoilt
-        answer = await wait(self, ledger_id, above, *rest)
+        answer = await wait(self, ledger_id, above, *rest, **more)
         if not answer.batches:
             return answer
         spoilt += 1

@@ -102,11 +102,10 @@ def test_while_the_metadata_is_away_known_ledgers_go_on_and_new_ones_get_a_typed
     async def scenario(node: DiskBookie, world: World) -> None:
         await node.add(batch_of(0))
 
-        async def away(ledger_id: int) -> bytes | None:
+        async def away(ledger_id: int) -> None:
             await world.clock.sleep(3600)
-            return None
 
-        node.metadata.verifier_of = away  # type: ignore[method-assign]
+        node.metadata.facts_of = away  # type: ignore[method-assign]
         await node.stop()
         await node.boot()
         unknown = node.add(batch_of(0, ledger_id=2))

@@ -23,6 +23,7 @@ EVERYBODY, ADMINS = frozenset(ROLES), frozenset({"admin"})
 MAY = {
     "state": {"GET": EVERYBODY},
     "gc": {"GET": EVERYBODY, "POST": ADMINS},
+    "gc/approve": {"POST": ADMINS},
     "gc/suspend_compaction": {"POST": ADMINS},
     "gc/resume_compaction": {"POST": ADMINS},
     "config": {"GET": ADMINS},
@@ -31,6 +32,7 @@ MAY = {
 VERBS = ("GET", "HEAD", "POST", "DELETE", "PUT", "PATCH", "OPTIONS", "TRACE")
 DONE = {
     ("POST", "gc"): "collect",
+    ("POST", "gc/approve"): "approve",
     ("POST", "gc/suspend_compaction"): "suspend",
     ("POST", "gc/resume_compaction"): "resume",
 }
@@ -59,6 +61,9 @@ class Bookie:
 
     def request_collection(self) -> None:
         self.done.append("collect")
+
+    def approve_collection(self) -> None:
+        self.done.append("approve")
 
     def suspend_compaction(self, suspended: bool) -> None:
         self.done.append("suspend" if suspended else "resume")
@@ -117,7 +122,9 @@ async def test_what_was_done_and_what_was_refused_is_in_the_audit_log_with_who_w
                 await served("POST", f"/api/v1/bookie/{path}", authorization=tokens[who], **JSON)
     lines = [record for record in caplog.records if record.name.endswith("audit")]
     done = [(line.getMessage(), line.tallybook_fields["identity"]) for line in lines if line.levelname == "INFO"]
-    assert done == [(event, "admin") for event in ("collect garbage", "suspend compaction", "resume compaction")]
+    approved = "approve dropping deleted and missing ledgers"
+    events = ("collect garbage", approved, "suspend compaction", "resume compaction")
+    assert done == [(event, "admin") for event in events]
     refused = [line.tallybook_fields for line in lines if line.getMessage() == "refused"]
     assert [(line["identity"], line["method"]) for line in refused] == [
         ("bookie", f"HTTP POST /api/v1/bookie/{path}") for _, path in DONE

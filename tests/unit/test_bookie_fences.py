@@ -7,6 +7,7 @@ from itertools import permutations
 import pytest
 
 from tallybook.bookie import lacs
+from tallybook.bookie.verifiers import LedgerFacts
 from tallybook.core.answers import FenceAnswer, LacAnswer
 from tallybook.core.errors import (
     BookieReadOnly,
@@ -94,11 +95,11 @@ def test_f02_adds_that_wait_when_the_fence_comes_are_refused_whatever_they_wait_
     async def scenario(node: DiskBookie, world: World) -> None:
         gates = [asyncio.Event(), asyncio.Event()]
 
-        async def slow_metadata(ledger_id: int) -> bytes | None:
+        async def slow_metadata(ledger_id: int) -> LedgerFacts:
             await gates[0].wait()
-            return b""
+            return LedgerFacts(b"")
 
-        node.metadata.verifier_of = slow_metadata  # type: ignore[method-assign]
+        node.metadata.facts_of = slow_metadata  # type: ignore[method-assign]
         await node.stop()
         await node.boot()
         fence = asyncio.ensure_future(node.bookie.fence(1, b""))

@@ -62,6 +62,7 @@ WIRE_CODES = {
     "AccessDenied": 131,
     "CreditExceeded": 140,
     "ArchiveKeyMissing": 141,
+    "OtherLedger": 142,
     "PeerError": 200,
     "Busy": 201,
     "BookieUnavailable": 202,

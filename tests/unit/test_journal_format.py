@@ -25,6 +25,7 @@ from tallybook.bookie.journal.records import (
     DeleteRecord,
     ExplicitLacRecord,
     FenceRecord,
+    LedgerIdentityRecord,
     LedgerKeyRecord,
     MalformedRecord,
     Record,
@@ -54,6 +55,7 @@ RECORDS = st.one_of(
     st.builds(BatchRecord, st.binary(max_size=300), st.booleans()),
     st.builds(FenceRecord, LEDGER, KEY),
     st.builds(LedgerKeyRecord, LEDGER, KEY),
+    st.builds(LedgerIdentityRecord, LEDGER, KEY, st.binary(min_size=16, max_size=16)),
     st.builds(ExplicitLacRecord, LEDGER, st.integers(-1, MAX_ID)),
     st.builds(DeleteRecord, LEDGER),
 )
@@ -173,7 +175,7 @@ def test_a_malformed_record_is_refused(body: bytes, count: int) -> None:
 @pytest.mark.parametrize(
     ("record", "found"),
     [
-        (struct.pack("<IBBH", 0, 6, 0, 0), "kind 6"),
+        (struct.pack("<IBBH", 0, 7, 0, 0), "kind 7"),
         (struct.pack("<IBBH", 3, 255, 0, 0) + bytes(3), "kind 255"),
         (struct.pack("<IBBH", 0, 1, 2, 0), "kind 1 with flags 2"),
         (struct.pack("<IBBH", 8, 5, 1, 0) + bytes(8), "kind 5 with flags 1"),
@@ -193,6 +195,8 @@ def test_a_record_of_a_kind_or_with_a_flag_that_is_to_come_is_no_malformed_one(r
         FenceRecord(MAX_ID + 1, bytes(32)),
         FenceRecord(1, bytes(31)),
         LedgerKeyRecord(1, bytes(33)),
+        LedgerIdentityRecord(1, bytes(32), bytes(15)),
+        LedgerIdentityRecord(1, bytes(31), bytes(16)),
         ExplicitLacRecord(1, -2),
         ExplicitLacRecord(1, MAX_ID + 1),
         DeleteRecord(-1),

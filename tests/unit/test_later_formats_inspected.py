@@ -203,7 +203,7 @@ def test_a_record_of_a_later_kind_in_an_old_block_is_no_damage_of_the_block(monk
         disk = SimDisk(SeededRng(1))
         await write(disk, [DeleteRecord(1)])
         view = await inspect_journal(disk, "/journal")
-        monkeypatch.setattr(journal_records, "KIND_DELETE", journal_records.KIND_DELETE - 1)
+        monkeypatch.setattr(journal_records, "NEWEST_KIND", journal_records.KIND_DELETE - 1)
         [block] = [block async for block in every_block(disk, view)]
         assert (block.problem, block.records) == ("", ())
         assert NEEDED in block.later_format

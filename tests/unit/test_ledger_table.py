@@ -7,7 +7,7 @@ import pytest
 from tallybook.bookie.ledger_state import Ledger, LedgerRow
 from tallybook.bookie.ledger_table import LedgerTable
 from tallybook.bookie.limbo import Limbo
-from tallybook.bookie.verifiers import Verifiers, verifier_from_record, verifier_to_record
+from tallybook.bookie.verifiers import LedgerFacts, Verifiers, verifier_from_record, verifier_to_record
 from tallybook.core.errors import DiskFailed, InvariantViolation, MetadataUnavailable, NoSuchLedger, Unauthorized
 from tallybook.core.keys import key_verifier
 from tallybook.runtime.deterministic import World, run_seed
@@ -145,10 +145,10 @@ async def test_those_who_meet_an_unknown_ledger_share_one_look_into_the_metadata
     asked: list[int] = []
     gate = asyncio.Event()
 
-    async def lookup(ledger_id: int) -> bytes | None:
+    async def lookup(ledger_id: int) -> LedgerFacts | None:
         asked.append(ledger_id)
         await gate.wait()
-        return key_verifier(b"k") if ledger_id == 1 else None
+        return LedgerFacts(key_verifier(b"k")) if ledger_id == 1 else None
 
     verifiers = Verifiers(lookup)
     known, unknown = Ledger(1, LedgerRow()), Ledger(2, LedgerRow())
@@ -164,9 +164,9 @@ async def test_those_who_meet_an_unknown_ledger_share_one_look_into_the_metadata
 
 def test_metadata_that_never_answers_is_given_up_on() -> None:
     async def scenario(world: World) -> None:
-        async def lookup(ledger_id: int) -> bytes | None:
+        async def lookup(ledger_id: int) -> LedgerFacts:
             await world.clock.sleep(3600)
-            return b""
+            return LedgerFacts(b"")
 
         with pytest.raises(MetadataUnavailable, match="ledger 1"):
             await Verifiers(lookup).learn(Ledger(1, LedgerRow()))

@@ -22,9 +22,10 @@ ELSEWHERE = "/disk2/ledgers"
 
 def newer_record_kinds(monkeypatch: pytest.MonkeyPatch) -> None:
     """Batches are written as records of a kind that is to come, which their maker can read."""
-    monkeypatch.setattr(records, "KIND_BATCH", 6)
-    monkeypatch.setattr(records, "KIND_DELETE", 6)
-    monkeypatch.setitem(records._BODY_BYTES, 6, 0)
+    to_come = records.NEWEST_KIND + 1
+    monkeypatch.setattr(records, "KIND_BATCH", to_come)
+    monkeypatch.setattr(records, "NEWEST_KIND", to_come)
+    monkeypatch.setitem(records._BODY_BYTES, to_come, 0)
 
 
 CONSTANTS = {

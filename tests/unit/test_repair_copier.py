@@ -33,16 +33,16 @@ class BusyBookie:
         self.asked = 0
         self.taken: list[bytes] = []
 
-    async def held(self, _ledger_id: int, first: int, last: int) -> HeldAnswer:
+    async def held(self, _ledger_id: int, first: int, last: int, **_identity: bytes) -> HeldAnswer:
         return HeldAnswer((), last, False) if not self.taken else HeldAnswer((EntryRange(first, last),), last, False)
 
-    async def repair_add(self, batch: bytes) -> None:
+    async def repair_add(self, batch: bytes, **_identity: bytes) -> None:
         self.asked += 1
         if self.refusals:
             raise Busy("no room", retry_after_ms=self.refusals.pop(0))
         self.taken.append(batch)
 
-    async def read_batches(self, *_: int) -> ReadAnswer:
+    async def read_batches(self, *_: int, **_identity: bytes) -> ReadAnswer:
         return ReadAnswer((batch_of(0, ledger_id=7),), 0)
 
 
@@ -126,10 +126,10 @@ class WorkingBookie:
         await self._clock.sleep(seconds)
         self._under_way -= 1
 
-    async def held(self, _ledger_id: int, _first: int, last: int) -> HeldAnswer:
+    async def held(self, _ledger_id: int, _first: int, last: int, **_identity: bytes) -> HeldAnswer:
         return HeldAnswer((), last, False)
 
-    async def repair_add(self, batch: bytes) -> None:
+    async def repair_add(self, batch: bytes, **_identity: bytes) -> None:
         await self._work(1.0)
         header = verify_batch(batch)
         if self._refuses is not None:
@@ -139,7 +139,7 @@ class WorkingBookie:
             raise Busy("in a moment", retry_after_ms=10)
         self.taken.append(header.first_entry_id)
 
-    async def read_batches(self, ledger_id: int, first: int, *_: int) -> ReadAnswer:
+    async def read_batches(self, ledger_id: int, first: int, *_: int, **_identity: bytes) -> ReadAnswer:
         self.ledgers_read.add(ledger_id)
         await self._work(self._takes)
         if first == self._without:

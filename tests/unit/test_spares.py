@@ -91,7 +91,7 @@ class _Connection:
         self._bookie_id = bookie_id
         self.max_batch_bytes = candidates.sizes.get(bookie_id, MAX_BATCH_BYTES)
 
-    async def read_lac(self, ledger_id: int) -> None:
+    async def read_lac(self, ledger_id: int, **_identity: bytes) -> None:
         self._candidates.asked.append(self._bookie_id)
         self._candidates.under_way.append(self._bookie_id)
         try:

@@ -6,6 +6,7 @@ from inspect import Signature, signature
 import pytest
 
 from tallybook.bookie.service import BookieService
+from tallybook.bookie.verifiers import LedgerFacts
 from tallybook.client.connections import REFUSAL_SECONDS, BookieConnections
 from tallybook.core.answers import AddAnswer
 from tallybook.core.batch import encode_batch
@@ -46,14 +47,14 @@ class Town:
             self.net.transport("client"), self.members, settings, world.clock, self.tasks, cluster_id="cluster"
         )
 
-    async def verifier(self, ledger_id: int) -> bytes:
-        return b""
+    async def facts(self, ledger_id: int) -> LedgerFacts:
+        return LedgerFacts(b"")
 
     async def start(
         self, bookie_id: str, *, cluster: str = "cluster", bookie: MemoryBookie | None = None
     ) -> MemoryBookie:
         """Serve and register a bookie."""
-        made = bookie or MemoryBookie(bookie_id, verifier_of=self.verifier, clock=self.clock, tasks=self.tasks)
+        made = bookie or MemoryBookie(bookie_id, facts_of=self.facts, clock=self.clock, tasks=self.tasks)
         settings = BookieSettings(data_directory="/nowhere", metadata="memory:")
         service = BookieService(made, settings, self.clock, self.tasks, cluster, pytest.fail)
 

@@ -21,7 +21,7 @@ class BrokenStore:
     incarnation = Incarnation("directory-of-b1", 1)
     max_batch_bytes = MAX_BATCH_BYTES
 
-    def add(self, batch, key, on_answer, *, recovery=False, deferred=False, repair=False, beside=False):
+    def add(self, batch, key, on_answer, *, recovery=False, deferred=False, repair=False, beside=False, identity=b""):
         if recovery:
             raise InvariantViolation("impossible recovery")
         raise InvariantViolation("impossible add") if decode_header(batch).first_entry_id else ZeroDivisionError

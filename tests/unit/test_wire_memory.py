@@ -34,7 +34,7 @@ class Library:
     def __init__(self) -> None:
         self.reads = 0
 
-    def add(self, batch, key, on_answer, *, recovery=False, deferred=False, repair=False, beside=False):
+    def add(self, batch, key, on_answer, *, recovery=False, deferred=False, repair=False, beside=False, identity=b""):
         asyncio.get_running_loop().call_soon(on_answer, AddAnswer(1, 0, 1))
 
     async def read_batches(self, ledger_id, first, last, max_bytes):

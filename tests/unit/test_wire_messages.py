@@ -47,6 +47,7 @@ ids = st.integers(0, MAX_ID)
 lacs = st.integers(-1, MAX_ID)
 signed = st.integers(-(2**63), MAX_ID)
 keys = st.binary(max_size=32)
+identities = st.sampled_from([b"", bytes(range(16))])
 u32 = st.integers(0, 2**32 - 1)
 batches = st.binary(min_size=BATCH_HEADER_BYTES, max_size=200)
 
@@ -57,9 +58,9 @@ asks = st.one_of(
     st.builds(wire.WaitLac, signed, lacs, u32, u32),
     st.builds(wire.Fence, signed, keys),
     st.builds(wire.RecoveryRead, signed, signed, keys),
-    st.builds(wire.RecoveryAdd, keys, batches),
+    st.builds(wire.RecoveryAdd, keys, batches, identities),
     st.builds(wire.WriteLac, signed, lacs, keys),
-    st.builds(inspection.RepairAdd, batches),
+    st.builds(inspection.RepairAdd, batches, identities),
     st.builds(inspection.AskHeld, signed, signed, signed),
     st.builds(inspection.AskDamaged, lacs, lacs, u32),
     st.builds(inspection.AskHeldLedgers, lacs, u32),
@@ -94,9 +95,11 @@ answers = st.one_of(
 )  # fmt: skip
 
 
-@given(st.integers(1, 2**64 - 1), asks)
-def test_every_request_arrives_as_it_was_sent(request_id, ask):
-    assert wire.decode_request(wire.encode_request(request_id, ask)) == wire.Request(request_id, ask)
+@given(st.integers(1, 2**64 - 1), asks, identities)
+def test_every_request_arrives_as_it_was_sent(request_id, ask, identity):
+    identity = getattr(ask, "identity", identity)
+    sent = wire.encode_request(request_id, ask, identity=identity)
+    assert wire.decode_request(sent) == wire.Request(request_id, ask, identity=identity)
 
 
 @given(st.integers(1, 2**64 - 1), answers)
@@ -106,7 +109,7 @@ def test_every_answer_arrives_as_it_was_sent(request_id, answer):
 
 def test_the_longest_pages_are_small_messages():
     ranges = tuple(EntryRange(MAX_ID, MAX_ID) for _ in range(MAX_PAGE))
-    ledgers = tuple(HeldLedger(MAX_ID, fenced=True, limbo=True) for _ in range(MAX_PAGE))
+    ledgers = tuple(HeldLedger(MAX_ID, fenced=True, limbo=True, identity=bytes(16)) for _ in range(MAX_PAGE))
     damaged = tuple(DamagedBatch(MAX_ID, MAX_ID, MAX_ID) for _ in range(MAX_PAGE))
     for answer in (
         HeldAnswer(ranges, MAX_ID, limbo=True),

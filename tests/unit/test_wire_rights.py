@@ -2,6 +2,7 @@
 
 import pytest
 
+from tallybook.bookie.verifiers import LedgerFacts
 from tallybook.core.access import Permission, Presented, Principal
 from tallybook.core.errors import AccessDenied, InvalidArgument, TallybookError, Unauthorized
 from tallybook.core.keys import key_verifier
@@ -71,13 +72,13 @@ async def test_streams_are_served_by_the_rights_of_now(made):
     assert made.service.stream_count == 2
 
 
-async def verifier(_ledger_id: int) -> bytes:
-    return key_verifier(KEY)
+async def facts(_ledger_id: int) -> LedgerFacts:
+    return LedgerFacts(key_verifier(KEY))
 
 
 @bench()
 async def test_who_guesses_the_key_of_a_ledger_is_in_the_audit_log_once_a_minute_of_each_kind_of_request(made, caplog):
-    made.bookie._verifier_of = verifier
+    made.bookie._facts_of = facts
     made.service._access = made.service._refusals._access = Somebody(*Permission)
     adds, _ = await made.open(Lane.ADD)
     await adds.send(wire.encode_attach(wire.Attach(1, WRONG)))
@@ -112,7 +113,7 @@ async def test_what_is_denied_to_the_bookie_itself_is_no_refusal_of_the_client(m
     async def denied(_ledger_id: int) -> bytes:
         raise AccessDenied("the metadata are another user's")
 
-    made.bookie._verifier_of = denied
+    made.bookie._facts_of = denied
     control, _ = await made.open(Lane.CONTROL)
     await control.send(wire.encode_request(1, wire.Fence(1, KEY)))
     assert isinstance(await reply_on(control, 1), AccessDenied)

@@ -327,7 +327,7 @@ class Keeper:
     def __init__(self) -> None:
         self.kept = []
 
-    def add(self, batch, key, on_answer, *, recovery=False, deferred=False, repair=False, beside=False):
+    def add(self, batch, key, on_answer, *, recovery=False, deferred=False, repair=False, beside=False, identity=b""):
         if len(batch) < 2 * KIB:
             self.kept.append(batch)
         asyncio.get_running_loop().call_soon(on_answer, AddAnswer(1, 0, 1))
@@ -386,7 +386,7 @@ class Slow:
         self.beside = []
         self._waiting = []
 
-    def add(self, batch, key, on_answer, *, recovery=False, deferred=False, repair=False, beside=False):
+    def add(self, batch, key, on_answer, *, recovery=False, deferred=False, repair=False, beside=False, identity=b""):
         self.beside.append(beside)
         self._waiting.append(on_answer)
 

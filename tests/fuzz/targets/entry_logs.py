@@ -202,7 +202,7 @@ def some_states() -> Iterator[bytes]:
     """Keys and values of ledgers' states."""
     for row in (
         LedgerRow(), ledger_state.TOMBSTONE, LedgerRow(b"", True, True, False, 5, -1, 9, 2),
-        LedgerRow(bytes(32), False, False, False, 5, 7, 9, 0),
+        LedgerRow(bytes(32), False, False, False, 5, 7, 9, 0), LedgerRow(b"", identity=bytes(16)),
     ):  # fmt: skip
         yield b"".join(index_format.encode_state(7, ledger_state.encode_row(7, row)))
 

@@ -12,6 +12,7 @@ from tallybook.bookie.journal.records import (
     DeleteRecord,
     ExplicitLacRecord,
     FenceRecord,
+    LedgerIdentityRecord,
     LedgerKeyRecord,
     MalformedRecord,
     decode_records,
@@ -36,6 +37,7 @@ FACTS = Superblock(
 )  # fmt: skip
 RECORDS = (
     BatchRecord(BATCH), BatchRecord(BATCH, recovery=True), FenceRecord(7, bytes(32)), LedgerKeyRecord(7, bytes(32)),
+    LedgerIdentityRecord(7, bytes(32), bytes(16)),
     ExplicitLacRecord(7, -1), DeleteRecord(7),
 )  # fmt: skip
 
