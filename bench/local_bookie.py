@@ -51,7 +51,7 @@ class LocalMetadata:
         """No ledger has a password."""
         return LedgerFacts(b"")
 
-    async def fate_of(self, ledger_id: int, _bookie_id: str) -> Fate:
+    async def fate_of(self, ledger_id: int, _bookie_id: str, _identity: bytes) -> Fate:
         """What becomes of a ledger at its only bookie."""
         return Fate.RELEASED if ledger_id in self.deleted else Fate.KEPT
 

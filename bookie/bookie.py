@@ -332,6 +332,15 @@ class Bookie:
         """Compact no more entry logs once the one that is being compacted is, or go on."""
         self._parts.collector.reclaimer.suspended = suspended
 
+    async def compare_store(self) -> None:
+        """Make sure that the metadata store hands out no id that is held here. To be called before it is registered.
+
+        Raises:
+            MetadataUnavailable, MetadataConflict, MetadataOutcomeUnknown, DamagedFile, NewerFormat, DiskFailed: see
+                ``StoreCheck.compare``.
+        """
+        await self._parts.collector.check.compare()
+
     async def enrolled(self) -> None:
         """It is registered under its id, and whoever was before it is not. To be called every time it starts.
 
@@ -433,6 +442,7 @@ class Bookie:
             "ledgers_deleted": parts.collector.deleted_ledgers,
             "ledgers_missing": parts.collector.missing_ledgers,
             "collection_held": int(parts.collector.held),
+            "metadata_behind": int(parts.collector.check.behind),
             "lac_waiters": parts.lacs.waiter_count,
             "reads_cached_batches_total": parts.reads.cached_batches,
             "reads_stored_batches_total": parts.reads.stored_batches,

@@ -18,12 +18,13 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
 from contextlib import AsyncExitStack
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any, Final
 
 from tallybook.core.config import BookieSettings
 from tallybook.core.errors import DamagedFile, EntryUnknown, StorageError
+from tallybook.core.ids import NO_IDENTITY
 from tallybook.core.limits import MAX_BATCH_BYTES
 from tallybook.core.marks import sometimes
 from tallybook.runtime.clock import Clock
@@ -46,6 +47,7 @@ from .disk_watch import DiskWatch, Watched
 from .fail_safe import FailSafe
 from .fates import FateLookup, FateOfLedger, counter_in_time
 from .fences import Fences
+from .garbage import Fate
 from .held import Held
 from .index_home import IndexHome, OpenIndex
 from .journal.format import BLOCK_HEADER_BYTES, RECORD_HEADER_BYTES
@@ -73,6 +75,7 @@ from .storage.read_ahead import ReadAhead
 from .storage.read_cache import ReadCache
 from .storage.stored import StoredBatches
 from .storage.write_cache import BATCH_OVERHEAD_BYTES, WriteCache
+from .store_check import BehindNotes, NeverBehind, StoreCheck
 from .trace import Tracer
 from .verifiers import FactsLookup, Verifiers
 from .watermarks import Level, Watermarks
@@ -103,6 +106,7 @@ class BookieWorld:
         registry: cookies in the metadata.
         fail_safe: ends the node at once; called with the reason.
         named: ledgers that the metadata name a bookie for, to count those in limbo; ``None``: only what is held counts.
+        behind: where it is noted that the metadata store was restored from an older copy.
     """
 
     disk: Disk
@@ -118,6 +122,7 @@ class BookieWorld:
     registry: CookieRegistry
     fail_safe: Callable[[str], None]
     named: Callable[[str, int, Pace], AsyncIterator[int]] | None = None
+    behind: BehindNotes = field(default_factory=NeverBehind)
 
 
 async def boot(settings: BookieSettings, world: BookieWorld) -> Bookie:
@@ -155,7 +160,11 @@ async def boot(settings: BookieSettings, world: BookieWorld) -> Bookie:
             sometimes("boot: an entry log is damaged")
             _log.error("entry log damaged", error=damage)
         home = IndexHome(world.disk, directory.layout, directory.cookie, world.open_index)
-        fate_here = _fate_here(world, directory)
+        bookie_id = directory.cookie.bookie_id
+
+        async def fate_here(ledger_id: int) -> Fate:
+            return await world.fate_of(ledger_id, bookie_id, NO_IDENTITY)
+
         sources = IndexSources(world.disk, directory.layout.limbo, logs, fate_here, world.id_counter, world.clock)
         never_stored = recovered.fresh and not logs.log_ids
         index, limbo = await _index(home, sources, limbo, times, create=never_stored, clean=recovered.clean)
@@ -484,12 +493,14 @@ class _Assembly:
     ) -> Collector:
         world = self._world
         leftovers = Leftovers(visits, world.clock, self._settings.collection.unnamed_delay_s)
+        fate_here = _fate_here(world, self._directory, self._table)
+        bookie_id = self._directory.cookie.bookie_id
         return Collector(
             Holdings(self._index, self._logs, self._cache, stored, self._table, fences),
-            _fate_here(world, self._directory),
-            world.id_counter,
+            fate_here,
             self._settings.collection,
             leftovers,
+            StoreCheck(self._index, self._cache, fate_here, world.id_counter, world.behind, bookie_id),
             clock=world.clock,
             tasks=world.tasks,
             fail_safe=fail_safe.trip,
@@ -505,9 +516,17 @@ def _largest_batch_bytes(settings: BookieSettings) -> int:
     return min(settings.journal.max_commit_bytes - BLOCK_HEADER_BYTES - RECORD_HEADER_BYTES, MAX_BATCH_BYTES)
 
 
-def _fate_here(world: BookieWorld, directory: DataDirectory) -> FateOfLedger:
+def _fate_here(world: BookieWorld, directory: DataDirectory, table: LedgerTable) -> FateOfLedger:
     """What the metadata say of ledgers that this bookie holds."""
-    return lambda ledger_id: world.fate_of(ledger_id, directory.cookie.bookie_id)
+
+    async def fate_here(ledger_id: int) -> Fate:
+        try:
+            identity = (await table.look(ledger_id)).identity
+        except EntryUnknown:
+            identity = NO_IDENTITY
+        return await world.fate_of(ledger_id, directory.cookie.bookie_id, identity)
+
+    return fate_here
 
 
 def _pressed(disk_watch: DiskWatch, admission: Admission) -> Callable[[], bool]:

@@ -63,6 +63,7 @@ from .reclaimer import ReclaimableLogs, Reclaimer
 from .storage.index import WRITE_BATCH_ROWS, Index
 from .storage.stored import StoredBatches
 from .storage.write_cache import WriteCache
+from .store_check import StoreCheck
 
 _log = logger("bookie.collector")
 
@@ -109,7 +110,7 @@ class Collector:
     Args:
         fate_of: what the metadata say of a ledger; whatever keeps them from it is ``Fate.UNKNOWN``, and no error.
         leftovers: when copies may go that the metadata give to others.
-        id_counter: all ledger ids ever handed out lie below it; a linearizable read.
+        check: whether the metadata store is an older copy of itself; then nothing is dropped.
         fail_safe: ends the node; called with the reason when the device failed in the middle of a change.
         settle_bytes, pressed, damage: see ``Reclaimer``.
         named: see ``LimboCount``.
@@ -119,9 +120,9 @@ class Collector:
         self,
         held: Holdings,
         fate_of: FateOfLedger,
-        id_counter: Callable[[], Awaitable[int]],
         settings: CollectionSettings,
         leftovers: Leftovers,
+        check: StoreCheck,
         *,
         clock: Clock,
         tasks: Tasks,
@@ -133,7 +134,6 @@ class Collector:
     ) -> None:
         self._held = held
         self._fate_of = fate_of
-        self._id_counter = id_counter
         self._interval_seconds = settings.interval_ms / 1000
         self._pace = Pace(clock, settings.lookups_per_second)
         self._clock = clock
@@ -144,6 +144,9 @@ class Collector:
         )
         self._pressed = pressed
         self._leftovers = leftovers
+        self.check = check
+        self._paused = False
+        self._approval_wanted = False
         self._round = asyncio.Lock()
         self._wanted = asyncio.Event()
         self._rounds: asyncio.Task[None] | None = None
@@ -192,8 +195,11 @@ class Collector:
         self._wanted.set()
 
     def approve(self) -> None:
-        """An operator says that what waits for one may be dropped: in a round at once, and in no other."""
-        self._judge.approve()
+        """An operator says that what waits for one may be dropped: in a round at once, and in no other.
+
+        Where the metadata store was found behind, the bookies of the cluster go on with it.
+        """
+        self._approval_wanted = True
         self.request()
 
     async def close(self) -> None:
@@ -218,7 +224,12 @@ class Collector:
             self.rounds += 1
 
     async def _collect(self) -> None:
-        self._judge.begin(await self._counter(), self._clock.monotonic(), short_of_space=self._pressed())
+        if self._approval_wanted:
+            await self.check.approve()
+            self._approval_wanted = False
+            self._judge.approve()
+        counter, self._paused = await self.check.look()
+        self._judge.begin(counter, self._clock.monotonic(), short_of_space=self._pressed(), paused=self._paused)
         self._leftovers.begin()
         in_limbo = 0
         async with aclosing(self._pages()) as pages:
@@ -274,15 +285,6 @@ class Collector:
 
     # -- which ledgers ------------------------------------------------------------------------
 
-    async def _counter(self) -> int | None:
-        try:
-            async with asyncio.timeout(LOOKUP_SECONDS):
-                return await self._id_counter()
-        except (TimeoutError, TallybookError) as error:
-            if isinstance(error, TallybookError) and is_defect(error):
-                raise
-            return None
-
     async def _pages(self) -> AsyncGenerator[list[int], None]:
         """All ledgers of which it can be told that they have rows, so many at a time."""
         after: int | None = -1
@@ -308,7 +310,7 @@ class Collector:
             for ledger_id, fate in zip(asked, fates, strict=True):
                 if self._judge.is_garbage(ledger_id, fate):
                     garbage.append(ledger_id)
-                elif self._leftovers.may_go(ledger_id, fate):
+                elif not self._paused and self._leftovers.may_go(ledger_id, fate):
                     leftovers.append(ledger_id)
         return garbage, leftovers
 

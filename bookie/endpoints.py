@@ -3,6 +3,7 @@
 GET  /api/v1/bookie/state                    how it is
 GET  /api/v1/bookie/gc                       what its collector of garbage has done
 POST /api/v1/bookie/gc                       have a round of it now
+POST /api/v1/bookie/gc/approve               have a round that drops what waits for an operator
 POST /api/v1/bookie/gc/suspend_compaction    let it compact nothing
 POST /api/v1/bookie/gc/resume_compaction     let it compact again
 GET  /api/v1/bookie/config                   the settings in force
@@ -26,6 +27,7 @@ _GC_NUMBERS: Final = (
     "ledgers_deleted",
     "ledgers_missing",
     "collection_held",
+    "metadata_behind",
     "leftovers_dropped_total",
     "entry_logs_removed_total",
     "entry_log_bytes_removed_total",

@@ -7,13 +7,15 @@ from collections.abc import Awaitable, Callable
 from typing import Final
 
 from tallybook.core.errors import MetadataUnavailable, NoSuchLedger, TallybookError, is_defect
+from tallybook.core.ids import NO_IDENTITY
+from tallybook.core.marks import sometimes
 from tallybook.metadata.model import LedgerMetadata
 from tallybook.metadata.store import MetadataStore
 
 from .garbage import Fate
 
-FateLookup = Callable[[int, str], Awaitable[Fate]]
-"""What the metadata say of a ledger that the bookie of this id holds.
+FateLookup = Callable[[int, str, bytes], Awaitable[Fate]]
+"""What the metadata say of a ledger that the bookie of this id holds, under this identity, empty if it is not known.
 
 Whatever keeps them from saying it is ``Fate.UNKNOWN``, and no error.
 """
@@ -47,15 +49,16 @@ async def counter_in_time(id_counter: Callable[[], Awaitable[int]]) -> int:
     ) from cause
 
 
-async def fate_of(store: MetadataStore, ledger_id: int, bookie_id: str) -> Fate:
-    """Look a ledger up. That it is deleted or missing, or names others, is said only after linearizable reads.
+async def fate_of(store: MetadataStore, ledger_id: int, bookie_id: str, identity: bytes = NO_IDENTITY) -> Fate:
+    """Look a ledger up. Metadata of another ledger of this id say nothing of it: it is missing.
 
+    That it is deleted or missing, or names others, is said only after linearizable reads.
     An old answer is as good where the ledger is to be kept, and where it was released: that stays so.
     """
     try:
-        fate = await _looked_up(store, ledger_id, bookie_id, linearizable=False)
+        fate = await _looked_up(store, ledger_id, bookie_id, identity, linearizable=False)
         if fate in (Fate.UNNAMED, Fate.MISSING):
-            fate = await _looked_up(store, ledger_id, bookie_id, linearizable=True)
+            fate = await _looked_up(store, ledger_id, bookie_id, identity, linearizable=True)
         if fate is Fate.MISSING and await store.was_deleted(ledger_id):
             return Fate.DELETED
     except TallybookError as error:
@@ -65,10 +68,15 @@ async def fate_of(store: MetadataStore, ledger_id: int, bookie_id: str) -> Fate:
     return fate
 
 
-async def _looked_up(store: MetadataStore, ledger_id: int, bookie_id: str, *, linearizable: bool) -> Fate:
+async def _looked_up(
+    store: MetadataStore, ledger_id: int, bookie_id: str, identity: bytes, *, linearizable: bool
+) -> Fate:
     try:
         metadata = (await store.read_ledger(ledger_id, linearizable=linearizable)).value
     except NoSuchLedger:
+        return Fate.MISSING
+    if identity and metadata.identity and identity != metadata.identity:
+        sometimes("fate: the metadata are of another ledger of this id")
         return Fate.MISSING
     return _fate_by(metadata, bookie_id)
 

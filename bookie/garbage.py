@@ -11,6 +11,9 @@ A bookie drops a ledger for ever, so what it believes must be certain.
 - *Missing*: the metadata have neither the ledger nor a record of its deletion. Rows were lost, or the store is an older
   copy of itself: an operator has to say that it may go, and it must have been missing for hours even then.
 
+While the store is known to be an older copy (``store_check.py``), nothing is dropped at all: neither that a ledger is
+released nor that it names others may be true any more.
+
 A round that would drop a large share of all ledgers waits for an operator, too, as long as there is space.
 
 Everything else keeps the ledger: no answer, an answer that is damaged, and of course metadata
@@ -78,6 +81,7 @@ class Judge:
         self._counter = 0
         self._now_seconds = 0.0
         self._short_of_space = False
+        self._paused = False
         self._approved = False
         self._approves_next = False
         self._looked_at = 0
@@ -90,17 +94,19 @@ class Judge:
         """An operator says that the next round may drop what waits for that."""
         self._approves_next = True
 
-    def begin(self, id_counter: int | None, now_seconds: float, *, short_of_space: bool) -> None:
+    def begin(self, id_counter: int | None, now_seconds: float, *, short_of_space: bool, paused: bool = False) -> None:
         """A round begins.
 
         Args:
             id_counter: all ledger ids ever handed out lie below it; ``None``: it cannot be told.
             now_seconds: by a monotonic clock.
             short_of_space: whether the bookie needs space more than it needs time.
+            paused: whether nothing may be dropped in this round.
         """
         self._counter = 0 if id_counter is None else id_counter
         self._now_seconds = now_seconds
         self._short_of_space = short_of_space
+        self._paused = paused
         self._approved, self._approves_next = self._approves_next, False
         deleted = sum(fate is Fate.DELETED for fate, _ in self._now.values())
         many = deleted > max(FEW_LEDGERS, self._delays.max_share * self._looked_at)
@@ -112,14 +118,14 @@ class Judge:
         """Whether the ledger may be dropped, after this answer, which was asked for in this round."""
         self._looked_at += 1
         if fate is Fate.RELEASED:
-            return True
+            return not self._paused
         if fate not in (Fate.DELETED, Fate.MISSING) or ledger_id >= self._counter:
             return False
         before = self._before.get(ledger_id)
         since = before[1] if before is not None and before[0] is fate else self._now_seconds
         if len(self._now) < self._max_suspects:
             self._now[ledger_id] = fate, since
-        if before is None or before[0] is not fate:
+        if self._paused or before is None or before[0] is not fate:
             return False
         lasted = self._now_seconds - since
         if fate is Fate.MISSING:

@@ -179,6 +179,12 @@ BOOKIE_METRICS: Final = (
         _G,
         "1 while dropping deleted ledgers waits for an operator, because they are a large share of all.",
     ),
+    MetricInfo(
+        "metadata_behind",
+        "tallybook_bookie_metadata_behind",
+        _G,
+        "1 while nothing is dropped, because the metadata store was restored from an older copy.",
+    ),
     *(
         MetricInfo(
             f"boot_{step}_seconds",

@@ -23,6 +23,7 @@ from typing import Final
 from tallybook.core.access import OpenAccess
 from tallybook.core.config import BookieSettings, StorageSettings
 from tallybook.core.errors import InvalidConfig
+from tallybook.metadata.behind import BehindRecord
 from tallybook.metadata.client import MetadataClient
 from tallybook.metadata.metered import METADATA_METRICS
 from tallybook.metadata.record_format import FIRST
@@ -318,9 +319,12 @@ class _Server:
             registry=store,
             fail_safe=self._process.fail_safe,
             named=partial(named_ledgers, store),
+            behind=BehindRecord(store, self._clock, self._rng),
         )
         bookie = await boot(settings, world)
         self._undo.push_async_callback(bookie.close)
+        # Before it is registered: the ids of what it holds are handed out no more once it can be in an ensemble.
+        await bookie.compare_store()
         return bookie
 
     async def _until_stopped(self, stop: asyncio.Event, enrolment: Enrolment) -> None:

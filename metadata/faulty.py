@@ -169,6 +169,10 @@ class FaultyStore:
         await self._begin("id_counter")
         return await self._store.id_counter()
 
+    async def raise_id_counter(self, at_least: int) -> None:
+        """See ``MetadataStore``."""
+        await self._write("raise_id_counter", lambda: self._store.raise_id_counter(at_least))
+
     async def create_ledger(self, metadata: LedgerMetadata) -> Versioned:
         """See ``MetadataStore``."""
         return await self._write("create_ledger", lambda: self._store.create_ledger(metadata))

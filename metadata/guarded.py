@@ -66,6 +66,11 @@ class GuardedStore:
         """See the port."""
         return await self._store.id_counter()
 
+    async def raise_id_counter(self, at_least: int) -> None:
+        """See the port."""
+        await self._guard("raising the counter of ledger ids")
+        await self._store.raise_id_counter(at_least)
+
     async def create_ledger(self, metadata: LedgerMetadata) -> Versioned:
         """See the port."""
         await self._guard(f"creating ledger {metadata.ledger_id}")

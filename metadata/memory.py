@@ -148,6 +148,10 @@ class MemoryStore:
         """All ids ever handed out lie below this."""
         return self._client.shared.id_counter
 
+    async def raise_id_counter(self, at_least: int) -> None:
+        """Hand out no id below ``at_least`` any more."""
+        self._client.shared.id_counter = max(self._client.shared.id_counter, check_ledger_id(at_least))
+
     async def create_ledger(self, metadata: LedgerMetadata) -> Versioned:
         """Store a new ledger.
 

@@ -123,6 +123,10 @@ class MeteredStore:
         """See the port."""
         return await self._load.read(self._store.id_counter())
 
+    async def raise_id_counter(self, at_least: int) -> None:
+        """See the port."""
+        await self._load.write(self._store.raise_id_counter(at_least))
+
     async def create_ledger(self, metadata: LedgerMetadata) -> Versioned:
         """See the port."""
         return await self._load.write(self._store.create_ledger(metadata))

@@ -103,6 +103,14 @@ class MetadataStore(Protocol):
     async def id_counter(self) -> int:
         """All ids ever handed out lie below this. A linearizable read."""
 
+    async def raise_id_counter(self, at_least: int) -> None:
+        """Hand out no id below ``at_least`` any more, but for those of blocks that clients have taken. It never falls.
+
+        Raises:
+            MetadataUnavailable: it was not raised.
+            MetadataOutcomeUnknown: it may have been; the same call settles it.
+        """
+
     async def create_ledger(self, metadata: LedgerMetadata) -> Versioned:
         """Store a new ledger.
 

@@ -10,6 +10,8 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Final, NamedTuple
 
 from tallybook.core.errors import DamagedFile
+from tallybook.metadata.behind import RECORD as BEHIND
+from tallybook.metadata.behind import decode_behind
 from tallybook.metadata.bookie_modes import PREFIX as MODES
 from tallybook.metadata.bookie_modes import WantedMode
 from tallybook.metadata.record_format import check_format
@@ -107,6 +109,12 @@ RECORD_KINDS: Final = (
     ),
     RecordKind("repair/auditor", "who audits", decoding(_anything), ""),
     RecordKind("repair/", "record of the repair", decoding(_json), "delete it: the auditor writes it anew"),
+    RecordKind(
+        BEHIND,
+        "that the store was restored from an older copy",
+        decoding(decode_behind),
+        "delete it: bookies write it anew where the store is still behind",
+    ),
     RecordKind(MODES, "mode of a bookie", decoding(_mode), "'bookie readonly --off' or 'bookie drain' writes it anew"),
     RecordKind(
         SECURED,

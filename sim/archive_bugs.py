@@ -63,8 +63,8 @@ def _not_waited_for(right: Any) -> Any:
 
 
 def _dropped_early(right: Any) -> Any:
-    async def fate_of(store: Any, ledger_id: int, bookie_id: str) -> Fate:
-        fate: Fate = await right(store, ledger_id, bookie_id)
+    async def fate_of(store: Any, ledger_id: int, bookie_id: str, identity: bytes = b"") -> Fate:
+        fate: Fate = await right(store, ledger_id, bookie_id, identity)
         if fate is not Fate.KEPT:
             return fate
         archived = (await store.read_ledger(ledger_id)).value.archived

@@ -352,6 +352,10 @@ class SimStore:
         """See the port."""
         return await self._session.ask("id_counter", self._inner.id_counter)
 
+    async def raise_id_counter(self, at_least: int) -> None:
+        """See the port."""
+        await self._session.ask("raise_id_counter", lambda: self._inner.raise_id_counter(at_least), writes=True)
+
     async def create_ledger(self, metadata: LedgerMetadata) -> Versioned:
         """See the port."""
 

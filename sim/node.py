@@ -42,6 +42,7 @@ from tallybook.core.errors import (
     TallybookError,
     is_defect,
 )
+from tallybook.metadata.behind import BehindRecord
 from tallybook.metadata.bookie_modes import WantedMode
 from tallybook.metadata.store import BookieInfo, BookieMode, MetadataStore
 from tallybook.runtime.deterministic import Latency, SimClock, SimDisk
@@ -297,6 +298,7 @@ class BookieNode:
             registry=store,
             fail_safe=fail_safe,
             named=partial(named_ledgers, store),
+            behind=BehindRecord(store, self.clock, process.rng.fork("behind")),
         )
         bookie = await boot(self.settings, world)
         god.expect(bool(self.disk.state.directories), "boot", f"{self.name} has booted from nothing")
@@ -314,6 +316,7 @@ class BookieNode:
         if self._has_operator:
             mode = await look_at_mode(store, self.name, bookie.set_read_only)
         enrolment = Enrolment(membership, info, partial(_mode, bookie), self._free_bytes, self.clock)
+        await bookie.compare_store()
         await enrolment.enter()
         await bookie.enrolled()
         if self._has_operator:

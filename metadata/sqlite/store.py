@@ -68,6 +68,20 @@ class SqliteStore:
         """All ids ever handed out lie below this."""
         return await self._database.read(lambda connection: _counter(connection, self._database.name))
 
+    async def raise_id_counter(self, at_least: int) -> None:
+        """Hand out no id below ``at_least`` any more.
+
+        Raises:
+            MetadataOutcomeUnknown: it may have been raised; the same call settles it.
+        """
+        check_ledger_id(at_least)
+
+        def job(connection: sqlite3.Connection) -> None:
+            if _counter(connection, self._database.name) < at_least:
+                connection.execute("UPDATE facts SET value = ? WHERE name = 'next_ledger_id'", (str(at_least),))
+
+        await self._database.write(job)
+
     async def create_ledger(self, metadata: LedgerMetadata) -> Versioned:
         """Store a new ledger.
 

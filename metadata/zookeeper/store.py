@@ -93,6 +93,23 @@ class ZooKeeperStore:
         """All ids ever handed out lie below this. A linearizable read."""
         return (await self._read_counter())[0]
 
+    async def raise_id_counter(self, at_least: int) -> None:
+        """Hand out no id below ``at_least`` any more.
+
+        Raises:
+            MetadataUnavailable: it was not raised.
+        """
+        wanted = str(check_ledger_id(at_least)).encode()
+        deadline = self._session.deadline()
+        while True:
+            counter, version = await self._read_counter()
+            if counter >= at_least:
+                return
+            try:
+                await self._session.tell(write(self._layout.ids, wanted, version))
+            except (BadVersionError, MetadataOutcomeUnknown) as error:
+                await self._session.pause_before(deadline, error)
+
     async def _read_counter(self) -> tuple[int, int]:
         """The counter and its node's version."""
         path = self._layout.ids

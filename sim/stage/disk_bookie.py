@@ -23,6 +23,7 @@ from tallybook.bookie.garbage import Fate
 from tallybook.bookie.settled import Settled
 from tallybook.bookie.storage.index import Index
 from tallybook.bookie.storage.index_memory import MemoryIndex
+from tallybook.bookie.store_check import BehindNotes, NeverBehind
 from tallybook.bookie.verifiers import LedgerFacts
 from tallybook.core.answers import AddAnswer
 from tallybook.core.batch import Buffer, encode_batch
@@ -146,7 +147,7 @@ class KnownMetadata:
         verifier = self.verifiers.get(ledger_id, b"" if self.open_to_all else None)
         return None if verifier is None else LedgerFacts(verifier, self.identities.get(ledger_id, NO_IDENTITY))
 
-    async def fate_of(self, ledger_id: int, _bookie_id: str = "") -> Fate:
+    async def fate_of(self, ledger_id: int, _bookie_id: str = "", _identity: bytes = b"") -> Fate:
         """What becomes of a ledger."""
         return self.fates.get(ledger_id, Fate.KEPT)
 
@@ -184,6 +185,8 @@ class DiskBookie:
         self.disk = disk
         self.metadata = metadata or KnownMetadata()
         self.settings = settings or tiny_settings()
+        self.behind: BehindNotes = NeverBehind()
+        """Where it is noted that the metadata store was restored from an older copy."""
         self.failures: list[str] = []
         """Why the node was ended, in its present life."""
         self._clock = clock
@@ -217,6 +220,7 @@ class DiskBookie:
             closed_up_to=self.metadata.closed_up_to,
             registry=self.metadata,
             fail_safe=self.failures.append,
+            behind=self.behind,
         )
         try:
             self._bookie = await boot(self.settings, world)

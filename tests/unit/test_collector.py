@@ -135,7 +135,7 @@ def test_the_counter_is_read_before_the_first_question_and_nothing_is_deleted_wi
                 raise MetadataUnavailable("no answer")
             return self.id_counter
 
-        async def fate_of(self, ledger_id: int, bookie_id: str = "") -> Fate:
+        async def fate_of(self, ledger_id: int, bookie_id: str = "", identity: bytes = b"") -> Fate:
             self.asked += "ledger "
             return await super().fate_of(ledger_id)
 

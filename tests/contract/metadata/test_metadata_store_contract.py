@@ -284,6 +284,18 @@ async def test_the_counter_lies_above_every_id_handed_out_by_anybody(world):
         assert await other.store.next_ledger_id() > ledger_id
 
 
+async def test_a_raised_counter_never_falls_and_no_id_below_it_is_handed_out(world):
+    async with world() as store:
+        one, other = await store.client(), await store.client()
+        await one.store.raise_id_counter(700)
+        assert await other.store.id_counter() == 700
+        await other.store.raise_id_counter(650)
+        assert await one.store.id_counter() == 700
+        assert [await other.store.next_ledger_id() for _ in range(2)] == [700, 701]
+        with pytest.raises(InvalidArgument):
+            await one.store.raise_id_counter(-1)
+
+
 # --- listing ----------------------------------------------------------------------------------------------------------
 
 

@@ -15,6 +15,7 @@ BOOKIE = BookieInfo("b1", "127.0.0.1:7400", Incarnation("uuid", 1))
 
 CHANGES = {
     "next_ledger_id": (),
+    "raise_id_counter": (5000,),
     "create_ledger": (LEDGER,),
     "update_ledger": (LEDGER, 1),
     "delete_ledger": (7, 1),

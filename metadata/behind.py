@@ -1,0 +1,155 @@
+"""The record that the metadata store was found behind the bookies: it was restored from an older copy of itself.
+
+A bookie that holds a ledger at or above the id counter, of which the store knows nothing, has found that out. It writes
+the record, then raises the counter above that ledger, so that no id is handed out again. While the record is not
+approved, no bookie drops anything: what such a store says of ledgers may be out of date. An operator who has brought
+back the right copy has no record any more, since that copy is from before; one who goes on with the older copy
+approves it.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict, dataclass, replace
+from typing import Final
+
+from tallybook.core.errors import DamagedFile
+from tallybook.core.ids import MAX_ID
+from tallybook.runtime.clock import Clock
+from tallybook.runtime.rng import Rng
+
+from .record_format import FIRST, check_format
+from .record_json import NOT_UNDERSTOOD
+from .record_update import RecordUpdater
+from .store import MetadataStore
+
+RECORD: Final = "collection/behind"
+
+
+@dataclass(frozen=True, slots=True)
+class Behind:
+    """What was found.
+
+    Attributes:
+        id_counter: all ids that the store had handed out lay below it.
+        highest_id: of a ledger that a bookie holds, and of which the store knew nothing.
+        bookie_id: the bookie that found it last.
+        approved_at_ms: when an operator let the bookies go on; 0: not yet.
+    """
+
+    id_counter: int
+    highest_id: int
+    bookie_id: str
+    found_at_ms: int
+    approved_at_ms: int = 0
+
+    @property
+    def pauses(self) -> bool:
+        """Whether bookies drop nothing."""
+        return not self.approved_at_ms
+
+    @property
+    def told(self) -> str:
+        """What happened, for people."""
+        return (
+            f"bookie {self.bookie_id} holds ledger {self.highest_id}, and the metadata store had handed out ids "
+            f"below {self.id_counter} only: it was restored from an older copy"
+        )
+
+
+def encode_behind(behind: Behind) -> bytes:
+    """The value of the record."""
+    return json.dumps({"format": FIRST, **asdict(behind)}, sort_keys=True).encode()
+
+
+def decode_behind(name: str, value: bytes) -> Behind:
+    """Understand the record.
+
+    Raises:
+        DamagedFile: it holds something else.
+        NewerFormat: it is of a later version.
+    """
+    try:
+        found = json.loads(value)
+        check_format(name, found)
+        behind = Behind(**{key: found[key] for key in Behind.__slots__})
+        numbers = (behind.id_counter, behind.highest_id, behind.found_at_ms, behind.approved_at_ms)
+        good = type(behind.bookie_id) is str and all(type(each) is int and 0 <= each <= MAX_ID for each in numbers)
+    except NOT_UNDERSTOOD as error:
+        raise DamagedFile(f"the record {name} cannot be understood: {error!r}") from error
+    if not good:
+        raise DamagedFile(f"the record {name} holds values that cannot be")
+    return behind
+
+
+async def read_behind(store: MetadataStore) -> Behind | None:
+    """What was found; ``None``: the store was never behind. A linearizable read.
+
+    Raises:
+        MetadataUnavailable: the store does not answer.
+        DamagedFile, NewerFormat: see ``decode_behind``.
+    """
+    record = await store.read_record(RECORD, linearizable=True)
+    return None if record is None else decode_behind(RECORD, record.value)
+
+
+class BehindRecord:
+    """Keeps the record in a store."""
+
+    def __init__(self, store: MetadataStore, clock: Clock, rng: Rng) -> None:
+        self._store = store
+        self._clock = clock
+        self._records = RecordUpdater(store, clock, rng)
+
+    async def read(self) -> Behind | None:
+        """See ``read_behind``."""
+        return await read_behind(self._store)
+
+    async def report(self, bookie_id: str, id_counter: int, highest_id: int) -> Behind:
+        """Note what a bookie has found, and raise the counter above ``highest_id``.
+
+        Raises:
+            MetadataUnavailable, MetadataConflict, MetadataOutcomeUnknown: it may not have been noted; try again.
+            DamagedFile, NewerFormat: see ``decode_behind``.
+        """
+        found = Behind(id_counter, highest_id, bookie_id, self._now_ms())
+
+        def note(value: bytes | None) -> bytes:
+            before = None if value is None else decode_behind(RECORD, value)
+            return encode_behind(_with(before, found))
+
+        # In this order: once the counter is raised, nobody finds out any more.
+        record = await self._records.update(RECORD, note)
+        await self._store.raise_id_counter(min(highest_id + 1, MAX_ID))
+        return decode_behind(RECORD, record.value)
+
+    async def approve(self) -> None:
+        """An operator lets the bookies go on. Nothing happens where nothing was found.
+
+        Raises:
+            As ``report``.
+        """
+        if await self.read() is None:
+            return
+        now_ms = self._now_ms()
+
+        def approved(value: bytes | None) -> bytes:
+            if value is None:
+                raise DamagedFile(f"the record {RECORD} was removed meanwhile")
+            found = decode_behind(RECORD, value)
+            return encode_behind(replace(found, approved_at_ms=now_ms)) if found.pauses else value
+
+        await self._records.update(RECORD, approved)
+
+    def _now_ms(self) -> int:
+        return max(1, self._clock.wall_us() // 1000)
+
+
+def _with(before: Behind | None, found: Behind) -> Behind:
+    """The record after one more finding; the same where it says as much already."""
+    if before is None:
+        return found
+    id_counter, highest_id = min(before.id_counter, found.id_counter), max(before.highest_id, found.highest_id)
+    if before.pauses and (id_counter, highest_id) == (before.id_counter, before.highest_id):
+        return before
+    return replace(found, id_counter=id_counter, highest_id=highest_id)

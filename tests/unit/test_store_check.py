@@ -1,0 +1,205 @@
+"""A metadata store that was restored from an older copy: bookies find out, raise its counter, and drop nothing."""
+
+from collections.abc import Awaitable, Callable
+
+import pytest
+
+from tallybook.bookie.fates import fate_of
+from tallybook.bookie.garbage import Delays, Fate, Judge
+from tallybook.core.errors import DamagedFile, MetadataUnavailable, NewerFormat
+from tallybook.core.quorum import Quorum
+from tallybook.metadata.behind import RECORD, Behind, BehindRecord, decode_behind, encode_behind
+from tallybook.metadata.memory import MemoryMetadata, MemoryStore
+from tallybook.metadata.model import Fragment, LedgerMetadata
+from tallybook.runtime.deterministic import SimDisk, World, run_seed
+from tallybook.sim.stage.disk_bookie import DiskBookie, KnownMetadata, batch_of, tiny_settings
+
+BEHIND = Behind(10, 21, "b1", 1_000)
+
+
+def ledger(ledger_id: int, token: str = "creator", bookies: tuple[str, ...] = ("b1",)) -> LedgerMetadata:
+    return LedgerMetadata(ledger_id, Quorum(1, 1, 1), (Fragment(0, bookies),), token, 0)
+
+
+class Around:
+    """A bookie beside a metadata store in memory, which a test can put back to an older copy."""
+
+    def __init__(self, world: World) -> None:
+        self.world = world
+        self.metadata = MemoryMetadata(world.rng.fork("metadata"))
+        self.store: MemoryStore = self.metadata.client().store
+        self.known = KnownMetadata()
+        self.known.fate_of = self._fate_of  # type: ignore[method-assign]
+        self.known.read_id_counter = self.store.id_counter  # type: ignore[method-assign]
+        settings = tiny_settings()
+        self.node = DiskBookie(SimDisk(world.rng), world.clock, self.known, settings)
+        self.node.behind = BehindRecord(self.store, world.clock, world.rng)
+
+    async def _fate_of(self, ledger_id: int, bookie_id: str = "", identity: bytes = b"") -> Fate:
+        return await fate_of(self.store, ledger_id, bookie_id, identity)
+
+    async def create(self, token: str = "creator") -> int:
+        """A ledger with an entry at the bookie."""
+        ledger_id = await self.store.next_ledger_id()
+        metadata = (await self.store.create_ledger(ledger(ledger_id, token))).value
+        self.known.identities[ledger_id] = metadata.identity
+        assert (await self.node.add(batch_of(0, ledger_id=ledger_id), identity=metadata.identity)).code == 0
+        return ledger_id
+
+    async def forget(self, counter: int, *ledger_ids: int) -> None:
+        """The store is a copy from before these ledgers were made."""
+        shared = self.metadata
+        shared.id_counter = counter
+        for ledger_id in ledger_ids:
+            del shared.ledgers[ledger_id]
+
+    async def restart(self) -> None:
+        await self.node.stop()
+        await self.node.boot()
+        await self.node.bookie.compare_store()
+
+
+def play(scenario: Callable[[Around], Awaitable[None]]) -> None:
+    async def run(world: World) -> None:
+        around = Around(world)
+        await around.node.boot()
+        await scenario(around)
+        await around.node.stop()
+        assert around.node.failures == []
+
+    run_seed(1, run, deadline_seconds=100_000)
+
+
+def test_a_bookie_that_holds_a_ledger_above_the_counter_raises_it_and_notes_that_the_store_is_behind() -> None:
+    async def scenario(around: Around) -> None:
+        ledger_ids = [await around.create() for _ in range(3)]
+        await around.forget(1, *ledger_ids[1:])
+        await around.restart()
+        assert await around.store.id_counter() == ledger_ids[-1] + 1
+        record = await around.store.read_record(RECORD)
+        assert record is not None
+        found = decode_behind(RECORD, record.value)
+        assert (found.id_counter, found.highest_id, found.bookie_id) == (1, ledger_ids[-1], "b1")
+        assert found.pauses
+        assert around.node.bookie.stats()["metadata_behind"] == 1
+
+    play(scenario)
+
+
+def test_a_ledger_above_the_counter_that_the_store_has_or_has_deleted_says_nothing_of_it() -> None:
+    async def scenario(around: Around) -> None:
+        kept, deleted = await around.create(), await around.create()
+        await around.store.delete_ledger(deleted, 1)
+        await around.forget(0)
+        await around.restart()
+        assert kept < deleted
+        assert await around.store.id_counter() == 0
+        assert await around.store.read_record(RECORD) is None
+
+    play(scenario)
+
+
+def test_nothing_is_dropped_beside_a_store_that_was_behind_until_an_operator_approves() -> None:
+    async def scenario(around: Around) -> None:
+        deleted, forgotten = await around.create(), await around.create()
+        await around.store.delete_ledger(deleted, 1)
+        await around.forget(1, forgotten)
+        await around.restart()
+        bookie, clock = around.node.bookie, around.world.clock
+        for _ in range(5):
+            await bookie.collect()
+            await clock.sleep(5 * 3600)
+        assert [each.ledger_id for each in (await bookie.held_ledgers(-1, 10)).ledgers] == [deleted, forgotten]
+        bookie.approve_collection()
+        for _ in range(2):
+            await bookie.collect()
+        assert (await bookie.held_ledgers(-1, 10)).ledgers == ()
+        assert bookie.stats()["metadata_behind"] == 0
+        assert await around.store.id_counter() == forgotten + 1, "and stays so"
+
+    play(scenario)
+
+
+def test_while_it_cannot_be_told_whether_the_store_is_behind_nothing_is_dropped() -> None:
+    async def scenario(around: Around) -> None:
+        deleted = await around.create()
+        await around.store.delete_ledger(deleted, 1)
+        bookie = around.node.bookie
+
+        async def away(_name: str, *, linearizable: bool = False) -> None:
+            raise MetadataUnavailable("the store is away")
+
+        around.store.read_record, answers = away, around.store.read_record  # type: ignore[method-assign, assignment]
+        for _ in range(3):
+            await bookie.collect()
+            await around.world.clock.sleep(5 * 3600)
+        assert len((await bookie.held_ledgers(-1, 10)).ledgers) == 1
+        around.store.read_record = answers  # type: ignore[method-assign]
+        for _ in range(2):
+            await bookie.collect()
+            await around.world.clock.sleep(5 * 3600)
+        assert (await bookie.held_ledgers(-1, 10)).ledgers == ()
+
+    play(scenario)
+
+
+def test_metadata_of_another_ledger_of_the_same_id_are_no_reason_to_drop_what_is_held() -> None:
+    async def scenario(around: Around) -> None:
+        held = await around.create()
+        await around.forget(0, held)
+        await around.store.create_ledger(ledger(held, "another creator", ("b2",)))
+        metadata = (await around.store.read_ledger(held)).value
+        assert await around._fate_of(held, "b1", metadata.identity) is Fate.KEPT
+        assert await around._fate_of(held, "b1", b"sixteen bytes, x") is Fate.MISSING
+        assert await around._fate_of(held, "b1") is Fate.KEPT, "an earlier version met it"
+
+    play(scenario)
+
+
+def test_a_paused_round_drops_nothing_whatever_the_metadata_say() -> None:
+    judge = Judge(Delays(0, 0, 1.0))
+    for paused in (True, True, False):
+        judge.begin(10, 100.0, short_of_space=True, paused=paused)
+        judge.approve()
+        dropped = [judge.is_garbage(number, fate) for number, fate in enumerate([Fate.RELEASED, Fate.DELETED])]
+        assert dropped == [not paused] * 2
+
+
+@pytest.mark.parametrize("second", [(10, 5), (3, 21), (30, 40)])
+def test_findings_of_several_bookies_are_one_and_a_new_one_is_not_approved(second: tuple[int, int]) -> None:
+    async def scenario(world: World) -> None:
+        store = MemoryMetadata(world.rng).client().store
+        record = BehindRecord(store, world.clock, world.rng)
+        await record.approve()
+        assert await record.read() is None, "there is nothing to approve"
+        await record.report("b1", 10, 21)
+        await record.report("b2", *second)
+        found = await record.read()
+        assert found is not None
+        assert (found.id_counter, found.highest_id) == (min(10, second[0]), max(21, second[1]))
+        assert await store.id_counter() == max(21, second[1]) + 1
+        await record.approve()
+        found = await record.read()
+        assert found is not None
+        assert not found.pauses
+        await record.report("b3", *second)
+        found = await record.read()
+        assert found is not None
+        assert found.pauses
+
+    run_seed(1, scenario)
+
+
+def test_a_record_comes_back_as_it_was_written() -> None:
+    assert decode_behind(RECORD, encode_behind(BEHIND)) == BEHIND
+
+
+@pytest.mark.parametrize("value", [b"", b"{}", b"[]", b"\xff", encode_behind(BEHIND).replace(b"21", b"-1")])
+def test_a_record_that_cannot_be_is_damaged(value: bytes) -> None:
+    with pytest.raises(DamagedFile):
+        decode_behind(RECORD, value)
+
+
+def test_a_record_of_a_later_version_is_told() -> None:
+    with pytest.raises(NewerFormat):
+        decode_behind(RECORD, encode_behind(BEHIND).replace(b'"format": 1', b'"format": 2'))
