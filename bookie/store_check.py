@@ -13,7 +13,7 @@ from typing import Final, NamedTuple, Protocol
 
 from tallybook.core.errors import EntryUnknown, TallybookError, is_defect
 from tallybook.core.marks import sometimes
-from tallybook.metadata.behind import Behind
+from tallybook.metadata.behind import REMEDY, Behind
 from tallybook.runtime.logging import logger
 
 from .fates import FateOfLedger, counter_in_time
@@ -26,7 +26,6 @@ _log = logger("bookie.store_check")
 PAGE_LEDGERS: Final = 4_096
 MAX_LOOKUPS: Final = 1_000
 """Ledgers above the counter, the highest first, of which the metadata are asked."""
-ADVICE: Final = "bring back the right copy of the metadata, or POST gc/approve to go on with this one"
 
 
 class BehindNotes(Protocol):
@@ -113,7 +112,7 @@ class StoreCheck:
         self.behind = found is not None and found.pauses
         if found is not None and self.behind:
             _log.error(
-                "nothing is dropped: the metadata store was behind", error=f"{found.told}: {ADVICE}",
+                "nothing is dropped: the metadata store was behind", error=f"{found.told}: {REMEDY}",
                 id_counter=found.id_counter, highest_ledger_id=found.highest_id,
             )  # fmt: skip
         return counter

@@ -138,7 +138,7 @@ def check(
 ) -> None:
     """Ask every bookie for every copy that it should have, and tell what lacks.
 
-    Exit code 1 if anything does, or if not all could be looked at.
+    Exit code 1 if anything does, or if not all could be looked at, as where the metadata are an older copy.
     It changes nothing, and can be interrupted at any time. Of what grows at the end of an open ledger it tells only
     which bookies lost their data or do not answer, and it leaves out ledgers whose copies the bookies may drop. With
     --json there is a line for each ledger that lacks something, and one with the totals at the end.
@@ -153,7 +153,7 @@ def check(
             f"{totals['ledgers']:,} ledgers, {totals['places']:,} places, {told}"
             f"{totals['lacking_ledgers'] or 'no'} ledgers lack something"
         )
-    if totals["lacking_ledgers"] or totals["unreadable"] or not totals["complete"]:
+    if totals["lacking_ledgers"] or totals["unreadable"] or totals["metadata_behind"] or not totals["complete"]:
         raise typer.Exit(Exit.FOUND_WRONG)
 
 
@@ -173,8 +173,19 @@ async def _check(metadata: str, wanted: list[int], read: bool, as_json: bool) ->
             "read_bytes": totals.read_bytes,
             "lacking_ledgers": totals.lacking_ledgers,
             "unreadable": findings.unreadable,
+            "metadata_behind": await _is_behind(client),
             "complete": findings.complete,
         }
+
+
+async def _is_behind(client: Client) -> bool:
+    """Whether the metadata were restored from an older copy: what they do not name is not checked."""
+    from tallybook.metadata.behind import REMEDY, unapproved  # noqa: PLC0415
+
+    found = await unapproved(client.world.store)
+    if found is not None:
+        complain(f"{found.told}; ledgers that it does not know were not checked: {REMEDY}")
+    return found is not None
 
 
 async def _check_all(client: Client, copies: CopyCheck, wanted: list[int], as_json: bool) -> Findings:

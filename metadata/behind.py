@@ -82,6 +82,13 @@ def decode_behind(name: str, value: bytes) -> Behind:
     return behind
 
 
+REMEDY: Final = (
+    "stop every writer and bring back the right copy of the metadata, or go on with this one: "
+    "POST /api/v1/bookie/gc/approve to a bookie"
+)
+"""What an operator can do."""
+
+
 async def read_behind(store: MetadataStore) -> Behind | None:
     """What was found; ``None``: the store was never behind. A linearizable read.
 
@@ -91,6 +98,16 @@ async def read_behind(store: MetadataStore) -> Behind | None:
     """
     record = await store.read_record(RECORD, linearizable=True)
     return None if record is None else decode_behind(RECORD, record.value)
+
+
+async def unapproved(store: MetadataStore) -> Behind | None:
+    """What was found and not approved by an operator.
+
+    Raises:
+        As ``read_behind``.
+    """
+    found = await read_behind(store)
+    return found if found is not None and found.pauses else None
 
 
 class BehindRecord:

@@ -16,6 +16,7 @@ from tallybook.archive.reader import ArchiveReader
 from tallybook.client.ports import ClientWorld
 from tallybook.metadata.store import MetadataStore, Ok
 
+from .fsck_age import check_age
 from .fsck_bucket import check_bucket
 from .fsck_copies import check_copies, check_held
 from .fsck_finding import Finding, Mend, RemoveRecord
@@ -93,6 +94,7 @@ class Fsck:
     async def _look(self) -> AsyncIterator[Finding]:
         world = self._world
         parts = [
+            check_age(world.store, self._step),
             check_ledgers(world.store, self._owners, self._step),
             check_records(world.store, self._kinds, self._step),
             check_cookies(world.store, world.membership, self._step),

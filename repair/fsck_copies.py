@@ -7,6 +7,7 @@ from collections.abc import AsyncIterator
 from typing import Final, NamedTuple
 
 from tallybook.client.ports import ClientWorld
+from tallybook.core.answers import HeldLedger
 from tallybook.core.errors import DamagedFile, MetadataUnavailable, NewerFormat, NoSuchLedger, PeerError, StorageError
 from tallybook.metadata.model import LedgerMetadata
 from tallybook.metadata.store import MetadataStore
@@ -86,8 +87,8 @@ async def check_held(world: ClientWorld, step: Step) -> AsyncIterator[Finding]:
     """
     for name in await world.membership.bookies():
         try:
-            async for ledger_id in _held(world, name, step):
-                found = await _left_over(world.store, name, ledger_id)
+            async for held in _held(world, name, step):
+                found = await _left_over(world.store, name, held)
                 if found is not None:
                     yield found
         except (PeerError, StorageError) as error:
@@ -97,39 +98,54 @@ async def check_held(world: ClientWorld, step: Step) -> AsyncIterator[Finding]:
             yield Finding(f"it does not say what it holds: {error.message}", f"bookie {name}", "bad", remedy)
 
 
-async def _held(world: ClientWorld, name: str, step: Step) -> AsyncIterator[int]:
+async def _held(world: ClientWorld, name: str, step: Step) -> AsyncIterator[HeldLedger]:
     """Ledgers that a bookie holds and that do not name it, as far as an answer tells that may be old."""
     connection = await world.connections.get(name)
     after = -1
     while True:
         page = await connection.held_ledgers(after, HELD_PAGE)
-        held = [each.ledger_id for each in page.ledgers]
+        held = page.ledgers
         for at in range(0, len(held), CONCURRENT_READS):
             chunk = held[at : at + CONCURRENT_READS]
             needed = await asyncio.gather(*(_needs(world.store, name, each, linearizable=False) for each in chunk))
-            for ledger_id, why_not in zip(chunk, needed, strict=True):
+            for each, why_not in zip(chunk, needed, strict=True):
                 step()
                 if why_not is not None:
-                    yield ledger_id
+                    yield each
         if page.complete or not held:
             return
-        after = held[-1]
+        after = held[-1].ledger_id
 
 
-async def _left_over(store: MetadataStore, name: str, ledger_id: int) -> Finding | None:
-    why_not = await _needs(store, name, ledger_id, linearizable=True)
-    where = f"bookie {name}, ledger {ledger_id}"
-    return None if why_not is None else Finding(why_not.what, where, "note", why_not.remedy)
+async def _left_over(store: MetadataStore, name: str, held: HeldLedger) -> Finding | None:
+    why_not = await _needs(store, name, held, linearizable=True)
+    if why_not is _GONE and not await store.was_deleted(held.ledger_id):
+        why_not = _FORGOTTEN
+    where = f"bookie {name}, ledger {held.ledger_id}"
+    return None if why_not is None else Finding(why_not.what, where, why_not.how_bad, why_not.remedy)
 
 
 class _NotNeeded(NamedTuple):
     what: str
     remedy: str
+    how_bad: str = "note"
 
 
 _GONE: Final = _NotNeeded(
-    "it holds a ledger that was deleted, or never was",
-    "the bookie drops it by itself, two rounds of its collection after the deletion",
+    "it holds a ledger that was deleted",
+    "the bookie drops it by itself, its collection.deleted_delay_s after the deletion",
+)
+_KEPT: Final = (
+    "bring back the right copy of the metadata; the bookie keeps it until an operator approves: "
+    "POST /api/v1/bookie/gc/approve"
+)
+_FORGOTTEN: Final = _NotNeeded(
+    "it holds a ledger of which the metadata have neither an entry nor a record of its deletion", _KEPT, "bad"
+)
+_OTHER: Final = _NotNeeded(
+    "it holds another ledger than the metadata have under this id, from before they were restored from an older copy",
+    f"delete the ledger that the metadata have and write it again under another id; or {_KEPT}",
+    "bad",
 )
 _UNNAMED: Final = _NotNeeded(
     "it holds copies of a ledger that names other bookies by now, after a repair or a drain",
@@ -137,14 +153,16 @@ _UNNAMED: Final = _NotNeeded(
 )
 
 
-async def _needs(store: MetadataStore, name: str, ledger_id: int, *, linearizable: bool) -> _NotNeeded | None:
+async def _needs(store: MetadataStore, name: str, held: HeldLedger, *, linearizable: bool) -> _NotNeeded | None:
     """Why a bookie need not hold anything of a ledger; ``None`` if it must, or may, or has been told to drop it."""
     try:
-        metadata = (await store.read_ledger(ledger_id, linearizable=linearizable)).value
+        metadata = (await store.read_ledger(held.ledger_id, linearizable=linearizable)).value
     except NoSuchLedger:
         return _GONE
     except (DamagedFile, NewerFormat):
         return None  # and told of elsewhere
+    if held.identity and metadata.identity and held.identity != metadata.identity:
+        return _OTHER
     if not metadata.closed or metadata.copies_released:
         return None
     return None if any(name in fragment.bookies for fragment in metadata.fragments) else _UNNAMED

@@ -18,6 +18,7 @@ from tallybook.archive.location import read_location
 from tallybook.client.ports import ClientWorld
 from tallybook.core.answers import BookieStatus
 from tallybook.core.ranges import ranges_of
+from tallybook.metadata.behind import REMEDY, Behind, unapproved
 from tallybook.metadata.bookie_modes import WantedMode, wanted_modes
 from tallybook.metadata.model import LedgerMetadata
 from tallybook.metadata.store import BookieInfo, BookieMode, Record
@@ -140,6 +141,8 @@ class Overview:
     paused_since_ms: int | None
     archive: str | None
     """Where the archive is, if there is one."""
+    behind: Behind | None = None
+    """That the metadata were restored from an older copy, and nobody has approved it."""
 
     @property
     def under_replicated(self) -> int | None:
@@ -167,6 +170,8 @@ class Overview:
     def problems(self) -> list[str]:
         """What is wrong, in sentences. Nothing: the cluster is healthy."""
         found = [problem for bookie in self.bookies for problem in bookie.problems]
+        if self.behind is not None:
+            found.insert(0, f"{self.behind.told}; bookies drop nothing: {REMEDY}")
         if not any(bookie.info for bookie in self.bookies):
             found.append("no bookie is there")
         found += self._too_few_writable()
@@ -210,6 +215,8 @@ class Survey(NamedTuple):
     archive: str | None
     auditor: Record | None
     """The record of who audits."""
+    behind: Behind | None = None
+    """See ``Overview``."""
 
 
 @dataclass(slots=True)
@@ -282,6 +289,7 @@ def seen(found: Survey, counted: Census | None) -> Overview:
         found.tasks,
         found.paused_since_ms,
         found.archive,
+        found.behind,
     )
 
 
@@ -306,6 +314,7 @@ async def survey(world: ClientWorld, bookies: BookieSurvey) -> Survey:
         await paused_since(store),
         await read_location(store),
         await store.read_record(AUDITOR_RECORD),
+        await unapproved(store),
     )
 
 

@@ -1,4 +1,4 @@
-"""The metadata of a cluster are replaced by an older copy, as after a loss: bookies are real processes, the store is SQLite."""
+"""The metadata of a cluster are replaced by an older copy. Bookies are real processes, the metadata are in SQLite."""
 
 import asyncio
 import shutil

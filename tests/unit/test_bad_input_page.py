@@ -45,6 +45,7 @@ INPUTS = {
     "a range that ends before it begins, or has no end",
     "a tail whose reader takes nothing",
     "an add to a ledger that is closed, fenced, deleted or unknown",
+    "a request about another ledger than the bookie holds under that id",
     "a wrong key of a ledger",
     "a call meant for an earlier life of a bookie",
     "a stream half closed in the middle",

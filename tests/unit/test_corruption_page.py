@@ -11,7 +11,7 @@ LINES_OF = {
     "batch": {"batch"},
     "superblock of a journal": {"superblock"},
     "segment and block of a journal": {"segment header", "block header", "padding, unused space"},
-    "record of a journal": {"BATCH, FENCE, LEDGER_KEY, EXPLICIT_LAC, DELETE"},
+    "record of a journal": {"BATCH, FENCE, LEDGER_KEY, EXPLICIT_LAC, DELETE, LEDGER_IDENTITY"},
     "entry log": {"log header", "table of a stretch", "footer, with its ledger map", "padding"},
     "lengths of entry logs": {"lengths of the logs"},
     "row and state in the index": {"location row", "ledger-state row"},

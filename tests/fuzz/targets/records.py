@@ -13,6 +13,8 @@ from tallybook.archive.sealing import RECORD as SEALED
 from tallybook.archive.sealing import sealed_since
 from tallybook.core.errors import DamagedFile, InvalidArgument, NewerFormat
 from tallybook.metadata import sink_record
+from tallybook.metadata.behind import RECORD as BEHIND
+from tallybook.metadata.behind import Behind, decode_behind, encode_behind
 from tallybook.metadata.bookie_modes import PREFIX as MODES
 from tallybook.metadata.bookie_modes import wanted_mode
 from tallybook.metadata.leader import Leadership
@@ -218,6 +220,7 @@ def some_small_ones() -> Iterator[bytes]:
         json.dumps({"began_ms": 17, "after": 5}).encode(),
         json.dumps({"at_ms": 17, "failures": 0, "last_error": ""}).encode(),
         json.dumps({"format": 1, "required": True}).encode(),
+        encode_behind(Behind(10, 21, "b1", 17)),
     )
     yield b"read_only"
     yield b"17"
@@ -225,6 +228,7 @@ def some_small_ones() -> Iterator[bytes]:
 
 
 @TARGET.decoder(
+    "metadata/behind.py:decode_behind",
     "metadata/bookie_modes.py:_decode",
     "metadata/leader.py:decode_leader",
     "metadata/secured.py:decode_required",
@@ -248,6 +252,7 @@ def small_records(data: bytes) -> None:
     attempt(DamagedFile, finished, sealed_since(OneRecord(SEALED, data)))
     attempt(DamagedFile, decode_status, data)
     attempt(DamagedFile, decode_required, data)
+    attempt(DamagedFile, decode_behind, BEHIND, data)
     leadership = SimpleNamespace(_record="leader", _lease=10.0)
     attempt(DamagedFile, Leadership._holder, leadership, Record(data, 1))
     attempt(NewerFormat, finished, Auditor._checked(SimpleNamespace(_store=OneRecord("repair/checked", data))))
