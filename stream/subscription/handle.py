@@ -87,7 +87,6 @@ class SubscriptionReader:
         self._policy = policy
         self._reader = reader
         self._clock = clock
-        self._rng = client.world.rng.fork("subscription")
         self._tasks = tasks
         self._let_go = let_go
         self._lifetime = lifetime or subscription_lifetime(found.name)
@@ -195,17 +194,18 @@ class SubscriptionReader:
     async def _store(self) -> None:
         """Store what is wanted, until that is stored."""
         deadline = self._clock.monotonic() + ADVANCE_SECONDS
-        backoff = Backoff(self._rng, first_s=FIRST_PAUSE_SECONDS, longest_s=LONGEST_PAUSE_SECONDS)
+        backoff: Backoff | None = None
         try:
             while self._stored != self._wanted:
                 try:
                     await self._store_once(self._wanted)
                     deadline = self._clock.monotonic() + ADVANCE_SECONDS
-                    backoff.reset()
+                    backoff = None
                 except TallybookError as error:
                     if self._over(error):
                         self._error = error
                         return
+                    backoff = backoff or self._backoff()
                     pause = backoff.next_s()
                     if self._clock.monotonic() + pause > deadline:
                         self._trouble = error
@@ -219,6 +219,10 @@ class SubscriptionReader:
         finally:
             self._storing = None
             self._moved.set()
+
+    def _backoff(self) -> Backoff:
+        rng = self._client.world.rng.fork("subscription")
+        return Backoff(rng, first_s=FIRST_PAUSE_SECONDS, longest_s=LONGEST_PAUSE_SECONDS)
 
     def _over(self, error: TallybookError) -> bool:
         """Whether trying again is of no use. A ledger that has failed is not the end: another one takes its place.

@@ -12,12 +12,13 @@ from google.rpc import code_pb2
 from tallybook.client.client import Client
 from tallybook.core.errors import NoSuchStream
 from tallybook.core.limits import KIB, MIB
+from tallybook.metadata.faulty import Fault, FaultyStore
 from tallybook.proto import stream_pb2 as pb
 from tallybook.runtime.calls import CallFailed
 from tallybook.sim.stage.calls import FakeCall, guest
 from tallybook.sim.stage.cluster import MemoryCluster
 from tallybook.sim.stage.gateways import CLOSE, COMMIT, NO_WAIT, Appending, Gateway, gateways, opening, records, refusal
-from tallybook.sim.stage.scenario import eventually, lines, scenario
+from tallybook.sim.stage.scenario import SMALL, eventually, lines, scenario
 from tallybook.stream import StreamStore
 
 HOSTILE = ("", "/", "a//b", "..", "\x00", "line\nbreak", "e\u0301", "\u202e", " padded ", "x" * 256, "\N{DUCK}" * 64)
@@ -211,6 +212,38 @@ async def test_a_subscriber_that_takes_no_more_is_told_where_it_was_whatever_is_
         rest = Reading(start=pb.StreamStart(position=position))
         await gateway.call("Read", rest)
         assert rest.payloads() == [], "the end is all that it has not got"
+
+
+@scenario()
+async def test_a_subscription_whose_end_fails_is_not_kept_until_the_gateway_is_started_again(
+    cluster: MemoryCluster, client: Client
+) -> None:
+    away = False
+
+    class Away:
+        def next(self, operation: str) -> Fault | None:
+            return Fault.UNAVAILABLE if away and operation == "write_record" else None
+
+    troubled = cluster.client(SMALL, seen_through=lambda store: FaultyStore(store, Away(), cluster.world.clock))
+    gateway = Gateway(cluster, "10.0.0.9:7450", troubled)
+    async with gateways(cluster) as [other]:
+        positions = await written(other, lines(5))
+        call = Subscribing()
+        serving = gateway.call("Subscribe", call)
+        await eventually(lambda: call.payloads() == lines(5), cluster)
+        call.advance(positions[2])
+        await eventually(lambda: call.advanced() == [positions[2]], cluster)
+        away = True
+        call.end()
+        assert (await refusal(serving))[1] == "MetadataUnavailable"
+        away = False
+        await cluster.world.clock.sleep(5)
+        again = Subscribing(**NO_WAIT)
+        serving = other.call("Subscribe", again)
+        await eventually(lambda: again.payloads() == lines(2, 3), cluster)
+        serving.cancel()
+    await gateway.close()
+    await troubled.close()
 
 
 @scenario()
