@@ -82,6 +82,7 @@ class AddLane:
         self._may_write = principal.may(Permission.WRITE)
         self._load = load
         self._attached: OrderedDict[int, Attach] = OrderedDict()
+        """In the order of attaching: the oldest one is forgotten first."""
         self._received = 0
         self._unanswered_bytes = 0
         self._under_way = 0
@@ -100,8 +101,10 @@ class AddLane:
         """
         try:
             while (message := await self._stream.receive()) is not None:
-                attach, batches, traceparent = decode_adds(message)
-                if attach is not None:
+                attaches, batches, traceparent, detached = decode_adds(message)
+                for ledger_id in detached:
+                    self._attached.pop(ledger_id, None)
+                for attach in attaches:
                     self._attach(attach)
                 span = self._follow(traceparent) if traceparent else None
                 for count, batch in enumerate(batches, start=1):

@@ -49,7 +49,7 @@ from tallybook.runtime.tasks import Tasks
 from tallybook.runtime.tracing import NO_TRACER, Tracer
 from tallybook.runtime.transport import Lane, MessageStream
 from tallybook.runtime.under_way import UnderWay
-from tallybook.runtime.wire import MAX_ADD_COST_BYTES
+from tallybook.runtime.wire import MAX_ADD_COST_BYTES, MAX_ATTACHED_LEDGERS
 from tallybook.runtime.wire_versions import agreed
 
 from .add_lane import AddLane
@@ -235,6 +235,7 @@ class BookieService:
             *granted,
             protocol_version=version,
             max_batch_bytes=store.max_batch_bytes,
+            max_attached=MAX_ATTACHED_LEDGERS if lane is Lane.ADD else 0,
         )
         await stream.send(encode_welcome(welcome))
         server: _LaneServer

@@ -32,6 +32,21 @@ AddCallback = Callable[[AddAnswer], None]
 """Called on the event loop, once, with the fate of one batch."""
 
 
+class Sending(Protocol):
+    """One batch on its way to a bookie."""
+
+    @property
+    def owed_since(self) -> float:
+        """Monotonic second from which its bookie owes the answer: it answered a later one, or nothing since then.
+
+        While it waits here, and while only those sent before it are answered, that is when the last of them was. So
+        only a bookie that answers nothing, or passes this one over, is silent.
+        """
+
+    def withdraw(self) -> None:
+        """Do not send it, if it was not sent yet: it is dropped, and its callback not called."""
+
+
 class BookieConnection(Protocol):
     """One bookie, in one of its lives."""
 
@@ -50,9 +65,16 @@ class BookieConnection(Protocol):
     def abort(self) -> None:
         """Break the connection: drop what is queued; whoever waits hears ``BookieUnavailable``. Idempotent."""
 
+    @property
+    def progress_at(self) -> float:
+        """Monotonic second of the last ack, or of the first add since nothing was unanswered; now, if nothing is."""
+
+    def forget(self, ledger_id: int) -> None:
+        """Nothing is to be added to a ledger any more, for now: release what is kept of it for this connection."""
+
     def add(
         self, batch: bytes, key: bytes, on_answer: AddCallback, *, deferred: bool = False, identity: bytes = NO_IDENTITY
-    ) -> None:
+    ) -> Sending:
         """Send one batch as an ordinary add.
 
         Never waits: the caller bounds what it has in flight. The answer's code is 0 when the

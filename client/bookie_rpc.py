@@ -38,7 +38,7 @@ from tallybook.runtime.wire import MAX_ADD_COST_BYTES, FrameCache
 from tallybook.runtime.wire_versions import SPOKEN
 
 from .background import defect_of
-from .bookie_port import AddCallback
+from .bookie_port import AddCallback, Sending
 from .load import ClientLoad
 from .rpc_adds import AddStream
 from .rpc_requests import RequestStream
@@ -104,11 +104,20 @@ class BookieRpc:
         """Break the connection; see the port."""
         self._lose(BookieUnavailable(f"the connection to {self.bookie_id} was given up"))
 
+    @property
+    def progress_at(self) -> float:
+        """When adds last made progress; see the port."""
+        return self._adds.progress_at
+
+    def forget(self, ledger_id: int) -> None:
+        """Release what is kept of a ledger; see the port."""
+        self._adds.forget(ledger_id)
+
     def add(
         self, batch: bytes, key: bytes, on_answer: AddCallback, *, deferred: bool = False, identity: bytes = NO_IDENTITY
-    ) -> None:
+    ) -> Sending:
         """Send one batch; see the port."""
-        self._adds.add(batch, key, on_answer, deferred=deferred, identity=identity)
+        return self._adds.add(batch, key, on_answer, deferred=deferred, identity=identity)
 
     async def force(self, ledger_id: int, key: bytes, *, identity: bytes = NO_IDENTITY) -> None:
         """Make durable what was acked; see the port."""
@@ -289,7 +298,14 @@ async def open_bookie(
     welcome = welcomes[0]
     return BookieRpc(
         welcome,
-        AddStream(streams[Lane.ADD], welcome.credit_bytes, tasks, frames or FrameCache(), load),
+        AddStream(
+            streams[Lane.ADD],
+            welcome.credit_bytes,
+            tasks,
+            frames or FrameCache(),
+            load,
+            max_attached=welcome.max_attached,
+        ),
         RequestStream(streams[Lane.READ], welcomes[1], tasks, load),
         RequestStream(streams[Lane.CONTROL], welcomes[2], tasks, load),
         settings,

@@ -55,6 +55,7 @@ from .recovery.driver import RecoveryContext, recover_accepting_loss, recover_le
 from .recovery.lossy import AcceptedLoss
 from .spares import Spares
 from .writer.handle import LedgerWriter, WriterContext
+from .writer.turns import WriterTurns
 
 _log = logger("client")
 
@@ -90,10 +91,12 @@ class Client:
         self._budget = self.budget_type(self._settings.max_pending_bytes)
         self._tasks = client_tasks("client")
         self._writers: list[LedgerWriter] = []
+        self._writers_limit = 16
         self._quarantine = Quarantine(self._settings.quarantine_ms / 1000)
         self._deeds = Deeds()
         self._limits: dict[str, int] = {}
         """The largest batch of each bookie that was connected to."""
+        self._turns = WriterTurns()
         self._bad_copies = Seldom()
         self._unsettled: dict[int, str] = {}
         """The token of each adoption that may or may not have taken effect, by ledger id."""
@@ -350,12 +353,20 @@ class Client:
             self._deeds,
             self._limits,
             self._lifetime,
+            self._turns,
         )
         key, signing = _keys(metadata, password)
         update = partial(self._update, metadata.ledger_id)
         writer = LedgerWriter(metadata, context, update, key=key, digest_key=signing, deferred_sync=deferred_sync)
-        self._writers = [*(other for other in self._writers if not other.ended), writer]
+        self._keep(writer)
         return writer
+
+    def _keep(self, writer: LedgerWriter) -> None:
+        """Remember a writer while it is open. Those that have ended go whenever the list has doubled."""
+        if len(self._writers) >= self._writers_limit:
+            self._writers = [other for other in self._writers if not other.ended]
+            self._writers_limit = max(2 * len(self._writers), 16)
+        self._writers.append(writer)
 
     # -- reading ----------------------------------------------------------------------
 

@@ -3,27 +3,28 @@
 Batches are numbered by both sides as they pass, from 1. The bookie grants a number of bytes that may be unanswered.
 What exceeds it waits here, where whoever adds must bound it. A bookie that has refused batches lately is sent less
 (``add_window``), and what it would have to refuse, too, is refused here. Small batches that wait together leave
-together in one message. An ack must name the ids of the batch it is for: an ack of anything else would count for the
-wrong entries.
+together in one message, whatever their ledgers. An ack must name the ids of the batch it is for: an ack of anything
+else would count for the wrong entries.
 """
 
 from __future__ import annotations
 
 import asyncio
 from collections import OrderedDict, deque
-from typing import Final, NamedTuple
+from itertools import islice
+from typing import Final
 
 from tallybook.core.answers import AddAnswer, Withheld
 from tallybook.core.batch import peek_ids
 from tallybook.core.errors import BookieUnavailable, Busy, ProtocolViolation, error_class
 from tallybook.core.ids import NO_IDENTITY
-from tallybook.runtime.grpc_messages import Ack, Attach, decode_acks, encode_attach, encode_traced
+from tallybook.runtime.grpc_messages import Ack, Attach, decode_acks, encode_attach, encode_detached, encode_traced
 from tallybook.runtime.outbox import Outbox
 from tallybook.runtime.span_catalogue import REQUEST
 from tallybook.runtime.tasks import Tasks
 from tallybook.runtime.tracing import Span, SpanKind, current_span
 from tallybook.runtime.transport import MessageStream
-from tallybook.runtime.wire import MAX_ATTACHED_LEDGERS, FrameCache, add_cost_bytes
+from tallybook.runtime.wire import FORMERLY_ATTACHED_LEDGERS, MAX_ATTACHES, MAX_DETACHES, FrameCache, add_cost_bytes
 
 from .add_window import AddWindow
 from .bookie_port import AddCallback
@@ -33,17 +34,50 @@ _JOINED_BYTES: Final = 64 * 1024
 """Small batches are sent together up to this size; above it, joining costs more than it saves."""
 
 
-class _Add(NamedTuple):
-    """A batch on its way."""
+_FRONT_SECONDS: Final = 0.1
+_FRONTS: Final = 128
+"""How finely, and how often back, it is known when the bookie came past a batch."""
 
-    ids: tuple[int, int, int]
-    attach: Attach
-    """What the bookie must know of the ledger first."""
-    frame: bytes
-    cost_bytes: int
-    on_answer: AddCallback
-    span: Span | None = None
-    """Where it is traced."""
+
+class _Add:
+    """A batch on its way: what ``AddStream.add`` returns."""
+
+    __slots__ = ("_stream", "attach", "cost_bytes", "frame", "ids", "number", "on_answer", "sent_at", "span")
+
+    def __init__(
+        self,
+        ids: tuple[int, int, int],
+        attach: Attach,
+        frame: bytes,
+        cost_bytes: int,
+        on_answer: AddCallback,
+        stream: AddStream,
+    ) -> None:
+        self.ids = ids
+        self.attach = attach
+        """What the bookie must know of the ledger first."""
+        self.frame = frame
+        self.cost_bytes = cost_bytes
+        self.on_answer = on_answer
+        self.span: Span | None = None
+        """Where it is traced."""
+        self.sent_at: float | None = None
+        self.number = 0
+        """Which add of the stream it is, once it was sent."""
+        self._stream = stream
+
+    @property
+    def owed_since(self) -> float:
+        """From when on the bookie owes the answer; see the port."""
+        return self._stream.owed_since(self)
+
+    def withdraw(self) -> None:
+        """Do not send it, if it was not sent; see the port."""
+        if self.sent_at is None and self.frame:
+            self.frame = b""
+            self._stream.withdrawn(self.cost_bytes)
+            if self.span is not None:
+                self.span.end(BookieUnavailable.__name__)
 
 
 class AddStream:
@@ -53,18 +87,25 @@ class AddStream:
         credit_bytes: what the bookie grants.
         frames: shared by the connections of one client.
         load: likewise; counts how long answers take.
+        max_attached: ledgers that the bookie remembers; 0: it does not say, and takes one attachment in a message.
     """
 
     def __init__(
-        self, stream: MessageStream, credit_bytes: int, tasks: Tasks, frames: FrameCache, load: ClientLoad
+        self,
+        stream: MessageStream,
+        credit_bytes: int,
+        tasks: Tasks,
+        frames: FrameCache,
+        load: ClientLoad,
+        *,
+        max_attached: int = 0,
     ) -> None:
         self._stream = stream
         self._window = AddWindow(credit_bytes)
         self._frames = frames
         self._load = load
         self._queue: deque[_Add] = deque()
-        self._unanswered: dict[int, tuple[_Add, float]] = {}
-        """Each with the moment when it was sent."""
+        self._unanswered: dict[int, _Add] = {}
         self._unanswered_bytes = 0
         self._waiting_bytes = 0
         """Of what is queued."""
@@ -72,28 +113,49 @@ class AddStream:
         """When to try again, as the bookie said when it refused something last."""
         self._sent = 0
         self._attached: OrderedDict[int, Attach] = OrderedDict()
+        """In the order of attaching; the bookie knows the same ones."""
+        self._joined = max_attached > 0
+        self._max_attached = max_attached or FORMERLY_ATTACHED_LEDGERS
+        self._detached: dict[int, None] = {}
+        """Attached, and not to be any longer."""
+        self._progress_at = 0.0
+        self._fronts: deque[tuple[float, int]] = deque(maxlen=_FRONTS)
+        """When acks came, and the highest number acked by then, or shortly after."""
         self._ended = False
         self._outbox = Outbox(stream, self._compose, tasks, f"adds to {stream.peer}")
 
+    @property
+    def progress_at(self) -> float:
+        """When it last took an ack, or sent something with nothing unanswered; now, if nothing is unanswered."""
+        return self._progress_at if self._unanswered else self._load.clock.monotonic()
+
     def add(
         self, batch: bytes, key: bytes, on_answer: AddCallback, *, deferred: bool = False, identity: bytes = NO_IDENTITY
-    ) -> None:
-        """Queue one batch; ``on_answer`` is called once, never from within this call."""
+    ) -> _Add:
+        """Queue one batch; ``on_answer`` is called once, never from within this call, unless it is withdrawn."""
         ids = peek_ids(batch)
+        cost_bytes = add_cost_bytes(len(batch))
+        add = _Add(ids, Attach(ids[0], key, deferred, identity), b"", cost_bytes, on_answer, self)
         if self._ended:
             asyncio.get_running_loop().call_soon(on_answer, _lost(ids))
-            return
-        cost_bytes = add_cost_bytes(len(batch))
+            return add
         if self._queue and not self._window.may_wait(self._unanswered_bytes + self._waiting_bytes, cost_bytes):
             asyncio.get_running_loop().call_soon(on_answer, self._refusal(ids))
-            return
-        frame = self._frames.frame(batch)
-        attach = Attach(ids[0], key, deferred, identity)
+            return add
+        add.frame = self._frames.frame(batch)
         above = current_span()
-        span = None if above is None else self._span(above, ids, len(batch))
-        self._queue.append(_Add(ids, attach, frame, cost_bytes, on_answer, span))
+        if above is not None:
+            add.span = self._span(above, ids, len(batch))
+        self._queue.append(add)
         self._waiting_bytes += cost_bytes
         self._outbox.kick()
+        return add
+
+    def forget(self, ledger_id: int) -> None:
+        """Nothing is to be added to a ledger any more: have the bookie forget it."""
+        if self._joined and ledger_id in self._attached and not self._ended:
+            self._detached[ledger_id] = None
+            self._outbox.kick()
 
     async def receive(self) -> None:
         """Take acks until the bookie ends the stream.
@@ -102,17 +164,27 @@ class AddStream:
             TallybookError: the stream broke, the bookie ended it for a reason, or it sent what it must not.
         """
         while (message := await self._stream.receive()) is not None:
-            now = self._load.clock.monotonic()
+            now = self._progress_at = self._load.clock.monotonic()
+            front = 0
             for ack in decode_acks(message):
+                front = max(front, ack.number)
                 self._acked(ack, now)
+            self._note_front(now, front)
             if self._queue:
                 self._outbox.kick()
+
+    def _note_front(self, now: float, number: int) -> None:
+        at, before = self._fronts[-1] if self._fronts else (-_FRONT_SECONDS, 0)
+        if now - at < _FRONT_SECONDS:
+            self._fronts[-1] = (at, max(before, number))
+        else:
+            self._fronts.append((now, max(before, number)))
 
     def end(self) -> None:
         """Drop the stream, and give every unanswered batch the code of BookieUnavailable, in the order of sending."""
         self._ended = True
         self._stream.abort()
-        lost = [*(add for add, _ in self._unanswered.values()), *self._queue]
+        lost = [*self._unanswered.values(), *(add for add in self._queue if add.frame)]
         self._unanswered.clear()
         self._queue.clear()
         self._waiting_bytes = 0
@@ -128,12 +200,12 @@ class AddStream:
         await self._stream.close()
 
     def _acked(self, ack: Ack, now: float) -> None:
-        add, since = self._unanswered.get(ack.number, (None, 0.0))
+        add = self._unanswered.get(ack.number)
         if add is None or add.ids != ack.answer[:3]:
             raise ProtocolViolation(f"{self._stream.peer} acked add {ack.number} as {ack.answer}, which was not sent")
         del self._unanswered[ack.number]
         self._unanswered_bytes -= add.cost_bytes
-        self._load.add_seconds.observe(now - since)
+        self._load.add_seconds.observe(now - (add.sent_at or now))
         if not ack.answer.code:
             self._window.taken(add.cost_bytes)
         else:
@@ -155,6 +227,8 @@ class AddStream:
             if self._window.may_wait(before_bytes, self._queue[-1].cost_bytes):
                 break
             add = self._queue.pop()
+            if not add.frame:
+                continue
             self._waiting_bytes -= add.cost_bytes
             if add.span is not None:
                 add.span.end(Busy.__name__)
@@ -176,42 +250,82 @@ class AddStream:
         )
 
     def _compose(self) -> bytes | None:
-        """The next message: an attachment if the first batch needs one, and as many batches as fit."""
-        parts: list[bytes] = []
-        size = 0
+        """The next message: ledgers to forget, the attachments that its batches need, and as many batches as fit."""
+        front = [self._detach()] if self._detached else []
+        frames: list[bytes] = []
+        size = attaches = 0
+        ledgers: set[int] = set()
+        """Of the batches of this message."""
         now = self._load.clock.monotonic()
         while self._queue:
             add = self._queue[0]
+            if not add.frame:
+                self._queue.popleft()
+                continue
             size += len(add.frame)
-            if not self._window.fits(self._unanswered_bytes, add.cost_bytes) or (parts and size > _JOINED_BYTES):
+            if not self._window.fits(self._unanswered_bytes, add.cost_bytes) or (frames and size > _JOINED_BYTES):
                 break
-            if parts and add.span is not None:
+            if frames and add.span is not None:
                 # What a message says of a trace is of its first batch.
                 break
             if self._attached.get(add.ids[0]) != add.attach:
-                if parts:
-                    # An attachment takes effect before all batches of its message.
+                if frames and not self._may_join(add.ids[0], attaches, ledgers):
                     break
-                parts.append(self._attach(add.attach))
+                front.append(self._attach(add.attach))
+                attaches += 1
             if add.span is not None:
-                parts.append(encode_traced(add.span.traceparent))
+                front.append(encode_traced(add.span.traceparent))
                 add.span.event("sent")
-            parts.append(add.frame)
-            self._sent += 1
-            self._unanswered[self._sent] = (self._queue.popleft(), now)
-            self._waiting_bytes -= add.cost_bytes
-            self._unanswered_bytes += add.cost_bytes
+            frames.append(add.frame)
+            ledgers.add(add.ids[0])
+            self._took(self._queue.popleft(), now)
+        parts = front + frames
         if len(parts) <= 1:
             return parts[0] if parts else None
         return b"".join(parts)
+
+    def _took(self, add: _Add, now: float) -> None:
+        """A batch is in the next message."""
+        if not self._unanswered:
+            self._progress_at = now
+        self._sent += 1
+        add.sent_at, add.number = now, self._sent
+        self._unanswered[self._sent] = add
+        self._waiting_bytes -= add.cost_bytes
+        self._unanswered_bytes += add.cost_bytes
+
+    def _may_join(self, ledger_id: int, attaches: int, ledgers: set[int]) -> bool:
+        """Whether one more attachment may be in a message that has batches: it takes effect before all of them."""
+        if not self._joined or attaches >= MAX_ATTACHES or ledger_id in ledgers:
+            return False
+        return len(self._attached) < self._max_attached or next(iter(self._attached)) not in ledgers
 
     def _attach(self, attach: Attach) -> bytes:
         # The bookie forgets by the same rule, so this side knows what it still remembers.
         self._attached.pop(attach.ledger_id, None)
         self._attached[attach.ledger_id] = attach
-        if len(self._attached) > MAX_ATTACHED_LEDGERS:
+        if len(self._attached) > self._max_attached:
             self._attached.popitem(last=False)
-        return encode_attach(attach)
+        return encode_attach(attach, joined=self._joined)
+
+    def _detach(self) -> bytes:
+        """Ledgers to forget. One that has batches in the queue after all is attached again before them."""
+        gone = list(islice(self._detached, MAX_DETACHES))
+        for ledger_id in gone:
+            del self._detached[ledger_id]
+            self._attached.pop(ledger_id, None)
+        return encode_detached(gone)
+
+    def withdrawn(self, cost_bytes: int) -> None:
+        """A batch that was queued is not to be sent."""
+        self._waiting_bytes -= cost_bytes
+
+    def owed_since(self, add: _Add) -> float:
+        """From when on the bookie owes the answer to a batch; see the port."""
+        if add.sent_at is None:
+            return self.progress_at
+        passed_at = next((at for at, number in self._fronts if number > add.number), self._progress_at)
+        return max(add.sent_at, passed_at)
 
 
 def _lost(ids: tuple[int, int, int]) -> AddAnswer:

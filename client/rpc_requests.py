@@ -9,10 +9,11 @@ the bookie still counts it.
 from __future__ import annotations
 
 import asyncio
+import math
 from collections import deque
 from typing import NamedTuple
 
-from tallybook.core.errors import ProtocolViolation, RequestTimeout, TallybookError
+from tallybook.core.errors import Busy, ProtocolViolation, RequestTimeout, TallybookError
 from tallybook.core.ids import NO_IDENTITY
 from tallybook.runtime.allowance import Allowance
 from tallybook.runtime.grpc_inspection import RepairAdd
@@ -46,6 +47,7 @@ class RequestStream:
         self._recovery = Allowance(welcome.credit_bytes)
         self._calls: dict[int, _Call] = {}
         self._last_id = 0
+        self._answered_at = -math.inf
         self._queue: deque[bytes] = deque()
         self._outbox = Outbox(stream, self._compose, tasks, f"requests to {stream.peer}")
 
@@ -54,6 +56,7 @@ class RequestStream:
 
         Raises:
             RequestTimeout: there was none in time.
+            Busy: so many others wait for one, and get it, that it was not sent in time.
             BookieUnavailable: the connection was lost first.
             TallybookError: the bookie answered with this error.
         """
@@ -71,14 +74,19 @@ class RequestStream:
 
     async def _call(self, ask: Ask, timeout_seconds: float, identity: bytes, span: Span | None) -> Answer:
         began = self._load.clock.monotonic()
+        call: _Call | None = None
         try:
             async with asyncio.timeout(timeout_seconds):
-                return await (await self._send(ask, identity, span)).answered
+                call = await self._send(ask, identity, span)
+                return await call.answered
         except TimeoutError:
-            self._load.errors.count(RequestTimeout.wire_code)
-            raise RequestTimeout(
-                f"{self._stream.peer} did not answer {type(ask).__name__} within {timeout_seconds} s"
-            ) from None
+            what, after = type(ask).__name__, f"within {timeout_seconds} s"
+            error: TallybookError = RequestTimeout(f"{self._stream.peer} did not answer {what} {after}")
+            if call is None and self._load.clock.monotonic() - self._answered_at < timeout_seconds:
+                # The peer answers, and was never asked this: that is no silence.
+                error = Busy(f"too much is asked of {self._stream.peer} for {what} to be sent {after}")
+            self._load.errors.count(error.wire_code)
+            raise error from None
         except TallybookError as error:
             self._load.errors.count(error.wire_code)
             raise
@@ -93,6 +101,7 @@ class RequestStream:
             TallybookError: the stream broke, the bookie ended it for a reason, or it sent what it must not.
         """
         while (message := await self._stream.receive()) is not None:
+            self._answered_at = self._load.clock.monotonic()
             request_id, outcome = decode_reply(message)
             call = self._calls.pop(request_id, None)
             if call is None:

@@ -29,7 +29,7 @@ class Hello(_message.Message):
     def __init__(self, protocol_version: _Optional[int] = ..., cluster_id: _Optional[str] = ..., client_id: _Optional[str] = ..., expected: _Optional[_Union[Incarnation, _Mapping]] = ..., newest_version: _Optional[int] = ...) -> None: ...
 
 class Welcome(_message.Message):
-    __slots__ = ("protocol_version", "bookie_id", "incarnation", "credit_bytes", "max_requests", "max_waits", "max_batch_bytes")
+    __slots__ = ("protocol_version", "bookie_id", "incarnation", "credit_bytes", "max_requests", "max_waits", "max_batch_bytes", "max_attached")
     PROTOCOL_VERSION_FIELD_NUMBER: _ClassVar[int]
     BOOKIE_ID_FIELD_NUMBER: _ClassVar[int]
     INCARNATION_FIELD_NUMBER: _ClassVar[int]
@@ -37,6 +37,7 @@ class Welcome(_message.Message):
     MAX_REQUESTS_FIELD_NUMBER: _ClassVar[int]
     MAX_WAITS_FIELD_NUMBER: _ClassVar[int]
     MAX_BATCH_BYTES_FIELD_NUMBER: _ClassVar[int]
+    MAX_ATTACHED_FIELD_NUMBER: _ClassVar[int]
     protocol_version: int
     bookie_id: str
     incarnation: Incarnation
@@ -44,7 +45,8 @@ class Welcome(_message.Message):
     max_requests: int
     max_waits: int
     max_batch_bytes: int
-    def __init__(self, protocol_version: _Optional[int] = ..., bookie_id: _Optional[str] = ..., incarnation: _Optional[_Union[Incarnation, _Mapping]] = ..., credit_bytes: _Optional[int] = ..., max_requests: _Optional[int] = ..., max_waits: _Optional[int] = ..., max_batch_bytes: _Optional[int] = ...) -> None: ...
+    max_attached: int
+    def __init__(self, protocol_version: _Optional[int] = ..., bookie_id: _Optional[str] = ..., incarnation: _Optional[_Union[Incarnation, _Mapping]] = ..., credit_bytes: _Optional[int] = ..., max_requests: _Optional[int] = ..., max_waits: _Optional[int] = ..., max_batch_bytes: _Optional[int] = ..., max_attached: _Optional[int] = ...) -> None: ...
 
 class Failure(_message.Message):
     __slots__ = ("code", "message", "retry_after_ms")
@@ -57,16 +59,20 @@ class Failure(_message.Message):
     def __init__(self, code: _Optional[int] = ..., message: _Optional[str] = ..., retry_after_ms: _Optional[int] = ...) -> None: ...
 
 class AddRequest(_message.Message):
-    __slots__ = ("hello", "attach", "traceparent", "batches")
+    __slots__ = ("hello", "attach", "traceparent", "attaches", "detached", "batches")
     HELLO_FIELD_NUMBER: _ClassVar[int]
     ATTACH_FIELD_NUMBER: _ClassVar[int]
     TRACEPARENT_FIELD_NUMBER: _ClassVar[int]
+    ATTACHES_FIELD_NUMBER: _ClassVar[int]
+    DETACHED_FIELD_NUMBER: _ClassVar[int]
     BATCHES_FIELD_NUMBER: _ClassVar[int]
     hello: Hello
     attach: Attach
     traceparent: str
+    attaches: _containers.RepeatedCompositeFieldContainer[Attach]
+    detached: _containers.RepeatedScalarFieldContainer[int]
     batches: _containers.RepeatedScalarFieldContainer[bytes]
-    def __init__(self, hello: _Optional[_Union[Hello, _Mapping]] = ..., attach: _Optional[_Union[Attach, _Mapping]] = ..., traceparent: _Optional[str] = ..., batches: _Optional[_Iterable[bytes]] = ...) -> None: ...
+    def __init__(self, hello: _Optional[_Union[Hello, _Mapping]] = ..., attach: _Optional[_Union[Attach, _Mapping]] = ..., traceparent: _Optional[str] = ..., attaches: _Optional[_Iterable[_Union[Attach, _Mapping]]] = ..., detached: _Optional[_Iterable[int]] = ..., batches: _Optional[_Iterable[bytes]] = ...) -> None: ...
 
 class Attach(_message.Message):
     __slots__ = ("ledger_id", "key", "deferred", "identity")

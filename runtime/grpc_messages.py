@@ -40,7 +40,7 @@ from .grpc_inspection import (
     RepairAdd,
     put_inspection,
 )
-from .wire import MAX_REST_BYTES, frame_batches, split_batches
+from .wire import MAX_ATTACHED_LEDGERS, MAX_REST_BYTES, frame_batches, split_batches
 from .wire_versions import SPOKEN, Versions
 
 M = TypeVar("M", bound=Message)
@@ -72,6 +72,8 @@ class Welcome(NamedTuple):
     protocol_version: int = SPOKEN.newest
     max_batch_bytes: int = MAX_BATCH_BYTES
     """The largest batch that the bookie takes; of one that does not say, the largest that there is."""
+    max_attached: int = 0
+    """Ledgers that it remembers as attached; 0: it is of before, and takes one attachment in a message."""
 
 
 class Attach(NamedTuple):
@@ -84,14 +86,15 @@ class Attach(NamedTuple):
 
 
 class Adds(NamedTuple):
-    """A message of the Add stream: the attachment takes effect before the batches.
+    """A message of the Add stream: detached ledgers go first, then attachments take effect, then come the batches.
 
     ``traceparent`` is of the first batch; empty: it is traced by nobody.
     """
 
-    attach: Attach | None
+    attaches: Sequence[Attach]
     batches: Sequence[Buffer]
     traceparent: str = ""
+    detached: Sequence[int] = ()
 
 
 class Ack(NamedTuple):
@@ -231,6 +234,7 @@ def encode_welcome(welcome: Welcome) -> bytes:
         max_requests=welcome.max_requests,
         max_waits=welcome.max_waits,
         max_batch_bytes=welcome.max_batch_bytes,
+        max_attached=welcome.max_attached,
     )
     return pb.Reply(welcome=message).SerializeToString()
 
@@ -255,6 +259,7 @@ def decode_welcome(message: bytes) -> Welcome:
         welcome.max_waits,
         welcome.protocol_version,
         min(welcome.max_batch_bytes or MAX_BATCH_BYTES, MAX_BATCH_BYTES),
+        min(welcome.max_attached, MAX_ATTACHED_LEDGERS),
     )
 
 
@@ -263,9 +268,20 @@ def encode_refusal(error: TallybookError) -> bytes:
     return encode_reply(0, error)
 
 
-def encode_attach(attach: Attach) -> bytes:
-    """An attachment; frames of batches may follow in the same message."""
-    return pb.AddRequest(attach=pb.Attach(**attach._asdict())).SerializeToString()
+def encode_attach(attach: Attach, *, joined: bool = False) -> bytes:
+    """An attachment; frames of batches may follow in the same message.
+
+    Args:
+        joined: there may be others in the same message: a bookie of before does not take that.
+    """
+    message = pb.Attach(**attach._asdict())
+    request = pb.AddRequest(attaches=(message,)) if joined else pb.AddRequest(attach=message)
+    return request.SerializeToString()
+
+
+def encode_detached(ledger_ids: Sequence[int]) -> bytes:
+    """Ledgers to forget; attachments and frames of batches may follow in the same message."""
+    return pb.AddRequest(detached=ledger_ids).SerializeToString()
 
 
 def encode_traced(traceparent: str) -> bytes:
@@ -277,15 +293,13 @@ def decode_adds(message: bytes) -> Adds:
     """A message of the Add stream after the hello."""
     rest, batches = split_batches(message)
     if not rest:
-        return Adds(None, batches)
+        return Adds((), batches)
     request = _parse(pb.AddRequest, rest)
     if request.HasField("hello"):
         raise ProtocolViolation("a second hello")
-    if not request.HasField("attach"):
-        return Adds(None, batches, request.traceparent)
-    attach = request.attach
-    attached = Attach(attach.ledger_id, attach.key, attach.deferred, attach.identity)
-    return Adds(attached, batches, request.traceparent)
+    attaches = (*((request.attach,) if request.HasField("attach") else ()), *request.attaches)
+    found = tuple(Attach(each.ledger_id, each.key, each.deferred, each.identity) for each in attaches)
+    return Adds(found, batches, request.traceparent, tuple(request.detached))
 
 
 def encode_acks(acks: Iterable[Ack]) -> bytes:

@@ -18,8 +18,21 @@ from tallybook.core.batch import Buffer, peek_ids
 from tallybook.core.errors import ProtocolViolation
 from tallybook.core.limits import BATCH_HEADER_BYTES, KIB, MAX_BATCH_BYTES, MIB
 
-MAX_ATTACHED_LEDGERS: Final = 1024
-"""How many ledgers' keys a bookie remembers for an Add stream; both sides forget the oldest beyond it."""
+MAX_ATTACHED_LEDGERS: Final = 65_536
+"""How many ledgers' keys a bookie remembers for an Add stream; both sides forget the oldest beyond it.
+
+What it remembers is what the client has open, as the client tells which ledgers it is through with: some 300 bytes for
+each of them.
+"""
+
+FORMERLY_ATTACHED_LEDGERS: Final = 1024
+"""The same of a bookie that does not say."""
+
+MAX_ATTACHES: Final = 40
+"""Most attachments in one message: with their keys they are well below what may be in it besides batches."""
+
+MAX_DETACHES: Final = 100
+"""Most ledgers that one message detaches."""
 
 ADD_OVERHEAD_BYTES: Final = 512
 """What a batch costs of a stream's credit besides its length, so that tiny batches are bounded in number, too."""

@@ -7,10 +7,11 @@ serves one ledger handle and lives on one event loop.
 from __future__ import annotations
 
 import asyncio
+import math
 from collections.abc import Coroutine, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
-from typing import Any, Protocol, TypeVar
+from typing import Any, Final, Protocol, TypeVar
 
 from tallybook.core.answers import AddAnswer, Incarnation
 from tallybook.core.config import ClientSettings
@@ -26,13 +27,14 @@ from tallybook.core.errors import (
     TallybookError,
 )
 from tallybook.core.ids import NO_ENTRY
+from tallybook.core.marks import sometimes
 from tallybook.metadata.model import LedgerMetadata, LedgerState, of_members, record_missed
 from tallybook.runtime.clock import Clock
 from tallybook.runtime.tasks import Tasks
 from tallybook.runtime.tracing import Span, under
 
 from ..background import defect_of
-from ..bookie_port import BookieConnection
+from ..bookie_port import BookieConnection, Sending
 from ..ports import Connections, UpdateLedger
 from ..spares import Spares
 from .actions import (
@@ -54,8 +56,14 @@ from .codes import CONNECTION_CODES
 from .machine import WriterMachine
 from .members import Member
 from .replacing import Replacing
+from .turns import WriterTurns
 
 T = TypeVar("T")
+
+
+_MOST_LATE: Final = 32
+"""A writer that wakes up later than by this part of the add timeout waits again before it judges anybody."""
+_MOST_PAUSES: Final = 32
 
 
 class WriterEvents(Protocol):
@@ -93,6 +101,27 @@ class _Link:
     refused_at: float = float("-inf")
     refusals: int = 0
     """How often it refused since it last acked: each time it is left alone for longer."""
+    sendings: dict[int, Sending] = field(default_factory=dict)
+    """Batches that the connection was given and has not answered, by their first entry."""
+
+    def owed_since(self, first: int) -> float | None:
+        """From when on its bookie owes the ack of a batch, where the connection knows."""
+        sending = self.sendings.get(first)
+        return None if sending is None else sending.owed_since
+
+    def drop(self, silence_s: float, now: float) -> None:
+        """Have nothing more to do with the connection; break it, with all that is queued on it, if it is silent.
+
+        Others share it: while it answers them, only what has not been sent for this ledger goes.
+        """
+        given_up, self.connection = self.connection, None
+        sendings, self.sendings = self.sendings, {}
+        if given_up is not None and now - given_up.progress_at >= silence_s:
+            sometimes("writer: breaks a silent connection")
+            given_up.abort()
+            return
+        for sending in sendings.values():
+            sending.withdraw()
 
 
 class WriterDriver:
@@ -106,6 +135,7 @@ class WriterDriver:
         events: whom to tell.
         spans: of batches that are traced, by their first entry; ``None``: none ever is.
         limits: told of the largest batch of each bookie that is connected to.
+        turns: shared by the writers of a client.
     """
 
     def __init__(
@@ -122,9 +152,11 @@ class WriterDriver:
         settings: ClientSettings,
         spans: Mapping[int, Span] | None = None,
         limits: dict[str, int] | None = None,
+        turns: WriterTurns | None = None,
     ) -> None:
         self.machine = machine
         self._spans = spans
+        self._turns = turns or WriterTurns()
         self._limits = {} if limits is None else limits
         self._links = [_Link(at, bookie) for at, bookie in enumerate(machine.fragment.bookies)]
         self._connections = connections
@@ -136,6 +168,7 @@ class WriterDriver:
         self._tasks = tasks
         self._settings = settings
         self._deferred = machine.rules.deferred
+        self._silence_s = machine.rules.add_timeout_s
         self._stopped = asyncio.Event()
         self._moved = asyncio.Event()
         self._woken = asyncio.Event()
@@ -157,6 +190,7 @@ class WriterDriver:
             perform=self._perform,
             learned=events.ensemble_changed,
             spawn=self._spawn,
+            turns=self._turns,
         )
 
     def start(self) -> None:
@@ -260,6 +294,10 @@ class WriterDriver:
         self._stopped.set()
         self._woken.set()
         self._replacing.stop()
+        for link in self._links:
+            if link.connection is not None:
+                link.connection.forget(self.machine.ledger_id)
+            link.drop(math.inf, self._clock.monotonic())
         if self._lac_timer is not None:
             self._lac_timer.cancel()
 
@@ -310,25 +348,29 @@ class WriterDriver:
             self._moved.set()
         self._woken.set()
         if self._lac_timer is None and self.machine.lac > self._lac_sent:
-            self._tell_lac_in(self._settings.explicit_lac_ms / 1000)
+            pause_s: float = self._settings.explicit_lac_ms / 1000
+            self._tell_lac_in(self._turns.pause_s(pause_s, self.machine.ledger_id))
 
     def _send(self, action: Send) -> None:
         link = self._links[action.position]
         if link.connection is None:
             return
         answered = partial(self._answered, link, link.generation)
+        first = action.first_entry_id
         if self._spans is None:
-            link.connection.add(
+            link.sendings[first] = link.connection.add(
                 action.batch, self._key, answered, deferred=self._deferred, identity=self._identity
-            )  # fmt: skip
+            )
         else:
             # Sends come out of the answers to other batches, too, so the span that is current may be anybody's.
-            with under(self._spans.get(action.first_entry_id)):
-                link.connection.add(
+            with under(self._spans.get(first)):
+                link.sendings[first] = link.connection.add(
                     action.batch, self._key, answered, deferred=self._deferred, identity=self._identity
-                )  # fmt: skip
+                )
 
     def _answered(self, link: _Link, generation: int, answer: AddAnswer) -> None:
+        if generation == link.generation:
+            link.sendings.pop(answer.first_entry_id, None)
         if answer.code == OK_CODE:
             link.refusals = 0
             self._perform(self.machine.acked(link.position, answer.first_entry_id, link.bookie_id))
@@ -355,22 +397,18 @@ class WriterDriver:
     def _relink(self, action: Replaced) -> None:
         """Other bookies hold these positions now. What those before them still answer concerns nobody."""
         for at in action.positions:
-            given_up = self._links[at].connection
-            if at in action.silent and given_up is not None:
-                given_up.abort()
+            self._links[at].drop(self._silence_s if at in action.silent else math.inf, self._clock.monotonic())
             self._links[at] = _Link(at, self.machine.fragment.bookies[at])
             self._reconnect(self._links[at])
 
     def _reconnect(self, link: _Link, *, breaking: bool = False) -> None:
-        given_up, link.connection = link.connection, None
         link.generation += 1
         if breaking:
             # It may hang and yet let us in: not at once again, and less often each time.
             link.refusals += 1
             link.refused_at = self._clock.monotonic()
-        if breaking and given_up is not None:
-            # What it still holds for a bookie that does not keep up must not stay in memory.
-            given_up.abort()
+        # What it still holds for a bookie that does not keep up must not stay in memory.
+        link.drop(self._silence_s if breaking else math.inf, self._clock.monotonic())
         if not link.connecting and not self._stopped.is_set():
             link.connecting = True
             self._spawn(self._connect(link), f"connect-{link.position}")
@@ -397,7 +435,7 @@ class WriterDriver:
                 # A peer that is away is expected: the machine counts how long.
                 if self._current(link):
                     self._perform(self.machine.unreached(link.position, error))
-                await self._clock.sleep(pause_s)
+                await self._clock.sleep(self._turns.pause_s(pause_s, self.machine.ledger_id))
                 continue
             return connection
         return None
@@ -425,19 +463,42 @@ class WriterDriver:
     async def _watch(self) -> None:
         """Timeouts, and notes of what members missed. A writer at rest, one of thousands maybe, costs nothing."""
         period_s = max(min(100, self._settings.add_timeout_ms // 8, self._settings.away_timeout_ms // 16), 10) / 1000
+        turns = self._turns
         while not self._stopped.is_set():
             self._woken.clear()
             if self.machine.at_rest and not self._missed_stale and self.machine.error is None:
                 await self._woken.wait()
-            await self._clock.sleep(period_s)
-            now = self._clock.monotonic()
-            self._perform(self.machine.tick(now))
+            turns.active += 1
+            try:
+                await self._pause(period_s)
+            finally:
+                turns.active -= 1
+            self._tick()
             if self.machine.error is not None:
                 return
-            if self._missed_stale and not self._recording and now >= self._record_again_at:
-                # The metadata store may take its time; timers go on meanwhile.
-                self._recording = True
-                self._spawn(self._record_missed(), "missed")
+
+    async def _pause(self, period_s: float) -> None:
+        """Sleep until the next turn, and again while this process wakes up late.
+
+        It stood still, or has too much to do: acks may have come that nobody has looked at, so nobody is judged yet.
+        """
+        for _ in range(_MOST_PAUSES):
+            pause_s = self._turns.pause_s(period_s, self.machine.ledger_id)
+            due_at = self._clock.monotonic() + pause_s
+            await self._clock.sleep(pause_s)
+            if self._stopped.is_set() or self._clock.monotonic() - due_at <= self._silence_s / _MOST_LATE:
+                return
+
+    def _tick(self) -> None:
+        now = self._clock.monotonic()
+        for position, first in self.machine.suspects(now):
+            if (since := self._links[position].owed_since(first)) is not None:
+                self.machine.owed_since(position, first, since)
+        self._perform(self.machine.tick(now))
+        if self._missed_stale and not self._recording and self.machine.error is None and now >= self._record_again_at:
+            # The metadata store may take its time; timers go on meanwhile.
+            self._recording = True
+            self._spawn(self._record_missed(), "missed")
 
     def _tell_lac_in(self, seconds: float) -> None:
         self._lac_timer = asyncio.get_running_loop().call_later(seconds, self._lac_is_due)
@@ -470,9 +531,10 @@ class WriterDriver:
         return True
 
     async def _record_missed(self) -> None:
-        self._missed_stale = False
         try:
-            await self._update(self._with_missed)
+            async with self._turns.metadata:
+                self._missed_stale = False
+                await self._update(self._with_missed)
         except TallybookError as error:
             if error.retriable:
                 self._missed_stale = True

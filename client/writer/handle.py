@@ -42,6 +42,7 @@ from .machine import WriterMachine
 from .pending import PendingAppend
 from .rules import WriterRules
 from .traced_appends import TracedAppends
+from .turns import WriterTurns
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,6 +61,7 @@ class WriterContext:
     """The largest batch of each bookie that was connected to."""
     lifetime: Lifetime = field(default_factory=partial(Lifetime, "the client"))
     """Of the client."""
+    turns: WriterTurns = field(default_factory=WriterTurns)
 
 
 _NOT_OURS: Final = (LedgerFenced, LedgerClosed, NoSuchLedger, Unauthorized, AccessDenied, Conflict, OtherLedger)
@@ -116,6 +118,7 @@ class LedgerWriter:
             settings,
             spans,
             context.limits,
+            context.turns,
         )
         self._appends.submit, self._appends.end = self._driver.submit, self._driver.die
         self._driver.start()

@@ -354,6 +354,15 @@ class WriterMachine:
             member.busy_since = None
         return actions
 
+    def suspects(self, now: float) -> list[tuple[int, int]]:
+        """Positions that seem to owe an ack for too long, each with the first entry of its oldest batch."""
+        late = [at for at, member in enumerate(self._positions) if overdue(member, self.rules, now)]
+        return [(at, next(iter(self._positions[at].outbox.unanswered))) for at in late]
+
+    def owed_since(self, position: int, first: int, since: float) -> None:
+        """The bookie of a position owes the ack of a batch from then on, and not from when it was handed over."""
+        self._positions[position].outbox.sent(first, since)
+
     def tick(self, now: float) -> list[Action]:
         """Time has passed: give up on members that owe too long. Call a few times per timeout."""
         if self.error is not None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Coroutine
+from enum import Enum
 from typing import Any, Final
 
 from tallybook.core.errors import (
@@ -31,17 +32,30 @@ from ..ports import Transition, UpdateLedger
 from ..spares import Spares
 from .actions import Action, ChangeEnsemble
 from .machine import WriterMachine
+from .turns import WriterTurns
 
 _log = logger("client.writer")
 
 LOOK_AGAIN_S: Final = 2.0
-"""Longest pause before bookies are looked for again, whatever the membership tells."""
+"""First pause before bookies are looked for again, whatever the membership tells."""
+
+LONGEST_LOOK_AGAIN_S: Final = 16.0
+"""The longest one, which it becomes by doubling while an ack quorum serves."""
 
 LONGEST_PAUSE_S: Final = 64.0
 """Between two attempts to write a change, while an ack quorum serves and the store takes nothing."""
 
 UNSETTLED_TIMEOUTS: Final = 3
 """Add timeouts for which a change may stay in doubt, before the writer ends."""
+
+
+class Tried(Enum):
+    """What became of an attempt to replace the members that failed."""
+
+    DONE = "done"
+    NOBODY = "nobody was found"
+    STORE_AWAY = "the metadata store does not answer"
+    NOT_CHANGED = "the metadata were certainly not changed"
 
 
 class Replacing:
@@ -51,6 +65,7 @@ class Replacing:
         perform: does what the machine says.
         learned: told of the metadata after each change.
         spawn: runs a task of the writer.
+        turns: shared by the writers of a client.
     """
 
     def __init__(
@@ -64,6 +79,7 @@ class Replacing:
         perform: Callable[[list[Action]], None],
         learned: Callable[[LedgerMetadata], None],
         spawn: Callable[[Coroutine[Any, Any, None], str], asyncio.Task[None]],
+        turns: WriterTurns,
     ) -> None:
         self._machine = machine
         self._metadata = metadata
@@ -73,8 +89,10 @@ class Replacing:
         self._perform = perform
         self._learned = learned
         self._spawn = spawn
+        self._turns = turns
         self._task: asyncio.Task[None] | None = None
         self._stopped = False
+        self._look_again_s = LOOK_AGAIN_S
         self._pause_s = LOOK_AGAIN_S
         """Before the next attempt to write a change, after one that failed."""
 
@@ -91,24 +109,35 @@ class Replacing:
 
     async def _run(self) -> None:
         watch = self._spares.watch()
-        self._pause_s = LOOK_AGAIN_S
+        self._pause_s = self._look_again_s = LOOK_AGAIN_S
         try:
-            while positions := self._machine.wanted(self._clock.monotonic()):
-                if not await self._store_answers():
-                    await self._clock.sleep(LOOK_AGAIN_S)
-                    continue
-                found = await self._found(positions)
-                actions = self._machine.begin_change(found, self._clock.monotonic())
-                if not actions and not found:
+            while self._machine.wanted(self._clock.monotonic()):
+                async with self._turns.metadata:
+                    tried = await self._try()
+                if tried is Tried.NOBODY:
                     sometimes("writer: nobody to replace a member")
                     await self._until_worth_while(watch)
-                for action in actions:
-                    if isinstance(action, ChangeEnsemble):
-                        await self._write(action)
-                    else:
-                        self._perform([action])
+                elif tried is Tried.STORE_AWAY:
+                    await self._clock.sleep(LOOK_AGAIN_S)
+                elif tried is Tried.NOT_CHANGED:
+                    await self._after_a_failure()
         finally:
             await watch.close()
+
+    async def _try(self) -> Tried:
+        """Look for bookies, and have the metadata name them."""
+        positions = self._machine.wanted(self._clock.monotonic())
+        found = await self._found(positions)
+        if found and not await self._store_answers():
+            return Tried.STORE_AWAY
+        tried = Tried.DONE if found else Tried.NOBODY
+        for action in self._machine.begin_change(found, self._clock.monotonic()):
+            tried = Tried.DONE
+            if not isinstance(action, ChangeEnsemble):
+                self._perform([action])
+            elif not await self._write(action):
+                tried = Tried.NOT_CHANGED
+        return tried
 
     async def _store_answers(self) -> bool:
         """Whether the metadata can be read. Asked first, because during a change nothing is confirmed."""
@@ -139,17 +168,25 @@ class Replacing:
             return {}
 
     async def _until_worth_while(self, watch: MembershipWatch) -> None:
+        """Wait for news of the membership; without any, ever longer while an ack quorum serves."""
+        if not self._machine.has_quorum:
+            self._look_again_s = LOOK_AGAIN_S
         try:
-            async with asyncio.timeout(LOOK_AGAIN_S):
+            async with asyncio.timeout(self._turns.pause_s(self._look_again_s, self._machine.ledger_id)):
                 await watch.changed()
         except TimeoutError:
+            self._look_again_s = min(2 * self._look_again_s, LONGEST_LOOK_AGAIN_S)
             return
         except MetadataUnavailable:
             # The watch is of no more use; a pause, then, in its place.
             await self._clock.sleep(LOOK_AGAIN_S)
 
-    async def _write(self, change: ChangeEnsemble) -> None:
-        """Put the change into the metadata. Until its outcome is certain nothing may be confirmed."""
+    async def _write(self, change: ChangeEnsemble) -> bool:
+        """Put the change into the metadata. Until its outcome is certain nothing may be confirmed.
+
+        Returns:
+            Whether another attempt need not wait: it is ``False`` where the change was certainly not made.
+        """
         machine = self._machine
 
         def changed(metadata: LedgerMetadata) -> LedgerMetadata:
@@ -164,7 +201,7 @@ class Replacing:
             # Certainly not made: on with the members there are.
             _log.info("ensemble not changed", ledger_id=machine.ledger_id, error=error.message)
             self._perform(machine.unchanged())
-            await self._after_a_failure()
+            return False
         except TallybookError as error:
             sometimes("writer: ends in the middle of a change")
             # It is not ours to write any more, or the change may yet land: going on without knowing is forbidden.
@@ -177,6 +214,7 @@ class Replacing:
                     self._spares.avoid(before)
             self._learned(metadata)
             self._perform(machine.changed(self._clock.monotonic()))
+        return True
 
     async def _after_a_failure(self) -> None:
         """Each attempt stops all confirmations until it has failed: while a quorum serves, they must become rare."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, cast
 
-from tallybook.client.bookie_port import AddCallback, BookieConnection
+from tallybook.client.bookie_port import AddCallback, BookieConnection, Sending
 from tallybook.client.ports import Connections
 from tallybook.core.answers import AddAnswer, FenceAnswer
 from tallybook.core.batch import decode_header
@@ -45,7 +45,7 @@ class _Watched:
     def __getattr__(self, name: str) -> Any:
         return getattr(self._connection, name)
 
-    def add(self, batch: bytes, key: bytes, on_answer: AddCallback, **more: Any) -> None:
+    def add(self, batch: bytes, key: bytes, on_answer: AddCallback, **more: Any) -> Sending:
         """See the port. An add whose durability is deferred promises nothing."""
 
         def answered(answer: AddAnswer) -> None:
@@ -53,7 +53,7 @@ class _Watched:
                 self._acked(batch)
             on_answer(answer)
 
-        self._connection.add(batch, key, answered, **more)
+        return self._connection.add(batch, key, answered, **more)
 
     async def recovery_add(self, batch: bytes, key: bytes, **more: Any) -> None:
         """See the port."""

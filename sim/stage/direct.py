@@ -11,7 +11,7 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Callable, Coroutine, Mapping
-from typing import Any, NoReturn, TypeAlias, TypeVar
+from typing import Any, NamedTuple, NoReturn, TypeAlias, TypeVar
 
 from tallybook.bookie.port import LedgerStore
 from tallybook.bookie.tailing import with_batches
@@ -85,6 +85,15 @@ class _Way:
             self._under_way.popleft()
 
 
+class _Sent(NamedTuple):
+    """An add: it leaves at once."""
+
+    owed_since: float
+
+    def withdraw(self) -> None:
+        """Nothing waits here."""
+
+
 class DirectConnection:
     """A connection to one life of a bookie in this process.
 
@@ -106,6 +115,8 @@ class DirectConnection:
         self._store = store
         self._incarnation = store.incarnation
         self._tasks = tasks
+        self._clock = clock
+        self._progress_at = clock.monotonic()
         self._timeout_seconds = request_timeout_seconds
         self._there = _Way(clock, tasks, delay, f"to {store.bookie_id}")
         self._back = _Way(clock, tasks, delay, f"from {store.bookie_id}")
@@ -151,15 +162,26 @@ class DirectConnection:
         if not self.broken:
             self.cut()
 
+    @property
+    def progress_at(self) -> float:
+        """When it last took an ack, or sent something with nothing unanswered."""
+        return self._progress_at if self._pending else self._clock.monotonic()
+
+    def forget(self, ledger_id: int) -> None:
+        """Nothing is kept of a ledger."""
+
     def add(
         self, batch: bytes, key: bytes, on_answer: AddCallback, *, deferred: bool = False, identity: bytes = NO_IDENTITY
-    ) -> None:
+    ) -> _Sent:
         """Send one batch; see the port."""
+        sent = _Sent(self._clock.monotonic())
+        if not self._pending:
+            self._progress_at = sent.owed_since
         header = decode_header(batch)
         lost = AddAnswer(header.ledger_id, header.first_entry_id, header.entry_count, BookieUnavailable.wire_code)
         if self.broken:
             asyncio.get_running_loop().call_soon(on_answer, lost)
-            return
+            return sent
         self._sent += 1
         number = self._sent
         self._pending[number] = (lost, on_answer)
@@ -170,6 +192,7 @@ class DirectConnection:
         self._there.send(
             lambda: self._deliver(lambda: self._store.add(batch, key, answered, deferred=deferred, identity=identity))
         )
+        return sent
 
     async def force(self, ledger_id: int, key: bytes, *, identity: bytes = NO_IDENTITY) -> None:
         """Make durable what was acked; see the port."""
@@ -315,6 +338,7 @@ class DirectConnection:
             self.cut()
 
     def _answer(self, number: int, answer: AddAnswer) -> None:
+        self._progress_at = self._clock.monotonic()
         lost_and_callback = self._pending.pop(number, None)
         if lost_and_callback is not None:
             lost_and_callback[1](answer)

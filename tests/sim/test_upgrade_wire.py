@@ -147,8 +147,8 @@ def meaning(lane: Lane, who: str, number: int, message: bytes) -> object:
         if number == 0:
             return wire.decode_hello(message)
         if lane is Lane.ADD:
-            attach, batches, _ = wire.decode_adds(message)
-            return attach, [bytes(batch) for batch in batches]
+            adds = wire.decode_adds(message)
+            return adds.attaches, [bytes(batch) for batch in adds.batches]
         return wire.decode_request(message)
     if number == 0:
         try:

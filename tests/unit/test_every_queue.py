@@ -77,6 +77,7 @@ EXCUSED = {
     "client/reader/pace.py:Pace._answers": "the last times of one reader",
     "client/recovery/driver.py:_Run._events": "a few answers for each bookie of one recovery",
     "client/reader/entries.py:EntryGroups._batches": "batches of one answer, which ``read_bytes`` bounds",
+    "client/rpc_adds.py:AddStream._fronts": "128 pairs of numbers for each connection",
     "client/rpc_adds.py:AddStream._attached": "ledgers of one stream, bounded by the protocol, some bytes for each",
     "client/rpc_requests.py:RequestStream._queue": "as many as a bookie lets one stream ask at once",
     "gateway/console/diagnosing.py:Diagnosing._rounds": "the looks of the last minutes",

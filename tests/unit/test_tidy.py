@@ -84,6 +84,7 @@ ENTRY_POINTS: dict[str, str] = (
     }
     | {
         "bench/many_ledgers.py": "a program of its own",
+        "bench/open_ledgers.py": "a program of its own",
         "bench/archive/sealed_load.py": "a program of its own",
         "bench/tied.py": "started as a program by bench/programs.py",
         "sim/upgrade/zookeeper_nodes.py": "started as a program by sim/upgrade/fixture.py",

@@ -28,7 +28,7 @@ from tallybook.runtime.clock import RealClock
 from tallybook.runtime.deterministic import SimNet, run_seed
 from tallybook.runtime.tasks import Tasks
 from tallybook.runtime.transport import Lane
-from tallybook.runtime.wire import MAX_ADD_COST_BYTES, MAX_ATTACHED_LEDGERS, FrameCache, add_cost_bytes
+from tallybook.runtime.wire import MAX_ADD_COST_BYTES, FrameCache, add_cost_bytes
 
 LIFE = Incarnation("directory", 3)
 WELCOME = wire.Welcome("b1", LIFE, 4 * MIB, 100, 100)
@@ -69,14 +69,14 @@ class Scripted:
     async def open(self, **arguments):
         return await open_bookie(
             self.net.transport("client"), "bookie:1", settings=self.settings, tasks=self.tasks,
-            load=ClientLoad(RealClock()),
+            load=ClientLoad(self.world.clock),
             **{"bookie_id": "b1", "expected": LIFE, "cluster_id": "cluster", "client_id": "me", **arguments},
         )  # fmt: skip
 
     async def adds(self) -> tuple[wire.Attach | None, list[bytes]]:
         """The next message of the Add stream."""
-        attach, batches, _ = wire.decode_adds(await self.heard[Lane.ADD].get())
-        return attach, [bytes(given) for given in batches]
+        attaches, batches, *_ = wire.decode_adds(await self.heard[Lane.ADD].get())
+        return attaches[0] if attaches else None, [bytes(given) for given in batches]
 
     async def ack(self, number: int, answer: AddAnswer) -> None:
         await self.streams[Lane.ADD].send(wire.encode_acks([wire.Ack(number, answer)]))
@@ -275,48 +275,6 @@ async def test_a_batch_for_several_bookies_is_framed_once(bookie):
     assert frames.held_bytes - before == framed
     await one.close()
     await other.close()
-
-
-@scripted
-async def test_a_ledger_is_attached_before_its_first_batch_and_again_with_another_key(bookie):
-    connection = await bookie.open()
-    attached = []
-    for first, (ledger_id, key) in enumerate([(1, b"a"), (1, b"a"), (2, b"b"), (1, b"a"), (1, b"c"), (1, b"a")]):
-        connection.add(batch(first, ledger_id=ledger_id), key, Answers())
-        attach, batches = await bookie.adds()
-        attached.append(attach)
-        assert batches == [batch(first, ledger_id=ledger_id)]
-    assert attached == [
-        wire.Attach(1, b"a"), None, wire.Attach(2, b"b"), None, wire.Attach(1, b"c"), wire.Attach(1, b"a")
-    ]  # fmt: skip
-    await connection.close()
-
-
-@scripted
-async def test_an_attachment_never_shares_a_message_with_an_earlier_batch(bookie):
-    connection = await bookie.open()
-    for first, key in enumerate((b"a", b"b", b"a")):
-        connection.add(batch(first), key, Answers())
-    seen = [await bookie.adds() for _ in range(3)]
-    assert seen == [(wire.Attach(1, key), [batch(first)]) for first, key in enumerate((b"a", b"b", b"a"))]
-    await connection.close()
-
-
-@scripted
-async def test_a_ledger_that_the_bookie_has_forgotten_is_attached_again(bookie):
-    connection = await bookie.open()
-    for ledger_id in (*range(MAX_ATTACHED_LEDGERS + 1), 1, 0):
-        connection.add(batch(0, ledger_id=ledger_id), b"k", Answers())
-    attached = []
-    for _ in range(MAX_ATTACHED_LEDGERS + 1):
-        attached.append((await bookie.adds())[0])
-        assert attached[-1] is not None
-    # Ledger 1 is still known, and goes with the one before it; ledger 0 was attached first of all and is forgotten.
-    last = await bookie.adds()
-    if last[0] is None:
-        last = await bookie.adds()
-    assert last == (wire.Attach(0, b"k"), [batch(0, ledger_id=0)])
-    await connection.close()
 
 
 @scripted

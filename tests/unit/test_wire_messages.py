@@ -41,6 +41,7 @@ from tallybook.core.limits import BATCH_HEADER_BYTES, KIB, MAX_BATCH_BYTES, MAX_
 from tallybook.proto import bookie_pb2 as pb
 from tallybook.runtime import grpc_inspection as inspection
 from tallybook.runtime import grpc_messages as wire
+from tallybook.runtime.wire import MAX_ATTACHED_LEDGERS
 from tallybook.runtime.wire_versions import Versions
 
 ids = st.integers(0, MAX_ID)
@@ -131,7 +132,7 @@ def test_acks_arrive_as_they_were_sent(acks):
 
 
 def test_a_message_with_nothing_known_in_it_adds_nothing():
-    assert wire.decode_adds(b"\xa2\x06\x02hi") == wire.Adds(None, [])
+    assert wire.decode_adds(b"\xa2\x06\x02hi") == wire.Adds((), [])
 
 
 some_versions = st.lists(st.integers(1, 2**32 - 1), min_size=2, max_size=2).map(lambda two: Versions(*sorted(two)))
@@ -152,6 +153,7 @@ def test_a_hello_arrives_as_it_was_sent(hello):
         u32,
         u32,
         max_batch_bytes=st.integers(1, MAX_BATCH_BYTES),
+        max_attached=st.integers(0, MAX_ATTACHED_LEDGERS),
     )
 )
 def test_a_welcome_arrives_as_it_was_sent(welcome):
@@ -291,7 +293,7 @@ def test_what_is_not_a_message_of_its_kind_is_a_violation(decode, message):
 
 def test_batches_of_the_wrong_type_are_passed_over_as_any_field_is_that_is_not_known():
     number = b"\x78\x01"
-    assert wire.decode_adds(number) == wire.Adds(None, [])
+    assert wire.decode_adds(number) == wire.Adds((), [])
     fence = pb.Request(request_id=1, fence=pb.Fence(ledger_id=7)).SerializeToString()
     assert wire.decode_request(fence + number) == wire.decode_request(fence)
 

@@ -5,6 +5,7 @@ import logging
 
 import pytest
 
+from tallybook.bookie import add_lane
 from tallybook.bookie.request_lane import MAX_REQUESTS, MAX_WAITS
 from tallybook.bookie.service import HELLO_TIMEOUT_SECONDS
 from tallybook.core.access import Presented, Principal
@@ -27,7 +28,14 @@ from tallybook.proto import bookie_pb2 as pb
 from tallybook.runtime import grpc_inspection as inspection
 from tallybook.runtime import grpc_messages as wire
 from tallybook.runtime.transport import Lane
-from tallybook.runtime.wire import MAX_ADD_COST_BYTES, MAX_ATTACHED_LEDGERS, MAX_FRAMES, add_cost_bytes, frame_batch
+from tallybook.runtime.wire import (
+    MAX_ADD_COST_BYTES,
+    MAX_ATTACHED_LEDGERS,
+    MAX_FRAMES,
+    add_cost_bytes,
+    frame_batch,
+    frame_batches,
+)
 from tallybook.runtime.wire_versions import SPOKEN, Versions, agreed
 from tallybook.sim.wire_bench import batch_of as batch
 from tallybook.sim.wire_bench import bench, reason_of, reply_on
@@ -262,13 +270,28 @@ async def test_a_batch_of_a_ledger_that_was_not_attached_ends_the_stream(made):
 
 
 @bench()
-async def test_the_ledgers_attached_last_are_remembered_and_no_more(made):
-    stream, _ = await made.attached(*range(1, MAX_ATTACHED_LEDGERS + 2))
-    await stream.send(frame_batch(batch(0, ledger_id=2)) + frame_batch(batch(0, ledger_id=MAX_ATTACHED_LEDGERS + 1)))
+async def test_the_ledgers_attached_last_are_remembered_and_no_more(made, monkeypatch):
+    monkeypatch.setattr(add_lane, "MAX_ATTACHED_LEDGERS", 3)
+    stream, _ = await made.attached(1, 2, 3, 4)
+    await stream.send(frame_batch(batch(0, ledger_id=2)) + frame_batch(batch(0, ledger_id=4)))
     acks = []
     while len(acks) < 2:
         acks += wire.decode_acks(await stream.receive())
     await stream.send(frame_batch(batch(0, ledger_id=1)))
+    assert isinstance(await reason_of(stream), ProtocolViolation)
+
+
+@bench()
+async def test_many_ledgers_are_attached_in_one_message_and_detached_before_it(made):
+    stream, welcome = await made.open(Lane.ADD)
+    assert welcome.max_attached == MAX_ATTACHED_LEDGERS
+    attached = b"".join(wire.encode_attach(wire.Attach(each, b""), joined=True) for each in (1, 2, 3))
+    batches = tuple(batch(0, ledger_id=each) for each in (1, 2, 3))
+    await stream.send(wire.encode_detached([1]) + frame_batches(attached, batches))
+    acks = []
+    while len(acks) < 3:
+        acks += wire.decode_acks(await stream.receive())
+    await stream.send(wire.encode_detached([2]) + frame_batch(batch(1, ledger_id=2)))
     assert isinstance(await reason_of(stream), ProtocolViolation)
 
 

@@ -131,6 +131,9 @@ def some_adds() -> Iterator[bytes]:
     yield frame_batch(BATCH)
     yield frame_batches(attached, (BATCH, BATCH))
     yield frame_batches(attached + messages.encode_traced(TRACEPARENT), (BATCH, BATCH))
+    yield frame_batches(
+        messages.encode_detached([5, 6]) + messages.encode_attach(Attach(7, KEY), joined=True), (BATCH,)
+    )
 
 
 @TARGET.decoder("runtime/grpc_messages.py:decode_adds", "runtime/wire.py:split_batches", seeds=some_adds)
@@ -142,7 +145,8 @@ def adds(data: bytes) -> None:
         same(_plain(rest), _plain(again), "what a message is parted into")
 
     def encode(found: messages.Adds) -> bytes:
-        front = b"" if found.attach is None else messages.encode_attach(found.attach)
+        attached = b"".join(messages.encode_attach(each, joined=True) for each in found.attaches)
+        front = messages.encode_detached(found.detached) + attached
         return frame_batches(front + messages.encode_traced(found.traceparent), tuple(found.batches))
 
     _comes_back(data, messages.decode_adds, encode)

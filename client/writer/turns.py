@@ -1,0 +1,40 @@
+"""The background work of all writers of a client, spread so that many of them do not stall its event loop.
+
+A bookie that dies concerns every ledger that is open on it. What each has to do then (time-outs, another connection, a
+replacement, a note of what is missed) is little, and thousands at the same moment are seconds in which no ack is looked
+at. So periodic work gets rarer with the number of writers that have some, each at a moment of its own, and only so many
+work on the metadata at a time.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Final
+
+TURN_S: Final = 400e-6
+"""Of the event loop's time, for each writer with periodic work, between two turns: several times what it needs."""
+
+MAX_AT_METADATA: Final = 64
+"""Writers that read or change the metadata in the background at a time; the others wait for their turn."""
+
+_GOLDEN: Final = 0.6180339887
+
+
+class WriterTurns:
+    """Shared by the writers of one client.
+
+    Attributes:
+        active: writers with periodic work.
+        metadata: to be held by whoever works on the metadata in the background.
+    """
+
+    def __init__(self) -> None:
+        self.active = 0
+        self.metadata = asyncio.Semaphore(MAX_AT_METADATA)
+
+    def pause_s(self, least_s: float, ledger_id: int) -> float:
+        """How long a writer pauses between two turns: ``least_s``, or more where there are very many."""
+        fair_s = self.active * TURN_S
+        if fair_s <= least_s:
+            return least_s
+        return max(least_s, fair_s * (0.5 + ledger_id * _GOLDEN % 1.0))

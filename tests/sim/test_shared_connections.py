@@ -1,0 +1,149 @@
+"""Many ledgers of one client share a connection: what one of them waits for must not cost the others theirs."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import pytest
+
+from tallybook.client.client import Client
+from tallybook.core.batch import decode_header
+from tallybook.sim.stage.cluster import MemoryCluster
+from tallybook.sim.stage.direct import DirectConnection
+from tallybook.sim.stage.scenario import SMALL, eventually, lines, scenario
+
+TIMEOUT_S = SMALL.add_timeout_ms / 1000
+
+
+class Waiting:
+    """A batch that waits at the client, as it does where others use up the credit of the connection."""
+
+    def __init__(self, connection: DirectConnection, arguments: tuple[Any, ...], more: dict[str, Any]) -> None:
+        self.connection = connection
+        self.sent_at: float | None = None
+        self.withdrawn = False
+        self._arguments = arguments
+        self._more = more
+
+    @property
+    def owed_since(self) -> float:
+        return self.connection.progress_at if self.sent_at is None else self.sent_at
+
+    def withdraw(self) -> None:
+        self.withdrawn = True
+
+    def send(self, now: float) -> None:
+        if not self.withdrawn:
+            self.sent_at = now
+            _ADD(self.connection, *self._arguments, **self._more)
+
+
+_ADD = DirectConnection.add
+
+
+class Held:
+    """Batches of some ledgers: kept at the client, or sent and never answered."""
+
+    def __init__(self) -> None:
+        self.ledgers: set[int] = set()
+        self.bookies: set[str] = set()
+        self.unsent: list[Waiting] = []
+        self.aborted: list[str] = []
+        self.answers = True
+        """Whether the bookies answer other adds meanwhile."""
+
+
+@contextmanager
+def held_back(*, sent: bool) -> Iterator[Held]:
+    held = Held()
+
+    def add(self: DirectConnection, batch: bytes, key: bytes, on_answer: Any, **more: Any) -> Any:
+        if decode_header(batch).ledger_id not in held.ledgers or self.bookie_id not in held.bookies:
+            return _ADD(self, batch, key, on_answer, **more)
+        if sent:
+            return _ADD(self, batch, key, lambda _answer: None, **more)
+        held.unsent.append(Waiting(self, (batch, key, on_answer), more))
+        return held.unsent[-1]
+
+    right = DirectConnection.abort
+
+    def abort(self: DirectConnection) -> None:
+        held.aborted.append(self.bookie_id)
+        right(self)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(DirectConnection, "add", add)
+        patch.setattr(DirectConnection, "abort", abort)
+        yield held
+
+
+@scenario(bookies=4)
+async def test_a_batch_that_was_not_sent_is_no_silence_of_a_bookie_that_answers_others(
+    cluster: MemoryCluster, client: Client
+) -> None:
+    one, other = await client.create_ledger(), await client.create_ledger()
+    await asyncio.gather(one.append(b"first"), other.append(b"first"))
+    with held_back(sent=False) as held:
+        held.ledgers, held.bookies = {one.id}, set(cluster.bookies)
+        pending = one.append_nowait(b"waits for its turn")
+        began = cluster.world.clock.monotonic()
+        while cluster.world.clock.monotonic() < began + 5 * TIMEOUT_S:
+            await other.append(b"another one")
+            await cluster.world.clock.sleep(0.1)
+        assert not pending.done
+        for waiting in held.unsent:
+            waiting.send(cluster.world.clock.monotonic())
+        assert await pending == 1
+        assert held.aborted == []
+    assert len(one.metadata.fragments) == len(other.metadata.fragments) == 1
+
+
+@scenario(bookies=3)
+async def test_a_batch_that_was_not_sent_is_given_up_with_a_bookie_that_answers_nobody(
+    cluster: MemoryCluster, client: Client
+) -> None:
+    one, other = await client.create_ledger(), await client.create_ledger()
+    await asyncio.gather(one.append(b"first"), other.append(b"first"))
+    hung = cluster.bookies["bookie-1"]
+    with held_back(sent=False) as held:
+        held.ledgers, held.bookies = {one.id}, {hung.bookie_id}
+        hung.pause()
+        await other.append(b"is not answered by the one that hangs")
+        await one.append(b"is not even sent to it")
+        await eventually(lambda: held.aborted == ["bookie-1"], cluster, seconds=2 * TIMEOUT_S)
+    hung.resume()
+
+
+@scenario(bookies=4)
+async def test_a_ledger_whose_acks_stay_out_does_not_break_the_connection_on_which_others_get_theirs(
+    cluster: MemoryCluster, client: Client
+) -> None:
+    one, other = await client.create_ledger(), await client.create_ledger()
+    await asyncio.gather(one.append(b"first"), other.append(b"first"))
+    silent = one.metadata.last_fragment.bookies[0]
+    with held_back(sent=True) as held:
+        held.ledgers, held.bookies = {one.id}, {silent}
+        await one.append_many(lines(5))
+        while silent in one.metadata.last_fragment.bookies:
+            await other.append(b"another one")
+            await cluster.world.clock.sleep(0.1)
+        assert held.aborted == []
+
+
+@scenario(bookies=3)
+async def test_ten_times_as_many_open_ledgers_with_a_bookie_dead_take_ten_times_as_long_at_most(
+    cluster: MemoryCluster, client: Client
+) -> None:
+    ledgers = [await client.create_ledger() for _ in range(300)]
+    await asyncio.gather(*(ledger.append(b"first") for ledger in ledgers))
+    cluster.die("bookie-0")
+    began = cluster.world.clock.monotonic()
+    await asyncio.gather(*(ledger.append(b"second") for ledger in ledgers))
+    assert cluster.world.clock.monotonic() - began < 1
+    # All record what the dead one misses, a few at a time.
+    for ledger in ledgers:
+        await ledger.close()
+        assert [missed.bookie_id for missed in ledger.metadata.missed] == ["bookie-0"]
