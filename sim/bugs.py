@@ -31,6 +31,7 @@ from tallybook.client.recovery import driver as recovery_driver
 from tallybook.client.recovery import machine as recovery_machine
 from tallybook.client.recovery.machine import RecoveryMachine
 from tallybook.client.writer import appends
+from tallybook.client.writer import driver as writer_driver
 from tallybook.client.writer.actions import ChangeEnsemble
 from tallybook.client.writer.driver import WriterDriver
 from tallybook.client.writer.machine import WriterMachine
@@ -379,6 +380,13 @@ def _any_size_fits(_right: Any) -> Any:
     return limit
 
 
+def _owed_from_the_start(_right: Any) -> Any:
+    def owed_since(self: Any, first: int) -> None:
+        """From when it was handed over, whether it was sent or not."""
+
+    return owed_since
+
+
 BUGS: Final[dict[str, Bug]] = {
     "ack before fsync": Bug(
         "a bookie acks what is not durable yet",
@@ -552,6 +560,11 @@ BUGS: Final[dict[str, Bug]] = {
         "a writer makes batches of any size, whatever its bookies have said that they take",
         "I24",
         [(BatchSizes, "limit", _any_size_fits)],
+    ),
+    "silence of what was not sent": Bug(
+        "a bookie is taken to be silent for batches that wait at the client",
+        "L10",
+        [(writer_driver._Link, "owed_since", _owed_from_the_start)],  # noqa: SLF001
     ),
     **STORAGE_BUGS,
     **ARCHIVE_BUGS,

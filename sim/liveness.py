@@ -5,6 +5,7 @@
     L1   recoverers come to an end, and every ledger can be closed
     L5   readers that follow a ledger, through all of this, see its end
     L8   a recovery beside one slow member takes a bounded time (``slow_members``)
+    L10  what waits at a client is no silence of a bookie (``many_at_once``)
     L6   what is closed gets into the archive, where there is one (``settling``)
     L7   bookies that scrub know what is damaged (``scrubbed``)
     L3   closed ledgers get back all of their copies, where there is a repair (``repairing``)
@@ -24,6 +25,7 @@ from tallybook.core.ids import NO_ENTRY
 from tallybook.metadata.model import LedgerState
 
 from .halfway import halfway
+from .many_at_once import write_many_at_once
 from .repairing import mend
 from .scrubbed import know_their_damage
 from .settling import settle
@@ -66,6 +68,7 @@ async def bring_to_an_end(universe: Universe) -> None:
         await _write_on_all(universe)
         await _finish(universe)
         await recover_beside_a_slow_member(universe)
+        await write_many_at_once(universe)
         await write_streams(universe)
         await _all(universe, "reader", "L5", "readers do not reach the end", following)
         await _all(universe, "historian", "L5", HISTORIANS_LATE)

@@ -41,7 +41,15 @@ LONG_SOUGHT = (
 """Found within some 80 seeds, which takes most of a minute: in the table of the page, and not in these tests."""
 
 
-@pytest.mark.parametrize("bug", ["fence without effect", "mark before index flush", "what a bookie takes not kept to"])
+@pytest.mark.parametrize(
+    "bug",
+    [
+        "fence without effect",
+        "mark before index flush",
+        "what a bookie takes not kept to",
+        "silence of what was not sent",
+    ],
+)
 def test_a_broken_rule_is_found_within_a_few_seeds(bug: str) -> None:
     searched = search(bug, seeds=20)
     assert searched.found, f"{searched.seeds} seeds have passed with this bug: {bug}"
