@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, fields
 from itertools import zip_longest
 from typing import Final, TypeVar
@@ -253,6 +253,13 @@ class God:
             if sum(member in batch.ackers for member in members) < metadata.quorum.ack_quorum:
                 return
             known.confirmable += batch.count
+
+    def forget(self, ledger_ids: Iterable[int]) -> None:
+        """The metadata store has lost these ledgers: their ids may come to be those of others."""
+        for ledger_id in ledger_ids:
+            self.ledgers.pop(ledger_id, None)
+        self._acks.clear()
+        self._fences.clear()
 
     # -- bookies --------------------------------------------------------------------------
 
