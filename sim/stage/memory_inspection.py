@@ -46,7 +46,8 @@ def held_ledgers(ledgers: Ledgers, faults: MemoryFaults, after: int, limit: int)
     """See ``LedgerStore.held_ledgers``."""
     limit = min(limit, MAX_PAGE)
     ids = sorted(each for each, ledger in ledgers.items() if each > after and ledger.last_held > NO_ENTRY)
-    listed = [HeldLedger(each, ledgers[each].fenced, faults.in_limbo(each)) for each in ids[:limit]]
+    held = ((each, ledgers[each]) for each in ids[:limit])
+    listed = [HeldLedger(each, ledger.fenced, faults.in_limbo(each), ledger.identity) for each, ledger in held]
     return HeldLedgers(tuple(listed), complete=len(ids) <= limit)
 
 
