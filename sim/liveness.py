@@ -1,4 +1,4 @@
-"""After healing: what was begun comes to its end, and all that a client may want can be done (L0 to L9).
+"""After healing: what was begun comes to its end, and all that a client may want can be done (L0 to L10).
 
     L0   every bookie serves and is registered
     L2   writers whose ledger nobody takes from them confirm what they append now; a newcomer writes one on all bookies
