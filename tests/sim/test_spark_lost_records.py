@@ -85,7 +85,7 @@ async def three_segments(streams: StreamStore, client: Client) -> tuple[Head, li
             await writer.append_many(lines(10, start))
     positions = [str(record.position) async for record in streams.reader("s", follow=False)]
     head = await Streams(place_of(client)).catalog.find("default", "s")
-    await client.delete_ledger(head.segments[1].ledger_id)
+    await client.delete_ledger(head.segments[1].ledger_id, force=True)
     return head, positions
 
 

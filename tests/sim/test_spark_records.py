@@ -138,7 +138,7 @@ async def test_a_bound_in_bytes_does_not_wait_for_ever_for_what_was_deleted(
             await writer.append_many(lines(5))
         head = await Streams(place).catalog.find("default", "s")
         for segment in head.segments:
-            await client.delete_ledger(segment.ledger_id)
+            await client.delete_ledger(segment.ledger_id, force=True)
         reader = following(options)
         began = await reader._began(place)
         offset = await reader._advanced(place, began, bounded=True)
@@ -157,7 +157,7 @@ async def test_a_bound_in_records_goes_on_over_what_is_lost(cluster: MemoryClust
             async with await streams.writer("s") as writer:
                 await writer.append_many(lines(10, start))
         head = await Streams(place).catalog.find("default", "s")
-        await client.delete_ledger(head.segments[0].ledger_id)
+        await client.delete_ledger(head.segments[0].ledger_id, force=True)
         reader, seen, gaps = following(options), list[bytes](), list[tuple[str, int | None, int | None]]()
         offset = await reader._began(place)
         while (behind := await reader._advanced(place, offset, bounded=True)) is not offset:
@@ -207,7 +207,7 @@ async def test_a_bound_in_what_is_lost_is_a_place_where_whoever_reads_is_told(
                 await writer.append_many(lines(10, start))
         positions = [str(record.position) async for record in streams.reader("s", follow=False)]
         head = await Streams(place).catalog.find("default", "s")
-        await client.delete_ledger(head.segments[1].ledger_id)
+        await client.delete_ledger(head.segments[1].ledger_id, force=True)
         for text in ("sequence:13", positions[13]):
             begin, end = parse_place(text), parse_place(text)
             since = await settle_records(place, bounds_of("default", "s", None, begin, None))
@@ -236,7 +236,7 @@ async def test_a_stream_whose_end_is_lost_is_said_to_be_so(cluster: MemoryCluste
             await writer.append_many(lines(5))
             head = await Streams(place).catalog.find("default", "s")
             [segment] = head.open_segments
-            await client.delete_ledger(segment.ledger_id)
+            await client.delete_ledger(segment.ledger_id, force=True)
             with pytest.raises(DataMissing, match=f"ledger {segment.ledger_id}"):
                 await settle_records(place, ALL)
             writer.abandon()
