@@ -34,8 +34,9 @@ _KINDS: Final = {
     errno.ENFILE: OutOfFiles,
 }
 _IOV_MAX: Final = min(os.sysconf("SC_IOV_MAX"), 1024) if "SC_IOV_MAX" in os.sysconf_names else 16
-# Without O_NONBLOCK, opening a FIFO that stands where a file is expected would never return.
-_OPEN_FLAGS: Final = os.O_CLOEXEC | os.O_NONBLOCK
+# Without O_NONBLOCK, opening a FIFO that stands where a file is expected would never return. Without O_NOFOLLOW, a link
+# that another user has put there could lead to any file of this user's.
+_OPEN_FLAGS: Final = os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOFOLLOW
 _DIRECT: Final = getattr(os, "O_DIRECT", 0)
 _DURABLE: Final = getattr(os, "O_DSYNC", 0)
 
@@ -46,6 +47,8 @@ def translate(error: OSError, doing: str, path: str) -> Exception:
     """What the disk port says instead of ``error``."""
     if error.errno == errno.ENOENT:
         return FileNotFoundError(errno.ENOENT, f"cannot {doing}: no such file or directory", path)
+    if error.errno == errno.ELOOP:
+        return DiskFailed(f"cannot {doing} {path}: it is a symbolic link, and links are not followed here")
     kind = _KINDS.get(error.errno or 0, DiskFailed)
     return kind(f"cannot {doing} {path}: {error.strerror or error}")
 
@@ -60,13 +63,29 @@ def translated(doing: str, path: str) -> Iterator[None]:
 
 
 def open_file(path: str, flags: int) -> int:
-    """Open a regular file or a block device and return its descriptor."""
-    fd = os.open(path, flags | _OPEN_FLAGS, FILE_MODE)
+    """Open a regular file or a block device and return its descriptor.
+
+    A link is refused, unless it is the name of a block device, such as those below ``/dev/disk``.
+    """
+    try:
+        fd = os.open(path, flags | _OPEN_FLAGS, FILE_MODE)
+    except OSError as error:
+        if error.errno != errno.ELOOP or not _is_device(path):
+            raise
+        # With O_NOFOLLOW and without O_CREAT: whatever the link leads to by now, nothing is made there.
+        fd = os.open(os.path.realpath(path), flags & ~os.O_CREAT | _OPEN_FLAGS)
     mode = os.fstat(fd).st_mode
     if not (stat.S_ISREG(mode) or stat.S_ISBLK(mode)):
         os.close(fd)
         raise OSError(errno.EINVAL, "neither a regular file nor a block device")
     return fd
+
+
+def _is_device(path: str) -> bool:
+    try:
+        return stat.S_ISBLK(os.stat(path).st_mode)
+    except OSError:
+        return False
 
 
 def open_direct(path: str, flags: int, *, durable: bool) -> int | None:
