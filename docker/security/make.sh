@@ -37,11 +37,11 @@ cp "$rules" "$authority/access.toml"
 
 # Who opens the metadata shares one password for them, which ZooKeeper asks for beside the certificate.
 secret "$authority/zookeeper"
-for name in bookie-1 bookie-2 bookie-3 gateway console offloader repair; do
+for name in bookie-1 bookie-2 bookie-3 bookie-4 gateway console offloader repair; do
     issue "$name" bookie "$name" localhost
 done
 issue admin admin
-for name in bookie-1 bookie-2 bookie-3 gateway console offloader repair admin; do
+for name in bookie-1 bookie-2 bookie-3 bookie-4 gateway console offloader repair admin; do
     printf 'tallybook:%s' "$(cat "$authority/zookeeper")" >"$security/$name/zookeeper.auth"
     open_to_group "$security/$name"
 done
