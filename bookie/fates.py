@@ -8,7 +8,6 @@ from typing import Final
 
 from tallybook.core.errors import MetadataUnavailable, NoSuchLedger, TallybookError, is_defect
 from tallybook.core.ids import NO_IDENTITY
-from tallybook.core.marks import sometimes
 from tallybook.metadata.model import LedgerMetadata
 from tallybook.metadata.store import MetadataStore
 
@@ -76,7 +75,6 @@ async def _looked_up(
     except NoSuchLedger:
         return Fate.MISSING
     if identity and metadata.identity and identity != metadata.identity:
-        sometimes("fate: the metadata are of another ledger of this id")
         return Fate.MISSING
     return _fate_by(metadata, bookie_id)
 

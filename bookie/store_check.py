@@ -12,7 +12,6 @@ from collections.abc import Awaitable, Callable
 from typing import Final, NamedTuple, Protocol
 
 from tallybook.core.errors import EntryUnknown, TallybookError, is_defect
-from tallybook.core.marks import sometimes
 from tallybook.metadata.behind import REMEDY, Behind
 from tallybook.runtime.logging import logger
 
@@ -105,7 +104,6 @@ class StoreCheck:
         counter = await counter_in_time(self._id_counter)
         for ledger_id in (await self._held_from(counter))[: -MAX_LOOKUPS - 1 : -1]:
             if await self._fate_of(ledger_id) is Fate.MISSING:
-                sometimes("store check: the store is behind")
                 await self._notes.report(self._bookie_id, counter, ledger_id)
                 break
         found = await self._notes.read()
