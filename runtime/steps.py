@@ -60,6 +60,8 @@ class Steps(Generic[T]):
         self._giving_up: asyncio.TimerHandle | None = None
         self._items: AsyncGenerator[T, None] | None = None
         self._step: asyncio.Task[Any] | None = None
+        self._given_up: set[asyncio.Task[Any]] = set()
+        """The step that was cancelled because nobody waited for it; it may still be ending."""
         self._waited_for = self._over = False
 
     def __aiter__(self) -> Self:
@@ -80,20 +82,30 @@ class Steps(Generic[T]):
             return True
         if self._waited_for:
             raise InvalidArgument("another task waits for the next item of this iterator: one reads at a time")
+        deadline = _deadline_in(within_s)
         with self._lifetime.use():
-            step = self._begun()
-            if not step.done():
-                self._waited_for = True
-                try:
-                    await asyncio.wait((step,), timeout=within_s)
-                except asyncio.CancelledError:
-                    self._give_up_in(self._linger_s)
-                    raise
-                finally:
-                    self._waited_for = False
-                if not step.done():
-                    self._give_up_in(LINGER_SECONDS)
+            step = await self._waited(deadline)
+            while step in self._given_up and step.cancelled():
+                # Its time was over just when it was wanted again.
+                self._given_up.clear()
+                self._step = self._items = None
+                step = await self._waited(deadline)
         return step.done()
+
+    async def _waited(self, deadline: float | None) -> asyncio.Task[Any]:
+        step = self._begun()
+        if not step.done():
+            self._waited_for = True
+            try:
+                await asyncio.wait((step,), timeout=_left_of(deadline))
+            except asyncio.CancelledError:
+                self._give_up_in(self._linger_s)
+                raise
+            finally:
+                self._waited_for = False
+            if not step.done():
+                self._give_up_in(LINGER_SECONDS)
+        return step
 
     def _begun(self) -> asyncio.Task[Any]:
         """The step under way, or its result."""
@@ -101,6 +113,7 @@ class Steps(Generic[T]):
             self._giving_up.cancel()
             self._giving_up = None
         if self._step is not None and self._step.cancelled():
+            self._given_up.clear()
             self._step = self._items = None
         if self._step is None:
             if self._items is None:
@@ -110,10 +123,11 @@ class Steps(Generic[T]):
 
     def _give_up_in(self, seconds: float) -> None:
         step = self._step
-        if step is None:
+        if step is None or step.done():
+            # What it has brought is kept: the source is behind it already.
             return
         if seconds:
-            self._giving_up = asyncio.get_running_loop().call_later(seconds, step.cancel)
+            self._giving_up = asyncio.get_running_loop().call_later(seconds, _give_up, step, self._given_up)
         else:
             step.cancel()
             self._step = self._items = None
@@ -188,6 +202,11 @@ class Steps(Generic[T]):
             loop.call_soon_threadsafe(step.cancel)
 
 
+def _give_up(step: asyncio.Task[Any], given_up: set[asyncio.Task[Any]]) -> None:
+    given_up.add(step)
+    step.cancel()
+
+
 async def _step_of(items: AsyncGenerator[Any, None]) -> Any:
     try:
         return await anext(items)
@@ -243,14 +262,20 @@ class ItemReader(ABC, Generic[T]):
             TimeoutError: it did not come in time. It is not lost: the next call waits on.
             As ``async for``.
         """
-        deadline = None if timeout is None else asyncio.get_running_loop().time() + timeout
+        if not await self._filled(timeout):
+            return None
+        return self._pop()
+
+    async def _filled(self, timeout: float | None) -> bool:  # noqa: ASYNC109 - it cancels nothing
+        """Wait until an item is left; ``False`` at the end."""
+        deadline = _deadline_in(timeout)
         try:
             while not self._left:
                 if not await self._fill(_left_of(deadline)):
                     raise TimeoutError(f"nothing came within {timeout:g} s")
         except StopAsyncIteration:
-            return None
-        return self._pop()
+            return False
+        return True
 
     async def read_batch(
         self,
@@ -269,18 +294,14 @@ class ItemReader(ABC, Generic[T]):
         if max_records < 1:
             raise InvalidArgument(f"max_records is {max_records}, and must be at least 1")
         try:
-            first = await self.next(timeout)
+            if not await self._filled(timeout):
+                return None
         except TimeoutError:
             return []
-        if first is None:
-            return None
-        found = [first]
-        while len(found) < max_records:
-            if self._left:
-                found.append(self._pop())
-            elif not await self._fill_at_once():
-                break
-        return found
+        # None is taken before the last wait is over: a call that is cancelled loses none.
+        while len(self._left) < max_records and await self._fill_at_once():
+            pass
+        return [self._pop() for _ in range(min(max_records, len(self._left)))]
 
 
 class Listing(ItemReader[T]):
@@ -303,6 +324,10 @@ class Listing(ItemReader[T]):
         """Stop listing."""
         self._left.clear()
         await self._pages.aclose()
+
+
+def _deadline_in(seconds: float | None) -> float | None:
+    return None if seconds is None else asyncio.get_running_loop().time() + seconds
 
 
 def _left_of(deadline: float | None) -> float | None:

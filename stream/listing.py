@@ -41,15 +41,18 @@ def listing(
             try:
                 async for each in items:
                     piece.append(each)
-                    after = key_of(each)
                     if len(piece) == LISTED_TOGETHER:
+                        # Only now: what is cancelled before it has given a piece begins it anew.
+                        after = key_of(each)
                         yield piece
                         piece = []
             except TallybookError:
                 if piece:
+                    after = key_of(piece[-1])
                     yield piece
                 raise
             if piece:
+                after = key_of(piece[-1])
                 yield piece
 
     return Listing(Steps(pieces, spawn, lifetime))

@@ -145,6 +145,10 @@ class StreamReader:
                 found = self._loop.run(call())
             except TimeoutError:
                 raise
+            except TallybookError:
+                # Behind a gap it goes on.
+                self._at = self._engine.bookmark()
+                raise
             except BaseException:
                 # Interrupted, it may have taken what nobody gets now.
                 if self._at is not None and not self._loop.closed:

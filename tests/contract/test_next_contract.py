@@ -131,6 +131,23 @@ async def test_a_wait_that_is_cancelled_anywhere_loses_no_record(followed: Follo
 
 
 @on_each
+async def test_a_batch_that_is_cancelled_anywhere_loses_no_record(followed: Followed) -> None:
+    seen: list[bytes] = []
+    for turns in range(60):
+        await followed.put(*lines(2, 2 * turns))
+        waiting = asyncio.ensure_future(followed.reader.read_batch(7))
+        for _ in range(turns):
+            await asyncio.sleep(0)
+        waiting.cancel()
+        [found] = await asyncio.gather(waiting, return_exceptions=True)
+        if not isinstance(found, asyncio.CancelledError):
+            seen += [record.payload for record in found]
+    while len(seen) < 120:
+        seen += [record.payload for record in await followed.reader.read_batch(7)]
+    assert seen == lines(120)
+
+
+@on_each
 async def test_next_tells_what_did_not_come_in_time_from_the_end(followed: Followed) -> None:
     reader = followed.reader
     with pytest.raises(TimeoutError):

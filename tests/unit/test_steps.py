@@ -108,6 +108,50 @@ def test_a_step_that_nobody_waits_for_is_given_up_after_a_while_and_done_again(m
     asyncio.run(main())
 
 
+def test_a_step_that_is_done_when_its_wait_is_cancelled_is_given_to_who_comes_next():
+    async def main() -> None:
+        numbers, seen = Numbers(9), list[int]()
+        steps = Steps(numbers.items, lambda work: numbers.tasks.spawn(work, name="step"), numbers.lifetime, linger_s=0)
+        for turn in range(60):
+            waiting = asyncio.ensure_future(anext(steps))
+            await turns(turn % 6)
+            waiting.cancel()
+            [found] = await asyncio.gather(waiting, return_exceptions=True)
+            if isinstance(found, int):
+                seen.append(found)
+            if len(seen) == 10:
+                break
+        assert seen == list(range(10))
+        await steps.aclose()
+
+    asyncio.run(main())
+
+
+def test_who_comes_while_a_step_that_was_given_up_still_ends_gets_the_next_item(monkeypatch):
+    monkeypatch.setattr("tallybook.runtime.steps.LINGER_SECONDS", 0.01)
+
+    async def main() -> None:
+        tasks, lifetime, begun, ending = client_tasks("numbers"), Lifetime("the numbers"), [], asyncio.Event()
+
+        async def items() -> AsyncGenerator[str, None]:
+            begun.append(None)
+            if len(begun) > 1:
+                yield "found"
+            try:
+                await asyncio.Event().wait()
+            finally:
+                ending.set()
+                await turns(5)
+
+        steps = Steps(items, lambda work: tasks.spawn(work, name="step"), lifetime)
+        assert not await steps.ready(0.001)
+        await ending.wait()
+        assert await anext(steps) == "found"
+        await steps.aclose()
+
+    asyncio.run(main())
+
+
 def test_the_end_of_the_handle_is_told_to_who_waits_and_to_who_comes():
     async def main() -> None:
         numbers = Numbers(-1)

@@ -383,6 +383,17 @@ def test_who_is_interrupted_while_it_asks_for_a_record_loses_none(
     assert reader.next(PATIENCE).payload == b"2"
 
 
+def test_calls_for_records_go_on_behind_a_gap(streams: StreamStore) -> None:
+    positions = written(streams, 60)
+    one_by_one, together = (streams.reader("s", start=Start.at(positions[2]), follow=False) for _ in range(2))
+    streams.truncate("s", before=positions[50])
+    for reader in (one_by_one, together):
+        with pytest.raises(StreamGap):
+            reader.next()
+    assert one_by_one.next().payload == b"50"
+    assert together.read_batch(1)[0].payload == b"50"
+
+
 # -- subscriptions ----------------------------------------------------------------------------------
 
 
