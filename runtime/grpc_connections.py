@@ -25,12 +25,17 @@ from urllib.parse import unquote
 from .clock import Clock
 from .connection_table import Connection, ConnectionTable, DropLog
 from .grpc_load import GrpcLoad
+from .logging import logger
 from .refusals import GRPC
+from .seldom import Seldom
 
 SWEEP_SECONDS: Final = 0.5
 BUSY_SWEEP_SECONDS: Final = 0.05
 """The same after a sweep that has dropped connections: more may come as fast."""
 _DESCRIPTORS: Final = "/dev/fd"
+_LOG_SECONDS: Final = 60.0
+
+_log = logger("connections")
 
 
 class Peer(NamedTuple):
@@ -70,6 +75,7 @@ class ConnectionWatch:
         self._others: frozenset[_Socket] = frozenset()
         """Sockets that gRPC has not accepted on these ports."""
         self._dropped_any = False
+        self._failures = Seldom(_LOG_SECONDS)
 
     def authenticated(self, peer: str) -> None:
         """A call on the connection from ``peer`` was authenticated."""
@@ -80,15 +86,22 @@ class ConnectionWatch:
         while True:
             await self._clock.sleep(BUSY_SWEEP_SECONDS if self._dropped_any else SWEEP_SECONDS)
             self._dropped_any = False
-            found, self._others = await asyncio.to_thread(_look, self._ports, frozenset(self._accepted), self._others)
+            try:
+                found, others = await asyncio.to_thread(_look, self._ports, frozenset(self._accepted), self._others)
+            except OSError as error:
+                # Out of descriptors, for example: a gateway without this watch is better than none.
+                if self._failures.due(self._clock.monotonic(), error.errno) is not None:
+                    _log.warning("connections cannot be looked at", error=str(error))
+                continue
+            self._others = others
             self._reconcile(found)
 
     def _reconcile(self, found: Mapping[_Socket, Peer | None]) -> None:
         """Bring the table up to date with the accepted sockets, of which new ones have a peer."""
         for gone in self._accepted.keys() - found.keys():
             self._accepted.pop(gone)[1].leave()
-        self._authenticated &= {peer for peer, _ in self._accepted.values()}
-        self._authenticated |= {peer for peer in map(peer_of, self._recent) if peer is not None}
+        recent = {peer for peer in map(peer_of, self._recent) if peer is not None}
+        self._authenticated |= recent
         self._recent.clear()
         for peer, connection in self._accepted.values():
             self._hold_if_authenticated(peer, connection)
@@ -97,6 +110,8 @@ class ConnectionWatch:
                 connection = self._table.enter(new.host, partial(_shut_down, accepted, new))
                 self._accepted[accepted] = new, connection
                 self._hold_if_authenticated(new, connection)
+        # One that came behind the look at the descriptors is found by the next one.
+        self._authenticated &= recent | {peer for peer, _ in self._accepted.values()}
         self._load.waiting = len(self._table) - self._table.held
 
     def _hold_if_authenticated(self, peer: Peer, connection: Connection) -> None:

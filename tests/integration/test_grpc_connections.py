@@ -13,6 +13,7 @@ import pytest
 
 from tallybook.runtime import grpc_connections
 from tallybook.runtime.calls import Call
+from tallybook.runtime.clock import RealClock
 from tallybook.runtime.grpc_calls import CallListener, bound_calls
 from tallybook.runtime.grpc_connections import Peer, peer_of
 from tallybook.runtime.grpc_load import GrpcLoad
@@ -116,6 +117,30 @@ async def test_a_client_is_served_beside_as_many_held_connections_as_there_may_b
             await port.until("drops_peer", len(held) + len(more) - MAX_WAITING_PER_PEER)
             assert channel.get_state() is grpc.ChannelConnectivity.READY, "idle, and authenticated"
             assert await port.asked(channel) == b"answer"
+
+
+def test_a_call_that_is_authenticated_while_the_descriptors_are_looked_at_is_not_forgotten():
+    load = GrpcLoad()
+    watch = grpc_connections.ConnectionWatch([7450], MAX_CONNECTIONS, load, RealClock())
+    watch.authenticated("ipv4:10.0.0.1:5000")
+    watch._reconcile({})
+    watch._reconcile({grpc_connections._Socket(5, 1): Peer("10.0.0.1", 5000)})
+    assert load.readings()["waiting"] == 0
+
+
+async def test_the_watch_goes_on_when_descriptors_cannot_be_looked_at_for_a_while(monkeypatch):
+    look, failures = grpc_connections._look, [OSError(24, "Too many open files")]
+
+    def failing_once(*arguments):
+        if failures:
+            raise failures.pop()
+        return look(*arguments)
+
+    monkeypatch.setattr(grpc_connections, "_look", failing_once)
+    async with watched(monkeypatch) as port:
+        await port.held()
+        await port.until("waiting", 1)
+    assert not failures
 
 
 @pytest.mark.parametrize(
