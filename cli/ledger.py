@@ -250,7 +250,7 @@ def recover(
     ledger: LedgerId,
     password_file: PasswordFile = None,
     accept_loss: Annotated[
-        bool, typer.Option("--accept-loss", help="Where that fails, close it after its last good copy.")
+        bool, typer.Option("--accept-loss", help="Where that fails, close it before the first gap.")
     ] = False,
     as_json: Json = False,
 ) -> None:
@@ -259,9 +259,10 @@ def recover(
     Every entry that was ever confirmed is kept. A ledger that is closed already stays as it is.
 
     With --accept-loss, a ledger that cannot be recovered, because too few bookies are there or know what they held, is
-    closed after the last entry of which a good copy is found. Confirmed entries may be lost: what those bookies hold of
-    later ones is given up for good. It says what is lost and what may be, and exits with 1 then. First bring back those
-    that are away.
+    closed before the first entry above the last add confirmed of which no good copy is found, or before confirmed
+    entries at the end that have none. Confirmed entries may be lost, and good copies behind that gap are given up for
+    good. It says what is lost and what may be, and exits with 1 then. It fails, and the ledger stays open, while a
+    bookie that is there does not say what it holds. First bring back those that are away.
     """
     password = read_password(password_file)
 

@@ -80,9 +80,15 @@ async def recover_ledger(context: RecoveryContext, *, key: bytes, digest_key: by
         OtherLedger: its bookies hold another ledger of this id, so its end can never be told.
         MetadataUnavailable, MetadataOutcomeUnknown: the store did not settle a step; try again.
     """
+    return await _counted(context, key, lambda metadata: RecoveryMachine(metadata, digest_key))
+
+
+async def _counted(
+    context: RecoveryContext, key: bytes, machine_of: Callable[[LedgerMetadata], RecoveryMachine]
+) -> LedgerMetadata:
     context.deeds.recoveries += 1
     try:
-        return await _recover(context, key, lambda metadata: RecoveryMachine(metadata, digest_key))
+        return await _recover(context, key, machine_of)
     except TallybookError:
         context.deeds.failed_recoveries += 1
         raise
@@ -92,24 +98,31 @@ async def recover_accepting_loss(context: RecoveryContext, *, key: bytes, digest
     """Recover a ledger; where that fails, end it after its last good copy, whatever may have followed.
 
     Raises:
-        RecoveryFailed: no bookie of its last fragment answers, or no good copy tells its length.
+        RecoveryFailed: no bookie of its last fragment answers, one that is there does not say what it holds, or no
+            good copy tells its length. The ledger stays open.
         As ``recover_ledger`` otherwise.
     """
+    ordinary: list[RecoveryMachine] = []
+    lossy: list[LossyRecoveryMachine] = []
+
+    def ordinary_machine(metadata: LedgerMetadata) -> RecoveryMachine:
+        ordinary.append(RecoveryMachine(metadata, digest_key))
+        return ordinary[-1]
+
+    def lossy_machine(metadata: LedgerMetadata) -> RecoveryMachine:
+        there = frozenset[str]().union(*(machine.there for machine in (*ordinary, *lossy)))
+        lossy.append(LossyRecoveryMachine(metadata, digest_key, there))
+        return lossy[-1]
+
     try:
-        return AcceptedLoss(await recover_ledger(context, key=key, digest_key=digest_key))
+        return AcceptedLoss(await _counted(context, key, ordinary_machine))
     except RecoveryFailed as error:
         failure = error
-    machines: list[LossyRecoveryMachine] = []
-
-    def machine_of(metadata: LedgerMetadata) -> RecoveryMachine:
-        machines.append(LossyRecoveryMachine(metadata, digest_key))
-        return machines[-1]
-
-    closed = await _recover(context, key, machine_of)
-    if not machines or not machines[-1].lossy:
+    closed = await _recover(context, key, lossy_machine)
+    if not lossy or not lossy[-1].lossy:
         return AcceptedLoss(closed)
-    confirmed = machines[-1].confirmed
-    found = AcceptedLoss(closed, failure.message, confirmed, machines[-1].untold)
+    confirmed = lossy[-1].confirmed
+    found = AcceptedLoss(closed, failure.message, confirmed, lossy[-1].untold, lossy[-1].held)
     _log.error(
         "a ledger was ended after its last good copy", ledger_id=closed.ledger_id, last_entry_id=closed.last_entry_id,
         confirmed=confirmed, error=failure.message,

@@ -1,7 +1,9 @@
 """A recovery that accepts loss: the ledger ends after its last good copy, by an operator's decision. Pure.
 
 What makes a recovery fail does not stop this one: members that could not be fenced, an entry that is neither read nor
-ruled out, a batch that fewer than Qa members hold. It keeps each good copy that it finds, and says what it cannot know.
+ruled out, a batch that fewer than Qa members hold. It ends before the first entry above the LAC without a good copy,
+and says what it cannot know. A member that is there has to say itself that it has no good copy: silence of one that was
+fenced, or has told that it may have lost something, fails this recovery, too.
 """
 
 from __future__ import annotations
@@ -10,12 +12,26 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 
 from tallybook.core.answers import FenceAnswer
-from tallybook.core.errors import EntryAbsent, EntryUnknown, TallybookError
+from tallybook.core.batch import Buffer, verify_batch
+from tallybook.core.errors import (
+    AccessDenied,
+    Busy,
+    EntryAbsent,
+    EntryCorrupt,
+    EntryUnknown,
+    HandleClosed,
+    InvalidBatch,
+    NewerFormat,
+    NoSuchLedger,
+    RecoveryFailed,
+    TallybookError,
+    Unauthorized,
+)
 from tallybook.core.ids import NO_ENTRY
 from tallybook.core.marks import sometimes
 from tallybook.metadata.model import LedgerMetadata
 
-from .machine import Action, Phase, ReadEnd, RecoveryMachine
+from .machine import Action, Phase, ReadEnd, RecoveryMachine, RecoveryRead
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,6 +45,8 @@ class AcceptedLoss:
     """The highest entry that a bookie knows to be confirmed."""
     untold: Mapping[str, str] = field(default_factory=dict)
     """Bookies that could not say what they held, each with its answer."""
+    held: Mapping[str, int] = field(default_factory=dict)
+    """The last entry that each bookie held when it was fenced."""
 
     @property
     def lost(self) -> bool:
@@ -47,36 +65,90 @@ class AcceptedLoss:
         names = ", ".join(f"{name} ({answer})" for name, answer in sorted(self.untold.items()))
         after = f"any entry after {max(end, self.confirmed)}" if max(end, self.confirmed) >= 0 else "any entry"
         found.append(f"{after} may have been confirmed and is lost then: {names or 'no bookie'} could not tell")
+        after = f"after entry {end}" if end >= 0 else "of the ledger"
+        found += [
+            f"{name} held entries up to {last}: what it holds {after} is given up"
+            for name, last in sorted(self.held.items())
+            if last > end
+        ]
         return found
 
 
 class LossyRecoveryMachine(RecoveryMachine):
-    """One attempt to end one ledger after its last good copy."""
+    """One attempt to end one ledger after its last good copy.
 
-    def __init__(self, metadata: LedgerMetadata, digest_key: bytes | None = None) -> None:
+    Args:
+        metadata, digest_key: as for any recovery.
+        there: bookies that an earlier attempt found to be there (``RecoveryMachine.there``).
+    """
+
+    def __init__(
+        self, metadata: LedgerMetadata, digest_key: bytes | None = None, there: Collection[str] = frozenset()
+    ) -> None:
         super().__init__(metadata, digest_key)
-        self.confirmed = NO_ENTRY
-        """The highest LAC that a member told."""
+        self._there_before = frozenset(there)
         self.untold: dict[str, str] = {}
         """Members that could not say what they held, each with its answer."""
         self.lossy = False
         """Whether the end is another one than an ordinary recovery would have found."""
 
+    @property
+    def confirmed(self) -> int:
+        """The highest LAC that a member told."""
+        return max((answer.lac for answer in self._answers.values()), default=NO_ENTRY)
+
+    @property
+    def held(self) -> dict[str, int]:
+        """The last entry that each member held when it was fenced."""
+        return {self._bookies[at]: answer.last_held for at, answer in self._answers.items()}
+
+    @property
+    def _answers(self) -> dict[int, FenceAnswer]:
+        return {at: answer for at, answer in self._fences.items() if isinstance(answer, FenceAnswer)}
+
+    # -- who has to answer ------------------------------------------------------------
+
+    def _given_up(self, position: int) -> bool:
+        """Whether a member could not be asked: the operator goes on without it."""
+        answer = self._fences.get(position)
+        if not isinstance(answer, TallybookError) or self._bookies[position] in self._there_before:
+            return False
+        return not isinstance(answer, EntryUnknown | Busy | HandleClosed)
+
+    def _silent(self, answers: Mapping[int, object]) -> dict[str, str]:
+        """Members that are there and did not say whether they have a good copy, each with its answer."""
+        return {
+            self._bookies[at]: type(answer).__name__
+            for at, answer in sorted(answers.items())
+            if isinstance(answer, TallybookError)
+            and not isinstance(answer, EntryAbsent | EntryCorrupt | EntryUnknown)
+            and not self._given_up(at)
+        }
+
+    def _fail_on(self, silent: Mapping[str, str], what: str) -> list[Action]:
+        return self._fail(
+            RecoveryFailed(
+                f"{self._name}: bookies that are there do not say {what}: {dict(silent)}; try again once they answer, "
+                "or stop them to give up what they hold"
+            )
+        )
+
+    # -- fencing and reading ----------------------------------------------------------
+
     def _uncovered(self) -> list[Action]:
         """Go on with those who answered; one in limbo is fenced, though it cannot tell what it held."""
-        answers = [answer for answer in self._fences.values() if isinstance(answer, FenceAnswer)]
-        if not answers and not any(isinstance(each, EntryUnknown) for each in self._fences.values()):
+        if silent := self._silent(self._fences):
+            return self._fail_on(silent, "what they hold")
+        if not self._answers and not any(isinstance(each, EntryUnknown) for each in self._fences.values()):
             return super()._uncovered()
         sometimes("recovery: goes on with too few fences, as an operator wants")
         self._note(self._fences)
-        return self._begin(max((answer.lac for answer in answers), default=NO_ENTRY))
-
-    def _begin(self, lac: int) -> list[Action]:
-        self.confirmed = lac
-        return super()._begin(lac)
+        return self._begin(self.confirmed)
 
     def _unsettled(self) -> list[Action]:
         """End before the entry."""
+        if silent := self._silent(self._reads):
+            return self._fail_on(silent, f"whether they have entry {self.entry_id}")
         sometimes("recovery: ends before an entry that is not ruled out, as an operator wants")
         self._note(self._reads)
         return self._found_end()
@@ -84,15 +156,61 @@ class LossyRecoveryMachine(RecoveryMachine):
     def _enough(self, positions: Collection[int], entry_id: int) -> bool:
         return bool(positions)
 
+    # -- the end ----------------------------------------------------------------------
+
     def end_failed(self, error: TallybookError) -> list[Action]:
-        """The last confirmed batch is lost: end before it, but never before the last fragment."""
+        """The reader has not got the last confirmed batch: ask each member of its write set, in the last fragment."""
         if self.phase is not Phase.ENDING or self.entry_id <= self.metadata.last_fragment.first_entry_id:
             return super().end_failed(error)
-        self.lossy = True
+        return self._read_end()
+
+    def read(self, position: int, entry_id: int, batch: Buffer) -> list[Action]:
+        """As in any recovery; while the end is looked for, of the batch that holds the end."""
+        if self.phase is not Phase.ENDING:
+            return super().read(position, entry_id, batch)
+        if entry_id != self.entry_id - 1:
+            return []
+        try:
+            header = verify_batch(batch, self._digest_key)
+        except InvalidBatch as error:
+            return self.read_failed(position, entry_id, EntryCorrupt(error.message))
+        except NewerFormat as error:
+            return self.read_failed(position, entry_id, error)
+        if header.ledger_id != self.metadata.ledger_id or not header.first_entry_id <= entry_id <= header.last_entry_id:
+            wrong = f"{self._name}: asked for entry {entry_id}, got ledger {header.ledger_id} {header.first_entry_id}"
+            return self.read_failed(position, entry_id, EntryCorrupt(wrong))
+        return self.end_read(header)
+
+    def read_failed(self, position: int, entry_id: int, error: TallybookError) -> list[Action]:
+        """As in any recovery; while the end is looked for, it is before what all members that are there lack."""
+        if self.phase is not Phase.ENDING:
+            return super().read_failed(position, entry_id, error)
+        if entry_id != self.entry_id - 1:
+            return []
+        if isinstance(error, Unauthorized | AccessDenied | NoSuchLedger):
+            return self._fail(error)
+        self._reads[position] = error
+        if len(self._reads) < self._quorum.write_quorum:
+            return []
+        if silent := self._silent(self._reads):
+            return self._fail_on(silent, f"whether they have entry {entry_id}")
+        return self._end_before()
+
+    def _read_end(self) -> list[Action]:
+        """Ask the whole write set for the last entry."""
+        self._reads = {}
+        last = self.entry_id - 1
+        return [RecoveryRead(position, last) for position in self._quorum.write_set(last)]
+
+    def _end_before(self) -> list[Action]:
+        """The last entry has no good copy: end before it, but never before the last fragment."""
+        self._note(self._reads)
         self.entry_id -= 1
         if self.entry_id == 0:
             return self._close(NO_ENTRY, 0)
-        return [ReadEnd(self.entry_id - 1)]
+        if self.entry_id <= self.metadata.last_fragment.first_entry_id:
+            return [ReadEnd(self.entry_id - 1)]
+        return self._read_end()
 
     def _note(self, answers: Mapping[int, object]) -> None:
         self.lossy = True

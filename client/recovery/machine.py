@@ -43,6 +43,7 @@ from tallybook.core.errors import (
     Conflict,
     EntryAbsent,
     EntryCorrupt,
+    EntryUnknown,
     InvalidBatch,
     NewerFormat,
     NoSuchLedger,
@@ -227,6 +228,12 @@ class RecoveryMachine:
         # The LACs of a younger fragment's bookies may lie below its first entry.
         self.entry_id = max(lac, self.metadata.last_fragment.first_entry_id - 1) + 1
         return self._read()
+
+    @property
+    def there(self) -> frozenset[str]:
+        """Bookies that were fenced, or have told that they may have lost something."""
+        told = {at for at, answer in self._fences.items() if isinstance(answer, FenceAnswer | EntryUnknown)}
+        return frozenset(self._bookies[at] for at in told)
 
     def _uncovered(self) -> list[Action]:
         """All members answered, and too few are fenced to rule out another ack quorum."""

@@ -71,3 +71,32 @@ async def test_without_an_answer_of_any_member_a_ledger_stays_open(cluster: Memo
     with pytest.raises(RecoveryFailed):
         await client.recover_accepting_loss(ledger_id)
     assert not (await metadata_of(cluster, ledger_id)).closed
+
+
+@scenario(bookies=3)
+async def test_a_bookie_that_restarts_while_the_end_is_read_loses_nothing_of_what_it_holds(
+    cluster: MemoryCluster, client: Client
+) -> None:
+    ledger = await client.create_ledger()
+    await ledger.append_many(lines(30))
+    await cluster.world.clock.sleep(5)
+    ledger.abandon()
+    first, second, third = sorted(cluster.bookies)
+    for name in (first, second):
+        await replace_disk(cluster, name, ledger.id + 1)
+    holder = cluster.bookies[third]
+
+    async def restarts(request: str, _ledger_id: int) -> None:
+        if request == "read_batches":
+            cluster.die(third)
+
+    holder.gate = restarts
+    with pytest.raises(RecoveryFailed):
+        await client.recover_accepting_loss(ledger.id)
+    assert not (await metadata_of(cluster, ledger.id)).closed
+    holder.gate = None
+    holder.restart()
+    await cluster.register(third)
+    found = await client.recover_accepting_loss(ledger.id)
+    assert (found.metadata.last_entry_id, found.lost) == (29, True)
+    assert await read_all(client, ledger.id) == lines(30)

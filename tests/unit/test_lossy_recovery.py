@@ -1,0 +1,165 @@
+"""A recovery that accepts loss gives up only what no bookie that is there has."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import pytest
+
+from tallybook.client.recovery.lossy import AcceptedLoss, LossyRecoveryMachine
+from tallybook.client.recovery.machine import (
+    Action,
+    AwaitStragglers,
+    Close,
+    Failed,
+    Fence,
+    FindSpares,
+    ReadEnd,
+    RecoveryAdd,
+    RecoveryRead,
+)
+from tallybook.core.answers import FenceAnswer
+from tallybook.core.batch import encode_batch
+from tallybook.core.errors import (
+    BookieUnavailable,
+    Busy,
+    DataMissing,
+    EntryAbsent,
+    EntryCorrupt,
+    EntryUnknown,
+    HandleClosed,
+    RecoveryFailed,
+    RequestTimeout,
+    TallybookError,
+)
+from tallybook.core.quorum import Quorum
+from tallybook.metadata.model import Fragment, LedgerMetadata, begin_recovery, close
+
+METADATA = begin_recovery(LedgerMetadata(1, Quorum(3, 3, 2), (Fragment(0, ("b0", "b1", "b2")),), "token", 0))
+PER_BATCH = 10
+SILENCE = [BookieUnavailable("away"), RequestTimeout("late"), Busy("busy"), HandleClosed("closed")]
+
+Fences = Mapping[int, FenceAnswer | TallybookError]
+Answers = Mapping[int, int | TallybookError]
+"""By position: the number of entries of which it has good copies, or what it answers to every read."""
+
+
+def batch(first: int) -> bytes:
+    entries = [b"0123456789"] * PER_BATCH
+    return encode_batch(1, first, entries, lac=first - 1, ledger_length=(first + PER_BATCH) * 10, written_at_us=0)
+
+
+def read(machine: LossyRecoveryMachine, answers: Answers, position: int, entry_id: int) -> list[Action]:
+    answer = answers[position]
+    if isinstance(answer, TallybookError):
+        return machine.read_failed(position, entry_id, answer)
+    if entry_id < answer:
+        return machine.read(position, entry_id, batch(entry_id // PER_BATCH * PER_BATCH))
+    return machine.read_failed(position, entry_id, EntryAbsent("not held"))
+
+
+def outcome(machine: LossyRecoveryMachine, fences: Fences, answers: Answers) -> Close | Failed:
+    """What a recovery ends with where the reader of the end is told the worst of all answers, as it may be."""
+    actions = machine.start()
+    while actions:
+        action = actions.pop(0)
+        match action:
+            case Fence(position):
+                fence = fences[position]
+                if isinstance(fence, TallybookError):
+                    actions += machine.fence_failed(position, fence)
+                else:
+                    actions += machine.fenced(position, fence)
+            case RecoveryRead(position, entry_id):
+                actions += read(machine, answers, position, entry_id)
+            case ReadEnd():
+                actions += machine.end_failed(DataMissing("no replica has a good copy"))
+            case RecoveryAdd(position, _, entry_id, _):
+                actions += machine.added(position, entry_id)
+            case FindSpares():
+                actions += machine.spares_found({})
+            case AwaitStragglers(number):
+                actions += machine.stragglers_late(number)
+            case Close() | Failed():
+                return action
+    raise AssertionError(f"the machine waits in {machine.phase}")
+
+
+UNKNOWN, ABSENT, CORRUPT = EntryUnknown("limbo"), EntryAbsent("never held"), EntryCorrupt("damaged")
+HELD = FenceAnswer(29, 29)
+
+
+@pytest.mark.parametrize("silence", SILENCE, ids=lambda error: type(error).__name__)
+def test_a_fenced_member_that_does_not_say_what_it_has_of_the_end_keeps_the_ledger_open(
+    silence: TallybookError,
+) -> None:
+    machine = LossyRecoveryMachine(METADATA)
+    for position, fence in enumerate((UNKNOWN, UNKNOWN)):
+        assert machine.fence_failed(position, fence) == []
+    assert [type(each) for each in machine.fenced(2, HELD)] == [RecoveryRead] * 3
+    machine.read_failed(0, 30, UNKNOWN)
+    machine.read_failed(1, 30, UNKNOWN)
+    assert machine.read_failed(2, 30, ABSENT) == [ReadEnd(29)]
+    asked = machine.end_failed(silence)
+    assert asked == [RecoveryRead(position, 29) for position in range(3)]
+    machine.read_failed(0, 29, UNKNOWN)
+    machine.read_failed(1, 29, UNKNOWN)
+    [failed] = machine.read_failed(2, 29, silence)
+    assert isinstance(failed, Failed)
+    assert isinstance(failed.error, RecoveryFailed)
+    assert failed.error.retriable
+    assert "b2" in failed.error.message
+
+
+@pytest.mark.parametrize("silence", SILENCE, ids=lambda error: type(error).__name__)
+def test_a_fenced_member_that_does_not_say_what_it_has_next_keeps_the_ledger_open(silence: TallybookError) -> None:
+    found = outcome(
+        LossyRecoveryMachine(METADATA), {0: UNKNOWN, 1: UNKNOWN, 2: HELD}, {0: UNKNOWN, 1: UNKNOWN, 2: silence}
+    )
+    assert isinstance(found, Failed)
+    assert isinstance(found.error, RecoveryFailed)
+
+
+@pytest.mark.parametrize("answer", [UNKNOWN, ABSENT, CORRUPT], ids=lambda error: type(error).__name__)
+def test_where_every_fenced_member_says_that_it_has_no_good_copy_the_ledger_ends_before(answer: TallybookError) -> None:
+    found = outcome(LossyRecoveryMachine(METADATA), {0: UNKNOWN, 1: UNKNOWN, 2: HELD}, {0: UNKNOWN, 1: UNKNOWN, 2: 20})
+    assert isinstance(found, Close)
+    assert (found.last_entry_id, found.length) == (19, 200)
+    found = outcome(LossyRecoveryMachine(METADATA), {0: UNKNOWN, 1: UNKNOWN, 2: HELD}, dict.fromkeys(range(3), answer))
+    assert isinstance(found, Close)
+    assert (found.last_entry_id, found.length) == (-1, 0)
+
+
+def test_members_that_could_not_be_fenced_hold_up_nothing() -> None:
+    away = BookieUnavailable("away")
+    found = outcome(LossyRecoveryMachine(METADATA), {0: away, 1: away, 2: HELD}, {0: away, 1: away, 2: 30})
+    assert isinstance(found, Close)
+    assert found.last_entry_id == 29
+
+
+@pytest.mark.parametrize("silence", SILENCE, ids=lambda error: type(error).__name__)
+def test_a_member_that_was_fenced_before_and_is_not_now_keeps_the_ledger_open(silence: TallybookError) -> None:
+    machine = LossyRecoveryMachine(METADATA, there={"b2"})
+    found = outcome(machine, {0: UNKNOWN, 1: UNKNOWN, 2: silence}, {0: UNKNOWN, 1: UNKNOWN, 2: silence})
+    assert isinstance(found, Failed)
+    assert isinstance(found.error, RecoveryFailed)
+    assert "b2" in found.error.message
+
+
+def test_a_busy_member_is_there() -> None:
+    found = outcome(
+        LossyRecoveryMachine(METADATA), {0: UNKNOWN, 1: UNKNOWN, 2: Busy("busy")}, dict.fromkeys(range(3), UNKNOWN)
+    )
+    assert isinstance(found, Failed)
+
+
+def test_what_members_hold_above_the_end_is_told() -> None:
+    machine = LossyRecoveryMachine(METADATA)
+    found = outcome(machine, {0: UNKNOWN, 1: UNKNOWN, 2: FenceAnswer(9, 49)}, {0: UNKNOWN, 1: UNKNOWN, 2: 20})
+    assert isinstance(found, Close)
+    assert found.last_entry_id == 19
+    assert machine.held == {"b2": 49}
+    closed = close(METADATA, 19, 200)
+    told = AcceptedLoss(closed, "failed", machine.confirmed, machine.untold, machine.held).told
+    assert "b2 held entries up to 49: what it holds after entry 19 is given up" in told
+    assert not [each for each in AcceptedLoss(closed, "failed", 9, {}, {"b2": 19}).told if "given up" in each]
