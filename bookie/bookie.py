@@ -336,7 +336,7 @@ class Bookie:
         """Make sure that the metadata store hands out no id that is held here. To be called before it is registered.
 
         Raises:
-            MetadataUnavailable, MetadataConflict, MetadataOutcomeUnknown, DamagedFile, NewerFormat, DiskFailed: see
+            MetadataUnavailable, MetadataConflict, MetadataOutcomeUnknown, NewerFormat, DiskFailed: see
                 ``StoreCheck.compare``.
         """
         await self._parts.collector.check.compare()

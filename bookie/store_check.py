@@ -3,7 +3,8 @@
 All ids ever handed out lie below the counter. Where a bookie holds a ledger at or above it, and the store neither has
 that ledger nor a record of its deletion, the store has forgotten it, and would hand the id out again. The bookie notes
 that in the metadata and raises the counter (``metadata/behind.py``), each time it starts, before it is registered, and
-before each round of its garbage collector. Nothing is looked up where nothing is held above the counter.
+before each round of its garbage collector. Nothing is looked up where nothing is held above the counter. Where the note
+is damaged, the bookie serves, and drops nothing until an operator approves.
 """
 
 from __future__ import annotations
@@ -98,7 +99,7 @@ class StoreCheck:
 
         Raises:
             MetadataUnavailable, MetadataConflict, MetadataOutcomeUnknown: it cannot be told now, or noted.
-            DamagedFile, NewerFormat: what was noted before cannot be understood.
+            NewerFormat: what was noted before is of a later version.
             DiskFailed: the index failed.
         """
         counter = await counter_in_time(self._id_counter)

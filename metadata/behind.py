@@ -2,7 +2,8 @@
 
 A bookie that holds a ledger at or above the id counter, of which the store knows nothing, has found that out. It writes
 the record, then raises the counter above that ledger, so that no id is handed out again. While the record is not
-approved, no bookie drops anything: what such a store says of ledgers may be out of date. An operator who has brought
+approved, no bookie drops anything: what such a store says of ledgers may be out of date. A damaged record counts as one
+that is not approved. An operator who has brought
 back the right copy has no record any more, since that copy is from before; one who goes on with the older copy
 approves it.
 """
@@ -33,7 +34,7 @@ class Behind:
     Attributes:
         id_counter: all ids that the store had handed out lay below it.
         highest_id: of a ledger that a bookie holds, and of which the store knew nothing.
-        bookie_id: the bookie that found it last.
+        bookie_id: the bookie that found it last; empty: the record was damaged.
         approved_at_ms: when an operator let the bookies go on; 0: not yet.
     """
 
@@ -51,6 +52,8 @@ class Behind:
     @property
     def told(self) -> str:
         """What happened, for people."""
+        if not self.bookie_id:
+            return f"the record {RECORD} cannot be understood: the metadata store may be an older copy of itself"
         return (
             f"bookie {self.bookie_id} holds ledger {self.highest_id}, and the metadata store had handed out ids "
             f"below {self.id_counter} only: it was restored from an older copy"
@@ -82,6 +85,9 @@ def decode_behind(name: str, value: bytes) -> Behind:
     return behind
 
 
+UNREADABLE: Final = Behind(0, 0, "", 0)
+"""What a damaged record counts as: nobody has approved it."""
+
 REMEDY: Final = (
     "stop every writer and bring back the right copy of the metadata, or go on with this one: "
     "POST /api/v1/bookie/gc/approve to a bookie"
@@ -90,14 +96,14 @@ REMEDY: Final = (
 
 
 async def read_behind(store: MetadataStore) -> Behind | None:
-    """What was found; ``None``: the store was never behind. A linearizable read.
+    """What was found, ``UNREADABLE`` if the record is damaged; ``None``: the store was never behind. Linearizable.
 
     Raises:
         MetadataUnavailable: the store does not answer.
-        DamagedFile, NewerFormat: see ``decode_behind``.
+        NewerFormat: see ``decode_behind``.
     """
     record = await store.read_record(RECORD, linearizable=True)
-    return None if record is None else decode_behind(RECORD, record.value)
+    return None if record is None else _readable(record.value)
 
 
 async def unapproved(store: MetadataStore) -> Behind | None:
@@ -127,13 +133,13 @@ class BehindRecord:
 
         Raises:
             MetadataUnavailable, MetadataConflict, MetadataOutcomeUnknown: it may not have been noted; try again.
-            DamagedFile, NewerFormat: see ``decode_behind``.
+            NewerFormat: see ``decode_behind``.
         """
         found = Behind(id_counter, highest_id, bookie_id, self._now_ms())
 
         def note(value: bytes | None) -> bytes:
-            before = None if value is None else decode_behind(RECORD, value)
-            return encode_behind(_with(before, found))
+            before = None if value is None else _readable(value)
+            return encode_behind(_with(None if before is UNREADABLE else before, found))
 
         # In this order: once the counter is raised, nobody finds out any more.
         record = await self._records.update(RECORD, note)
@@ -143,23 +149,41 @@ class BehindRecord:
     async def approve(self) -> None:
         """An operator lets the bookies go on. Nothing happens where nothing was found.
 
+        A damaged record is written anew.
+
         Raises:
-            As ``report``.
+            DamagedFile: the record was removed meanwhile.
+            As ``report`` otherwise.
         """
         if await self.read() is None:
             return
         now_ms = self._now_ms()
+        id_counter = await self._store.id_counter()
 
         def approved(value: bytes | None) -> bytes:
             if value is None:
                 raise DamagedFile(f"the record {RECORD} was removed meanwhile")
-            found = decode_behind(RECORD, value)
+            found = _readable(value)
+            if found is UNREADABLE:
+                found = replace(found, id_counter=id_counter, highest_id=max(id_counter - 1, 0), found_at_ms=now_ms)
             return encode_behind(replace(found, approved_at_ms=now_ms)) if found.pauses else value
 
         await self._records.update(RECORD, approved)
 
     def _now_ms(self) -> int:
         return max(1, self._clock.wall_us() // 1000)
+
+
+def _readable(value: bytes) -> Behind:
+    """The record, or ``UNREADABLE`` if it is damaged.
+
+    Raises:
+        NewerFormat: it is of a later version.
+    """
+    try:
+        return decode_behind(RECORD, value)
+    except DamagedFile:
+        return UNREADABLE
 
 
 def _with(before: Behind | None, found: Behind) -> Behind:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator
 
-from tallybook.core.errors import DamagedFile, NewerFormat
-from tallybook.metadata.behind import RECORD, REMEDY, unapproved
+from tallybook.core.errors import NewerFormat
+from tallybook.metadata.behind import RECORD, REMEDY, UNREADABLE, unapproved
 from tallybook.metadata.store import MetadataStore
 
 from .fsck_finding import Finding, Step
@@ -20,7 +20,7 @@ async def check_age(store: MetadataStore, step: Step) -> AsyncIterator[Finding]:
     step()
     try:
         found = await unapproved(store)
-    except (DamagedFile, NewerFormat):
+    except NewerFormat:
         return  # told of with the other records
-    if found is not None:
+    if found is not None and found is not UNREADABLE:  # likewise
         yield Finding(f"{found.told}; bookies drop nothing", f"record {RECORD}", "bad", REMEDY)

@@ -11,6 +11,7 @@ from typing import Final, NamedTuple
 
 from tallybook.core.errors import DamagedFile
 from tallybook.metadata.behind import RECORD as BEHIND
+from tallybook.metadata.behind import REMEDY as BEHIND_REMEDY
 from tallybook.metadata.behind import decode_behind
 from tallybook.metadata.bookie_modes import PREFIX as MODES
 from tallybook.metadata.bookie_modes import WantedMode
@@ -113,7 +114,7 @@ RECORD_KINDS: Final = (
         BEHIND,
         "that the store was restored from an older copy",
         decoding(decode_behind),
-        "delete it: bookies write it anew where the store is still behind",
+        f"do not delete it: without it bookies drop what these metadata do not name; {BEHIND_REMEDY}",
     ),
     RecordKind(MODES, "mode of a bookie", decoding(_mode), "'bookie readonly --off' or 'bookie drain' writes it anew"),
     RecordKind(

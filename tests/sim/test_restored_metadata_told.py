@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from tallybook.bookie.cookie import Cookie
 from tallybook.client.client import Client
-from tallybook.metadata.behind import BehindRecord
+from tallybook.metadata.behind import RECORD, BehindRecord
 from tallybook.repair.fsck import Finding, Fsck
 from tallybook.repair.fsck_records import RECORD_KINDS
 from tallybook.repair.overview import overview
@@ -51,6 +51,16 @@ async def test_what_bookies_hold_and_the_metadata_have_lost_is_found_until_an_op
     assert APPROVE in age.remedy
     first = (await overview(world)).problems[0]
     assert "older copy" in first
+    assert APPROVE in first
+
+    damaged = await world.store.read_record(RECORD)
+    assert damaged is not None
+    await world.store.write_record(RECORD, b"damaged", damaged.version)
+    [unreadable] = [each for each in await found_in(client) if each.where.endswith(RECORD)]
+    assert APPROVE in unreadable.remedy
+    assert "do not delete it" in unreadable.remedy
+    first = (await overview(world)).problems[0]
+    assert "cannot be understood" in first
     assert APPROVE in first
 
     await record.approve()

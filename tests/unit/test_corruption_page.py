@@ -29,7 +29,7 @@ LINES_OF = {
     "sealing of the archive": {"place and sealing of the archive"},
     "sealed object": {"key of a sealed object", "frames of a sealed object"},
     "keys of an archive": {"file of keys"},
-    "leader, repair, offloader": {"leader, repair, offloader"},
+    "leader, repair, offloader": {"leader, repair, offloader", "older copy of the metadata, as bookies found it"},
     "archive object": {"archive data page", "archive index", "archive footer"},
     "manifest of the archive": {"manifest of the archive, records of streams"},
     "records of streams in the archive": {"manifest of the archive, records of streams"},

@@ -156,6 +156,45 @@ def test_metadata_of_another_ledger_of_the_same_id_are_no_reason_to_drop_what_is
     play(scenario)
 
 
+@pytest.mark.parametrize("value", [b"", b"{}", b"[]", b"\xff"])
+def test_a_damaged_record_counts_as_behind_and_the_bookie_serves_until_an_operator_approves(value: bytes) -> None:
+    async def scenario(around: Around) -> None:
+        deleted = await around.create()
+        await around.store.delete_ledger(deleted, 1)
+        await around.store.write_record(RECORD, value, None)
+        await around.restart()
+        bookie, clock = around.node.bookie, around.world.clock
+        kept = await around.create()
+        for _ in range(5):
+            await bookie.collect()
+            await clock.sleep(5 * 3600)
+        assert [each.ledger_id for each in (await bookie.held_ledgers(-1, 10)).ledgers] == [deleted, kept]
+        assert bookie.stats()["metadata_behind"] == 1
+        bookie.approve_collection()
+        await bookie.collect()
+        assert [each.ledger_id for each in (await bookie.held_ledgers(-1, 10)).ledgers] == [kept]
+        assert bookie.stats()["metadata_behind"] == 0
+        record = await around.store.read_record(RECORD)
+        assert record is not None
+        assert not decode_behind(RECORD, record.value).pauses
+
+    play(scenario)
+
+
+def test_what_a_bookie_finds_takes_the_place_of_a_damaged_record_and_raises_the_counter() -> None:
+    async def scenario(around: Around) -> None:
+        ledger_id = await around.create()
+        await around.forget(0, ledger_id)
+        await around.store.write_record(RECORD, b"{}", None)
+        await around.restart()
+        assert await around.store.id_counter() == ledger_id + 1
+        record = await around.store.read_record(RECORD)
+        assert record is not None
+        assert decode_behind(RECORD, record.value).pauses
+
+    play(scenario)
+
+
 def test_a_paused_round_drops_nothing_whatever_the_metadata_say() -> None:
     judge = Judge(Delays(0, 0, 1.0))
     for paused in (True, True, False):
