@@ -17,7 +17,7 @@ from .commits import Commits
 from .journal.records import ExplicitLacRecord
 from .ledger_state import Ledger
 from .ledger_table import LedgerTable
-from .verifiers import Verifiers
+from .verifiers import Verifiers, introduction_of
 
 MAX_WAITERS: Final = 65_536
 """Long polls at once; more are BUSY."""
@@ -82,6 +82,9 @@ class Lacs:
                     self._admission.count(refusal)
                     raise Busy("no room in the journal", retry_after_ms=refusal.retry_after_ms)
                 # The journal first: a LAC that it does not take must not be told, because it would fall.
+                if not ledger.verifier_recorded:
+                    self._commits.append(introduction_of(ledger), ledger)
+                    ledger.verifier_recorded = True
                 self._commits.append(ExplicitLacRecord(ledger_id, lac), ledger)
                 ledger.explicit_lac = lac
                 ledger.saw_lac(lac)

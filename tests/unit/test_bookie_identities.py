@@ -39,7 +39,7 @@ ENDS: dict[str, Callable[[DiskBookie], Awaitable[None]]] = {
 
 
 @pytest.mark.parametrize("kept", ENDS)
-@pytest.mark.parametrize("met_by", ["an add", "a fence"])
+@pytest.mark.parametrize("met_by", ["an add", "a fence", "an explicit LAC"])
 def test_after_a_restart_beside_restored_metadata_the_new_ledger_is_refused_and_the_old_one_served(
     kept: str, met_by: str
 ) -> None:
@@ -48,7 +48,10 @@ def test_after_a_restart_beside_restored_metadata_the_new_ledger_is_refused_and_
             assert await add(node, batch_of(0), OLD) == 0
         else:
             async with node.bookie.identified(1, OLD, for_write=True):
-                await node.bookie.fence(1, b"")
+                if met_by == "a fence":
+                    await node.bookie.fence(1, b"")
+                else:
+                    await node.bookie.write_lac(1, 0, b"")
         await ENDS[kept](node)
         node.metadata.identities[1] = NEW
         await node.boot()
