@@ -144,7 +144,8 @@ _FORGOTTEN: Final = _NotNeeded(
 )
 _OTHER: Final = _NotNeeded(
     "it holds another ledger than the metadata have under this id, from before they were restored from an older copy",
-    f"delete the ledger that the metadata have and write it again under another id; or {_KEPT}",
+    "do not delete the ledger that the metadata have: bookies would drop this other one, too; "
+    f"read its entries out first if they are needed, write them under another id, and {_KEPT}",
     "bad",
 )
 _UNNAMED: Final = _NotNeeded(
