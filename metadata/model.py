@@ -275,6 +275,20 @@ def close(
     )
 
 
+def require_open(metadata: LedgerMetadata) -> LedgerMetadata:
+    """The same metadata, of a ledger that its writer may still write.
+
+    Raises:
+        LedgerClosed: the ledger is closed.
+        LedgerFenced: it is being recovered.
+    """
+    if metadata.closed:
+        raise LedgerClosed(f"ledger {metadata.ledger_id} is closed at entry {metadata.last_entry_id}")
+    if metadata.state is LedgerState.IN_RECOVERY:
+        raise LedgerFenced(f"ledger {metadata.ledger_id} is being recovered")
+    return metadata
+
+
 def change_ensemble(
     metadata: LedgerMetadata, known: Fragment, first_entry_id: int, bookies: Sequence[str]
 ) -> LedgerMetadata:
@@ -290,10 +304,7 @@ def change_ensemble(
         InvalidArgument: the fragment would start before the last one, or names not as many different bookies as it
             has to.
     """
-    if metadata.closed:
-        raise LedgerClosed(f"ledger {metadata.ledger_id} is closed at entry {metadata.last_entry_id}")
-    if metadata.state is LedgerState.IN_RECOVERY:
-        raise LedgerFenced(f"ledger {metadata.ledger_id} is being recovered")
+    require_open(metadata)
     wanted = Fragment(first_entry_id, tuple(bookies))
     if metadata.last_fragment == wanted:
         return metadata

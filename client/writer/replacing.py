@@ -23,7 +23,7 @@ from tallybook.core.errors import (
     is_defect,
 )
 from tallybook.core.marks import sometimes
-from tallybook.metadata.model import LedgerMetadata, change_ensemble, of_members, record_missed
+from tallybook.metadata.model import LedgerMetadata, change_ensemble, of_members, record_missed, require_open
 from tallybook.metadata.store import MembershipWatch
 from tallybook.runtime.clock import Clock
 from tallybook.runtime.logging import logger
@@ -54,7 +54,7 @@ class Tried(Enum):
 
     DONE = "done"
     NOBODY = "nobody was found"
-    STORE_AWAY = "the metadata store does not answer"
+    STORE_AWAY = "the metadata store does not answer, or does not tell who is alive"
     NOT_CHANGED = "the metadata were certainly not changed"
 
 
@@ -128,7 +128,7 @@ class Replacing:
         """Look for bookies, and have the metadata name them."""
         positions = self._machine.wanted(self._clock.monotonic())
         found = await self._found(positions)
-        if found and not await self._store_answers():
+        if not await self._store_answers() or found is None:
             return Tried.STORE_AWAY
         tried = Tried.DONE if found else Tried.NOBODY
         for action in self._machine.begin_change(found, self._clock.monotonic()):
@@ -140,9 +140,12 @@ class Replacing:
         return tried
 
     async def _store_answers(self) -> bool:
-        """Whether the metadata can be read. Asked first, because during a change nothing is confirmed."""
+        """Whether the metadata can be read. Asked first, because during a change nothing is confirmed.
+
+        A ledger that is not the writer's any more ends the writer, also where nobody can take a place.
+        """
         try:
-            await self._update(_as_it_is)
+            await self._update(require_open)
         except TallybookError as error:
             if is_defect(error):
                 raise
@@ -152,7 +155,8 @@ class Replacing:
             return False
         return True
 
-    async def _found(self, positions: tuple[int, ...]) -> dict[int, str]:
+    async def _found(self, positions: tuple[int, ...]) -> dict[int, str] | None:
+        """Bookies for some of the positions; ``None`` where it cannot be told who is alive."""
         machine = self._machine
         try:
             return await self._spares.find(
@@ -165,7 +169,7 @@ class Replacing:
             if is_defect(error):
                 raise
             _log.info("no replacement yet", ledger_id=machine.ledger_id, error=error.message)
-            return {}
+            return None
 
     async def _until_worth_while(self, watch: MembershipWatch) -> None:
         """Wait for news of the membership; without any, ever longer while an ack quorum serves."""
@@ -246,7 +250,3 @@ class Replacing:
                 raise doubt
             sometimes("writer: asks again what became of a change")
             await self._clock.sleep(LOOK_AGAIN_S)
-
-
-def _as_it_is(metadata: LedgerMetadata) -> LedgerMetadata:
-    return metadata

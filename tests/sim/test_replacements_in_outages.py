@@ -1,0 +1,86 @@
+"""A writer that lost bookies while the metadata store is away, or while nobody could take their places."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+
+import pytest
+
+from tallybook.client.client import Client
+from tallybook.core.errors import LedgerFenced, MetadataUnavailable, NoSuchLedger
+from tallybook.metadata.faulty import Fault, FaultyStore
+from tallybook.metadata.memory import MemoryMembership
+from tallybook.metadata.model import begin_recovery
+from tallybook.metadata.store import BookieInfo
+from tallybook.sim.stage.cluster import MemoryCluster
+from tallybook.sim.stage.scenario import SMALL, eventually, lines, scenario
+
+QUICK = SMALL.model_copy(update={"away_timeout_ms": 300, "reconnect_ms": 50, "metadata_timeout_ms": 500})
+TIMEOUT_S = QUICK.add_timeout_ms / 1000
+
+
+class Outage:
+    """While it lasts, nothing gets through to the store of one client, and the membership of all."""
+
+    lasts = False
+
+    def next(self, operation: str) -> Fault | None:
+        return Fault.UNAVAILABLE if self.lasts and operation != "changed" else None
+
+
+@contextmanager
+def outage_of_membership(outage: Outage) -> Iterator[None]:
+    right = MemoryMembership.bookies
+
+    async def bookies(self: MemoryMembership) -> Mapping[str, BookieInfo]:
+        if outage.lasts:
+            raise MetadataUnavailable("on purpose")
+        return await right(self)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(MemoryMembership, "bookies", bookies)
+        yield
+
+
+@scenario(bookies=6)
+async def test_a_writer_without_a_quorum_outlasts_a_short_outage_of_the_metadata(
+    cluster: MemoryCluster, client: Client
+) -> None:
+    """Who is alive cannot be told meanwhile: that is not the same as that nobody is."""
+    outage = Outage()
+    with outage_of_membership(outage):
+        async with cluster.client(
+            QUICK, seen_through=lambda store: FaultyStore(store, outage, cluster.world.clock)
+        ) as writer:
+            ledger = await writer.create_ledger()
+            await ledger.append_many(lines(10))
+            outage.lasts = True
+            for name in ledger.metadata.last_fragment.bookies[:2]:
+                cluster.die(name)
+            pending = ledger.append_nowait(b"needs others")
+            await cluster.world.clock.sleep(1.6 * TIMEOUT_S)
+            outage.lasts = False
+            assert await pending == 10
+            await ledger.close()
+
+
+@pytest.mark.parametrize("fate", ["deleted", "recovered"])
+def test_a_writer_that_finds_nobody_learns_that_its_ledger_is_not_its_own_any_more(fate: str) -> None:
+    @scenario(bookies=3)
+    async def play(cluster: MemoryCluster, client: Client) -> None:
+        async with cluster.client(QUICK) as writer:
+            ledger = await writer.create_ledger()
+            cluster.die(ledger.metadata.last_fragment.bookies[1])
+            await ledger.append_many(lines(10))
+            # What the dead one misses is on record by then, and nothing else has to be written.
+            await cluster.world.clock.sleep(5)
+            if fate == "deleted":
+                await client.delete_ledger(ledger.id)
+            else:
+                await cluster.edit(ledger.id, begin_recovery)
+            await eventually(lambda: ledger.ended, cluster, seconds=40)
+            with pytest.raises(NoSuchLedger if fate == "deleted" else LedgerFenced):
+                await ledger.append(b"late")
+
+    play()
