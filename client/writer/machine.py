@@ -68,9 +68,6 @@ from .sizes import BatchSizes
 _PAUSE_MS = 100
 """For an answer that asks for patience and does not say how much."""
 
-_HOPEFUL_TIMEOUTS = 3
-"""Add timeouts for which a batch may wait without a quorum while others are coming."""
-
 _URGENT_SHARE = 4
 """A member without whom nothing can be confirmed is replaced so many times sooner."""
 
@@ -118,8 +115,8 @@ class WriterMachine:
         self._departed: dict[str, Missed] = {}
         """What bookies missed in fragments that they are, or were, replaced after."""
         self._change: Change | None = None
-        self._in_vain = False
-        """Whether nobody was found who could take a place."""
+        self._in_vain_at = float("-inf")
+        """When nobody was found who could take a place. What was before the loss of a quorum does not count."""
         # In order of entry id; ``_unconfirmed`` is the tail of it that is not confirmed.
         self._batches: dict[int, Batch] = {}
         self._unconfirmed: dict[int, Batch] = {}
@@ -161,6 +158,11 @@ class WriterMachine:
         """Whether those who are connected and not doubted can form every ack quorum."""
         present = [at for at, member in enumerate(self._positions) if member.state is Member.UP and not member.doubted]
         return self.quorum.writable(present)
+
+    @property
+    def quorum_lost(self) -> bool:
+        """Whether no ack quorum of some write set serves, or none is connected and not doubted."""
+        return not self.has_quorum or quorum_lost_at(self._positions, self.quorum) is not None
 
     @property
     def _patience_s(self) -> float:
@@ -391,8 +393,7 @@ class WriterMachine:
 
     @property
     def _may_change(self) -> bool:
-        allowed = self.rules.max_changes > 0 and not self.rules.deferred
-        return allowed and self._change is None and self.error is None
+        return self.rules.max_changes > 0 and not self.rules.deferred and self._change is None and self.error is None
 
     def _want_another(self, actions: list[Action]) -> None:
         if self._may_change and ReplacementWanted() not in actions:
@@ -403,7 +404,7 @@ class WriterMachine:
 
         From here on nothing is confirmed. The new fragment starts after the LAC, at a batch boundary.
         """
-        self._in_vain = not replacements
+        self._in_vain_at = float("-inf") if replacements else now
         wanted = self.wanted(now)
         taken = {at: bookie for at, bookie in sorted(replacements.items()) if at in wanted}
         if not taken:
@@ -589,7 +590,7 @@ class WriterMachine:
         patience_s = self.rules.add_timeout_s
         if self.rules.max_changes and not self.rules.deferred:
             since = max(since, lost_at)
-            patience_s *= _HOPEFUL_TIMEOUTS if hope or not self._in_vain else 1
+            patience_s = self.rules.hopeful_s if hope or self._in_vain_at < lost_at else patience_s
         elif hope:
             return []
         if now - since < patience_s:

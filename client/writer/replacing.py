@@ -93,13 +93,18 @@ class Replacing:
         self._task: asyncio.Task[None] | None = None
         self._stopped = False
         self._look_again_s = LOOK_AGAIN_S
+        self._long_pause: asyncio.Timeout | None = None
+        """Between two looks while an ack quorum serves: its loss ends it."""
         self._pause_s = LOOK_AGAIN_S
         """Before the next attempt to write a change, after one that failed."""
 
     def look(self) -> None:
-        """A replacement may be wanted: see to it, unless that is being done."""
+        """A replacement may be wanted: see to it, unless that is being done; at once where the ack quorum was lost."""
         if not self._stopped and (self._task is None or self._task.done()):
             self._task = self._spawn(self._run(), "replacing")
+        elif self._long_pause is not None and not self._long_pause.expired() and self._machine.quorum_lost:
+            sometimes("writer: loses its quorum in a long pause")
+            self._long_pause.reschedule(asyncio.get_running_loop().time())
 
     def stop(self) -> None:
         """Replace nobody any more."""
@@ -172,11 +177,13 @@ class Replacing:
             return None
 
     async def _until_worth_while(self, watch: MembershipWatch) -> None:
-        """Wait for news of the membership; without any, ever longer while an ack quorum serves."""
-        if not self._machine.has_quorum:
+        """Wait for news of the membership; without any, ever longer while an ack quorum serves, or until it is lost."""
+        lost = self._machine.quorum_lost
+        if lost:
             self._look_again_s = LOOK_AGAIN_S
         try:
-            async with asyncio.timeout(self._turns.pause_s(self._look_again_s, self._machine.ledger_id)):
+            async with asyncio.timeout(self._turns.pause_s(self._look_again_s, self._machine.ledger_id)) as pause:
+                self._long_pause = None if lost else pause
                 await watch.changed()
         except TimeoutError:
             self._look_again_s = min(2 * self._look_again_s, LONGEST_LOOK_AGAIN_S)
@@ -184,6 +191,8 @@ class Replacing:
         except MetadataUnavailable:
             # The watch is of no more use; a pause, then, in its place.
             await self._clock.sleep(LOOK_AGAIN_S)
+        finally:
+            self._long_pause = None
 
     async def _write(self, change: ChangeEnsemble) -> bool:
         """Put the change into the metadata. Until its outcome is certain nothing may be confirmed.
@@ -225,7 +234,7 @@ class Replacing:
         again_at = self._clock.monotonic() + self._pause_s
         self._pause_s = min(2 * self._pause_s, LONGEST_PAUSE_S)
         await self._clock.sleep(LOOK_AGAIN_S)
-        while self._machine.has_quorum and self._clock.monotonic() < again_at:
+        while not self._machine.quorum_lost and self._clock.monotonic() < again_at:
             await self._clock.sleep(LOOK_AGAIN_S)
 
     async def _settled(self, transition: Transition) -> LedgerMetadata:

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Final
+
+_HOPEFUL_TIMEOUTS: Final = 3
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,3 +30,8 @@ class WriterRules:
     max_changes: int = 0
     delay_changes: bool = False
     deferred: bool = False
+
+    @property
+    def hopeful_s(self) -> float:
+        """How long a batch may wait without a quorum while others are coming, or may be."""
+        return _HOPEFUL_TIMEOUTS * self.add_timeout_s

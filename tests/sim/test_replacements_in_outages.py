@@ -1,4 +1,4 @@
-"""A writer that lost bookies while the metadata store is away, or while nobody could take their places."""
+"""A writer that loses bookies while the metadata store is away, or where nobody could take their places at first."""
 
 from __future__ import annotations
 
@@ -84,3 +84,26 @@ def test_a_writer_that_finds_nobody_learns_that_its_ledger_is_not_its_own_any_mo
                 await ledger.append(b"late")
 
     play()
+
+
+@scenario(bookies=3)
+async def test_a_writer_that_loses_its_quorum_looks_again_at_once_however_rarely_it_looked_before(
+    cluster: MemoryCluster, client: Client
+) -> None:
+    """A spare that nobody was told of appears in a long pause."""
+    cluster.add("spare")
+    async with cluster.client(QUICK) as writer:
+        ledger = await writer.create_ledger()
+        cluster.bookies["spare"].pause()
+        await cluster.register("spare")
+        cluster.die(ledger.metadata.last_fragment.bookies[1])
+        await ledger.append_many(lines(10))
+        # Pauses of 2, 4, 8 and 16 seconds; the last one has just begun.
+        await cluster.world.clock.sleep(17)
+        cluster.bookies["spare"].resume()
+        # The store lists it for as long as its session lasts.
+        cluster.bookies[ledger.metadata.last_fragment.bookies[2]].kill()
+        began = cluster.world.clock.monotonic()
+        assert await ledger.append(b"needs the spare") == 10
+        assert cluster.world.clock.monotonic() - began < TIMEOUT_S
+        await ledger.close()
