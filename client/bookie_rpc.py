@@ -304,6 +304,7 @@ async def open_bookie(
             tasks,
             frames or FrameCache(),
             load,
+            add_timeout_s=settings.add_timeout_ms / 1000,
             max_attached=welcome.max_attached,
         ),
         RequestStream(streams[Lane.READ], welcomes[1], tasks, load),

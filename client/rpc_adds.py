@@ -34,9 +34,9 @@ _JOINED_BYTES: Final = 64 * 1024
 """Small batches are sent together up to this size; above it, joining costs more than it saves."""
 
 
-_FRONT_SECONDS: Final = 0.1
-_FRONTS: Final = 128
-"""How finely, and how often back, it is known when the bookie came past a batch."""
+_FRONTS_PER_TIMEOUT: Final = 64
+_FRONTS: Final = 2 * _FRONTS_PER_TIMEOUT
+"""How finely, and how far back, it is known when the bookie came past a batch: for longer than it may owe an ack."""
 
 
 class _Add:
@@ -87,6 +87,7 @@ class AddStream:
         credit_bytes: what the bookie grants.
         frames: shared by the connections of one client.
         load: likewise; counts how long answers take.
+        add_timeout_s: how long the bookie may owe an answer.
         max_attached: ledgers that the bookie remembers; 0: it does not say, and takes one attachment in a message.
     """
 
@@ -98,6 +99,7 @@ class AddStream:
         frames: FrameCache,
         load: ClientLoad,
         *,
+        add_timeout_s: float,
         max_attached: int = 0,
     ) -> None:
         self._stream = stream
@@ -119,6 +121,7 @@ class AddStream:
         self._detached: dict[int, None] = {}
         """Attached, and not to be any longer."""
         self._progress_at = 0.0
+        self._front_s = add_timeout_s / _FRONTS_PER_TIMEOUT
         self._fronts: deque[tuple[float, int]] = deque(maxlen=_FRONTS)
         """When acks came, and the highest number acked by then, or shortly after."""
         self._ended = False
@@ -174,8 +177,8 @@ class AddStream:
                 self._outbox.kick()
 
     def _note_front(self, now: float, number: int) -> None:
-        at, before = self._fronts[-1] if self._fronts else (-_FRONT_SECONDS, 0)
-        if now - at < _FRONT_SECONDS:
+        at, before = self._fronts[-1] if self._fronts else (-self._front_s, 0)
+        if now - at < self._front_s:
             self._fronts[-1] = (at, max(before, number))
         else:
             self._fronts.append((now, max(before, number)))

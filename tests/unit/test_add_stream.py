@@ -14,7 +14,7 @@ from tallybook.core.batch import encode_batch, peek_ids
 from tallybook.core.errors import Busy
 from tallybook.core.limits import KIB, MIB
 from tallybook.runtime import grpc_messages as wire
-from tallybook.runtime.clock import RealClock
+from tallybook.runtime.clock import Clock, RealClock
 from tallybook.runtime.deterministic.tracing import MemoryTracer
 from tallybook.runtime.tasks import Tasks
 from tallybook.runtime.tracing import begin
@@ -54,7 +54,11 @@ class Bookie:
             self.answered += 1
             first = self.taken[self.answered - 1]
             ack = wire.Ack(self.answered, AddAnswer(1, first, 1, code, retry_after_ms))
-            self._answers.put_nowait(wire.encode_acks([ack]))
+            self.say([ack])
+
+    def say(self, acks: list[wire.Ack]) -> None:
+        """Send those in one message."""
+        self._answers.put_nowait(wire.encode_acks(acks))
 
     def abort(self) -> None:
         """Nothing is left."""
@@ -63,10 +67,20 @@ class Bookie:
         """Nothing is left."""
 
 
+class Hands(RealClock):
+    """A clock whose seconds the test counts."""
+
+    now = 1000.0
+
+    def monotonic(self) -> float:
+        return self.now
+
+
 @asynccontextmanager
-async def stream():
+async def stream(clock: Clock | None = None, add_timeout_s: float = 10.0):
     bookie, tasks = Bookie(), Tasks("test", lambda name, error: pytest.fail(f"{name}: {error!r}"))
-    adds = AddStream(bookie, CREDIT, tasks, FrameCache(), ClientLoad(RealClock()))
+    load = ClientLoad(clock or RealClock())
+    adds = AddStream(bookie, CREDIT, tasks, FrameCache(), load, add_timeout_s=add_timeout_s)
     tasks.spawn(adds.receive(), name="receive")
     yield bookie, adds
     adds.end()
@@ -145,3 +159,18 @@ async def test_what_is_refused_here_ends_its_span_with_that():
         await turns()
         assert tracer.spans[-1].error == "Busy"
         assert all(span.ends == 1 for span in tracer.spans if span.error == "Busy")
+
+
+@pytest.mark.parametrize("add_timeout_s", [0.5, 10.0, 30.0, 300.0])
+async def test_a_batch_that_was_passed_over_is_owed_since_then_for_as_long_as_the_add_timeout(add_timeout_s: float):
+    clock = Hands()
+    async with stream(clock, add_timeout_s) as (bookie, adds):
+        passed_over = adds.add(batch(0), b"", lambda answer: None)
+        await added(adds, [1])
+        bookie.answered = 1
+        passed_at = clock.now
+        for number in range(2, 500):
+            bookie.answer()
+            await added(adds, [number])
+            assert abs(passed_over.owed_since - passed_at) <= add_timeout_s / 50
+            clock.now += add_timeout_s / 400

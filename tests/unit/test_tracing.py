@@ -128,7 +128,7 @@ class Sent:
 
 async def test_a_batch_that_is_traced_comes_first_in_its_message_and_others_say_nothing():
     stream, tasks = Sent(), Tasks("test", lambda name, error: pytest.fail(f"{name}: {error!r}"))
-    adds = AddStream(stream, 4 * MIB, tasks, FrameCache(), ClientLoad(RealClock()))
+    adds = AddStream(stream, 4 * MIB, tasks, FrameCache(), ClientLoad(RealClock()), add_timeout_s=10.0)
     tracer, answers = MemoryTracer(), []
     adds.add(batch_of(0), b"", answers.append)
     adds.add(batch_of(1), b"", answers.append)
