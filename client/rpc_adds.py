@@ -57,6 +57,7 @@ class _Add:
         self.attach = attach
         """What the bookie must know of the ledger first."""
         self.frame = frame
+        """Empty once it is not to be sent any more."""
         self.cost_bytes = cost_bytes
         self.on_answer = on_answer
         self.span: Span | None = None
@@ -193,6 +194,7 @@ class AddStream:
         self._waiting_bytes = 0
         loop = asyncio.get_running_loop()
         for add in lost:
+            add.frame = b""
             if add.span is not None:
                 add.span.end(BookieUnavailable.__name__)
             loop.call_soon(add.on_answer, _lost(add.ids))
@@ -232,6 +234,7 @@ class AddStream:
             add = self._queue.pop()
             if not add.frame:
                 continue
+            add.frame = b""
             self._waiting_bytes -= add.cost_bytes
             if add.span is not None:
                 add.span.end(Busy.__name__)

@@ -7,11 +7,12 @@ from contextlib import asynccontextmanager
 import pytest
 
 from tallybook.client.add_window import LEAST_BYTES
+from tallybook.client.bookie_port import Sending
 from tallybook.client.load import ClientLoad
 from tallybook.client.rpc_adds import AddStream
 from tallybook.core.answers import AddAnswer
 from tallybook.core.batch import encode_batch, peek_ids
-from tallybook.core.errors import Busy
+from tallybook.core.errors import Busy, DiskFailed
 from tallybook.core.limits import KIB, MIB
 from tallybook.runtime import grpc_messages as wire
 from tallybook.runtime.clock import Clock, RealClock
@@ -174,3 +175,24 @@ async def test_a_batch_that_was_passed_over_is_owed_since_then_for_as_long_as_th
             await added(adds, [number])
             assert abs(passed_over.owed_since - passed_at) <= add_timeout_s / 50
             clock.now += add_timeout_s / 400
+
+
+async def test_what_was_refused_here_and_then_withdrawn_is_given_up_once():
+    async with stream() as (bookie, adds):
+        sendings: list[Sending] = []
+
+        def withdraw_all(answer: AddAnswer) -> None:
+            for sending in sendings:
+                sending.withdraw()
+
+        sendings += [adds.add(batch(number), b"", [lambda _: None, withdraw_all][number == 1]) for number in range(200)]
+        await turns()
+        sent = len(bookie.taken)
+        # In one message: those that waited have been refused by the second ack, and have not been told.
+        codes = (Busy.wire_code, DiskFailed.wire_code)
+        bookie.say([wire.Ack(at + 1, AddAnswer(1, at, 1, code, 0)) for at, code in enumerate(codes)])
+        await turns()
+        # Nothing waits any more: there is room for as many as were answered.
+        answers = await added(adds, range(200, 300))
+        assert len(bookie.taken) == sent
+        assert refused(answers) == list(range(202, 300))
