@@ -109,10 +109,10 @@ class _Link:
         sending = self.sendings.get(first)
         return None if sending is None else sending.owed_since
 
-    def drop(self, silence_s: float, now: float) -> None:
+    def drop(self, ledger_id: int, silence_s: float, now: float) -> None:
         """Have nothing more to do with the connection; break it, with all that is queued on it, if it is silent.
 
-        Others share it: while it answers them, only what has not been sent for this ledger goes.
+        Others share it: while it answers them, only what is kept of this ledger, and not sent for it, goes.
         """
         given_up, self.connection = self.connection, None
         sendings, self.sendings = self.sendings, {}
@@ -122,6 +122,8 @@ class _Link:
             return
         for sending in sendings.values():
             sending.withdraw()
+        if given_up is not None:
+            given_up.forget(ledger_id)
 
 
 class WriterDriver:
@@ -295,9 +297,7 @@ class WriterDriver:
         self._woken.set()
         self._replacing.stop()
         for link in self._links:
-            if link.connection is not None:
-                link.connection.forget(self.machine.ledger_id)
-            link.drop(math.inf, self._clock.monotonic())
+            self._drop(link)
         if self._lac_timer is not None:
             self._lac_timer.cancel()
 
@@ -394,10 +394,14 @@ class WriterDriver:
         """Whether its bookie still holds the position."""
         return self._links[link.position] is link
 
+    def _drop(self, link: _Link, *, if_silent: bool = False) -> None:
+        """Leave its connection to others, or break it ``if_silent``."""
+        link.drop(self.machine.ledger_id, self._silence_s if if_silent else math.inf, self._clock.monotonic())
+
     def _relink(self, action: Replaced) -> None:
         """Other bookies hold these positions now. What those before them still answer concerns nobody."""
         for at in action.positions:
-            self._links[at].drop(self._silence_s if at in action.silent else math.inf, self._clock.monotonic())
+            self._drop(self._links[at], if_silent=at in action.silent)
             self._links[at] = _Link(at, self.machine.fragment.bookies[at])
             self._reconnect(self._links[at])
 
@@ -408,7 +412,7 @@ class WriterDriver:
             link.refusals += 1
             link.refused_at = self._clock.monotonic()
         # What it still holds for a bookie that does not keep up must not stay in memory.
-        link.drop(self._silence_s if breaking else math.inf, self._clock.monotonic())
+        self._drop(link, if_silent=breaking)
         if not link.connecting and not self._stopped.is_set():
             link.connecting = True
             self._spawn(self._connect(link), f"connect-{link.position}")

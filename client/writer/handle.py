@@ -335,6 +335,7 @@ class LedgerWriter:
         if taken:
             return await self._settle_end(self._end_of_other)
         if error is not None and error is not self._ended and isinstance(error, _NOT_OURS):
+            self._driver.stop()
             raise error.with_traceback(None)
         if error is None:
             await self.force()
@@ -343,7 +344,11 @@ class LedgerWriter:
         return await self._settle_end(self._end)
 
     async def _settle_end(self, transition: Transition) -> LedgerMetadata:
-        self._closed = (await self._update(transition)).value
+        try:
+            self._closed = (await self._update(transition)).value
+        except _NOT_OURS:
+            self._driver.stop()
+            raise
         self._driver.stop()
         return self._closed
 

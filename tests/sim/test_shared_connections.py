@@ -5,12 +5,15 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from tallybook.client.client import Client
 from tallybook.core.batch import decode_header
+from tallybook.core.errors import LedgerFenced
+from tallybook.metadata.model import begin_recovery
 from tallybook.sim.stage.cluster import MemoryCluster
 from tallybook.sim.stage.direct import DirectConnection
 from tallybook.sim.stage.scenario import SMALL, eventually, lines, scenario
@@ -147,3 +150,49 @@ async def test_ten_times_as_many_open_ledgers_with_a_bookie_dead_take_ten_times_
     for ledger in ledgers:
         await ledger.close()
         assert [missed.bookie_id for missed in ledger.metadata.missed] == ["bookie-0"]
+
+
+@contextmanager
+def forgotten_ledgers() -> Iterator[set[tuple[str, int]]]:
+    """Which bookies are told to forget which ledgers."""
+    forgotten: set[tuple[str, int]] = set()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(DirectConnection, "forget", lambda self, ledger_id: forgotten.add((self.bookie_id, ledger_id)))
+        yield forgotten
+
+
+@scenario(bookies=4)
+async def test_a_bookie_that_was_replaced_and_answers_others_is_told_to_forget_the_ledger(
+    cluster: MemoryCluster, client: Client
+) -> None:
+    ledger = await client.create_ledger()
+    await ledger.append(b"first")
+    full = cluster.bookies[ledger.metadata.last_fragment.bookies[1]]
+    with forgotten_ledgers() as forgotten:
+        full.read_only = True
+        await ledger.append(b"second")
+        await eventually(lambda: full.bookie_id not in ledger.metadata.last_fragment.bookies, cluster)
+        await cluster.world.clock.sleep(1)
+        assert forgotten == {(full.bookie_id, ledger.id)}
+    await ledger.close()
+
+
+@pytest.mark.parametrize("noticed", [False, True])
+def test_a_ledger_that_another_client_took_is_forgotten_with_its_close(noticed: bool) -> None:
+    @scenario(bookies=3)
+    async def play(cluster: MemoryCluster, client: Client) -> None:
+        async with cluster.client(SMALL) as other:
+            ledger = await client.create_ledger()
+            await ledger.append(b"first")
+            await cluster.edit(ledger.id, begin_recovery)
+            if noticed:
+                await other.recover_ledger(ledger.id)
+                with pytest.raises(LedgerFenced):
+                    await ledger.append(b"late")
+                await cluster.edit(ledger.id, lambda metadata: replace(metadata, last_entry_id=7, length=99))
+            with forgotten_ledgers() as forgotten:
+                with pytest.raises(LedgerFenced):
+                    await ledger.close()
+                assert forgotten == {(name, ledger.id) for name in cluster.bookies}
+
+    play()
