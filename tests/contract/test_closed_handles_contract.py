@@ -35,6 +35,18 @@ SOON = 5.0
 """Virtual seconds within which a call has to hear of a close: no time-out of its own is that short."""
 
 
+class Held:
+    """A batch that is never sent."""
+
+    owed_since = 0.0
+
+    def withdraw(self) -> None:
+        """Nothing is left."""
+
+
+HELD = Held()
+
+
 class Gated:
     """A store, a pool of connections or a connection whose calls wait while the gate is shut."""
 
@@ -45,7 +57,7 @@ class Gated:
     def __getattr__(self, name: str) -> Any:
         found = getattr(self._target, name)
         if name == "add":
-            return lambda *args, **how: found(*args, **how) if self._gate.is_set() else None
+            return lambda *args, **how: found(*args, **how) if self._gate.is_set() else HELD
         if name == "close" or not inspect.iscoroutinefunction(found):
             return found
 
