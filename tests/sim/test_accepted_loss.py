@@ -73,10 +73,8 @@ async def test_without_an_answer_of_any_member_a_ledger_stays_open(cluster: Memo
     assert not (await metadata_of(cluster, ledger_id)).closed
 
 
-@scenario(bookies=3)
-async def test_a_bookie_that_restarts_while_the_end_is_read_loses_nothing_of_what_it_holds(
-    cluster: MemoryCluster, client: Client
-) -> None:
+async def check_restart_at(cluster: MemoryCluster, client: Client, request: str, count: int) -> None:
+    """The one bookie that holds a ledger restarts when it gets this request for the ``count``-th time."""
     ledger = await client.create_ledger()
     await ledger.append_many(lines(30))
     await cluster.world.clock.sleep(5)
@@ -84,15 +82,17 @@ async def test_a_bookie_that_restarts_while_the_end_is_read_loses_nothing_of_wha
     first, second, third = sorted(cluster.bookies)
     for name in (first, second):
         await replace_disk(cluster, name, ledger.id + 1)
-    holder = cluster.bookies[third]
+    holder, requests = cluster.bookies[third], []
 
-    async def restarts(request: str, _ledger_id: int) -> None:
-        if request == "read_batches":
+    async def restarts(got: str, _ledger_id: int) -> None:
+        requests.append(got)
+        if requests.count(request) == count:
             cluster.die(third)
 
     holder.gate = restarts
     with pytest.raises(RecoveryFailed):
         await client.recover_accepting_loss(ledger.id)
+    assert requests.count(request) == count
     assert not (await metadata_of(cluster, ledger.id)).closed
     holder.gate = None
     holder.restart()
@@ -100,3 +100,24 @@ async def test_a_bookie_that_restarts_while_the_end_is_read_loses_nothing_of_wha
     found = await client.recover_accepting_loss(ledger.id)
     assert (found.metadata.last_entry_id, found.lost) == (29, True)
     assert await read_all(client, ledger.id) == lines(30)
+
+
+@scenario(bookies=3)
+async def test_a_bookie_that_restarts_while_the_end_is_read_loses_nothing_of_what_it_holds(
+    cluster: MemoryCluster, client: Client
+) -> None:
+    await check_restart_at(cluster, client, "read_batches", 1)
+
+
+@scenario(bookies=3)
+async def test_a_bookie_that_restarts_after_the_ordinary_recovery_loses_nothing_of_what_it_holds(
+    cluster: MemoryCluster, client: Client
+) -> None:
+    await check_restart_at(cluster, client, "fence", 2)
+
+
+@scenario(bookies=3)
+async def test_a_bookie_that_restarts_after_its_second_fence_loses_nothing_of_what_it_holds(
+    cluster: MemoryCluster, client: Client
+) -> None:
+    await check_restart_at(cluster, client, "recovery_read", 1)
