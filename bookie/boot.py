@@ -23,7 +23,7 @@ from functools import partial
 from typing import Any, Final
 
 from tallybook.core.config import BookieSettings
-from tallybook.core.errors import DamagedFile, EntryUnknown, StorageError
+from tallybook.core.errors import DamagedFile, DiskFailed, EntryUnknown, StorageError
 from tallybook.core.ids import NO_IDENTITY
 from tallybook.core.limits import MAX_BATCH_BYTES
 from tallybook.core.marks import sometimes
@@ -524,6 +524,8 @@ def _fate_here(world: BookieWorld, directory: DataDirectory, table: LedgerTable)
             identity = (await table.look(ledger_id)).identity
         except EntryUnknown:
             identity = NO_IDENTITY
+        except DiskFailed:
+            return Fate.UNKNOWN
         return await world.fate_of(ledger_id, directory.cookie.bookie_id, identity)
 
     return fate_here
