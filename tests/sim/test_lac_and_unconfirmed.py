@@ -19,6 +19,7 @@ from tallybook.core.errors import (
     EntryAbsent,
     EntryUnknown,
     InvalidArgument,
+    LedgerClosed,
     LedgerFenced,
     NoSuchLedger,
     ReadBeyondLac,
@@ -254,9 +255,7 @@ async def test_what_is_shown_reaches_readers_who_ask_a_part_of_a_wide_ensemble(
 
 
 @scenario(bookies=3)
-async def test_a_writer_that_has_died_shows_nothing_more_once_its_client_is_closed(
-    cluster: MemoryCluster, client: Client
-) -> None:
+async def test_a_writer_that_has_died_tells_that_its_client_is_closed(cluster: MemoryCluster, client: Client) -> None:
     async with cluster.client(SMALL.model_copy(update={"explicit_lac_ms": 600_000})) as silent:
         died = await silent.create_ledger(ensemble=3, write_quorum=3, ack_quorum=2)
         await died.append_many(lines(10))
@@ -265,7 +264,8 @@ async def test_a_writer_that_has_died_shows_nothing_more_once_its_client_is_clos
             await died.append(b"too late")
         # Whoever creates another ledger makes the client forget the handle that has died: closing does not stop it.
         await silent.create_ledger(ensemble=3, write_quorum=3, ack_quorum=2)
-    assert await died.show() == -1
+    with pytest.raises(LedgerClosed, match="the client is closed"):
+        await died.show()
 
 
 # -- C39: waiting for more -------------------------------------------------------------------------

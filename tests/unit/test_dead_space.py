@@ -4,6 +4,7 @@ from types import SimpleNamespace
 
 import pytest
 
+from tallybook.archive.objects.memory import MemoryStore
 from tallybook.archive.schema import object_key
 from tallybook.core.config import OffloadSettings
 from tallybook.core.errors import ObjectMissing
@@ -12,6 +13,7 @@ from tallybook.metadata.archived import IndexPart, Receipt
 from tallybook.metadata.model import Fragment, LedgerMetadata, LedgerState
 from tallybook.offload import dead_space
 from tallybook.offload.dead_space import DeadSpace
+from tallybook.runtime.clock import RealClock
 
 UUID = "00000000-0000-4000-8000-{:012d}"
 
@@ -45,7 +47,7 @@ async def test_objects_that_are_gone_do_not_keep_others_from_being_looked_at(mon
     ledgers = [ledger_in_set(number) for number in range(6)]
     keys = [metadata.archived.key for metadata in ledgers if metadata.archived]
     reader = Reader(set(keys[:4]))
-    looked = DeadSpace(reader, OffloadSettings())  # type: ignore[arg-type]
+    looked = DeadSpace(MemoryStore(RealClock()), reader, OffloadSettings())  # type: ignore[arg-type]
     found = [await looked.mostly_dead(ledgers, keys) for _ in range(3)]
     assert reader.asked == keys, "each is asked once before any is asked again"
     assert found[-1] == set(keys[4:])

@@ -171,7 +171,7 @@ def test_without_the_metadata_there_is_no_new_index_and_nothing_has_changed() ->
 def test_a_metadata_store_that_is_away_for_a_while_only_delays_the_new_index() -> None:
     async def scenario(world: World) -> None:
         class Slow(KnownMetadata):
-            async def fate_of(self, ledger_id: int, _bookie_id: str = "") -> Fate:
+            async def fate_of(self, ledger_id: int, _bookie_id: str = "", _identity: bytes = b"") -> Fate:
                 if world.clock.monotonic() < back:
                     await world.clock.sleep(3_600)
                 return Fate.KEPT

@@ -82,7 +82,9 @@ def test_each_option_is_understood_in_any_case(name: str, value: str, field: str
 def test_no_option_is_without_a_test() -> None:
     mark = next(mark for mark in test_each_option_is_understood_in_any_case.pytestmark)
     tried = {case[0].lower() for case in mark.args[1]}
-    others = {"metadata", "archive", "payloadformat", "payloadschema", "namespace", "endingposition"}
+    others = {
+        "metadata", "archive", "payloadformat", "payloadschema", "payloadreaderschema", "namespace", "endingposition",
+    }  # fmt: skip
     assert tried | others == set(READ)
 
 

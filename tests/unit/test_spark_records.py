@@ -143,8 +143,8 @@ def test_a_sink_that_makes_no_sense_is_refused(options, said):
 def test_the_columns_of_records_say_which_may_be_null():
     plain = ReadOptions(Place("x", None), records=RecordBounds("default", "s", ""))
     assert columns_for(plain).ddl == (
-        "stream STRING NOT NULL, position STRING NOT NULL, sequence BIGINT NOT NULL, timestamp TIMESTAMP, key BINARY, "
-        "txid BIGINT, payload BINARY NOT NULL"
+        "stream STRING NOT NULL, position STRING NOT NULL, sequence BIGINT NOT NULL, timestamp TIMESTAMP_LTZ, "
+        "key BINARY, txid BIGINT, payload BINARY NOT NULL"
     )
     rich = ReadOptions(
         Place("x", None), records=plain.records, fail_on_data_loss=False, include_metadata=True,

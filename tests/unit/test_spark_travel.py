@@ -46,7 +46,7 @@ def test_a_task_is_not_sent_what_all_of_them_read(bound: str) -> None:
 
 
 def test_a_task_of_a_bucket_does_not_look_through_all_of_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    async def refuse(store: object) -> Catalog:
+    async def refuse(*_where: object) -> Catalog:
         raise AssertionError("the whole bucket is looked through")
 
     monkeypatch.setattr(places, "read_catalog", refuse)
