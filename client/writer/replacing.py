@@ -52,7 +52,7 @@ UNSETTLED_TIMEOUTS: Final = 3
 class Tried(Enum):
     """What became of an attempt to replace the members that failed."""
 
-    DONE = "done"
+    DONE = "done, or not wanted any more"
     NOBODY = "nobody was found"
     STORE_AWAY = "the metadata store does not answer, or does not tell who is alive"
     NOT_CHANGED = "the metadata were certainly not changed"
@@ -103,7 +103,6 @@ class Replacing:
         if not self._stopped and (self._task is None or self._task.done()):
             self._task = self._spawn(self._run(), "replacing")
         elif self._long_pause is not None and not self._long_pause.expired() and self._machine.quorum_lost:
-            sometimes("writer: loses its quorum in a long pause")
             self._long_pause.reschedule(asyncio.get_running_loop().time())
 
     def stop(self) -> None:
@@ -131,9 +130,13 @@ class Replacing:
 
     async def _try(self) -> Tried:
         """Look for bookies, and have the metadata name them."""
+        if not await self._store_answers():
+            return Tried.STORE_AWAY
         positions = self._machine.wanted(self._clock.monotonic())
+        if not positions:
+            return Tried.DONE
         found = await self._found(positions)
-        if not await self._store_answers() or found is None:
+        if found is None:
             return Tried.STORE_AWAY
         tried = Tried.DONE if found else Tried.NOBODY
         for action in self._machine.begin_change(found, self._clock.monotonic()):
