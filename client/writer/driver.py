@@ -63,7 +63,6 @@ T = TypeVar("T")
 
 _MOST_LATE: Final = 32
 """A writer that wakes up later than by this part of the add timeout waits again before it judges anybody."""
-_MOST_PAUSES: Final = 32
 
 
 class WriterEvents(Protocol):
@@ -467,31 +466,33 @@ class WriterDriver:
     async def _watch(self) -> None:
         """Timeouts, and notes of what members missed. A writer at rest, one of thousands maybe, costs nothing."""
         period_s = max(min(100, self._settings.add_timeout_ms // 8, self._settings.away_timeout_ms // 16), 10) / 1000
-        turns = self._turns
         while not self._stopped.is_set():
             self._woken.clear()
             if self.machine.at_rest and not self._missed_stale and self.machine.error is None:
                 await self._woken.wait()
-            turns.active += 1
-            try:
-                await self._pause(period_s)
-            finally:
-                turns.active -= 1
+            await self._pause(period_s)
             self._tick()
             if self.machine.error is not None:
                 return
 
     async def _pause(self, period_s: float) -> None:
-        """Sleep until the next turn, and again while this process wakes up late.
+        """Sleep until the next turn, and again while this process wakes up late, for another add timeout at most.
 
         It stood still, or has too much to do: acks may have come that nobody has looked at, so nobody is judged yet.
         """
-        for _ in range(_MOST_PAUSES):
-            pause_s = self._turns.pause_s(period_s, self.machine.ledger_id)
+        late_s = await self._sleep_late_by(period_s)
+        until = self._clock.monotonic() + self._silence_s
+        while late_s > self._silence_s / _MOST_LATE and not self._stopped.is_set() and self._clock.monotonic() < until:
+            late_s = await self._sleep_late_by(period_s)
+
+    async def _sleep_late_by(self, period_s: float) -> float:
+        """Sleep until the next turn; return by how much too long it was."""
+        urgent = self.machine.quorum_lost
+        with self._turns.waiting(urgent=urgent):
+            pause_s = self._turns.pause_s(period_s, self.machine.ledger_id, urgent=urgent)
             due_at = self._clock.monotonic() + pause_s
             await self._clock.sleep(pause_s)
-            if self._stopped.is_set() or self._clock.monotonic() - due_at <= self._silence_s / _MOST_LATE:
-                return
+        return self._clock.monotonic() - due_at
 
     def _tick(self) -> None:
         now = self._clock.monotonic()

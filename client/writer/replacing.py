@@ -184,8 +184,9 @@ class Replacing:
         lost = self._machine.quorum_lost
         if lost:
             self._look_again_s = LOOK_AGAIN_S
+        pause_s = self._turns.pause_s(self._look_again_s, self._machine.ledger_id, urgent=lost)
         try:
-            async with asyncio.timeout(self._turns.pause_s(self._look_again_s, self._machine.ledger_id)) as pause:
+            async with asyncio.timeout(pause_s) as pause:
                 self._long_pause = None if lost else pause
                 await watch.changed()
         except TimeoutError:

@@ -3,12 +3,14 @@
 A bookie that dies concerns every ledger that is open on it. What each has to do then (time-outs, another connection, a
 replacement, a note of what is missed) is little, and thousands at the same moment are seconds in which no ack is looked
 at. So periodic work gets rarer with the number of writers that have some, each at a moment of its own, and only so many
-work on the metadata at a time.
+work on the metadata at a time. Writers without an ack quorum wait for each other only, not for those that have one.
 """
 
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Final
 
 TURN_S: Final = 400e-6
@@ -24,17 +26,34 @@ class WriterTurns:
     """Shared by the writers of one client.
 
     Attributes:
-        active: writers with periodic work.
         metadata: to be held by whoever works on the metadata in the background.
     """
 
     def __init__(self) -> None:
-        self.active = 0
         self.metadata = asyncio.Semaphore(MAX_AT_METADATA)
+        self._active = 0
+        """Writers with periodic work."""
+        self._urgent = 0
+        """Those of them that have no ack quorum."""
 
-    def pause_s(self, least_s: float, ledger_id: int) -> float:
-        """How long a writer pauses between two turns: ``least_s``, or more where there are very many."""
-        fair_s = self.active * TURN_S
+    @contextmanager
+    def waiting(self, *, urgent: bool) -> Iterator[None]:
+        """Count a writer that waits for its turn."""
+        self._active += 1
+        self._urgent += urgent
+        try:
+            yield
+        finally:
+            self._active -= 1
+            self._urgent -= urgent
+
+    def pause_s(self, least_s: float, ledger_id: int, *, urgent: bool = False) -> float:
+        """How long a writer pauses between two turns: ``least_s``, or more where there are very many.
+
+        Args:
+            urgent: it has no ack quorum; those that have one do not make it wait.
+        """
+        fair_s = (self._urgent if urgent else self._active) * TURN_S
         if fair_s <= least_s:
             return least_s
         return max(least_s, fair_s * (0.5 + ledger_id * _GOLDEN % 1.0))
