@@ -426,8 +426,7 @@ class Client:
         For operators: what bookies that are away hold of later entries is given up.
 
         Raises:
-            As ``open_ledger`` with ``recover``. RecoveryFailed: no member of the last fragment answers, or one that is
-                there does not say what it holds; the ledger stays open.
+            As ``open_ledger`` with ``recover``. RecoveryFailed: a member that is there does not say what it holds.
         """
         context, key, signing = await self._recovery(ledger_id, password)
         return await recover_accepting_loss(context, key=key, digest_key=signing)

@@ -103,7 +103,7 @@ class Replacing:
         if not self._stopped and (self._task is None or self._task.done()):
             self._task = self._spawn(self._run(), "replacing")
         elif self._long_pause is not None and not self._long_pause.expired() and self._machine.quorum_lost:
-            self._long_pause.reschedule(asyncio.get_running_loop().time())
+            self._long_pause.reschedule(0.0)
 
     def stop(self) -> None:
         """Replace nobody any more."""

@@ -236,17 +236,19 @@ async def test_recovery_piles_up_no_reads_at_a_bookie_that_hangs(cluster: Memory
     under_way, most = 0, 0
     asked, fence = DirectConnection.recovery_read, DirectConnection.fence
 
-    async def counted(self: DirectConnection, ledger_id: int, entry_id: int, key: bytes) -> ReadAnswer:
+    async def counted(
+        self: DirectConnection, ledger_id: int, entry_id: int, key: bytes, **options: bytes
+    ) -> ReadAnswer:
         nonlocal under_way, most
         under_way += 1
         most = max(most, under_way)
         try:
-            return await asked(self, ledger_id, entry_id, key)
+            return await asked(self, ledger_id, entry_id, key, **options)
         finally:
             under_way -= 1
 
-    async def without_lac(self: DirectConnection, ledger_id: int, key: bytes) -> FenceAnswer:
-        return FenceAnswer(-1, (await fence(self, ledger_id, key)).last_held)
+    async def without_lac(self: DirectConnection, ledger_id: int, key: bytes, **options: bytes) -> FenceAnswer:
+        return FenceAnswer(-1, (await fence(self, ledger_id, key, **options)).last_held)
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(DirectConnection, "recovery_read", counted)

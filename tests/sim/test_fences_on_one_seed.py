@@ -30,13 +30,11 @@ class HeldAdds:
         self._held: list[Callable[[], None]] = []
         bookie.add = self._hold  # type: ignore[method-assign]
 
-    def _hold(
-        self, batch: bytes, key: bytes, on_answer: Any, *, recovery: bool = False, deferred: bool = False
-    ) -> None:
+    def _hold(self, batch: bytes, key: bytes, on_answer: Any, *, recovery: bool = False, **options: Any) -> None:
         if recovery:
-            self._take(batch, key, on_answer, recovery=True)
+            self._take(batch, key, on_answer, recovery=True, **options)
         else:
-            self._held.append(lambda: self._take(batch, key, on_answer))
+            self._held.append(lambda: self._take(batch, key, on_answer, **options))
 
     def deliver(self) -> None:
         held, self._held = self._held, []

@@ -20,7 +20,7 @@ CALLERS = (
     e.ForeignDirectory, e.DirectoryInUse, e.NoSuchBookie, e.ArchiveDenied, e.ForeignPosition, e.OutOfOrder,
     e.NoSuchStream, e.StreamExists, e.StreamClosed, e.StreamEnded, e.StreamFenced, e.StreamGap, e.PositionMismatch,
     e.NoSuchSubscription, e.NoSuchNamespace, e.Unauthenticated, e.AccessDenied, e.NoSuchCluster, e.ArchiveKeyMissing,
-    e.LedgerInUse,
+    e.LedgerInUse, e.HandleClosed, e.OtherLedger,
 )  # fmt: skip
 EXPECTED: dict[type[e.TallybookError], str] = {
     **dict.fromkeys(CALLERS, ENDS),
