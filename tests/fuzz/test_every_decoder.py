@@ -41,6 +41,7 @@ EXCUSED = {
     "cli/local_gateway.py:served_by": "the line by which a server of our own says that it is ready",
     "runtime/grpc_about.py:_service_asked": "one message of gRPC's own, which protobuf takes apart",
     "runtime/grpc_about.py:_Reflection._questions": "the same",
+    "runtime/grpc_connections.py:peer_of": "what gRPC itself says of a connection",
     "runtime/rng.py:SeededRng.__init__": "a hash of the seed",
     "spark/payloads.py:Parser.parse": "says what its kinds do, each of which is fuzzed",
     "spark/pipelines/compact.py:compact": "what a driver tells its own executors",
