@@ -123,7 +123,7 @@ def test_a_stream_whose_end_is_lost_is_written_again_only_once_that_is_accepted(
         for each in cluster("ledger", "ls", "--json").json
         if each["custom"].get("tallybook.stream", "").startswith(stream_id)
     ]
-    assert cluster("ledger", "rm", ledger_id).code == 0
+    assert cluster("ledger", "rm", ledger_id, "--force").code == 0
     refused = cluster("stream", "mend", stream, "--json")
     assert (refused.code, refused.error["type"]) == (CALLER, "NoSuchLedger")
     assert cluster("stream", "mend", stream, "--accept-loss").code == 0
