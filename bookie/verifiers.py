@@ -2,7 +2,7 @@
 
 Both are in the ledger's metadata. They are read once, when a key is first shown for a ledger this bookie
 knows nothing of, and from then on travel with the ledger's state: in the journal before the first
-batch or the fence, later in the ledger's row. So a bookie knows its ledgers whatever becomes of the metadata: where
+batch or the fence, later in the ledger's row. So a bookie knows its ledgers even if the metadata are lost: where
 these are restored from an older copy and an id is handed out again, the new ledger is refused (``OtherLedger``).
 """
 

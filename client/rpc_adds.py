@@ -3,7 +3,7 @@
 Batches are numbered by both sides as they pass, from 1. The bookie grants a number of bytes that may be unanswered.
 What exceeds it waits here, where whoever adds must bound it. A bookie that has refused batches lately is sent less
 (``add_window``), and what it would have to refuse, too, is refused here. Small batches that wait together leave
-together in one message, whatever their ledgers. An ack must name the ids of the batch it is for: an ack of anything
+together in one message, also those of many ledgers. An ack must name the ids of the batch it is for: an ack of anything
 else would count for the wrong entries.
 """
 

@@ -81,7 +81,7 @@ class Spares:
         Args:
             metadata: of the ledger that they are for.
             excluded: bookies that are not to be taken, whatever they answer.
-            batch_bytes: of the largest batch that whoever joins has to take: it has been sent, and cannot be cut.
+            batch_bytes: of the largest batch that the replacement has to take: it has been sent, and cannot be cut.
 
         Raises:
             MetadataUnavailable, DamagedFile: who is alive cannot be told.

@@ -37,7 +37,7 @@ class Findings:
     unfinished: int = 0
     """Ledgers in recovery that lack nothing else, as far as is known."""
     in_limbo: int = 0
-    """Ledgers of which a bookie may lack something, whatever else is wrong with them."""
+    """Ledgers of which a bookie may lack something, also where more is wrong with them."""
     in_one_rack: int = 0
     """Ledgers with a write set in one rack, though there are more racks."""
     unreadable: int = 0

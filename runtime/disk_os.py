@@ -72,7 +72,7 @@ def open_file(path: str, flags: int) -> int:
     except OSError as error:
         if error.errno != errno.ELOOP or not _is_device(path):
             raise
-        # With O_NOFOLLOW and without O_CREAT: whatever the link leads to by now, nothing is made there.
+        # With O_NOFOLLOW and without O_CREAT: where the link leads elsewhere by now, no file is made.
         fd = os.open(os.path.realpath(path), flags & ~os.O_CREAT | _OPEN_FLAGS)
     mode = os.fstat(fd).st_mode
     if not (stat.S_ISREG(mode) or stat.S_ISBLK(mode)):

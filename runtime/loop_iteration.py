@@ -53,7 +53,7 @@ class Halt:
 
 
 class Production(Generic[T]):
-    """Makes the items of one source, on the loop, a few ahead of whoever takes them."""
+    """Makes the items of one source, on the loop, a few ahead of their consumer."""
 
     def __init__(self, source: AsyncIterator[T], ahead: int, halts: Collection[Halt]) -> None:
         self._source = source

@@ -186,7 +186,7 @@ class Universe:
         self._enter("liveness")
         await bring_to_an_end(self)
         self._enter("audit")
-        # Before streams: whoever takes a subscription over deletes ledgers, and no offloader is left to note it.
+        # Before streams: a reader that takes a subscription over deletes ledgers, and no offloader is left to note it.
         await audit_archive(self)
         await audit_streams(self)
         await audit(self)

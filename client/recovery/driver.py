@@ -95,7 +95,7 @@ async def _counted(
 
 
 async def recover_accepting_loss(context: RecoveryContext, *, key: bytes, digest_key: bytes | None) -> AcceptedLoss:
-    """Recover a ledger; where that fails, end it after its last good copy, whatever may have followed.
+    """Recover a ledger; where that fails, end it after its last good copy and give up the rest.
 
     Raises:
         RecoveryFailed: no bookie of its last fragment answers, one that is there does not say what it holds, or no

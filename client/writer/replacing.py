@@ -37,7 +37,7 @@ from .turns import WriterTurns
 _log = logger("client.writer")
 
 LOOK_AGAIN_S: Final = 2.0
-"""First pause before bookies are looked for again, whatever the membership tells."""
+"""First pause before bookies are looked for again, without news of the membership."""
 
 LONGEST_LOOK_AGAIN_S: Final = 16.0
 """The longest one, which it becomes by doubling while an ack quorum serves."""

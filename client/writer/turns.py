@@ -26,7 +26,7 @@ class WriterTurns:
     """Shared by the writers of one client.
 
     Attributes:
-        metadata: to be held by whoever works on the metadata in the background.
+        metadata: held during work on the metadata in the background.
     """
 
     def __init__(self) -> None:

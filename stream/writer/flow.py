@@ -58,7 +58,7 @@ class Flow:
         marks: where the stream stands.
         last_place: segment, entry and slot of its last record; ``None`` if it has none.
         tag: of the stream.
-        most_bytes: that an entry of the segments may have, whatever their bookies take.
+        most_bytes: that an entry of the segments may have, or less where their bookies take less.
         budget: what all appends of the client may hold together. Whoever calls ``gather`` has taken the room for it.
     """
 

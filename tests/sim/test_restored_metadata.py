@@ -1,6 +1,6 @@
 """The metadata store goes back to an older copy of itself while all of a simulated cluster is down, seed by seed.
 
-What must hold: a ledger is never served the entries of another one, whatever id it got; no id is handed out again once
+What must hold: a ledger is never served the entries of another one of the same id; no id is handed out again once
 all bookies serve; ledgers that the copy knows are whole; and bookies keep those that it does not know, until an
 operator approves. Bugs that break this on purpose have to be noticed.
 """

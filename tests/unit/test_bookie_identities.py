@@ -1,4 +1,4 @@
-"""A bookie knows its ledgers by more than their ids, whatever becomes of the metadata: on a simulated disk."""
+"""A bookie knows its ledgers by more than their ids, also where the metadata are lost: on a simulated disk."""
 
 from collections.abc import Awaitable, Callable
 
