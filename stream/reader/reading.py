@@ -106,14 +106,7 @@ class Step(NamedTuple):
 class Reading:
     """Reads one stream. Where ``steps`` was cancelled, or has raised, it may be called again, and goes on.
 
-    Args:
-        find: its head.
-        start: where to begin.
-        follow: whether to wait at the end for more; else the reader ends with what is confirmed when it gets there.
-        gaps: whether a gap is an error (``raise``; the reader may be used again, and goes on behind it), or comes as a
-            ``Gap`` among the batches.
-        slow: what happens to a reader that follows and falls behind by more than is kept of the tail: it reads what it
-            has missed (``catch_up``), or gets an error that says where it was.
+    Its arguments are those of ``StreamReader``.
     """
 
     def __init__(
