@@ -14,9 +14,11 @@ from tallybook.bookie.garbage import Fate
 from tallybook.bookie.leftovers import Leftovers
 from tallybook.core.errors import PeerError
 from tallybook.metadata.repaired import replace_member
+from tallybook.metadata.store import Versioned
 from tallybook.repair import copier, needs
 from tallybook.repair.copier import Copied, Copier
-from tallybook.repair.mender import Mender
+from tallybook.repair.mender import Mended, Mender, Order
+from tallybook.repair.needs import Place
 
 from .bug import Bug
 
@@ -53,10 +55,13 @@ def _silence_is_completeness(right: Any) -> Any:
 
 
 def _limbo_ended_first(right: Any) -> Any:
-    async def give_back(self: Any, current: Any, place: Any, order: Any, limbo: Any, done: Any) -> Any:
+    async def give_back(
+        self: Mender, current: Versioned, place: Place, order: Order, limbo: set[str], done: Mended
+    ) -> Versioned:
         if current.value.closed:
-            await self._end_limbo(current.value.ledger_id, place.bookie_id, done)
-        return await right(self, current, place, order, limbo, done)
+            await self._end_limbo(current.value, place.bookie_id, done)
+        given: Versioned = await right(self, current, place, order, limbo, done)
+        return given
 
     return give_back
 
