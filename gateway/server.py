@@ -138,6 +138,8 @@ async def serving(client: Client, settings: GatewaySettings) -> AsyncIterator[Ad
 def _spare_connections(settings: GatewaySettings) -> int:
     """How many connections gRPC may accept beyond the bound, for those without an authenticated call to be dropped.
 
+    Twice the bound on each address, or what the files that may be open leave for all addresses.
+
     Raises:
         InvalidConfig: too few files may be open for the connections that are configured.
     """
@@ -147,7 +149,8 @@ def _spare_connections(settings: GatewaySettings) -> int:
             f"{descriptors} files may be open at once (ulimit -n), and max_connections = {settings.max_connections} "
             f"needs {settings.max_connections + OWN_DESCRIPTORS}"
         )
-    return min(settings.max_connections, descriptors - OWN_DESCRIPTORS - settings.max_connections)
+    most = settings.max_connections * (4 if settings.token_listen else 2)
+    return min(most, descriptors - OWN_DESCRIPTORS) - settings.max_connections
 
 
 async def _stop(ledgers: LedgerService, streams: StreamService) -> None:

@@ -5,7 +5,8 @@
 A connection waits while it has no authenticated request: in its handshake, before a request, after an answer. Waiting
 connections are bounded in all and for each peer address. The newest is always taken, and where there are too many the
 oldest of the peer that has most of them goes. So a probe is served however many connections are held open, and
-what one address does costs that address its own connections first. Held connections are never dropped here.
+what one address does costs that address its own connections first. Held connections are never dropped here; where they
+leave no room, connections that wait are dropped until all together are within the bound.
 
 Pure bookkeeping: the port says what happens, the table says which connection goes.
 """
@@ -100,9 +101,17 @@ class ConnectionTable:
         max_waiting: how many may wait.
         max_waiting_per_peer: how many of one peer address.
         dropped: told of each that is dropped: ``BOUND`` or ``PEER``, and the peer.
+        max_connections: how many there may be, those that are held included; ``None``: held ones are bounded elsewhere.
     """
 
-    def __init__(self, max_waiting: int, max_waiting_per_peer: int, dropped: Callable[[str, str], None]) -> None:
+    def __init__(
+        self,
+        max_waiting: int,
+        max_waiting_per_peer: int,
+        dropped: Callable[[str, str], None],
+        max_connections: int | None = None,
+    ) -> None:
+        self._max_connections = max_connections
         self._max_waiting = max_waiting
         self._max_waiting_per_peer = max_waiting_per_peer
         self._dropped = dropped
@@ -150,8 +159,12 @@ class ConnectionTable:
         self._waiting_count += 1
         if len(waiting) > self._max_waiting_per_peer:
             self._drop_oldest(waiting, PEER)
-        elif self._waiting_count > self._max_waiting:
+        elif self._waiting_count > self._max_waiting or self._too_many:
             self._drop_oldest(max(self._waiting.values(), key=len), BOUND)
+
+    @property
+    def _too_many(self) -> bool:
+        return self._max_connections is not None and len(self) > self._max_connections
 
     def _drop_oldest(self, waiting: dict[Connection, None], why: str) -> None:
         oldest = next(iter(waiting))

@@ -113,14 +113,17 @@ def bound_calls(
         under_way: the same of what is asked.
         load: counts connections and calls; ``None``: nobody asks for the counts.
         max_calls: more at once are refused.
-        max_connections: of these, half may be without an authenticated call; more are dropped by the watch.
+        max_connections: on both addresses; of these, half may be without an authenticated call; more are dropped by
+            the watch.
         max_connection_calls: more calls on one connection wait, at the client.
-        spare_connections: how many more gRPC accepts, for the watch to choose from; beyond, the newest are dropped.
+        spare_connections: how many more gRPC accepts, for the watch to choose from; beyond, the newest are dropped. Of
+            all that it accepts, each address has an equal share.
 
     Raises:
         InvalidConfig: the address cannot be bound.
     """
-    accepted = max_connections + spare_connections
+    # gRPC counts the connections of each address by themselves.
+    accepted = max(1, (max_connections + spare_connections) // (2 if token_address else 1))
     options = gateway_options(max_connections=accepted, max_connection_calls=max_connection_calls)
     server = grpc.aio.server(options=options, maximum_concurrent_rpcs=max_calls)
     served = _bound(server, address, security, certificates=True)

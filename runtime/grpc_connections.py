@@ -53,12 +53,12 @@ class _Socket(NamedTuple):
 
 
 class ConnectionWatch:
-    """Bounds the connections of one gRPC server that have no authenticated call.
+    """Bounds the connections of one gRPC server, and of these the ones that have no authenticated call.
 
     Args:
         ports: that the server listens on.
-        max_connections: how many there may be; half of them may be without an authenticated call, and a quarter such
-            ones of one address.
+        max_connections: how many there may be on all ports; half of them may be without an authenticated call, and a
+            quarter such ones of one address.
         load: counts what is dropped.
     """
 
@@ -67,7 +67,9 @@ class ConnectionWatch:
         self._load = load
         self._clock = clock
         self._log = DropLog(clock, GRPC)
-        self._table = ConnectionTable(max(1, max_connections // 2), max(1, max_connections // 4), self._note)
+        self._table = ConnectionTable(
+            max(1, max_connections // 2), max(1, max_connections // 4), self._note, max_connections
+        )
         self._recent: set[str] = set()
         """Connections with an authenticated call since the last sweep, as gRPC says them."""
         self._authenticated: set[Peer] = set()

@@ -150,3 +150,31 @@ async def test_the_watch_goes_on_when_descriptors_cannot_be_looked_at_for_a_whil
 )  # fmt: skip
 def test_a_peer_is_known_by_its_address_and_port(said, peer):
     assert peer_of(said) == peer
+
+
+async def accepted_of(address: str, count: int) -> int:
+    """How many of so many connections are greeted by the server; the others are dropped at once."""
+    streams = [await asyncio.open_connection(*address.rsplit(":", 1)) for _ in range(count)]
+    try:
+        for _, writer in streams:
+            writer.write(PREFACE)
+        greetings = await asyncio.gather(*(reader.read(1) for reader, _ in streams), return_exceptions=True)
+        return sum(greeting not in {b""} and isinstance(greeting, bytes) for greeting in greetings)
+    finally:
+        for _, writer in streams:
+            writer.close()
+
+
+async def test_two_ports_together_accept_no_more_connections_than_there_may_be():
+    listener = bound_calls(
+        "127.0.0.1:0", max_calls=100, max_connections=MAX_CONNECTIONS, max_connection_calls=100,
+        token_address="127.0.0.1:0",
+    )  # fmt: skip
+    await listener.serve({})
+    try:
+        async with asyncio.timeout(DEADLINE_SECONDS):
+            ports = [listener.address, listener.token_address]
+            counts = await asyncio.gather(*(accepted_of(each, MAX_CONNECTIONS) for each in ports))
+        assert counts == [MAX_CONNECTIONS // 2] * 2
+    finally:
+        await listener.close(0)

@@ -11,10 +11,12 @@ from tallybook.runtime.connection_table import BOUND, PEER, Connection, Connecti
 class Port:
     """A table, and what was dropped of it."""
 
-    def __init__(self, max_waiting: int, max_waiting_per_peer: int) -> None:
+    def __init__(self, max_waiting: int, max_waiting_per_peer: int, max_connections: int | None = None) -> None:
         self.told: list[tuple[str, str]] = []
         self.dropped: list[str] = []
-        self.table = ConnectionTable(max_waiting, max_waiting_per_peer, lambda why, peer: self.told.append((why, peer)))
+        self.table = ConnectionTable(
+            max_waiting, max_waiting_per_peer, lambda why, peer: self.told.append((why, peer)), max_connections
+        )
 
     def enter(self, name: str, host: str) -> Connection:
         return self.table.enter(host, lambda _why: self.dropped.append(name))
@@ -71,3 +73,16 @@ def test_connections_that_are_gone_leave_nothing_behind():
 )  # fmt: skip
 def test_addresses_of_one_network_of_ipv6_are_one_peer(host, group):
     assert peer_group(host) == group
+
+
+def test_where_held_connections_leave_no_room_those_that_wait_are_dropped():
+    port = Port(4, 4, max_connections=3)
+    for name in ("h1", "h2"):
+        port.enter(name, "10.0.0.1").hold()
+    last = port.enter("w1", "10.0.0.2")
+    port.enter("w2", "10.0.0.2").hold()
+    assert port.dropped == ["w1"]
+    assert last.dropped
+    port.enter("w3", "10.0.0.3")
+    assert port.dropped == ["w1", "w3"]
+    assert port.table.held == len(port.table) == 3
