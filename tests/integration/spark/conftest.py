@@ -114,11 +114,11 @@ class Written:
         return done.json
 
     def delete(self, ledger_id: int, password: bytes = b"") -> None:
-        """Delete a ledger."""
+        """Delete a ledger, a segment of a living stream, too."""
 
         async def work() -> None:
             async with Client(self.metadata) as client:
-                await client.delete_ledger(ledger_id, password=password)
+                await client.delete_ledger(ledger_id, password=password, force=True)
 
         asyncio.run(work())
         del self.entries[ledger_id]

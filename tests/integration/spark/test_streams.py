@@ -178,7 +178,7 @@ def test_a_write_that_fails_leaves_nothing_in_view(written, spark, load):
     with pytest.raises(PySparkException, match="null cannot be an entry"):
         frame.write.format("tallybook").option("metadata", written.metadata).mode("append").save()
     assert load(written.metadata).count() == before
-    with pytest.raises(PySparkException, match="a column payload"):
+    with pytest.raises(PySparkException, match="one column of type BINARY or STRING is wanted"):
         spark.range(3).write.format("tallybook").option("metadata", written.metadata).mode("append").save()
 
 
