@@ -36,7 +36,7 @@ from .batch_rows import BatchFacts
 from .index_codec import Directory, Run
 from .page_header import IncompleteHeader, parse_page_header
 from .row_groups import check_footer_keys, decode_row_group, extent_of
-from .schema import PAYLOAD_COLUMN
+from .schema import PAYLOAD_COLUMN, SORTING_COLUMNS
 from .tables import BatchTable, PageTable
 
 _REST_BYTES: Final = 16 * MIB
@@ -153,7 +153,7 @@ class ObjectCheck:
         rows = self._directory.row_groups[number].rows
         table = decode_row_group(data, begin, self._footer, number, rows, self._object_bytes, self._place)
         group = _Rows(table, number, self._place)
-        group.check_statistics(self._footer.row_group(number))
+        group.check_footer(self._footer.row_group(number))
         for piece in self._pieces[number]:
             group.check_ids(piece)
             progress = self._progress[piece.ledger_id]
@@ -214,8 +214,10 @@ class _Rows:
         self._offsets: npt.NDArray[np.int32] = np.frombuffer(offsets, np.int32)[skipped : skipped + rows + 1]
         self._payload = memoryview(payload) if payload is not None else memoryview(b"")
 
-    def check_statistics(self, group: pq.RowGroupMetaData) -> None:
-        """What the footer says of the smallest and the largest is true: by that, readers pass over row groups."""
+    def check_footer(self, group: pq.RowGroupMetaData) -> None:
+        """The footer's statistics and sort order are true: by them, readers pass over row groups and rows."""
+        if group.sorting_columns not in ((), SORTING_COLUMNS):
+            raise DamagedFile(f"{self._what}: its footer declares a sort order that its rows do not have")
         for at, values in enumerate((self._ledger_ids, self._entry_ids, self._times)):
             said = group.column(at).statistics
             if said is not None and (said.min_raw, said.max_raw) != (values.min(), values.max()):

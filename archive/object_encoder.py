@@ -43,7 +43,7 @@ from .index_codec import (
 )
 from .page_walk import PageWalk
 from .row_groups import footer_keys
-from .schema import PAYLOAD_COLUMN, SCHEMA
+from .schema import PAYLOAD_COLUMN, SCHEMA, SORTING_COLUMNS
 
 PAGE_BYTES: Final = 64 * KIB
 """Payload bytes of a page, before compression: one page is what a read of one entry fetches."""
@@ -277,6 +277,7 @@ class ObjectEncoder:
             },
             use_dictionary=["ledger_id", "written_at"],
             column_encoding={"entry_id": "DELTA_BINARY_PACKED"},
+            sorting_columns=SORTING_COLUMNS,
             # Of payloads they would put a copy of the largest and the smallest one into the footer.
             write_statistics=["ledger_id", "entry_id", "written_at"],
             write_page_index=True,

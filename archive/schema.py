@@ -10,6 +10,7 @@ import re
 from typing import Final
 
 import pyarrow as pa
+import pyarrow.parquet as pq
 
 from tallybook.core.errors import InvalidArgument
 
@@ -27,6 +28,9 @@ SCHEMA: Final = pa.schema(
 )
 
 PAYLOAD_COLUMN: Final = SCHEMA.get_field_index("payload")
+
+SORTING_COLUMNS: Final = pq.SortingColumn.from_ordering(SCHEMA, [("ledger_id", "ascending"), ("entry_id", "ascending")])
+"""The order of the rows, which every row group declares. Objects of earlier versions declare none."""
 
 FORMAT_KEY: Final = "tallybook.format"
 OBJECT_KEY: Final = "tallybook.object"

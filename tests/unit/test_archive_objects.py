@@ -1,5 +1,6 @@
 """Archive objects: ledgers in, plain Parquet out, the same batches back; and nothing that is damaged passes."""
 
+import contextlib
 import io
 from collections.abc import Callable
 from dataclasses import replace
@@ -139,6 +140,14 @@ def test_an_object_is_plain_parquet_with_one_row_for_each_entry() -> None:
     assert table["entry_id"].to_pylist() == [entry.entry_id for entry in expected]
     assert table["payload"].to_pylist() == [entry.payload for entry in expected]
     assert table["written_at"].cast("int64").to_pylist() == [entry.written_at_us for entry in expected]
+
+
+def test_every_row_group_declares_the_order_of_its_rows() -> None:
+    blob, _ = encode({1: batches_of(1, [[900], [900]]), 2: batches_of(2, [[900] * 3]), 3: batches_of(3, [[5]])})
+    metadata = pq.read_metadata(io.BytesIO(blob))
+    ascending = ((("ledger_id", "ascending"), ("entry_id", "ascending")), "at_end")
+    declared = [metadata.row_group(number).sorting_columns for number in range(metadata.num_row_groups)]
+    assert [pq.SortingColumn.to_ordering(SCHEMA, columns) for columns in declared] == [ascending, ascending]
 
 
 def test_no_payload_is_in_the_footer() -> None:
@@ -304,6 +313,20 @@ def test_a_footer_by_which_a_reader_would_pass_over_rows_does_not_pass(
     [segment] = [segment for segment in check.segments() if segment.row_group is not None]
     with pytest.raises(DamagedFile, match=f"of column {column}"):
         check.row_group(0, segment.begin, blob[segment.begin : segment.end])
+
+
+@pytest.mark.parametrize(
+    ("declared", "passes"),
+    [((), True), (pq.SortingColumn.from_ordering(SCHEMA, [("entry_id", "ascending")]), False)],
+    ids=["none", "another"],
+)
+def test_a_sort_order_in_the_footer_is_the_one_of_the_rows_or_none(declared: Any, passes: bool) -> None:
+    blob, encoded = encode({1: batches_of(1, [[30] * 5]), 2: batches_of(2, [[9]])})
+    check = check_of(blob, encoded.directory_part)
+    rows = object_check._Rows(decode_row_group(blob, 0, check._footer, 0, 6, len(blob), "object"), 0, "object")
+    expected = contextlib.nullcontext() if passes else pytest.raises(DamagedFile, match="declares a sort order")
+    with expected:
+        rows.check_footer(Lying(check._footer.row_group(0), sorting_columns=declared))
 
 
 @pytest.mark.parametrize("key", [b"tallybook.format", b"tallybook.object", b"tallybook.directory"])
