@@ -33,6 +33,8 @@ FOR_READERS = ("CHANGELOG.md", "CONTRIBUTING.md", "docs/**/*.md", "docs/*.png", 
 FOR_DEVELOPERS = ("tests/", "scripts/")
 MADE_OF_EXAMPLES = ("examples/go/api/", "examples/go/build/", "examples/java/target/")
 BUILD_SECONDS = 120
+SPARK_SECONDS = 300
+"""A query takes some ten Pythons and a JVM to start: seconds on an idle machine."""
 NEEDS_KAZOO = "zk:// needs kazoo: pip install 'tallybook[zookeeper]'"
 NEEDS_BOTOCORE = "s3:// needs botocore: pip install 'tallybook[s3]'"
 NEEDS_OTEL = "traces need OpenTelemetry: pip install 'tallybook[traces]'"
@@ -210,11 +212,13 @@ class Installed:
         """Variables for its programs: none of ours."""
         return {"PATH": f"{self.folder / 'bin'}:/usr/bin:/bin", "HOME": str(self.home), "COLUMNS": "100"}
 
-    def run(self, program: str, *arguments: object, stdin: str = "", **more: str) -> subprocess.CompletedProcess[str]:
+    def run(
+        self, program: str, *arguments: object, stdin: str = "", seconds: float = BUILD_SECONDS, **more: str
+    ) -> subprocess.CompletedProcess[str]:
         """Run one of its programs to its end."""
         return subprocess.run(
             [self.folder / "bin" / program, *map(str, arguments)], input=stdin, env={**self.words, **more},
-            capture_output=True, text=True, check=False, timeout=BUILD_SECONDS, cwd=self.home,
+            capture_output=True, text=True, check=False, timeout=seconds, cwd=self.home,
         )  # fmt: skip
 
     def start(self, program: str, *arguments: object) -> subprocess.Popen[str]:
@@ -330,5 +334,6 @@ def test_spark_finds_an_installed_wheel_without_registration(built, installed, c
     cluster("ledger", "append", ledger, "--close", stdin=b"one\ntwo\nthree\n")
     python = str(installed.folder / "bin" / "python")
     words = {"SPARK_LOCAL_IP": "127.0.0.1", "PYSPARK_PYTHON": python, "JAVA_HOME": os.environ.get("JAVA_HOME", "")}
-    counted = installed.run("python", "-c", COUNTED, cluster.metadata, **words)
-    assert int(counted.stdout.split()[-1]) >= 3, counted.stderr
+    counted = installed.run("python", "-c", COUNTED, cluster.metadata, seconds=SPARK_SECONDS, **words)
+    assert counted.returncode == 0, counted.stderr
+    assert int(counted.stdout.split()[-1]) >= 3
