@@ -24,6 +24,7 @@ from tallybook.bookie.journal.records import (
     DeleteRecord,
     ExplicitLacRecord,
     FenceRecord,
+    LedgerIdentityRecord,
     LedgerKeyRecord,
     Record,
 )
@@ -64,9 +65,10 @@ def small_record(number: int) -> Record:
     return (
         FenceRecord(number, verifier),
         LedgerKeyRecord(number, verifier),
+        LedgerIdentityRecord(number, verifier, verifier[:16]),
         ExplicitLacRecord(number, number - 1),
         DeleteRecord(number),
-    )[number % 4]
+    )[number % 5]
 
 
 class Failed(AssertionError):

@@ -22,6 +22,7 @@ from tallybook.bookie.journal.records import (
     DeleteRecord,
     ExplicitLacRecord,
     FenceRecord,
+    LedgerIdentityRecord,
     LedgerKeyRecord,
     Record,
     decode_records,
@@ -142,6 +143,7 @@ async def fill(journal: Journal, sizes_of_commits: tuple[tuple[int, ...], ...], 
             journal.append(FenceRecord(number, bytes(range(32))), lambda: None)
             journal.append(ExplicitLacRecord(number, number - 1), lambda: None)
             journal.append(LedgerKeyRecord(number, bytes(range(32, 64))), lambda: None)
+            journal.append(LedgerIdentityRecord(number, bytes(range(32, 64)), bytes(range(16))), lambda: None)
             journal.append(DeleteRecord(number), lambda: None)
         assert await journal.drained(1.0)
         if number == 1:
@@ -236,7 +238,7 @@ def test_the_images_are_what_these_tests_need() -> None:
     for image in (SEALED, UNSEALED, LAPPED):
         recovered, records = recover(StillDisk(image.files))
         assert (recovered.damage, records) == ((), image.records)
-        assert len(records) == 21
+        assert len(records) == 24
         assert {type(record) for record in records} == set(get_args(Record)), "every kind there is"
 
 
@@ -315,9 +317,9 @@ def test_j15_a_torn_group_commit_is_cut_as_a_whole() -> None:
     name, offset = image.places[image.last]
     data = image.files[name]
     before = [record for block in sorted(image.blocks) if block != image.last for record in image.blocks[block]]
-    assert len(image.blocks[image.last]) == 7
+    assert len(image.blocks[image.last]) == 8
     sectors = range(offset, offset + 8 * KIB, 512)
-    used = 128 + 2 * 2508 + 1508 + 48 + 24 + 48 + 16
+    used = 128 + 2 * 2508 + 1508 + 48 + 24 + 48 + 64 + 16
     whole = cut = 0
     for start in sectors:
         for end in (start + 512, start + 2048, offset + 8 * KIB):

@@ -7,6 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tallybook.core.errors import Busy, ForeignPosition, InvalidArgument
+from tallybook.metadata.ledger_use import head_record
 from tallybook.metadata.rules import check_record_name
 from tallybook.stream.dedup import DedupWindow, IdRoom
 from tallybook.stream.names import (
@@ -15,7 +16,6 @@ from tallybook.stream.names import (
     check_prefix,
     check_stream_name,
     check_subscription,
-    head_record,
     name_record,
     subscription_record,
 )
