@@ -49,7 +49,7 @@ async def counter_in_time(id_counter: Callable[[], Awaitable[int]]) -> int:
 
 
 async def fate_of(store: MetadataStore, ledger_id: int, bookie_id: str, identity: bytes = NO_IDENTITY) -> Fate:
-    """Look a ledger up. Metadata of another ledger of this id say nothing of it: it is missing.
+    """Look a ledger up. Another ledger of this id says nothing of it, whether there or deleted: it is missing.
 
     That it is deleted or missing, or names others, is said only after linearizable reads.
     An old answer is as good where the ledger is to be kept, and where it was released: that stays so.
@@ -58,8 +58,10 @@ async def fate_of(store: MetadataStore, ledger_id: int, bookie_id: str, identity
         fate = await _looked_up(store, ledger_id, bookie_id, identity, linearizable=False)
         if fate in (Fate.UNNAMED, Fate.MISSING):
             fate = await _looked_up(store, ledger_id, bookie_id, identity, linearizable=True)
-        if fate is Fate.MISSING and await store.was_deleted(ledger_id):
-            return Fate.DELETED
+        if fate is Fate.MISSING:
+            deletion = await store.deletion(ledger_id)
+            if deletion is not None and deletion.is_of(identity):
+                return Fate.DELETED
     except TallybookError as error:
         if is_defect(error):
             raise

@@ -20,6 +20,8 @@ MAX_NEW_ENTRY_ID: Final = MAX_ID - 1
 IDENTITY_BYTES: Final = 16
 NO_IDENTITY: Final = b""
 """Of a ledger whose identity is not known, or not stated."""
+DELETED_IDENTITY_BYTES: Final = 4
+"""So much of its identity is kept of a ledger that was deleted: enough to tell two ledgers of one id apart."""
 
 
 def ledger_identity(creator_token: str) -> bytes:

@@ -14,11 +14,12 @@ from enum import Enum
 from typing import Final, Protocol, TypeVar
 
 from tallybook.core.errors import MetadataOutcomeUnknown, MetadataUnavailable, TallybookError
+from tallybook.core.ids import NO_IDENTITY
 from tallybook.runtime.clock import Clock
 from tallybook.runtime.rng import Rng
 
 from .model import LedgerMetadata
-from .store import LedgerPage, LedgerWatch, MetadataStore, Record, RecordPage, Unknown, Versioned, WriteResult
+from .store import Deletion, LedgerPage, LedgerWatch, MetadataStore, Record, RecordPage, Unknown, Versioned, WriteResult
 
 K = TypeVar("K")
 T = TypeVar("T")
@@ -195,18 +196,20 @@ class FaultyStore:
         except MetadataOutcomeUnknown as error:
             return Unknown(error.message)
 
-    async def delete_ledger(self, ledger_id: int, expected_version: int) -> WriteResult:
+    async def delete_ledger(self, ledger_id: int, expected_version: int, identity: bytes = NO_IDENTITY) -> WriteResult:
         """See ``MetadataStore``."""
         self._seen.pop(ledger_id, None)
         try:
-            return await self._write("delete_ledger", lambda: self._store.delete_ledger(ledger_id, expected_version))
+            return await self._write(
+                "delete_ledger", lambda: self._store.delete_ledger(ledger_id, expected_version, identity)
+            )
         except MetadataOutcomeUnknown as error:
             return Unknown(error.message)
 
-    async def was_deleted(self, ledger_id: int) -> bool:
+    async def deletion(self, ledger_id: int) -> Deletion | None:
         """See ``MetadataStore``."""
-        await self._begin("was_deleted")
-        return await self._store.was_deleted(ledger_id)
+        await self._begin("deletion")
+        return await self._store.deletion(ledger_id)
 
     async def list_ledgers(self, after: int = -1, limit: int = 1000) -> LedgerPage:
         """See ``MetadataStore``."""

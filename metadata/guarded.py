@@ -9,11 +9,13 @@ from collections.abc import Awaitable, Callable, Mapping
 from typing import TypeAlias
 
 from tallybook.core.errors import AccessDenied
+from tallybook.core.ids import NO_IDENTITY
 
 from .client import MetadataClient
 from .model import LedgerMetadata
 from .store import (
     BookieInfo,
+    Deletion,
     LedgerPage,
     LedgerWatch,
     Membership,
@@ -85,14 +87,14 @@ class GuardedStore:
         await self._guard(f"changing the metadata of ledger {metadata.ledger_id}")
         return await self._store.update_ledger(metadata, expected_version)
 
-    async def delete_ledger(self, ledger_id: int, expected_version: int) -> WriteResult:
+    async def delete_ledger(self, ledger_id: int, expected_version: int, identity: bytes = NO_IDENTITY) -> WriteResult:
         """See the port."""
         await self._guard(f"deleting ledger {ledger_id}")
-        return await self._store.delete_ledger(ledger_id, expected_version)
+        return await self._store.delete_ledger(ledger_id, expected_version, identity)
 
-    async def was_deleted(self, ledger_id: int) -> bool:
+    async def deletion(self, ledger_id: int) -> Deletion | None:
         """See the port."""
-        return await self._store.was_deleted(ledger_id)
+        return await self._store.deletion(ledger_id)
 
     async def list_ledgers(self, after: int = -1, limit: int = 1000) -> LedgerPage:
         """See the port."""

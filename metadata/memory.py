@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from tallybook.core.errors import LedgerExists, MetadataConflict, MetadataUnavailable, NoSuchLedger
-from tallybook.core.ids import check_ledger_id
+from tallybook.core.ids import NO_IDENTITY, check_ledger_id
 from tallybook.core.limits import LEDGER_ID_BLOCK
 from tallybook.runtime.rng import Rng
 
@@ -30,7 +30,7 @@ from .rules import (
     page_limit,
     takes_over,
 )
-from .store import BadVersion, BookieInfo, LedgerPage, Ok, Record, RecordPage, Versioned, WriteResult
+from .store import BadVersion, BookieInfo, Deletion, LedgerPage, Ok, Record, RecordPage, Versioned, WriteResult
 from .watch import Wakeup
 
 PLACE = "memory metadata"
@@ -50,7 +50,7 @@ class MemoryMetadata:
         self.cluster_id = rng.uuid()
         self.id_counter = 0
         self.ledgers: dict[int, _Stored] = {}
-        self.deleted_ids: set[int] = set()
+        self.deletions: dict[int, Deletion] = {}
         self.cookies: dict[str, bytes] = {}
         self.records: dict[str, _Stored] = {}
         self.bookies: dict[str, MemoryRegistration] = {}
@@ -160,7 +160,7 @@ class MemoryStore:
         """
         shared = self._client.shared
         ledger_id = metadata.ledger_id
-        if ledger_id in shared.deleted_ids:
+        if ledger_id in shared.deletions:
             raise LedgerExists(f"ledger {ledger_id} existed and was deleted; ids are never used again")
         if ledger_id in shared.ledgers:
             existing = await self.read_ledger(ledger_id)
@@ -193,20 +193,20 @@ class MemoryStore:
         shared.ledger_changed(metadata.ledger_id)
         return Ok(found.version)
 
-    async def delete_ledger(self, ledger_id: int, expected_version: int) -> WriteResult:
+    async def delete_ledger(self, ledger_id: int, expected_version: int, identity: bytes = NO_IDENTITY) -> WriteResult:
         """Remove the ledger if it still has ``expected_version``."""
         shared = self._client.shared
         found = shared.ledgers.get(check_ledger_id(ledger_id))
         if found is None or found.version != expected_version:
             return BadVersion()
         del shared.ledgers[ledger_id]
-        shared.deleted_ids.add(ledger_id)
+        shared.deletions[ledger_id] = Deletion.of(identity)
         shared.ledger_changed(ledger_id)
         return Ok(expected_version + 1)
 
-    async def was_deleted(self, ledger_id: int) -> bool:
-        """Whether the ledger was deleted."""
-        return check_ledger_id(ledger_id) in self._client.shared.deleted_ids
+    async def deletion(self, ledger_id: int) -> Deletion | None:
+        """The record of the deletion of a ledger, if it was deleted."""
+        return self._client.shared.deletions.get(check_ledger_id(ledger_id))
 
     async def list_ledgers(self, after: int = -1, limit: int = 1000) -> LedgerPage:
         """Up to ``limit`` ledger ids above ``after``."""

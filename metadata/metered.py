@@ -11,6 +11,7 @@ from contextlib import contextmanager
 from typing import Final, TypeVar
 
 from tallybook.core.errors import MetadataConflict, MetadataOutcomeUnknown, TallybookError
+from tallybook.core.ids import NO_IDENTITY
 from tallybook.runtime.clock import Clock
 from tallybook.runtime.meter import Meter, Reading
 from tallybook.runtime.metric_catalogue import ErrorCounts, Kind, MetricInfo, error_metrics, meter_metrics
@@ -20,6 +21,7 @@ from .model import LedgerMetadata
 from .store import (
     BadVersion,
     BookieInfo,
+    Deletion,
     LedgerPage,
     LedgerWatch,
     Membership,
@@ -139,13 +141,13 @@ class MeteredStore:
         """See the port."""
         return await self._load.compare_and_set(self._store.update_ledger(metadata, expected_version))
 
-    async def delete_ledger(self, ledger_id: int, expected_version: int) -> WriteResult:
+    async def delete_ledger(self, ledger_id: int, expected_version: int, identity: bytes = NO_IDENTITY) -> WriteResult:
         """See the port."""
-        return await self._load.compare_and_set(self._store.delete_ledger(ledger_id, expected_version))
+        return await self._load.compare_and_set(self._store.delete_ledger(ledger_id, expected_version, identity))
 
-    async def was_deleted(self, ledger_id: int) -> bool:
+    async def deletion(self, ledger_id: int) -> Deletion | None:
         """See the port."""
-        return await self._load.read(self._store.was_deleted(ledger_id))
+        return await self._load.read(self._store.deletion(ledger_id))
 
     async def list_ledgers(self, after: int = -1, limit: int = 1000) -> LedgerPage:
         """See the port."""

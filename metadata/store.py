@@ -15,6 +15,7 @@ from enum import Enum
 from typing import NamedTuple, Protocol, TypeAlias
 
 from tallybook.core.answers import Incarnation
+from tallybook.core.ids import DELETED_IDENTITY_BYTES, NO_IDENTITY
 
 from .model import LedgerMetadata
 
@@ -46,6 +47,26 @@ class Unknown:
 
 
 WriteResult: TypeAlias = Ok | BadVersion | Unknown
+
+
+class Deletion(NamedTuple):
+    """The record of a deletion.
+
+    Attributes:
+        digest: the first bytes of the identity of the ledger that was deleted; empty where it is not known.
+    """
+
+    digest: bytes
+
+    @classmethod
+    def of(cls, identity: bytes) -> Deletion:
+        """The record of the deletion of the ledger with this identity."""
+        digest = identity[:DELETED_IDENTITY_BYTES]
+        return cls(digest if any(digest) else NO_IDENTITY)
+
+    def is_of(self, identity: bytes) -> bool:
+        """Whether the ledger of this identity may have been deleted: where either is not known, it may."""
+        return not identity or not self.digest or self == Deletion.of(identity)
 
 
 class LedgerPage(NamedTuple):
@@ -132,11 +153,14 @@ class MetadataStore(Protocol):
     async def update_ledger(self, metadata: LedgerMetadata, expected_version: int) -> WriteResult:
         """Replace the value if it still has ``expected_version``."""
 
-    async def delete_ledger(self, ledger_id: int, expected_version: int) -> WriteResult:
-        """Remove the ledger if it still has ``expected_version``. Its id is never used again."""
+    async def delete_ledger(self, ledger_id: int, expected_version: int, identity: bytes = NO_IDENTITY) -> WriteResult:
+        """Remove the ledger if it still has ``expected_version``. Its id is never used again.
 
-    async def was_deleted(self, ledger_id: int) -> bool:
-        """Whether a ledger was deleted by ``delete_ledger``, of which the store keeps a record. A linearizable read.
+        ``identity`` is that of the ledger in this version, for the record of the deletion.
+        """
+
+    async def deletion(self, ledger_id: int) -> Deletion | None:
+        """The record of the deletion of a ledger by ``delete_ledger``, if it was deleted. A linearizable read.
 
         A ledger of which there is neither metadata nor this record was not deleted by anybody: its metadata are lost,
         or the store is an older copy of itself.

@@ -133,7 +133,7 @@ class LedgerUpdater:
             try:
                 current = await self._store.read_ledger(ledger_id, linearizable=True)
                 attempts.saw(current.version)
-                result = await self._store.delete_ledger(ledger_id, current.version)
+                result = await self._store.delete_ledger(ledger_id, current.version, current.value.identity)
             except NoSuchLedger:
                 if attempts.unsettled:
                     # Ids are never used again, so whoever removed it, it is as this call was to leave it.

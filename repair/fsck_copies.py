@@ -119,8 +119,12 @@ async def _held(world: ClientWorld, name: str, step: Step) -> AsyncIterator[Held
 
 async def _left_over(store: MetadataStore, name: str, held: HeldLedger) -> Finding | None:
     why_not = await _needs(store, name, held, linearizable=True)
-    if why_not is _GONE and not await store.was_deleted(held.ledger_id):
-        why_not = _FORGOTTEN
+    if why_not is _GONE:
+        deletion = await store.deletion(held.ledger_id)
+        if deletion is None:
+            why_not = _FORGOTTEN
+        elif not deletion.is_of(held.identity):
+            why_not = _OTHER_DELETED
     where = f"bookie {name}, ledger {held.ledger_id}"
     return None if why_not is None else Finding(why_not.what, where, why_not.how_bad, why_not.remedy)
 
@@ -144,8 +148,13 @@ _FORGOTTEN: Final = _NotNeeded(
 )
 _OTHER: Final = _NotNeeded(
     "it holds another ledger than the metadata have under this id, from before they were restored from an older copy",
-    "do not delete the ledger that the metadata have: bookies would drop this other one, too; "
     f"read its entries out first if they are needed, write them under another id, and {_KEPT}",
+    "bad",
+)
+_OTHER_DELETED: Final = _NotNeeded(
+    "it holds another ledger than the one that was deleted under this id, from before the metadata were restored from "
+    "an older copy",
+    _KEPT,
     "bad",
 )
 _UNNAMED: Final = _NotNeeded(

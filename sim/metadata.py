@@ -1,16 +1,14 @@
 """The metadata store of a simulated cluster, and all that can happen between it and its clients.
 
 Every client and every bookie has a *session*. An operation travels to the store, takes effect
-there at one moment, and its answer travels back; each way takes time, and while the session is
-*cut* nothing gets through. A write whose answer is lost is unknown to the client, whether it
-took effect or not, and it may still take effect later. A session that was not heard of for too
-long, because it is cut or its process is frozen or dead, *expires*, and what follows is what
-follows with ZooKeeper: its registrations are gone, nobody knows of the writes under way, nothing
-gets through until the process has another session, and then every watch tells, as nobody knows
+there at one moment, and its answer travels back; each way takes time, and while the session is *cut* nothing gets
+through. A write whose answer is lost is unknown to the client, whether it took effect or not, and it may still take
+effect later. A session that was not heard of for too long, because it is cut or its process is frozen or dead,
+*expires*, and what follows is what follows with ZooKeeper: its registrations are gone, nobody knows of the writes
+under way, nothing gets through until the process has another session, and then every watch tells, as nobody knows
 what it has missed. Reads that need not be linearizable may be old, and watches may tell late.
 
-What takes effect does so outside of the client's process: a request that was sent lands also
-if the client is frozen meanwhile.
+What takes effect does so outside of the client's process: a request that was sent lands also if the client is frozen.
 """
 
 from __future__ import annotations
@@ -22,11 +20,13 @@ from dataclasses import dataclass
 from typing import Any, Final, TypeVar, cast
 
 from tallybook.core.errors import MetadataOutcomeUnknown, MetadataUnavailable, NoSuchLedger, TallybookError
+from tallybook.core.ids import NO_IDENTITY
 from tallybook.metadata.memory import MemoryMetadata, MemoryRegistration
 from tallybook.metadata.model import LedgerMetadata
 from tallybook.metadata.store import (
     BadVersion,
     BookieInfo,
+    Deletion,
     LedgerPage,
     LedgerWatch,
     MembershipWatch,
@@ -407,11 +407,11 @@ class SimStore:
         self._saw(metadata.ledger_id, result.version if isinstance(result, Ok) else expected_version)
         return result
 
-    async def delete_ledger(self, ledger_id: int, expected_version: int) -> WriteResult:
+    async def delete_ledger(self, ledger_id: int, expected_version: int, identity: bytes = NO_IDENTITY) -> WriteResult:
         """See the port."""
 
         async def delete() -> WriteResult:
-            result = cast("WriteResult", await self._inner.delete_ledger(ledger_id, expected_version))
+            result = cast("WriteResult", await self._inner.delete_ledger(ledger_id, expected_version, identity))
             if isinstance(result, Ok):
                 self._metadata.changed(ledger_id, None)
             return result
@@ -421,9 +421,9 @@ class SimStore:
         except MetadataOutcomeUnknown as error:
             return Unknown(error.message)
 
-    async def was_deleted(self, ledger_id: int) -> bool:
+    async def deletion(self, ledger_id: int) -> Deletion | None:
         """See the port."""
-        return await self._session.ask("was_deleted", lambda: self._inner.was_deleted(ledger_id))
+        return await self._session.ask("deletion", lambda: self._inner.deletion(ledger_id))
 
     async def list_ledgers(self, after: int = -1, limit: int = 1000) -> LedgerPage:
         """See the port."""

@@ -29,6 +29,8 @@ from tallybook.runtime.directories import (
     refuse_foreign_writers,
 )
 
+from . import deletion_rows
+
 APPLICATION_ID: Final = int.from_bytes(b"TBMD", "big")
 FORMAT: Final = 2
 SMALLEST_FILE_BYTES: Final = 512
@@ -177,6 +179,8 @@ def _complete_tables(connection: sqlite3.Connection, name: str, new_cluster_id: 
                 connection.execute(statement)
         if found != FORMAT:
             connection.execute(f"PRAGMA user_version = {FORMAT}")
+        connection.execute(deletion_rows.TABLE)
+        connection.execute(deletion_rows.TABLE)
         connection.execute("COMMIT")
     finally:
         roll_back(connection)

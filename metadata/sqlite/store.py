@@ -13,7 +13,7 @@ from collections.abc import Awaitable, Callable
 from typing import Final
 
 from tallybook.core.errors import DamagedFile, LedgerExists, MetadataConflict, MetadataOutcomeUnknown, NoSuchLedger
-from tallybook.core.ids import check_ledger_id
+from tallybook.core.ids import NO_IDENTITY, check_ledger_id
 
 from ..codec import decode_ledger, encode_ledger
 from ..id_block import IdBlock
@@ -26,8 +26,19 @@ from ..rules import (
     check_record_value,
     page_limit,
 )
-from ..store import BadVersion, LedgerPage, LedgerWatch, Ok, Record, RecordPage, Unknown, Versioned, WriteResult
-from . import record_rows
+from ..store import (
+    BadVersion,
+    Deletion,
+    LedgerPage,
+    LedgerWatch,
+    Ok,
+    Record,
+    RecordPage,
+    Unknown,
+    Versioned,
+    WriteResult,
+)
+from . import deletion_rows, record_rows
 from .database import Database
 from .poller import Poller
 
@@ -92,7 +103,7 @@ class SqliteStore:
         ledger_id, value = metadata.ledger_id, encode_ledger(metadata)
 
         def job(connection: sqlite3.Connection) -> Versioned:
-            if _was_deleted(connection, ledger_id):
+            if deletion_rows.was_deleted(connection, ledger_id):
                 raise LedgerExists(f"ledger {ledger_id} existed and was deleted; ids are never used again")
             existing = self._read(connection, ledger_id)
             if existing is None:
@@ -137,7 +148,7 @@ class SqliteStore:
 
         return await self._write_ledger(ledger_id, job)
 
-    async def delete_ledger(self, ledger_id: int, expected_version: int) -> WriteResult:
+    async def delete_ledger(self, ledger_id: int, expected_version: int, identity: bytes = NO_IDENTITY) -> WriteResult:
         """Remove the ledger if it still has ``expected_version``."""
         check_ledger_id(ledger_id)
 
@@ -145,7 +156,7 @@ class SqliteStore:
             statement = "DELETE FROM ledgers WHERE ledger_id = ? AND version = ?"
             if not connection.execute(statement, (ledger_id, expected_version)).rowcount:
                 return BadVersion()
-            _remember_deleted(connection, ledger_id)
+            deletion_rows.remember(connection, ledger_id, Deletion.of(identity))
             return Ok(expected_version + 1)
 
         return await self._write_ledger(ledger_id, job)
@@ -162,10 +173,10 @@ class SqliteStore:
         except MetadataOutcomeUnknown as error:
             return Unknown(error.message)
 
-    async def was_deleted(self, ledger_id: int) -> bool:
-        """Whether the ledger was deleted."""
+    async def deletion(self, ledger_id: int) -> Deletion | None:
+        """The record of the deletion of a ledger, if it was deleted."""
         check_ledger_id(ledger_id)
-        return await self._database.read(lambda connection: _was_deleted(connection, ledger_id))
+        return await self._database.read(lambda connection: deletion_rows.read(connection, ledger_id))
 
     async def list_ledgers(self, after: int = -1, limit: int = 1000) -> LedgerPage:
         """Up to ``limit`` ledger ids above ``after``, at most ``rules.MAX_PAGE_LEDGERS``."""
@@ -264,23 +275,3 @@ def _counter(connection: sqlite3.Connection, place: str) -> int:
 def _cookie(connection: sqlite3.Connection, bookie_id: str) -> bytes | None:
     row = connection.execute("SELECT cookie FROM cookies WHERE bookie_id = ?", (bookie_id,)).fetchone()
     return None if row is None else bytes(row[0])
-
-
-def _was_deleted(connection: sqlite3.Connection, ledger_id: int) -> bool:
-    query = "SELECT last_id FROM deleted_ledgers WHERE first_id <= ? ORDER BY first_id DESC LIMIT 1"
-    row = connection.execute(query, (ledger_id,)).fetchone()
-    return row is not None and row[0] >= ledger_id
-
-
-def _remember_deleted(connection: sqlite3.Connection, ledger_id: int) -> None:
-    """Add an id to the ranges of deleted ones, joining it with the ranges it touches."""
-    first, last = ledger_id, ledger_id
-    query = "SELECT first_id, last_id FROM deleted_ledgers WHERE first_id < ? ORDER BY first_id DESC LIMIT 1"
-    before = connection.execute(query, (ledger_id,)).fetchone()
-    if before is not None and before[1] == ledger_id - 1:
-        first = before[0]
-    behind = connection.execute("SELECT last_id FROM deleted_ledgers WHERE first_id = ?", (ledger_id + 1,)).fetchone()
-    if behind is not None:
-        last = behind[0]
-        connection.execute("DELETE FROM deleted_ledgers WHERE first_id = ?", (ledger_id + 1,))
-    connection.execute("REPLACE INTO deleted_ledgers VALUES (?, ?)", (first, last))

@@ -3,7 +3,7 @@
     ROOT/format                     "1": version of this layout
     ROOT/cluster                    the cluster's uuid
     ROOT/ids                        all ledger ids ever handed out are below this decimal number
-    ROOT/ledgers/AAAA/BBB/CCC/DDD   a *group* of 4096 ledgers; its data says which were deleted
+    ROOT/ledgers/AAAA/BBB/CCC/DDD   a *group* of 4096 ledgers; its data says which of them were deleted
     ROOT/ledgers/AAAA/BBB/CCC/DDD/EEE   one ledger; AAAABBBCCCDDDEEE is its id in hexadecimal
     ROOT/cookies/b-BOOKIE           the cookie of a bookie
     ROOT/bookies/b-BOOKIE           a live bookie (ephemeral)
@@ -13,8 +13,9 @@ A flat directory of ledgers would not do: ZooKeeper answers a listing in one mes
 most 1 MiB. No node above a ledger is ever removed, so a listing can walk them one by one.
 
 The data of a group is a little-endian number whose bit ``i`` says that its ``i``-th ledger
-was deleted. A ledger is created only together with a check of that number, and deleted only
-together with a change of it, so an id is never used twice.
+was deleted, in 512 bytes, and behind these the digest of the identity of each ledger that was deleted, 4 bytes each:
+zeros, or cut off at the end, where it is not known. A ledger is created only together with a check of these data, and
+deleted only together with a change of them, so an id is never used twice.
 
 The segments of a record's name but the last are *folders*, which are never removed. The prefixes keep a
 record apart from a folder of the same name, and both from names that ZooKeeper reserves.
@@ -27,10 +28,16 @@ from typing import Final
 from urllib.parse import quote, unquote
 
 from tallybook.core.errors import DamagedFile
+from tallybook.core.ids import DELETED_IDENTITY_BYTES, NO_IDENTITY
+
+from ..store import Deletion
 
 FORMAT: Final = 1
 
 GROUP_LEDGERS: Final = 4096
+NOT_KNOWN: Final = Deletion(NO_IDENTITY)
+"""The record of the deletion of a ledger whose identity is not known."""
+_BITS_BYTES: Final = GROUP_LEDGERS // 8
 _LEVEL_BITS: Final = 12
 _LEVELS: Final = 5
 
@@ -139,12 +146,24 @@ def number_of(data: bytes) -> int | None:
     return int(data) if _NUMBER.fullmatch(data) else None
 
 
-def was_deleted(group_data: bytes, ledger_id: int) -> bool:
-    """Whether the data of its group says that a ledger was deleted."""
-    return bool(int.from_bytes(group_data, "little") >> ledger_id % GROUP_LEDGERS & 1)
+def deletion(group_data: bytes, ledger_id: int) -> Deletion | None:
+    """The record of the deletion of a ledger in the data of its group, if it was deleted."""
+    at = ledger_id % GROUP_LEDGERS
+    if not int.from_bytes(group_data[:_BITS_BYTES], "little") >> at & 1:
+        return None
+    digest = group_data[_digest_at(at) : _digest_at(at + 1)]
+    return Deletion.of(digest.ljust(DELETED_IDENTITY_BYTES, b"\0"))
 
 
-def with_deleted(group_data: bytes, ledger_id: int) -> bytes:
+def with_deleted(group_data: bytes, ledger_id: int, record: Deletion = NOT_KNOWN) -> bytes:
     """The data of a group once a ledger is deleted."""
-    bits = int.from_bytes(group_data, "little") | 1 << ledger_id % GROUP_LEDGERS
-    return bits.to_bytes((bits.bit_length() + 7) // 8, "little")
+    at = ledger_id % GROUP_LEDGERS
+    data = bytearray(group_data.ljust(_digest_at(at + 1), b"\0"))
+    data[at // 8] |= 1 << at % 8
+    if record.digest:
+        data[_digest_at(at) : _digest_at(at + 1)] = record.digest
+    return bytes(data).rstrip(b"\0")
+
+
+def _digest_at(at: int) -> int:
+    return _BITS_BYTES + DELETED_IDENTITY_BYTES * at

@@ -19,16 +19,27 @@ from tallybook.core.errors import (
     MetadataUnavailable,
     NoSuchLedger,
 )
-from tallybook.core.ids import check_ledger_id
+from tallybook.core.ids import NO_IDENTITY, check_ledger_id
 
 from ..codec import decode_ledger, encode_ledger
 from ..id_block import IdBlock
 from ..model import LedgerMetadata
 from ..rules import check_bookie_id, check_cookie, page_limit
-from ..store import BadVersion, LedgerPage, LedgerWatch, Ok, Record, RecordPage, Unknown, Versioned, WriteResult
+from ..store import (
+    BadVersion,
+    Deletion,
+    LedgerPage,
+    LedgerWatch,
+    Ok,
+    Record,
+    RecordPage,
+    Unknown,
+    Versioned,
+    WriteResult,
+)
 from .compare_and_set import compare_and_set
 from .hub import Kind, WatchHub
-from .layout import Layout, number_of, was_deleted, with_deleted
+from .layout import Layout, deletion, number_of, with_deleted
 from .records import ZooKeeperRecords
 from .requests import create, create_checked, delete, delete_recorded, get, write
 from .session import Session
@@ -129,7 +140,7 @@ class ZooKeeperStore:
         ledger_id, value = metadata.ledger_id, encode_ledger(metadata)
         deadline = self._session.deadline()
         group = await self._tree.group(ledger_id)
-        while not was_deleted(group.data, ledger_id):
+        while deletion(group.data, ledger_id) is None:
             request = create_checked(self._layout.ledger(ledger_id), value, group.path, group.version)
             checked, created = await self._session.tell(request)
             if not isinstance(created, Exception):
@@ -169,7 +180,7 @@ class ZooKeeperStore:
         path, value = self._layout.ledger(metadata.ledger_id), encode_ledger(metadata)
         return await compare_and_set(self._session, path, value, expected_version)
 
-    async def delete_ledger(self, ledger_id: int, expected_version: int) -> WriteResult:
+    async def delete_ledger(self, ledger_id: int, expected_version: int, identity: bytes = NO_IDENTITY) -> WriteResult:
         """Remove the ledger if it still has ``expected_version``."""
         path = self._layout.ledger(check_ledger_id(ledger_id))
         if expected_version < 0:
@@ -177,7 +188,7 @@ class ZooKeeperStore:
         deadline = self._session.deadline()
         while True:
             group = await self._tree.group(ledger_id, fresh=True)
-            record = with_deleted(group.data, ledger_id)
+            record = with_deleted(group.data, ledger_id, Deletion.of(identity))
             try:
                 deleted, recorded = await self._session.tell(
                     delete_recorded(path, expected_version, group.path, record, group.version)
@@ -191,14 +202,14 @@ class ZooKeeperStore:
             # Another ledger of the group was deleted meanwhile.
             await self._session.pause_before(deadline, recorded)
 
-    async def was_deleted(self, ledger_id: int) -> bool:
-        """Whether the record of its group says that the ledger was deleted."""
+    async def deletion(self, ledger_id: int) -> Deletion | None:
+        """The record of the deletion of a ledger, if it was deleted."""
         path = self._layout.group(check_ledger_id(ledger_id))
         try:
             [(data, _)] = await self._session.ask(get(path), linearizable=True)
         except NoNodeError:
-            return False
-        return was_deleted(data, ledger_id)
+            return None
+        return deletion(data, ledger_id)
 
     async def list_ledgers(self, after: int = -1, limit: int = 1000) -> LedgerPage:
         """Up to ``limit`` ledger ids above ``after``, at most ``rules.MAX_PAGE_LEDGERS``."""

@@ -8,10 +8,11 @@ import pytest
 from tallybook.bookie.fates import fate_of
 from tallybook.bookie.garbage import Delays, Fate, Judge
 from tallybook.core.errors import DamagedFile, InvariantViolation, MetadataUnavailable, NoSuchLedger, RequestTimeout
+from tallybook.core.ids import NO_IDENTITY
 from tallybook.core.quorum import Quorum
 from tallybook.metadata.archived import IndexPart, Receipt
 from tallybook.metadata.model import Fragment, LedgerMetadata, LedgerState
-from tallybook.metadata.store import Versioned
+from tallybook.metadata.store import Deletion, Versioned
 
 OPEN = LedgerMetadata(7, Quorum(1, 1, 1), (Fragment(0, ("b1",)),), "creator", 0)
 RECEIPT = Receipt("o", "key", 100, bytes(32), IndexPart(0, 10, 10, 0), 0, 0, 0, 0)
@@ -25,6 +26,7 @@ OPEN_OTHERS = replace(OPEN, fragments=WITHOUT_US)
 IN_RECOVERY_OTHERS = replace(OPEN_OTHERS, state=LedgerState.IN_RECOVERY)
 
 
+DELETION = Deletion.of(OPEN.identity)
 DELAYS = Delays(deleted_seconds=60.0, missing_seconds=3600.0, max_share=0.5)
 
 
@@ -151,12 +153,15 @@ class Store:
     """Metadata of one ledger: one answer for reads that may be old, one for those that may not."""
 
     def __init__(
-        self, old: LedgerMetadata | Exception, now: LedgerMetadata | Exception, deleted: bool | Exception = True
+        self,
+        old: LedgerMetadata | Exception,
+        now: LedgerMetadata | Exception,
+        deleted: Deletion | Exception | None = DELETION,
     ) -> None:
         self._answers = {False: old, True: now}
         self._deleted = deleted
 
-    async def was_deleted(self, ledger_id: int) -> bool:
+    async def deletion(self, ledger_id: int) -> Deletion | None:
         assert ledger_id == 7
         if isinstance(self._deleted, Exception):
             raise self._deleted
@@ -204,13 +209,26 @@ def test_a_ledger_is_deleted_or_for_others_only_on_the_word_of_a_read_that_canno
 
 @pytest.mark.parametrize(
     ("deleted", "fate"),
-    [(True, Fate.DELETED), (False, Fate.MISSING), (MetadataUnavailable("away"), Fate.UNKNOWN)],
+    [
+        (DELETION, Fate.DELETED),
+        (Deletion(NO_IDENTITY), Fate.DELETED),
+        (Deletion.of(b"another one"), Fate.MISSING),
+        (None, Fate.MISSING),
+        (MetadataUnavailable("away"), Fate.UNKNOWN),
+    ],
 )
 def test_a_ledger_without_metadata_is_deleted_only_where_there_is_a_record_of_it(
-    run: Callable[[Awaitable[Fate]], Fate], deleted: bool | Exception, fate: Fate
+    run: Callable[[Awaitable[Fate]], Fate], deleted: Deletion | Exception | None, fate: Fate
 ) -> None:
     gone = NoSuchLedger("gone")
-    assert run(fate_of(Store(gone, gone, deleted), 7, "b1")) is fate  # type: ignore[arg-type]
+    assert run(fate_of(Store(gone, gone, deleted), 7, "b1", OPEN.identity)) is fate  # type: ignore[arg-type]
+
+
+def test_a_ledger_of_no_known_identity_is_deleted_where_any_of_its_id_was(
+    run: Callable[[Awaitable[Fate]], Fate],
+) -> None:
+    gone = NoSuchLedger("gone")
+    assert run(fate_of(Store(gone, gone), 7, "b1")) is Fate.DELETED  # type: ignore[arg-type]
 
 
 def test_a_defect_of_the_store_is_not_taken_for_an_answer(run: Callable[[Awaitable[Fate]], Fate]) -> None:

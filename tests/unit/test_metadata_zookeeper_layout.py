@@ -8,13 +8,14 @@ from hypothesis import strategies as st
 
 from tallybook.core.errors import DamagedFile
 from tallybook.core.ids import MAX_ID
+from tallybook.metadata.store import Deletion
 from tallybook.metadata.zookeeper.layout import (
     GROUP_LEDGERS,
     Layout,
     bookie_node,
     child_range,
+    deletion,
     record_entries,
-    was_deleted,
     with_deleted,
     with_parents,
 )
@@ -65,15 +66,39 @@ def test_a_node_that_does_not_belong_is_reported_with_its_place():
         child_range(0, 0, "lost+found", "/tallybook/ledgers")
 
 
-@given(st.lists(st.integers(0, 3 * GROUP_LEDGERS), max_size=20), st.integers(0, 3 * GROUP_LEDGERS))
+@given(
+    st.dictionaries(
+        st.integers(0, 3 * GROUP_LEDGERS),
+        st.sampled_from([b"", bytes(16), b"identity of one.", b"x" * 16]),
+        max_size=20,
+    ),
+    st.integers(0, 3 * GROUP_LEDGERS),
+)
 def test_a_group_remembers_exactly_its_deleted_ledgers(deleted, probed):
     group = probed // GROUP_LEDGERS
     data = b""
-    for ledger_id in deleted:
+    for ledger_id, identity in deleted.items():
         if ledger_id // GROUP_LEDGERS == group:
-            data = with_deleted(data, ledger_id)
-    assert was_deleted(data, probed) == (probed in deleted)
-    assert len(data) <= GROUP_LEDGERS // 8
+            data = with_deleted(data, ledger_id, Deletion.of(identity))
+    assert deletion(data, probed) == (Deletion.of(deleted[probed]) if probed in deleted else None)
+    assert len(data) <= GROUP_LEDGERS // 8 + 4 * GROUP_LEDGERS
+
+
+@given(st.sets(st.integers(0, GROUP_LEDGERS - 1), max_size=20), st.integers(0, GROUP_LEDGERS - 1))
+def test_an_earlier_version_and_this_one_understand_each_others_deletions(deleted, at):
+    """An earlier version takes the whole data for one number."""
+    data = b""
+    for ledger_id in deleted:
+        data = with_deleted(data, ledger_id, Deletion.of(b"%016d" % ledger_id))
+    bits = int.from_bytes(data, "little")
+    assert [bool(bits >> each & 1) for each in range(GROUP_LEDGERS)] == [
+        each in deleted for each in range(GROUP_LEDGERS)
+    ]
+    bits |= 1 << at
+    data = bits.to_bytes((bits.bit_length() + 7) // 8, "little")
+    for ledger_id in {*deleted, at}:
+        known = b"%016d" % ledger_id if ledger_id in deleted else b""
+        assert deletion(data, ledger_id) == Deletion.of(known)
 
 
 @given(st.text(st.characters(exclude_categories=["Cs", "Cc"]), min_size=1, max_size=30))

@@ -156,6 +156,23 @@ def test_metadata_of_another_ledger_of_the_same_id_are_no_reason_to_drop_what_is
     play(scenario)
 
 
+def test_the_deletion_of_another_ledger_of_the_same_id_is_no_reason_to_drop_what_is_held() -> None:
+    async def scenario(around: Around) -> None:
+        held, deleted = await around.create(), await around.create()
+        await around.forget(held + 2, held)
+        again = await around.store.create_ledger(ledger(held, "another creator"))
+        await around.store.delete_ledger(held, again.version, again.value.identity)
+        found = await around.store.read_ledger(deleted)
+        await around.store.delete_ledger(deleted, found.version, found.value.identity)
+        bookie, clock = around.node.bookie, around.world.clock
+        for _ in range(5):
+            await bookie.collect()
+            await clock.sleep(5 * 3600)
+        assert [each.ledger_id for each in (await bookie.held_ledgers(-1, 10)).ledgers] == [held]
+
+    play(scenario)
+
+
 @pytest.mark.parametrize("value", [b"", b"{}", b"[]", b"\xff"])
 def test_a_damaged_record_counts_as_behind_and_the_bookie_serves_until_an_operator_approves(value: bytes) -> None:
     async def scenario(around: Around) -> None:

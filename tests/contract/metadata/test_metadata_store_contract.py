@@ -7,11 +7,11 @@ from dataclasses import replace
 import pytest
 
 from tallybook.core.errors import InvalidArgument, LedgerExists, MetadataConflict, MetadataUnavailable, NoSuchLedger
-from tallybook.core.ids import MAX_ID
+from tallybook.core.ids import MAX_ID, NO_IDENTITY
 from tallybook.core.limits import LEDGER_ID_BLOCK, MAX_CUSTOM_METADATA_BYTES
 from tallybook.core.quorum import Quorum
 from tallybook.metadata.model import DigestType, Fragment, LedgerMetadata, LedgerState, MissedRange, begin_recovery
-from tallybook.metadata.store import BadVersion, Ok
+from tallybook.metadata.store import BadVersion, Deletion, Ok
 from tallybook.metadata.update import LedgerUpdater
 from tallybook.runtime.clock import RealClock
 from tallybook.runtime.rng import SystemRng
@@ -181,7 +181,31 @@ async def test_a_deletion_leaves_a_record_and_what_was_never_there_has_none(worl
         one, other = await store.client(), await store.client()
         versions = {i: (await one.store.create_ledger(ledger(i))).version for i in (7, 9)}
         assert isinstance(await one.store.delete_ledger(7, versions[7]), Ok)
-        assert [await other.store.was_deleted(i) for i in (6, 7, 8, 9, 2**62)] == [False, True, False, False, False]
+        found = [await other.store.deletion(i) for i in (6, 7, 8, 9, 2**62)]
+        assert found == [None, Deletion(NO_IDENTITY), None, None, None]
+
+
+async def test_the_record_of_a_deletion_tells_the_ledger_from_another_one_of_its_id(world):
+    async with world() as store:
+        one, other = await store.client(), await store.client()
+        neighbours = [(await one.store.create_ledger(ledger(i, f"creator of {i}"))) for i in range(4094, 4098)]
+        await asyncio.gather(
+            *(one.store.delete_ledger(each.value.ledger_id, each.version, each.value.identity) for each in neighbours)
+        )
+        for each in neighbours:
+            deletion = await other.store.deletion(each.value.ledger_id)
+            assert deletion == Deletion.of(each.value.identity)
+            assert deletion.is_of(each.value.identity)
+            assert not deletion.is_of(ledger(each.value.ledger_id, "somebody else").identity)
+            assert deletion.is_of(NO_IDENTITY)
+
+
+async def test_what_an_updater_deletes_is_recorded_with_its_identity(world):
+    async with world() as store:
+        client = await store.client()
+        created = await client.store.create_ledger(ledger(7))
+        await LedgerUpdater(client.store, RealClock(), SystemRng()).delete(7)
+        assert await client.store.deletion(7) == Deletion.of(created.value.identity)
 
 
 async def test_a_ledger_changed_since_it_was_read_is_not_deleted(world):

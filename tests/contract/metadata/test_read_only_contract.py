@@ -25,7 +25,7 @@ CHANGES = {
     "delete_record": ("name", 1),
 }
 READS = {
-    "cluster_id", "id_counter", "was_deleted", "read_ledger", "list_ledgers", "watch_ledger", "read_cookie",
+    "cluster_id", "id_counter", "deletion", "read_ledger", "list_ledgers", "watch_ledger", "read_cookie",
     "read_record", "list_records", "close",
 }  # fmt: skip
 

@@ -14,7 +14,7 @@ from tallybook.gateway.messages import described
 from tallybook.metadata.archived import ArchiveAttempt, IndexPart, Receipt
 from tallybook.metadata.codec import Registered, decode_bookie, decode_ledger, encode_bookie, encode_ledger
 from tallybook.metadata.model import DigestType, Fragment, LedgerMetadata, LedgerState, MissedRange
-from tallybook.metadata.store import BookieInfo, BookieMode
+from tallybook.metadata.store import BookieInfo, BookieMode, Deletion
 from tallybook.metadata.transactions import is_pending, transaction_of
 from tallybook.metadata.uri import parse_uri
 from tallybook.metadata.zookeeper import layout
@@ -160,7 +160,7 @@ def some_nodes() -> Iterator[bytes]:
     "metadata/zookeeper/layout.py:record_entries",
     "metadata/zookeeper/layout.py:_record_entry",
     "metadata/zookeeper/layout.py:child_range",
-    "metadata/zookeeper/layout.py:was_deleted",
+    "metadata/zookeeper/layout.py:deletion",
     "metadata/zookeeper/layout.py:with_deleted",
     seeds=some_nodes,
 )
@@ -181,5 +181,5 @@ def nodes(data: bytes) -> None:
                 else layout.Layout("").record(entries[0])
             )
             same(node.rpartition("/")[2], name, "the name of a node")
-    bits = data[1:513]
-    same(layout.was_deleted(layout.with_deleted(bits, 77), 77), True, "a deleted ledger")
+    record = Deletion.of(b"sixteen bytes, x")
+    same(layout.deletion(layout.with_deleted(data[1:], 77, record), 77), record, "a deleted ledger")
