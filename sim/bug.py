@@ -23,6 +23,8 @@ class Bug(NamedTuple):
     """Likewise of runs without streams."""
     of_repairs: bool = False
     """Likewise of runs without a repair."""
+    of_fault: str = ""
+    """Likewise of runs in which this fault does not strike."""
 
     def shown_by(self, invariant: str) -> bool:
         """Whether a run that breaks this invariant has found it."""

@@ -128,6 +128,8 @@ class God:
         self._missing = missing
         self.violations: list[tuple[str, str]] = []
         self.ledgers: dict[int, KnownLedger] = {}
+        self.missed: set[int] = set()
+        """Ledgers whose rows were away for a while: clients may have been told that there is no such ledger."""
         self.harms = Harms()
         """What was done on purpose to what is durable."""
         self._acks: dict[tuple[str, str], deque[tuple[int, int]]] = {}

@@ -27,6 +27,7 @@ from .node import BookieNode
 from .process import SimProcess, Surroundings
 from .repairing import LONGEST_FREEZE_SECONDS as REPAIRERS_FREEZE_SECONDS
 from .repairing import RepairNemesis
+from .rows_away import RowsAway
 from .swarm import Swarm, pick
 from .workload import Workload
 
@@ -98,6 +99,8 @@ class Nemesis:
         if swarm.repair is not None:
             self._repair = RepairNemesis(around, list(nodes), workload, self._rng.fork("repair"), self._later)
             self._strikes |= self._repair.strikes
+        self._rows = RowsAway(around, nodes, self._rng.fork("rows"), self._later)
+        self._strikes |= self._rows.strikes
 
     async def run(self) -> None:
         """Strike again and again."""
@@ -122,6 +125,7 @@ class Nemesis:
             self._archive.heal()
         if self._repair is not None:
             self._repair.heal()
+        self._rows.heal()
         for client in self._workload.processes.values():
             self._wake(client.process)
         for node in self._nodes.values():

@@ -239,7 +239,8 @@ class ObservedBookie:
                 self._god.violated("I11", detail)
             raise
         except NoSuchLedger:
-            self._god.gone(self.bookie_id, ledger_id)
+            if ledger_id not in self._god.missed:
+                self._god.gone(self.bookie_id, ledger_id)
             raise
 
 

@@ -83,6 +83,23 @@ def _gone_at_once(_right: Any) -> Any:
     return is_garbage
 
 
+def _missing_twice(right: Any) -> Any:
+    def is_garbage(self: Judge, ledger_id: int, fate: Fate) -> bool:
+        before = self._before.get(ledger_id)
+        found: bool = right(self, ledger_id, fate)
+        return found or (fate is Fate.MISSING and before is not None and before[0] is Fate.MISSING)
+
+    return is_garbage
+
+
+def _approval_ends_the_delay(right: Any) -> Any:
+    def is_garbage(self: Judge, ledger_id: int, fate: Fate) -> bool:
+        found: bool = right(self, ledger_id, fate)
+        return found or (fate is Fate.MISSING and self._approved)
+
+    return is_garbage
+
+
 def _cut_first(right: Any) -> Any:
     async def remove(self: Any, log_id: int) -> int:
         unread = asyncio.Event()
@@ -130,6 +147,18 @@ STORAGE_BUGS: Final[dict[str, Bug]] = {
         "a bookie drops what the metadata cannot tell of now",
         "I12 I16",
         [(Judge, "is_garbage", _gone_at_once)],
+    ),
+    "missing in two rounds is enough": Bug(
+        "a bookie drops a ledger whose metadata were missing in two rounds, however soon after each other",
+        "I12 I16",
+        [(Judge, "is_garbage", _missing_twice)],
+        of_fault="rows_away",
+    ),
+    "approval ends the delay": Bug(
+        "a bookie drops a missing ledger as soon as an operator approves, however short it has been missing",
+        "I12 I16",
+        [(Judge, "is_garbage", _approval_ends_the_delay)],
+        of_fault="rows_away",
     ),
     "log cut before it is gone": Bug(
         "the room of a log is given back while it still has its name, and the note its length",

@@ -89,6 +89,10 @@ FAULTS: Final = {
 }
 """Every kind of fault, with the weight it has where it takes part in a run."""
 
+LOSSES_OF_METADATA: Final = {"rows_away": 15.0}
+"""Faults that strike the store itself in some of the runs without a theme and an archive, with their weights."""
+ROWS_AWAY_SHARE: Final = 0.5
+
 
 @dataclass(frozen=True, slots=True)
 class Swarm:
@@ -285,7 +289,14 @@ def swarm_of(rng: Rng) -> Swarm:
         faults = tuple((name, FAULTS[name]) for name in theme.faults)
         swarm = replace(swarm, theme=theme.name, faults=faults, **theme.fixed)
     swarm = with_repair(with_streams(with_archive(swarm, archive), streams), repair)
-    return _with_unequal_bookies(swarm, rng.fork("unequal"))
+    return _with_losses_of_metadata(_with_unequal_bookies(swarm, rng.fork("unequal")), rng.fork("metadata losses"))
+
+
+def _with_losses_of_metadata(swarm: Swarm, rng: Rng) -> Swarm:
+    """With a store that loses rows for a while, in some of the runs in which anything goes wrong."""
+    if swarm.theme or swarm.archive is not None or not swarm.faults or rng.random() >= ROWS_AWAY_SHARE:
+        return swarm
+    return replace(swarm, faults=(*swarm.faults, *LOSSES_OF_METADATA.items()))
 
 
 def _with_unequal_bookies(swarm: Swarm, rng: Rng) -> Swarm:

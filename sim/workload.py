@@ -476,7 +476,7 @@ class Workload:
             metadata = await client.client.recover_ledger(made.ledger_id, password=made.password)
         except NoSuchLedger:
             # Gone for good, unless it is said of one that is there.
-            self._god.expect(made.ledger_id not in self._god.ledgers, "I2", f"ledger {made.ledger_id} is not found")
+            self._god.expect(self._may_be_gone(made), "I2", f"ledger {made.ledger_id} is not found")
             return True
         except TallybookError as error:
             self._failed(recover, error)
@@ -484,6 +484,10 @@ class Workload:
             return False
         recover.ok(end=_end(metadata))
         return True
+
+    def _may_be_gone(self, made: MadeLedger) -> bool:
+        """Whether a client may be told that there is no such ledger: it was deleted, or its row was away."""
+        return made.ledger_id not in self._god.ledgers or made.ledger_id in self._god.missed
 
     async def _reader(self, client: ClientProcess) -> None:
         """Follow one ledger to its end, or for a while."""
@@ -523,8 +527,7 @@ class Workload:
             try:
                 await self.read(client, made)
             except NoSuchLedger:
-                there = made.ledger_id in self._god.ledgers
-                self._god.expect(not there, "L5", f"ledger {made.ledger_id} is not found")
+                self._god.expect(self._may_be_gone(made), "L5", f"ledger {made.ledger_id} is not found")
                 return
             except TallybookError as error:
                 if is_defect(error):

@@ -13,7 +13,7 @@ from tallybook.sim.archive_swarm import ARCHIVE_FAULTS
 from tallybook.sim.one import run
 from tallybook.sim.repair_swarm import REPAIR_FAULTS
 from tallybook.sim.results import Results, code_hash
-from tallybook.sim.swarm import FAULTS, swarm_of
+from tallybook.sim.swarm import FAULTS, LOSSES_OF_METADATA, swarm_of
 
 SEEDS = range(20)
 DIGESTS = """
@@ -49,7 +49,7 @@ def test_twenty_seeds_pass_and_leave_the_same_trace_under_any_hash_seed_and_in_a
 
 def test_every_kind_of_fault_takes_part_in_some_run_and_none_in_all() -> None:
     kinds = [{name for name, _ in swarm_of(SeededRng(seed).fork("swarm")).faults} for seed in range(60)]
-    assert set.union(*kinds) == {*FAULTS, *ARCHIVE_FAULTS, *REPAIR_FAULTS}
+    assert set.union(*kinds) == {*FAULTS, *ARCHIVE_FAULTS, *REPAIR_FAULTS, *LOSSES_OF_METADATA}
     assert set.intersection(*kinds) == set()
 
 
