@@ -26,6 +26,7 @@ from ..deeds import Deeds
 from ..ports import Connections, UpdateLedger
 from ..reader.handle import LedgerReader
 from ..spares import Spares
+from .last_held import last_held
 from .lossy import AcceptedLoss, LossyRecoveryMachine
 from .machine import (
     Action,
@@ -33,6 +34,7 @@ from .machine import (
     Close,
     Failed,
     Fence,
+    FindLast,
     FindSpares,
     ReadEnd,
     RecoveryAdd,
@@ -42,7 +44,7 @@ from .machine import (
 
 T = TypeVar("T")
 
-_Request: TypeAlias = Fence | RecoveryRead | RecoveryAdd | AwaitStragglers | FindSpares | ReadEnd
+_Request: TypeAlias = Fence | RecoveryRead | RecoveryAdd | AwaitStragglers | FindSpares | ReadEnd | FindLast
 
 _log = logger("client.recovery")
 
@@ -174,7 +176,7 @@ def closed_at(known: LedgerMetadata, end: Close, fresh: LedgerMetadata) -> Ledge
 def _settled_by(actions: list[Action]) -> tuple[type[Action], ...]:
     """The kinds of earlier requests whose answers mean nothing any more once the machine asks for ``actions``."""
     kinds = {type(action) for action in actions}
-    if kinds & {RecoveryRead, RecoveryAdd, ReadEnd, FindSpares}:
+    if kinds & {RecoveryRead, RecoveryAdd, ReadEnd, FindSpares, FindLast}:
         return (RecoveryRead, AwaitStragglers)
     return ()
 
@@ -246,6 +248,8 @@ class _Run:
                 await self._find_spares(action)
             case ReadEnd():
                 await self._read_end(action)
+            case FindLast():
+                await self._find_last(action)
 
     async def _fence(self, action: Fence) -> None:
         at = action.position
@@ -352,6 +356,20 @@ class _Run:
             await self._report(self._machine.end_failed, error)
         else:
             await self._report(self._machine.end_read, header)
+
+    async def _find_last(self, action: FindLast) -> None:
+        at = action.position
+        try:
+            found = await self._while_busy(
+                self._bookies[at],
+                lambda bookie: last_held(bookie, self._ledger_id, action.first, action.before, identity=self._identity),
+                self._settings.request_timeout_ms,
+            )
+        except TallybookError as error:
+            await self._report(self._machine.last_failed, at, action.before, error)
+        else:
+            told = partial(self._machine.last_found, limbo=found.limbo)
+            await self._report(told, at, action.before, found.entry_id)
 
     async def _report(self, event: Callable[..., list[Action]], *arguments: object) -> None:
         await self._events.put(lambda: event(*arguments))

@@ -31,7 +31,7 @@ from tallybook.core.ids import NO_ENTRY
 from tallybook.core.marks import sometimes
 from tallybook.metadata.model import LedgerMetadata
 
-from .machine import Action, Phase, ReadEnd, RecoveryMachine, RecoveryRead
+from .machine import Action, FindLast, Phase, ReadEnd, RecoveryMachine, RecoveryRead
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,6 +89,8 @@ class LossyRecoveryMachine(RecoveryMachine):
         self._there_before = frozenset(there)
         self.untold: dict[str, str] = {}
         """Members that could not say what they held, each with its answer."""
+        self._lasts: dict[int, int] = {}
+        """The last entry below the one that is looked at that each member may have a good copy of."""
         self.lossy = False
         """Whether the end is another one than an ordinary recovery would have found."""
 
@@ -198,19 +200,44 @@ class LossyRecoveryMachine(RecoveryMachine):
 
     def _read_end(self) -> list[Action]:
         """Ask the whole write set for the last entry."""
-        self._reads = {}
+        self._reads, self._lasts = {}, {}
         last = self.entry_id - 1
         return [RecoveryRead(position, last) for position in self._quorum.write_set(last)]
 
     def _end_before(self) -> list[Action]:
-        """The last entry has no good copy: end before it, but never before the last fragment."""
+        """The last entry has no good copy: ask for the last one before it that is held, in the last fragment."""
         self._note(self._reads)
-        self.entry_id -= 1
+        first, last = self.metadata.last_fragment.first_entry_id, self.entry_id - 1
+        if last <= first:
+            return self._end_after(last - 1)
+        self._lasts = {}
+        return [FindLast(position, first, last) for position in range(self._quorum.ensemble)]
+
+    def last_found(self, position: int, before: int, last: int, *, limbo: bool) -> list[Action]:
+        """The last entry that a member holds where it was asked, -1 for none; in ``limbo`` it may have had others."""
+        return self._after_last(position, before, last, limbo=limbo)
+
+    def last_failed(self, position: int, before: int, error: TallybookError) -> list[Action]:
+        """A member does not say, or not to this client. One that is there may hold the entry before: that is read."""
+        if isinstance(error, NoSuchLedger):
+            return self._fail(error)
+        return self._after_last(position, before, NO_ENTRY if self._given_up(position) else before - 1)
+
+    def _after_last(self, position: int, before: int, last: int, *, limbo: bool = False) -> list[Action]:
+        if self.phase is not Phase.ENDING or before != self.entry_id - 1 or position in self._lasts:
+            return []
+        if limbo:
+            self._note({position: EntryUnknown("in limbo")})
+        self._lasts[position] = last
+        return [] if len(self._lasts) < self._quorum.ensemble else self._end_after(max(self._lasts.values()))
+
+    def _end_after(self, last: int) -> list[Action]:
+        """Try to end after an entry, but never before the last fragment."""
+        first = self.metadata.last_fragment.first_entry_id
+        self.entry_id = max(last + 1, first)
         if self.entry_id == 0:
             return self._close(NO_ENTRY, 0)
-        if self.entry_id <= self.metadata.last_fragment.first_entry_id:
-            return [ReadEnd(self.entry_id - 1)]
-        return self._read_end()
+        return self._read_end() if self.entry_id > first else [ReadEnd(self.entry_id - 1)]
 
     def _note(self, answers: Mapping[int, object]) -> None:
         self.lossy = True

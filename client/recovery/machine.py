@@ -125,6 +125,15 @@ class ReadEnd:
 
 
 @dataclass(frozen=True, slots=True)
+class FindLast:
+    """Ask a position for the last batch that it holds from ``first`` on and before the one that holds ``before``."""
+
+    position: int
+    first: int
+    before: int
+
+
+@dataclass(frozen=True, slots=True)
 class Close:
     """Settle the end in the metadata.
 
@@ -144,7 +153,9 @@ class Failed:
     error: TallybookError
 
 
-Action: TypeAlias = Fence | RecoveryRead | RecoveryAdd | AwaitStragglers | FindSpares | ReadEnd | Close | Failed
+Action: TypeAlias = (
+    Fence | RecoveryRead | RecoveryAdd | AwaitStragglers | FindSpares | ReadEnd | FindLast | Close | Failed
+)
 
 
 @dataclass(slots=True)
@@ -490,6 +501,14 @@ class RecoveryMachine:
         if self.phase is not Phase.ENDING:
             return []
         return self._fail(RecoveryFailed(f"{self._name}: its last batch cannot be read: {error}"))
+
+    def last_found(self, position: int, before: int, last: int, *, limbo: bool) -> list[Action]:
+        """What a member holds last where ``FindLast`` asked; nothing to a recovery that gives nothing up."""
+        return []
+
+    def last_failed(self, position: int, before: int, error: TallybookError) -> list[Action]:
+        """A member did not say what it holds last; the same."""
+        return []
 
     def _close(self, last_entry_id: int, length: int) -> list[Action]:
         self.phase = Phase.CLOSING

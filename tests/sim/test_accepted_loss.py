@@ -121,3 +121,36 @@ async def test_a_bookie_that_restarts_after_its_second_fence_loses_nothing_of_wh
     cluster: MemoryCluster, client: Client
 ) -> None:
     await check_restart_at(cluster, client, "recovery_read", 1)
+
+
+async def requests_for_an_end(cluster: MemoryCluster, client: Client, entries: int) -> int:
+    """How many requests the one bookie gets that is left with the first of so many confirmed batches."""
+    ledger = await client.create_ledger()
+    for payload in lines(entries):
+        await ledger.append(payload)
+    await cluster.world.clock.sleep(5)
+    ledger.abandon()
+    first, second, third = sorted(cluster.bookies)
+    for name in (first, second):
+        await replace_disk(cluster, name, ledger.id + 1)
+    for entry_id in range(1, entries):
+        cluster.bookies[third].drop(ledger.id, entry_id)
+    requests: list[str] = []
+
+    async def counts(got: str, _ledger_id: int) -> None:
+        requests.append(got)
+
+    cluster.bookies[third].gate = counts
+    found = await client.recover_accepting_loss(ledger.id)
+    assert found.metadata.last_entry_id == 0
+    assert found.told[0] == f"entries 1 to {entries - 1} were confirmed and are lost"
+    return len(requests)
+
+
+@pytest.mark.parametrize("entries", [40, 400])
+def test_an_end_that_lies_far_back_takes_no_more_requests_than_one_that_is_near(entries: int) -> None:
+    @scenario(bookies=3)
+    async def play(cluster: MemoryCluster, client: Client) -> None:
+        assert await requests_for_an_end(cluster, client, entries) < 20
+
+    play()

@@ -13,6 +13,7 @@ from tallybook.client.recovery.machine import (
     Close,
     Failed,
     Fence,
+    FindLast,
     FindSpares,
     ReadEnd,
     RecoveryAdd,
@@ -74,6 +75,8 @@ def outcome(machine: LossyRecoveryMachine, fences: Fences, answers: Answers) -> 
                 actions += read(machine, answers, position, entry_id)
             case ReadEnd():
                 actions += machine.end_failed(DataMissing("no replica has a good copy"))
+            case FindLast(position, first, before):
+                actions += last_before(machine, answers[position], position, first, before)
             case RecoveryAdd(position, _, entry_id, _):
                 actions += machine.added(position, entry_id)
             case FindSpares():
@@ -83,6 +86,17 @@ def outcome(machine: LossyRecoveryMachine, fences: Fences, answers: Answers) -> 
             case Close() | Failed():
                 return action
     raise AssertionError(f"the machine waits in {machine.phase}")
+
+
+def last_before(
+    machine: LossyRecoveryMachine, answer: int | TallybookError, position: int, first: int, before: int
+) -> list[Action]:
+    if isinstance(answer, int):
+        last = min(answer, before // PER_BATCH * PER_BATCH) - 1
+        return machine.last_found(position, before, last if last >= first else -1, limbo=False)
+    if isinstance(answer, EntryUnknown | EntryAbsent | EntryCorrupt):
+        return machine.last_found(position, before, -1, limbo=isinstance(answer, EntryUnknown))
+    return machine.last_failed(position, before, answer)
 
 
 UNKNOWN, ABSENT, CORRUPT = EntryUnknown("limbo"), EntryAbsent("never held"), EntryCorrupt("damaged")
@@ -163,3 +177,39 @@ def test_what_members_hold_above_the_end_is_told() -> None:
     told = AcceptedLoss(closed, "failed", machine.confirmed, machine.untold, machine.held).told
     assert "b2 held entries up to 49: what it holds after entry 19 is given up" in told
     assert not [each for each in AcceptedLoss(closed, "failed", 9, {}, {"b2": 19}).told if "given up" in each]
+
+
+def asked_for_the_end(machine: LossyRecoveryMachine) -> None:
+    """Entry 29 has no good copy, and every member is asked for the last entry before that it holds."""
+    machine.fence_failed(0, UNKNOWN)
+    machine.fence_failed(1, BookieUnavailable("away"))
+    machine.fenced(2, HELD)
+    for position, answer in enumerate((UNKNOWN, BookieUnavailable("away"), ABSENT)):
+        machine.read_failed(position, 30, answer)
+    machine.end_failed(DataMissing("no replica has a good copy"))
+    machine.read_failed(0, 29, UNKNOWN)
+    machine.read_failed(1, 29, BookieUnavailable("away"))
+    assert machine.read_failed(2, 29, ABSENT) == [FindLast(position, 0, 29) for position in range(3)]
+    machine.last_found(0, 29, -1, limbo=True)
+    assert machine.last_failed(1, 29, BookieUnavailable("away")) == []
+
+
+def test_the_end_goes_back_to_the_last_entry_that_is_held_at_once() -> None:
+    machine = LossyRecoveryMachine(METADATA)
+    asked_for_the_end(machine)
+    assert machine.last_found(2, 29, 9, limbo=False) == [RecoveryRead(position, 9) for position in range(3)]
+    assert [type(each) for each in machine.read(2, 9, batch(0))] == [Close]
+
+
+def test_a_member_that_is_there_and_does_not_say_what_it_holds_may_hold_the_entry_before() -> None:
+    machine = LossyRecoveryMachine(METADATA)
+    asked_for_the_end(machine)
+    assert machine.last_failed(2, 29, RequestTimeout("late")) == [RecoveryRead(position, 28) for position in range(3)]
+
+
+def test_where_no_member_holds_anything_the_ledger_ends_empty() -> None:
+    machine = LossyRecoveryMachine(METADATA)
+    asked_for_the_end(machine)
+    [end] = machine.last_found(2, 29, -1, limbo=False)
+    assert isinstance(end, Close)
+    assert (end.last_entry_id, end.length) == (-1, 0)
