@@ -36,6 +36,7 @@ from .directories import (
     BEGUN,
     BOOTS,
     COOKIE,
+    DIRECTORY,
     GIVEN_UP,
     JOURNAL_STATE,
     LOGS,
@@ -43,6 +44,7 @@ from .directories import (
     Layout,
     identified,
     read_format,
+    read_limbo,
     wanted_paths,
     write_format,
 )
@@ -51,7 +53,7 @@ from .journal.segments import segment_file_names
 from .journal.superblock_file import FILE_NAME as SUPERBLOCK
 from .journal.superblock_file import read_superblock
 from .journal_places import old_journal
-from .limbo import Limbo, load_limbo, store_limbo
+from .limbo import Limbo, store_limbo
 from .lost_places import FoundPlaces, find_places
 from .places import JOURNAL, LEDGERS, NAME_LENGTH, OWN, Place, Places, listed_places, place_cookie, places_of
 from .storage.entry_log_format import parse_log_name
@@ -101,11 +103,11 @@ async def accept_loss(
         losses = await _losses(settings, disk, layout, cookie)
         if losses.words:
             below = await counter_in_time(id_counter)
-            limbo = await _into_limbo(disk, layout, losses, below)
+            limbo = await _into_limbo(disk, layout, losses, below, cookie)
             lost = [each.place for each in losses.found.lost_of(LEDGERS) if each.wanted]
             again = {place: _named_anew(place, limbo) for place in lost}
             places = places_of([again.get(place, place) for place in losses.found.places])
-            await _write_format(disk, layout, losses, limbo, places)
+            await _write_format(disk, layout, losses, limbo, places, cookie)
             for place in losses.journals:
                 await _put_aside(disk, place.path, limbo.events)
                 await _make_place(disk, place, cookie)
@@ -121,11 +123,11 @@ async def _losses(settings: BookieSettings, disk: Disk, layout: Layout, cookie: 
     words: list[str] = []
     limbo, values = None, None
     try:
-        limbo = await load_limbo(disk, layout.limbo)
+        limbo = await read_limbo(disk, layout, cookie)
     except DamagedFile as error:
         words.append(f"which ledgers were in limbo, and with it the index: {error.message}")
     try:
-        values = await read_format(disk, layout)
+        values = await read_format(disk, layout, cookie)
     except DamagedFile as error:
         words.append(f"whether there was a journal: {error.message}")
     listed = None if values is None else listed_places(values, layout.root)
@@ -180,7 +182,7 @@ async def _has_logs(disk: Disk, found: FoundPlaces) -> bool:
 # -- what is done about it -----------------------------------------------------------------------
 
 
-async def _into_limbo(disk: Disk, layout: Layout, losses: Losses, below: int) -> Limbo:
+async def _into_limbo(disk: Disk, layout: Layout, losses: Losses, below: int, cookie: Cookie) -> Limbo:
     """Step 1."""
     if losses.limbo is not None:
         limbo = losses.limbo.again(below)
@@ -189,6 +191,7 @@ async def _into_limbo(disk: Disk, layout: Layout, losses: Losses, below: int) ->
         limbo = replace(Limbo(index=_INDEX_AFTER_A_LOST_MARKER).again(below), awaits_enrolment=True)
         await disk.unlink(f"{layout.index(limbo.index)}/{COOKIE}")
         await _sync_if_there(disk, layout.index(limbo.index))
+    limbo = replace(limbo, directory=cookie.directory_uuid)
     await store_limbo(disk, layout.limbo, limbo)
     return limbo
 
@@ -200,9 +203,11 @@ def _named_anew(place: Place, limbo: Limbo) -> Place:
     return replace(place, name=sha256(f"{place.name} {limbo.events}".encode()).hexdigest()[:NAME_LENGTH])
 
 
-async def _write_format(disk: Disk, layout: Layout, losses: Losses, limbo: Limbo, places: Places) -> None:
+async def _write_format(
+    disk: Disk, layout: Layout, losses: Losses, limbo: Limbo, places: Places, cookie: Cookie
+) -> None:
     """Step 2."""
-    values = dict(losses.format or {JOURNAL_STATE: BEGUN})
+    values = dict(losses.format or {JOURNAL_STATE: BEGUN}) | {DIRECTORY: cookie.directory_uuid}
     if losses.journal:
         values |= {JOURNAL_STATE: GIVEN_UP, BOOTS: _further(values.get(BOOTS, "0"), limbo)}
     if losses.found.lost_of(LEDGERS) or losses.format is None:

@@ -46,6 +46,7 @@ from .places import (
     LEDGERS,
     PlaceClaim,
     Places,
+    check_own_file,
     listed_places,
     own_places,
     values_of,
@@ -63,6 +64,7 @@ BEGUN: Final = "begun"
 GIVEN_UP: Final = "given-up"
 BOOTS: Final = "boots"
 LOGS: Final = "logs"
+DIRECTORY: Final = "directory"
 """Values of the format file."""
 
 COOKIE: Final = "cookie"
@@ -188,13 +190,13 @@ async def claim(settings: BookieSettings, disk: Disk, registry: CookieRegistry, 
         await directory.check_space(settings)
         cookie = await directory.establish(settings.bookie_id, rng)
         claims = PlaceClaim(disk, directory.layout.root, cookie, rng, locks)
-        places = await _settle_places(settings, directory, disk, rng, claims)
+        places = await _settle_places(settings, directory, disk, rng, claims, cookie)
         values = await directory.read_format()
         return DataDirectory(directory.layout, cookie, places, locks.pop_all(), values)
 
 
 async def _settle_places(
-    settings: BookieSettings, directory: _Directory, disk: Disk, rng: Rng, claims: PlaceClaim
+    settings: BookieSettings, directory: _Directory, disk: Disk, rng: Rng, claims: PlaceClaim, cookie: Cookie
 ) -> Places:
     """Where journals and entry logs lie, listed durably before it is used."""
     layout, values = directory.layout, await directory.read_format()
@@ -206,8 +208,8 @@ async def _settle_places(
         await change_journals(
             disk, listed.journal, places.journal, settings.journal, rng, begun=begun, given_up=given_up
         )
-    if places != listed:
-        await write_format(disk, layout, values, places)
+    if places != listed or DIRECTORY not in values:
+        await write_format(disk, layout, {**values, DIRECTORY: cookie.directory_uuid}, places)
     await check_room(disk, places.journal, settings)
     return places
 
@@ -362,7 +364,8 @@ class _Directory:
             await self.finish(draft)
             return draft
         await self.check_identity(cookie, configured_id)
-        await self.read_format()
+        await read_format(self._disk, self.layout, cookie)
+        await self._own_limbo(cookie)
         await self._check_parts(cookie)
         return cookie
 
@@ -389,6 +392,9 @@ class _Directory:
             draft = Cookie(bookie_id, directory_uuid, await self._registry.cluster_id())
             await self._disk.replace_file(self.layout.file(_DRAFT), draft.encode())
         await self._check_owner(draft, configured_id)
+        # Before the identity is registered, in the place of another one, it may be.
+        if await self._limbo() is not None:
+            await read_limbo(self._disk, self.layout, draft)
         return draft
 
     async def doubt(self, id_counter: int) -> None:
@@ -402,9 +408,10 @@ class _Directory:
         for part in _OUR_PARTS:
             await self._disk.make_directory(self.layout.file(part))
             await self._disk.replace_file(self.layout.file(f"{part}/{COOKIE}"), draft.encode())
-        if await self._limbo() is None:
-            await store_limbo(self._disk, self.layout.limbo, Limbo())
-        await write_format(self._disk, self.layout, {}, own_places(self.layout.root))
+        limbo = await self._limbo() or Limbo()
+        await store_limbo(self._disk, self.layout.limbo, replace(limbo, directory=draft.directory_uuid))
+        values = {DIRECTORY: draft.directory_uuid}
+        await write_format(self._disk, self.layout, values, own_places(self.layout.root))
         await self._disk.rename(self.layout.file(_DRAFT), self.layout.file(COOKIE))
         await self._disk.sync_directory(self.layout.root)
 
@@ -464,6 +471,13 @@ class _Directory:
             return None
         return await load_limbo(self._disk, self.layout.limbo)
 
+    async def _own_limbo(self, cookie: Cookie) -> None:
+        """Check whose limbo marker it is, and have one of an older version say so. The boot finds a missing one."""
+        if await self._limbo() is not None:
+            limbo = await read_limbo(self._disk, self.layout, cookie)
+            if not limbo.directory:
+                await store_limbo(self._disk, self.layout.limbo, replace(limbo, directory=cookie.directory_uuid))
+
     async def read_format(self) -> dict[str, str]:
         """The values of the format file. Those before there was anything to say have none."""
         return await read_format(self._disk, self.layout)
@@ -499,10 +513,26 @@ async def read_places(disk: Disk, root: str) -> Places:
     return listed_places({} if data is None else _decode_format(data, path), root)
 
 
-async def read_format(disk: Disk, layout: Layout) -> dict[str, str]:
-    """The values of the format file.
+async def read_limbo(disk: Disk, layout: Layout, cookie: Cookie) -> Limbo:
+    """The limbo marker of this data directory.
 
     Raises:
+        ForeignDirectory: it is of another one.
+        DamagedFile, NewerFormat: see ``load_limbo``.
+    """
+    limbo = await load_limbo(disk, layout.limbo)
+    check_own_file(layout.limbo, limbo.directory, cookie)
+    return limbo
+
+
+async def read_format(disk: Disk, layout: Layout, cookie: Cookie | None = None) -> dict[str, str]:
+    """The values of the format file.
+
+    Args:
+        cookie: of the directory, once it is known.
+
+    Raises:
+        ForeignDirectory: it is of another data directory.
         DamagedFile: it is missing, or fails its checks.
         NewerFormat: one is of a later version.
     """
@@ -510,7 +540,10 @@ async def read_format(disk: Disk, layout: Layout) -> dict[str, str]:
     data = await disk.read_file(path, MAX_RECORD_BYTES)
     if data is None:
         raise DamagedFile(f"{path} is missing")
-    return _decode_format(data, path)
+    values = _decode_format(data, path)
+    if cookie is not None:
+        check_own_file(path, values.get(DIRECTORY, ""), cookie)
+    return values
 
 
 def _decode_format(data: bytes, path: str) -> dict[str, str]:

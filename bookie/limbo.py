@@ -36,6 +36,7 @@ VERSION: Final = 1
 _INDEX: Final = "index"
 _ENROLLED: Final = "enrolled"
 _NOT_YET: Final = "no"
+_DIRECTORY: Final = "directory"
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,12 +45,14 @@ class Limbo:
 
     ``awaits_enrolment``: the bookie that this one replaces may still ack, also of ledgers that do not exist yet.
     ``index``: which index is in use, 0 for the first one.
+    ``directory``: uuid of the data directory that it is of; empty in a marker of a version that did not write it.
     """
 
     events: int = 0
     below: int = 0
     awaits_enrolment: bool = False
     index: int = 0
+    directory: str = ""
 
     def covers(self, ledger_id: int, repaired: int) -> bool:
         """Whether the ledger, repaired after the first ``repaired`` events, may still miss something."""
@@ -77,7 +80,7 @@ async def load_limbo(disk: Disk, path: str) -> Limbo:
     values = decode_record(KIND, VERSION, data, path)
     try:
         events, below, index = int(values["events"]), int(values["below"]), int(values.get(_INDEX, "0"))
-        return Limbo(events, below, values.get(_ENROLLED) == _NOT_YET, index)
+        return Limbo(events, below, values.get(_ENROLLED) == _NOT_YET, index, values.get(_DIRECTORY, ""))
     except (KeyError, ValueError) as error:
         raise DamagedFile(f"{path}: it does not hold the values of a limbo marker: {error}") from error
 
@@ -89,4 +92,6 @@ async def store_limbo(disk: Disk, path: str, limbo: Limbo) -> None:
         values[_ENROLLED] = _NOT_YET
     if limbo.index:
         values[_INDEX] = str(limbo.index)
+    if limbo.directory:
+        values[_DIRECTORY] = limbo.directory
     await disk.replace_file(path, encode_record(KIND, VERSION, values))

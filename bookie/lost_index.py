@@ -20,11 +20,11 @@ from tallybook.runtime.clock import Clock
 from tallybook.runtime.disk import Disk
 from tallybook.runtime.logging import logger
 
-from .directories import identified, read_format, wanted_paths
+from .directories import identified, read_format, read_limbo, wanted_paths
 from .fates import FateOfLedger, counter_in_time, fate_of
 from .index_home import IndexHome, OpenIndex
 from .index_rebuild import Rebuild, RebuildReport
-from .limbo import Limbo, load_limbo, store_limbo
+from .limbo import Limbo, store_limbo
 from .lost_places import find_places
 from .places import LEDGERS, listed_places
 from .storage.entry_log import EntryLogs
@@ -134,11 +134,11 @@ async def rebuild_stopped(
     """
     async with identified(settings, disk, store) as directory:
         layout, cookie = directory
-        listed = listed_places(await read_format(disk, layout), layout.root)
+        listed = listed_places(await read_format(disk, layout, cookie), layout.root)
         found = await find_places(disk, layout, cookie, listed, wanted_paths(settings, layout))
         for lost in found.lost_of(LEDGERS):
             raise DamagedFile(f"{lost.why}: an index that was made now would lack what is in there")
-        limbo = await load_limbo(disk, layout.limbo)
+        limbo = await read_limbo(disk, layout, cookie)
         paths = found.places.ledger_paths
         logs = await EntryLogs.open(disk, paths, cookie.directory_uuid, settings.storage, clock)
         try:

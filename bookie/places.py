@@ -53,6 +53,19 @@ _HARMLESS: Final = frozenset({"LOCK", _COOKIE, LENGTHS_FILE, "lost+found"})
 """What may lie in a directory that holds no data."""
 
 
+def check_own_file(path: str, directory_uuid: str, cookie: Cookie) -> None:
+    """Refuse a file that says that it is of another data directory. One of an older version says nothing.
+
+    Raises:
+        ForeignDirectory: it is.
+    """
+    if directory_uuid not in ("", cookie.directory_uuid):
+        raise ForeignDirectory(
+            f"{path} belongs to data directory {directory_uuid}, not to that of bookie {cookie.bookie_id} "
+            f"({cookie.directory_uuid}): bring back the file that was here, or move this one away and {HOW_TO_ACCEPT}"
+        )
+
+
 @dataclass(frozen=True, slots=True)
 class Place:
     """One directory of journals or of entry logs."""

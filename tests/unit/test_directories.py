@@ -2,8 +2,11 @@
 
 import pytest
 
+from tallybook.bookie.accepting_loss import accept_loss
 from tallybook.bookie.cookie import Cookie, decode_cookie
 from tallybook.bookie.directories import DataDirectory, claim, replace_identity
+from tallybook.bookie.limbo import Limbo, load_limbo
+from tallybook.bookie.text_record import encode_record
 from tallybook.core.config import BookieSettings
 from tallybook.core.errors import (
     DamagedFile,
@@ -244,3 +247,46 @@ async def test_what_is_registered_is_what_lies_on_the_disk() -> None:
     await start(disk, registry)
     for name in ("cookie", "journal/cookie", "ledgers/cookie", "index/cookie"):
         assert decode_cookie(disk.peek(f"{ROOT}/{name}"), name) == decode_cookie(registry.cookies["b1"], "metadata")
+
+
+@pytest.mark.parametrize("name", ["FORMAT", "limbo"])
+async def test_j28_a_file_of_another_data_directory_is_refused_by_name_and_accepted_loss_does_not_take_it(
+    name: str,
+) -> None:
+    disk, registry = SimDisk(), Registry()
+    first = await start(disk, registry)
+    other = await start(disk, registry, seed=2, bookie_id="b2", root="/data/b2")
+    assert other.cookie.directory_uuid != first.cookie.directory_uuid
+    path = f"{ROOT}/{name}"
+    await disk.replace_file(path, disk.peek(f"/data/b2/{name}"))
+    refusal = rf"{path} belongs to data directory {other.cookie.directory_uuid}.*--accept-loss"
+    with pytest.raises(ForeignDirectory, match=refusal):
+        await start(disk, registry)
+    with pytest.raises(ForeignDirectory, match=refusal):
+        await accept_loss(settings(), disk, registry, registry.id_counter)
+    await disk.unlink(path)
+    await accept_loss(settings(), disk, registry, registry.id_counter)
+    await start(disk, registry)
+
+
+async def test_an_empty_directory_with_the_limbo_marker_of_another_one_replaces_no_bookie() -> None:
+    disk, registry = SimDisk(), Registry()
+    first = await start(disk, registry)
+    await disk.make_directory("/data/new")
+    await disk.replace_file("/data/new/limbo", disk.peek(f"{ROOT}/limbo"))
+    with pytest.raises(ForeignDirectory, match="/data/new/limbo belongs to data directory"):
+        await replace_identity(settings(root="/data/new"), disk, registry, SeededRng(2), registry.id_counter)
+    assert registry.cookies["b1"] == first.cookie.encode()
+
+
+async def test_files_of_a_version_that_did_not_say_whose_they_are_go_on_and_say_so_from_then_on() -> None:
+    disk, registry = SimDisk(), Registry()
+    first = await start(disk, registry)
+    old_format = encode_record("bookie-directory", 1, {"journal": "begun"})
+    old_limbo = encode_record("limbo", 1, {"events": "1", "below": "50"})
+    await disk.replace_file(f"{ROOT}/FORMAT", old_format)
+    await disk.replace_file(f"{ROOT}/limbo", old_limbo)
+    again = await start(disk, registry)
+    uuid = first.cookie.directory_uuid
+    assert again.format == {"journal": "begun", "directory": uuid}
+    assert await load_limbo(disk, f"{ROOT}/limbo") == Limbo(1, 50, directory=uuid)

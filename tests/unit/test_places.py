@@ -73,8 +73,8 @@ def test_the_files_of_the_documentation_are_what_is_written() -> None:
     page = (Path(__file__).parents[2] / "docs/formats/cookie.md").read_text()
     places = own_places("/dir")
     places = replace(places, ledgers=(*places.ledgers, Place("ledgers", "3f0c77a1", "/disk2/tallybook")))
-    listed = encode_record("bookie-directory", 2, {"journal": "begun", **values_of(places, "/dir")})
     uuid, cluster = "6f4c1d0e-52a7-4b0e-9d55-0c2f6f6f0b11", "0b7a9c1e-8f14-4d57-a0f5-3e9d2c1b4a60"
+    listed = encode_record("bookie-directory", 2, {"directory": uuid, "journal": "begun", **values_of(places, "/dir")})
     for file in (listed, PlaceCookie("bookie-1", uuid, cluster, "ledgers-3f0c77a1").encode()):
         assert f"```\n{file.decode()}```" in page
     assert listed_places(decode_record("bookie-directory", 2, listed, "FORMAT"), "/dir") == places
