@@ -1,5 +1,7 @@
 """Keeping streams: what was truncated, or is too old, is deleted; so is what a deletion, or a creation, left half done.
 
+Where old records are to be deleted, what a killed writer left open is ended first: see ``abandoned``.
+
 Everything here may be cut off anywhere, and done by several at once. A change of the head comes first, and names what
 is to be deleted; so nothing is deleted that a reader is still led to, and what was not deleted yet is found again.
 """
@@ -27,6 +29,7 @@ from tallybook.metadata.transactions import names
 from tallybook.runtime.clock import Clock
 from tallybook.runtime.logging import logger
 
+from .abandoned import AbandonedStreams
 from .catalog import Catalog
 from .deliveries import forget_all
 from .envelope import Marks
@@ -61,6 +64,7 @@ class Keeper:
         self._shelf = shelf
         self._client = client
         self._clock = clock
+        self._abandoned = AbandonedStreams(catalog, client, clock)
 
     async def keep_all(self) -> int:
         """Look after every stream once; how many could not be looked after.
@@ -68,9 +72,10 @@ class Keeper:
         Raises:
             MetadataUnavailable: not all streams are known.
         """
-        failed = 0
+        failed, seen = 0, set[str]()
         await self._forget_sessions()
         async for stream_id in self._catalog.ids():
+            seen.add(stream_id)
             try:
                 await self.keep(stream_id)
             except TallybookError as error:
@@ -78,6 +83,7 @@ class Keeper:
                     raise
                 failed += 1
                 _log.warning("a stream is looked after later", stream_id=stream_id, error=error.message)
+        self._abandoned.forget_all_but(seen)
         return failed
 
     async def _forget_sessions(self) -> None:
@@ -86,13 +92,21 @@ class Keeper:
         for name in [name async for name in names(self._store, SESSIONS)]:
             found = await self._store.read_record(name)
             seen = self._sessions.get(name)
-            if found is None or (seen is not None and seen[0] == found and now - seen[1] >= LEASE_SECONDS):
-                if found is not None:
-                    # Whoever is there after all writes it again.
-                    await self._store.delete_record(name, found.version)
+            if found is None:
+                continue
+            is_over = seen is not None and seen[0] == found and now - seen[1] >= LEASE_SECONDS
+            if is_over and await self._forget_session(name, found):
                 continue
             standing[name] = seen if seen is not None and seen[0] == found else (found, now)
         self._sessions = standing
+
+    async def _forget_session(self, name: str, found: Record) -> bool:
+        """Remove the record of one session; ``False`` if its process is there after all."""
+        try:
+            await self._store.delete_record(name, found.version)
+        except MetadataConflict:
+            return False
+        return True
 
     async def keep(self, stream_id: str) -> None:
         """Look after one stream.
@@ -113,10 +127,25 @@ class Keeper:
         if head.deleting:
             await self._finish_deletion(head)
             return
+        not_ended: TallybookError | None = None
+        if head.policy.retention is not None and self._abandoned.is_due(head, self._present_sessions()):
+            try:
+                head = await self._abandoned.end(head)
+            except TallybookError as error:
+                if is_defect(error):
+                    raise
+                # What has ended before is not kept for the sake of what cannot be ended.
+                not_ended = error
         wanted = await self._expired(head, now_ms)
         if wanted is not None:
             head = await self._catalog.change(stream_id, lambda found: truncate(found, wanted))
         await self.tidy(head)
+        if not_ended is not None:
+            raise not_ended
+
+    def _present_sessions(self) -> set[str]:
+        """Sessions of processes that were there at the beginning of this round."""
+        return {name.removeprefix(SESSIONS) for name in self._sessions}
 
     async def _without_name(self, head: Head) -> Head:
         """One that was never named was made by somebody who got no further. Any other has lost its name, and gets it
