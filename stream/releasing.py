@@ -12,24 +12,28 @@ from tallybook.core.errors import (
     TallybookError,
     is_defect,
 )
+from tallybook.runtime.backoff import Backoff
 from tallybook.runtime.clock import Clock
 from tallybook.runtime.logging import logger
+from tallybook.runtime.rng import Rng
 
 RELEASE_SECONDS: Final = 2.0
-"""Pause before it is tried again."""
+LONGEST_RELEASE_SECONDS: Final = 30.0
+"""Bounds of the pauses before it is tried again."""
 
 _log = logger("streams")
 
 
-async def release_soon(what: str, change: Callable[[], Awaitable[object]], clock: Clock) -> None:
+async def release_soon(what: str, change: Callable[[], Awaitable[object]], clock: Clock, rng: Rng) -> None:
     """Apply ``change``, which gives up an ownership, until the metadata store takes or refuses it."""
+    backoff = Backoff(rng, first_s=RELEASE_SECONDS, longest_s=LONGEST_RELEASE_SECONDS)
     while True:
         try:
             await change()
         except (MetadataUnavailable, MetadataConflict, MetadataOutcomeUnknown) as error:
             # Who waits for it waits for as long as this session lasts.
             _log.info("not let go of yet", what=what, error=error.message)
-            await clock.sleep(RELEASE_SECONDS)
+            await clock.sleep(backoff.next_s())
         except TallybookError as error:
             if is_defect(error):
                 raise

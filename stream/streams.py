@@ -401,7 +401,7 @@ class StreamStore:
 
     def _let_go_of(self, what: str, change: Callable[[], Awaitable[object]]) -> None:
         if not (self._lifetime.ended or self._tasks.closing):
-            self._tasks.spawn(release_soon(what, change, self._clock), name="let go")
+            self._tasks.spawn(release_soon(what, change, self._clock, self._rng.fork("let go")), name="let go")
 
     async def _writer(self, head: Head, owner: Owner) -> StreamWriter:
         window = await read_window(head, self._ids, partial(self._from, head))

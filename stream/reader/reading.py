@@ -25,6 +25,7 @@ from tallybook.core.errors import (
 )
 from tallybook.core.ids import MAX_ID, NO_ENTRY
 from tallybook.core.limits import KIB
+from tallybook.runtime.backoff import Backoff
 from tallybook.runtime.clock import Clock
 from tallybook.runtime.lifetime import Lifetime
 from tallybook.runtime.tasks import Tasks
@@ -46,7 +47,7 @@ STEP_ENTRIES: Final = 64
 """About how much of what is in memory already is handed out by one step: each costs as much as some small envelopes."""
 LOOK_SECONDS: Final = 0.05
 LONGEST_LOOK_SECONDS: Final = 1.0
-"""Pauses between looks for the next segment, which is there already unless the writer has just gone."""
+"""Bounds of the pauses between looks for the next segment, which is there already unless the writer has just gone."""
 MOST_LOOKS: Final = 20
 """How often a reader that does not follow looks for the end of a segment that the stream has gone on from."""
 
@@ -171,7 +172,7 @@ class Reading:
         """What ``StreamReader.batches`` gives, several at a time; the very first has no records."""
         if self._place is None:
             yield [Step([], await self.begin())]
-        head, pause, patience = await self._first_head(), LOOK_SECONDS, MOST_LOOKS
+        head, patience, backoff = await self._first_head(), MOST_LOOKS, self._backoff()
         if self._place is None:
             self._place = await self._first_place(head)
         while True:
@@ -188,13 +189,14 @@ class Reading:
             if segment is None:
                 if head.ended or not self._follow:
                     break
-                await self._clock.sleep(pause)
-                head, pause = await self._head(), min(LONGEST_LOOK_SECONDS, 2 * pause)
+                await self._clock.sleep(backoff.next_s())
+                head = await self._head()
                 continue
             self._enter(segment)
             async with aclosing(self._pieces(segment)) as pieces:
                 async for steps in pieces:
-                    pause, patience = LOOK_SECONDS, MOST_LOOKS
+                    backoff.reset()
+                    patience = MOST_LOOKS
                     yield steps
             if self._ended:
                 break
@@ -231,8 +233,12 @@ class Reading:
         following = await self._catalog.segment_from(head, segment.number + 1)
         if following is None or await self._seeker.last_entry(following) == NO_ENTRY:
             return False
-        await self._clock.sleep(LOOK_SECONDS)
+        await self._clock.sleep(self._backoff().next_s())
         return True
+
+    def _backoff(self) -> Backoff:
+        rng = self._client.world.rng.fork("stream reader")
+        return Backoff(rng, first_s=LOOK_SECONDS, longest_s=LONGEST_LOOK_SECONDS)
 
     def _enter(self, segment: Segment) -> None:
         if self._place is None or segment.number > self._place[0]:
