@@ -241,7 +241,9 @@ class Collector:
                     await self._undisturbed(self._drop_leftovers(leftovers))
                 in_limbo += await self._count_limbo(set(page) - {*garbage, *leftovers})
         self._report()
-        await self.reclaimer.reclaim()
+        # Where ledgers are in limbo, the index may lack rows; how many there are is known after a round.
+        in_doubt = not self.rounds or bool(in_limbo or self._limbo.ledgers)
+        await self.reclaimer.reclaim(in_doubt=in_doubt)
         await self.upkeep.compact_if_worth()
         await self._limbo.count(in_limbo)
 

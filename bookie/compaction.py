@@ -11,15 +11,15 @@ leaves copies without rows, which are nothing; after it, the batch has moved, an
 a row without its batch.
 
 What is damaged cannot be copied. Then the log stays, and with it the rows that point at the damage: whoever reads there
-is told so, until a repair has brought another copy. The rest of it has moved nevertheless. A log of which not all can
-be told stays, too.
+is told so, until a repair has brought another copy. The rest of it has moved nevertheless. Where a log does not tell
+all that is in it, since its footer or a table is damaged, the rows of the index that point into it say what counts.
 
 It runs between rounds of the collector, never beside one: a ledger that is dropped gets no rows from here.
 """
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from collections.abc import Awaitable, Callable, Collection, Coroutine, Sequence
 from contextlib import aclosing
 from typing import Any, Protocol
 
@@ -32,7 +32,7 @@ from tallybook.runtime.pace import Pace
 from .damage import DamageList, batch_of
 from .storage.index import Index
 from .storage.location import IndexRow, Location
-from .storage.log_contents import LogContents, WalkableLogs
+from .storage.log_contents import LogContents, WalkableLogs, in_pieces
 
 _log = logger("bookie.compaction")
 
@@ -103,6 +103,24 @@ class Compaction:
             sometimes("compaction: a log stays for what is damaged in it")
             return 0
         return await self.remove(log_id)
+
+    async def compact_by_index(self, log_ids: Collection[int], pace: Pace) -> dict[int, int]:
+        """Move all that counts out of settled logs whose tables are damaged; the bytes of those that were removed.
+
+        Args:
+            pace: of the rows of the index that are looked at.
+
+        Raises:
+            EntryUnknown, DiskFull, DiskFailed: as for ``compact``.
+        """
+        whole = set(log_ids)
+        async with aclosing(self._contents.rows_into(log_ids, pace)) as pages:
+            async for page in pages:
+                for piece in in_pieces(sorted(page, key=lambda row: row.location)):
+                    for log_id in {row.location.log_id for row in piece}:
+                        if not await self._move([row for row in piece if row.location.log_id == log_id]):
+                            whole.discard(log_id)
+        return {log_id: await self.remove(log_id) for log_id in sorted(whole)}
 
     async def remove(self, log_id: int) -> int:
         """Remove a log that no row points into; how many bytes it had.

@@ -4,18 +4,29 @@
 
 How much of a log counts is known from a measurement and what was dropped since (storage/live_bytes.py), which is never
 too little. A log is removed on proof alone: every ledger in it is gone for certain, or every batch in it has moved.
+Where a log does not tell all that is in it, since its footer or a table is damaged, the whole index is gone through,
+once for all such logs: no row points at what does not count. That waits while ledgers are in limbo, since the index may
+lack rows of them.
 Whoever operates the bookie may suspend the copying, and with it compaction.
 """
 
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Mapping
+from collections.abc import AsyncGenerator, Awaitable, Callable, Collection, Iterable, Mapping
 from contextlib import aclosing
 from typing import Final, NamedTuple, Protocol
 
 from tallybook.core.config import CollectionSettings
-from tallybook.core.errors import DamagedFile, DiskFailed, DiskFull, EntryUnknown, NewerFormat, OutOfFiles
+from tallybook.core.errors import (
+    DamagedFile,
+    DiskFailed,
+    DiskFull,
+    EntryUnknown,
+    NewerFormat,
+    OutOfFiles,
+    TallybookError,
+)
 from tallybook.core.ids import MAX_ID
 from tallybook.core.marks import sometimes
 from tallybook.runtime.clock import Clock
@@ -38,6 +49,8 @@ PRESSED_BELOW: Final = 0.95
 """A bookie that is short of disk copies whatever gives back more than a twentieth."""
 _LEDGERS_AT_ONCE: Final = 200
 _NOTHING: Final = Bounds(0.0)
+SWEPT_ROWS_PER_SECOND: Final = 50_000
+"""Rows of the index that are looked at for the sake of damaged logs."""
 
 
 class Held(NamedTuple):
@@ -64,6 +77,9 @@ class ReclaimableLogs(CompactableLogs, Protocol):
 
     async def is_finished(self, log_id: int) -> bool:
         """Whether a log has a footer: whoever wrote it has put everything in it into the index."""
+
+    async def is_foreign(self, log_id: int) -> bool:
+        """Whether a log says that it is another one, or of another data directory."""
 
     async def ledger_map(self, log_id: int) -> Mapping[int, LedgerShare]:
         """Which ledgers have batches in a log."""
@@ -107,6 +123,9 @@ class Reclaimer:
         self._live = LiveBytes()
         self._freed: set[int] = set()
         """Logs of which something was dropped since the last round."""
+        self._damaged: set[int] = set()
+        """Logs that do not tell all that is in them."""
+        self._sweep_pace = Pace(clock, SWEPT_ROWS_PER_SECOND)
         self._left: set[int] = set()
         """Logs that stay for what is damaged in them, until all are looked at again."""
         self._all_due_at = clock.monotonic() + settings.compact_all_interval_ms / 1000
@@ -163,8 +182,11 @@ class Reclaimer:
 
     # -- giving room back ---------------------------------------------------------------------
 
-    async def reclaim(self) -> None:
+    async def reclaim(self, *, in_doubt: bool) -> None:
         """Remove and compact what is worth it now.
+
+        Args:
+            in_doubt: whether the index may lack rows of batches that count.
 
         Raises:
             DiskFull: there is no room for copies; the next round goes on.
@@ -175,14 +197,22 @@ class Reclaimer:
         bounds = self._bounds()
         self._forget_removed()
         for log_id in self._logs.settled_log_ids:
-            if self._live.of(log_id) is None and log_id not in self._left:
+            if self._live.of(log_id) is None and log_id not in self._left | self._damaged:
                 await self._unless_unreadable(log_id, self._measure(log_id))
+        if not in_doubt:
+            await self._measure_by_index()
         full = await self._settle_growing(bounds)
+        by_index: dict[int, LogFacts] = {}
         for facts in worth_copying(self._facts(), bounds):
             if self.suspended and facts.live_bytes:
                 # Since the round began.
                 break
-            await self._unless_unreadable(facts.log_id, self._free(facts))
+            if facts.log_id in self._damaged:
+                by_index[facts.log_id] = facts
+            else:
+                await self._unless_unreadable(facts.log_id, self._free(facts))
+        if by_index and not in_doubt:
+            await self._free_by_index(by_index)
         if full is not None:
             raise full
 
@@ -207,6 +237,8 @@ class Reclaimer:
         if self._clock.monotonic() >= self._all_due_at:
             self._all_due_at = self._clock.monotonic() + self._settings.compact_all_interval_ms / 1000
             self._left.clear()
+            for log_id in self._damaged:
+                self._live.forget(log_id)
             return Bounds(self._settings.compact_all_below_percent / 100)
         if self._pressed():
             return Bounds(PRESSED_BELOW)
@@ -226,14 +258,22 @@ class Reclaimer:
         present = self._logs.settled_log_ids
         self._live.forget_all_but((*present, *self._logs.growing_log_ids))
         self._left &= set(present)
+        self._damaged &= set(present)
 
     async def _unless_unreadable(self, log_id: int, work: Awaitable[None]) -> None:
         """One log that cannot be read keeps none of the others."""
         try:
             await work
-        except (DamagedFile, NewerFormat) as error:
-            _log.warning("entry log stays: not all that is in it can be told", log_id=log_id, error=error.message)
-            self._left.add(log_id)
+        except DamagedFile as error:
+            if await self._is_foreign(log_id):
+                self._leave([log_id], error)
+                return
+            sometimes("reclaimer: a log does not tell all that is in it")
+            _log.warning("entry log is damaged: the index tells what counts in it", log_id=log_id, error=error.message)
+            self._damaged.add(log_id)
+            self._live.forget(log_id)
+        except NewerFormat as error:
+            self._leave([log_id], error)
         except (EntryUnknown, OutOfFiles) as error:
             _log.warning("entry log is looked at later", log_id=log_id, error=error.message)
 
@@ -269,6 +309,9 @@ class Reclaimer:
             removed = await self._compaction.remove(facts.log_id)
         else:
             removed = await self._compaction.compact(facts.log_id)
+        self._freed_log(facts, removed)
+
+    def _freed_log(self, facts: LogFacts, removed: int) -> None:
         if not removed:
             self._left.add(facts.log_id)
             return
@@ -276,6 +319,44 @@ class Reclaimer:
         self.removed_logs += 1
         self.removed_bytes += removed
         _log.info("entry log removed", log_id=facts.log_id, all_bytes=facts.all_bytes, live_bytes=facts.live_bytes)
+
+    async def _is_foreign(self, log_id: int) -> bool:
+        """Whether a log was put here that may be all that another bookie has of its batches."""
+        try:
+            return await self._logs.is_foreign(log_id)
+        except (DiskFailed, OutOfFiles):
+            return True  # it may be
+
+    async def _measure_by_index(self) -> None:
+        """How much counts in damaged logs of which that is not known."""
+        live = {log_id: 0 for log_id in self._damaged - self._left if self._live.of(log_id) is None}
+        if not live:
+            return
+        try:
+            async with aclosing(self.contents.rows_into(live, self._sweep_pace)) as pages:
+                async for page in pages:
+                    for row in page:
+                        live[row.location.log_id] += row.location.size
+        except EntryUnknown as error:
+            self._leave(live, error)
+            return
+        for log_id, live_bytes in live.items():
+            self._live.measured(log_id, Measured(max(self._logs.size_of(log_id), live_bytes), live_bytes))
+
+    async def _free_by_index(self, by_index: Mapping[int, LogFacts]) -> None:
+        try:
+            removed = await self._compaction.compact_by_index(by_index, self._sweep_pace)
+        except (EntryUnknown, OutOfFiles) as error:
+            self._leave(by_index, error)
+            return
+        for log_id, facts in by_index.items():
+            self._freed_log(facts, removed.get(log_id, 0))
+
+    def _leave(self, log_ids: Collection[int], error: TallybookError) -> None:
+        """Logs stay, until all are looked at again."""
+        self._left |= set(log_ids)
+        for log_id in log_ids:
+            _log.warning("entry log stays: not all that is in it can be told", log_id=log_id, error=error.message)
 
     async def _holds_nothing(self, log_id: int) -> bool:
         """Whether the index says, for certain, that every ledger in the log was dropped."""

@@ -458,6 +458,14 @@ class EntryLogs:
         """
         return await self._reader.footer(log_id) is not None
 
+    async def is_foreign(self, log_id: int) -> bool:
+        """Whether a log says that it is another one, or of another data directory.
+
+        Raises:
+            DiskFailed: it cannot be read.
+        """
+        return await self._reader.is_foreign(log_id)
+
     def durable_batches(self, log_id: int) -> AsyncGenerator[tuple[TableRow, Location], None]:
         """Like ``scan``, of a settled log, and where it ends without an error no batch is missing.
 

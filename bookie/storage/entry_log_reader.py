@@ -202,6 +202,15 @@ class EntryLogReader:
             # The tables say the same, and whether the log is damaged otherwise.
             return None
 
+    async def is_foreign(self, log_id: int) -> bool:
+        """Whether the header of a log is intact, and says that it is another one, or of another data directory."""
+        log = self.log(log_id)
+        try:
+            async with self.files.use(log.path) as file:
+                return decode_log_header(log.path, await file.read(0, LOG_HEADER_BYTES)) != log
+        except (FileNotFoundError, DamagedFile):
+            return False
+
     async def check_ends(self, log_id: int, at_least: int) -> None:
         """Look at the length and the header of a log, and at its footer where it has one. The rest is not read.
 

@@ -39,6 +39,10 @@ class LiveBytes:
             if known is not None:
                 self._logs[log_id] = known._replace(live_bytes=max(0, known.live_bytes - freed))
 
+    def forget(self, log_id: int) -> None:
+        """What was found of the log counts no more."""
+        self._logs.pop(log_id, None)
+
     def forget_all_but(self, log_ids: Iterable[int]) -> None:
         """Other logs are there no more."""
         present = set(log_ids)

@@ -6,17 +6,19 @@ was dropped.
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Iterator, Sequence
+from collections.abc import AsyncGenerator, Container, Iterator, Sequence
 from contextlib import aclosing
 from typing import Final, Protocol
 
 from tallybook.core.errors import DiskFailed, EntryUnknown
 from tallybook.core.limits import MIB
+from tallybook.runtime.pace import Pace
 
 from .entry_log_format import TableRow
-from .index import WRITE_BATCH_ROWS, Index
+from .index import MAX_FIND_ROWS, WRITE_BATCH_ROWS, Index
 from .live_bytes import Measured
 from .location import IndexRow, Location
+from .told import RowKey
 
 PIECE_BYTES: Final = 4 * MIB
 """About how much is looked at, or moved, at a time."""
@@ -78,6 +80,27 @@ class LogContents:
                 everything += size_of(piece)
                 live += size_of(await self.live(piece))
         return Measured(everything, live)
+
+    async def rows_into(self, log_ids: Container[int], pace: Pace) -> AsyncGenerator[list[IndexRow], None]:
+        """All rows that point into these logs, page by page: what counts in logs that do not tell what is in them.
+
+        It goes through the whole index.
+
+        Args:
+            pace: of the rows that are looked at.
+
+        Raises:
+            EntryUnknown: a part of the index cannot be read, so that some may be missing.
+        """
+        at: RowKey | None = RowKey(0, 0)
+        while at is not None:
+            page = await self._index.survey_from(at, MAX_FIND_ROWS)
+            for untold in page.untold:
+                ledger_id, entry_id = untold.begin
+                raise EntryUnknown(f"the index does not tell what it has from ledger {ledger_id}, entry {entry_id} on")
+            yield [row for row in page.rows if row.location.log_id in log_ids]
+            await pace.spend(len(page.rows))
+            at = page.behind
 
 
 def in_pieces(rows: Sequence[IndexRow]) -> Iterator[Sequence[IndexRow]]:
