@@ -23,6 +23,8 @@ class Bug(NamedTuple):
     """Likewise of runs without streams."""
     of_repairs: bool = False
     """Likewise of runs without a repair."""
+    of_restored: bool = False
+    """Likewise of runs in which the metadata store does not go back to an older copy."""
     of_fault: str = ""
     """Likewise of runs in which this fault does not strike."""
 

@@ -45,7 +45,8 @@ def _may_show(bug: str, seed: int) -> bool:
     lacks_streams = planted_bug.of_streams and swarm.streams is None
     lacks_repair = planted_bug.of_repairs and swarm.repair is None
     lacks_fault = bool(planted_bug.of_fault) and planted_bug.of_fault not in dict(swarm.faults)
-    return not (lacks_archive or lacks_streams or lacks_repair or lacks_fault)
+    lacks_restored = planted_bug.of_restored and swarm.restored_after is None
+    return not (lacks_archive or lacks_streams or lacks_repair or lacks_restored or lacks_fault)
 
 
 def search(bug: str, seeds: int) -> Search:

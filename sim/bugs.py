@@ -61,6 +61,7 @@ from tallybook.runtime.deterministic.file import SimFile
 from .archive_bugs import ARCHIVE_BUGS
 from .bug import Bug
 from .metadata import SimStore
+from .metadata_bugs import METADATA_BUGS
 from .repair_bugs import REPAIR_BUGS
 from .storage_bugs import STORAGE_BUGS
 from .stream_bugs import STREAM_BUGS
@@ -569,6 +570,7 @@ BUGS: Final[dict[str, Bug]] = {
     **STORAGE_BUGS,
     **ARCHIVE_BUGS,
     **REPAIR_BUGS,
+    **METADATA_BUGS,
     **STREAM_BUGS,
 }
 

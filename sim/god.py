@@ -130,6 +130,7 @@ class God:
         self.ledgers: dict[int, KnownLedger] = {}
         self.missed: set[int] = set()
         """Ledgers whose rows were away for a while: clients may have been told that there is no such ledger."""
+        self._forgotten: set[int] = set()
         self.harms = Harms()
         """What was done on purpose to what is durable."""
         self._acks: dict[tuple[str, str], deque[tuple[int, int]]] = {}
@@ -167,7 +168,7 @@ class God:
 
     def changed(self, ledger_id: int, before: LedgerMetadata | None, after: LedgerMetadata | None) -> None:
         """The metadata of a ledger has changed."""
-        if after is None:
+        if after is None or ledger_id in self._forgotten:
             self.ledgers.pop(ledger_id, None)
             return
         self._note("metadata", ledger_id, after.state.value, after.last_entry_id, len(after.fragments))
@@ -257,11 +258,10 @@ class God:
             known.confirmable += batch.count
 
     def forget(self, ledger_ids: Iterable[int]) -> None:
-        """The metadata store has lost these ledgers: their ids may come to be those of others."""
+        """The metadata store has lost these ledgers: their ids may come to be those of others, which nobody watches."""
         for ledger_id in ledger_ids:
             self.ledgers.pop(ledger_id, None)
-        self._acks.clear()
-        self._fences.clear()
+            self._forgotten.add(ledger_id)
 
     # -- bookies --------------------------------------------------------------------------
 

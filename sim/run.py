@@ -5,6 +5,7 @@
     heal       nothing goes wrong any more; every bookie is started again from its disk
     liveness   everybody gets on, and comes to an end (``liveness``)
     audit      everything is read, and compared with what was promised
+    restored   in some runs the metadata store goes back to an older copy of itself
 
 The god looks on all the time; a violation ends the run at the next look.
 """
@@ -37,12 +38,13 @@ from .node import BookieNode, with_name
 from .offloading import Historians, Offloading
 from .process import Surroundings
 from .repairing import Repairing
+from .restored import OlderCopy
 from .settling import audit_archive
 from .stream_end import audit_streams
 from .stream_ledgers import StreamLedgers
 from .stream_swarm import small_limits
 from .streaming import Streaming
-from .swarm import Swarm, swarm_of
+from .swarm import MISSING_SECONDS, Swarm, swarm_of
 from .vital import vital
 from .workload import Workload
 
@@ -110,6 +112,9 @@ class Universe:
         self.streaming: Streaming | None = None
         if swarm.streams is not None:
             self.streaming = Streaming(swarm, swarm.streams, self.workload, self.god)
+        self._older_copy: OlderCopy | None = None
+        if swarm.restored_after is not None:
+            self._older_copy = OlderCopy(self, swarm.restored_after * swarm.safety_seconds)
         self.repairing = None if swarm.repair is None else Repairing(swarm.repair, self.god)
         self.stream_ledgers = StreamLedgers(self.metadata.shared, self.god)
         self.nemesis = Nemesis(swarm, around, self.nodes, self.workload)
@@ -177,6 +182,8 @@ class Universe:
             self.streaming.employ()
         striking = self._tasks.spawn(self.nemesis.run(), name="nemesis")
         vital(self.god, striking)
+        if self._older_copy is not None:
+            vital(self.god, self._tasks.spawn(self._older_copy.make(), name="copy of the metadata"))
         await self.world.clock.sleep(self.swarm.safety_seconds)
         self._enter("heal")
         striking.cancel()
@@ -190,6 +197,10 @@ class Universe:
         await audit_archive(self)
         await audit_streams(self)
         await audit(self)
+        if self._older_copy is not None:
+            self._enter("restored")
+            self.god.raise_violations()
+            await self._older_copy.restore(MISSING_SECONDS)
 
     def _employ_for_the_archive(self) -> None:
         archive, offloading = self.swarm.archive, self.offloading

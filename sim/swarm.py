@@ -92,6 +92,7 @@ FAULTS: Final = {
 LOSSES_OF_METADATA: Final = {"rows_away": 15.0}
 """Faults that strike the store itself in some of the runs without a theme and an archive, with their weights."""
 ROWS_AWAY_SHARE: Final = 0.5
+RESTORED_SHARE: Final = 0.5
 
 
 @dataclass(frozen=True, slots=True)
@@ -158,6 +159,8 @@ class Swarm:
     """Clients that work with streams, where there are any."""
     repair: RepairSwarm | None = None
     """Who gives bookies back what they lost, where there is anybody."""
+    restored_after: float | None = None
+    """After which part of the run the metadata store is copied, which goes back to that copy in the end; never."""
 
     def __str__(self) -> str:
         return " ".join(f"{name}={_short(value)}" for name, value in asdict(self).items())
@@ -293,10 +296,14 @@ def swarm_of(rng: Rng) -> Swarm:
 
 
 def _with_losses_of_metadata(swarm: Swarm, rng: Rng) -> Swarm:
-    """With a store that loses rows for a while, in some of the runs in which anything goes wrong."""
-    if swarm.theme or swarm.archive is not None or not swarm.faults or rng.random() >= ROWS_AWAY_SHARE:
+    """With a store that loses rows for a while, or goes back to an older copy, in some of the runs."""
+    if swarm.theme or swarm.archive is not None:
         return swarm
-    return replace(swarm, faults=(*swarm.faults, *LOSSES_OF_METADATA.items()))
+    if swarm.faults and rng.random() < ROWS_AWAY_SHARE:
+        swarm = replace(swarm, faults=(*swarm.faults, *LOSSES_OF_METADATA.items()))
+    if swarm.streams is None and rng.random() < RESTORED_SHARE:
+        swarm = replace(swarm, restored_after=rng.random())
+    return swarm
 
 
 def _with_unequal_bookies(swarm: Swarm, rng: Rng) -> Swarm:
