@@ -25,6 +25,7 @@ from tallybook.runtime.tracing import part
 from .background import client_tasks
 
 if TYPE_CHECKING:
+    from tallybook.archive.objects.credentials import StoreCredentials
     from tallybook.archive.objects.open import OpenedStore
     from tallybook.archive.reader import ArchiveReader
 
@@ -34,16 +35,25 @@ class ClusterArchive:
 
     Args:
         url: where the archive is; ``None``: where the metadata say.
+        credentials: of its object store, in place of those of the environment.
     """
 
     def __init__(
-        self, metadata: MetadataStore, clock: Clock, rng: Rng, settings: ClientSettings, *, url: str | None = None
+        self,
+        metadata: MetadataStore,
+        clock: Clock,
+        rng: Rng,
+        settings: ClientSettings,
+        *,
+        url: str | None = None,
+        credentials: StoreCredentials | None = None,
     ) -> None:
         self._metadata = metadata
         self._clock = clock
         self._rng = rng
         self._settings = settings
         self._url = url
+        self._credentials = credentials
         self._tasks = client_tasks("archive")
         self._workers: ThreadWorkers | None = None
         self._store: OpenedStore | None = None
@@ -102,7 +112,9 @@ class ClusterArchive:
                 "a ledger is said to be archived, but the metadata do not say where the archive is"
             )
         keys = self._settings.archive_keys
-        self._store = await open_store(url, self._clock, self._rng.fork("archive"), archive_keys=keys)
+        self._store = await open_store(
+            url, self._clock, self._rng.fork("archive"), archive_keys=keys, credentials=self._credentials
+        )
         self._workers = ThreadWorkers(2, "archive")
         bounds = ArchiveReaderSettings(self._settings.archive_index_bytes, self._settings.archive_cache_bytes)
         return ArchiveReader(self._store, self._workers, self._tasks, bounds)

@@ -16,6 +16,7 @@ from tallybook.runtime.rng import SystemRng
 from tallybook.runtime.tasks import Tasks
 
 if TYPE_CHECKING:
+    from tallybook.archive.objects.credentials import StoreCredentials
     from tallybook.runtime.security import Security
 
 from .authorization import WriteGuard, authorize
@@ -26,8 +27,11 @@ from .connections import BookieConnections
 from .ports import ClientWorld
 
 
-async def open_world(uri: str, settings: ClientSettings) -> ClientWorld:
+async def open_world(uri: str, settings: ClientSettings, *, credentials: StoreCredentials | None = None) -> ClientWorld:
     """Reach the cluster whose metadata is at ``uri``. Bookies are connected to when they are first needed.
+
+    Args:
+        credentials: of the archive's object store, in place of those of the environment.
 
     Raises:
         InvalidConfig: the URI names no metadata store, the security directory is no good, or traces are wanted and
@@ -65,7 +69,7 @@ async def open_world(uri: str, settings: ClientSettings) -> ClientWorld:
             return await authorize(world, Permission.WRITE, "", "")
 
         metadata = guarded(metadata, WriteGuard(security.standing.name or "this certificate", clock, ask))
-    archive = ClusterArchive(metadata.store, clock, rng, settings)
+    archive = ClusterArchive(metadata.store, clock, rng, settings, credentials=credentials)
     world = ClientWorld(
         metadata.store, metadata.membership, owned, clock, rng, archive, connections.load, metadata.load, tracer
     )

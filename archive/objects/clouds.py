@@ -10,6 +10,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 from datetime import timedelta
+from functools import partial
 from typing import TYPE_CHECKING, Final, TypedDict
 from urllib.parse import urlsplit
 
@@ -21,12 +22,13 @@ from tallybook.core.errors import InvalidConfig
 from tallybook.runtime.settings import variable
 from tallybook.runtime.tasks import Tasks
 
+from .credentials import AzureCredentials
 from .obstore_driver import REQUEST_SECONDS, ObstoreStore
 from .patience import MIN_BYTES_PER_SECOND, Patience
 from .streamed_writes import PART_BYTES, StreamedWrites
 
 if TYPE_CHECKING:
-    from obstore.store import ClientConfig, GCSCredential, RetryConfig
+    from obstore.store import AzureConfig, AzureCredential, ClientConfig, GCSCredential, RetryConfig
 
 GCS_PARTS: Final = 10_000
 AZURE_PARTS: Final = 50_000
@@ -105,8 +107,10 @@ def open_gcs(bucket: str, prefix: str, patience: Patience, *, allow_http: bool) 
     return _opened(store, url, patience, plain=plain, max_parts=GCS_PARTS, in_order=True)
 
 
-def open_azure(container: str, prefix: str, patience: Patience, *, allow_http: bool) -> ObstoreStore:
-    """A container of Azure Blob Storage, of the account that the environment names.
+def open_azure(
+    container: str, prefix: str, patience: Patience, given: AzureCredentials | None = None, *, allow_http: bool
+) -> ObstoreStore:
+    """A container of Azure Blob Storage, of the account that the environment names, or credentials that are given.
 
     Raises:
         InvalidConfig: the environment cannot be right.
@@ -120,7 +124,12 @@ def open_azure(container: str, prefix: str, patience: Patience, *, allow_http: b
     plain = bool(asked_at) and check_endpoint(url, asked_at, allow_http=allow_http)
 
     def store(asked: _Asked) -> AzureStore:
-        return AzureStore(container, prefix=prefix or None, config={"endpoint": endpoint} if endpoint else {}, **asked)
+        config: AzureConfig = {"endpoint": endpoint} if endpoint else {}
+        if given is not None:
+            config["account_name"] = given.account
+        # A provider, since obstore would also take a key of the environment, and prefer it to a signature.
+        provider = None if given is None else partial(_azure_credential, given)
+        return AzureStore(container, prefix=prefix or None, config=config, credential_provider=provider, **asked)
 
     # Accounts with folders of their own list in another order.
     return _opened(store, url, patience, plain=plain, max_parts=AZURE_PARTS, in_order=False)
@@ -146,6 +155,12 @@ def _asked(plain: bool, timeout: timedelta, retries: RetryConfig) -> _Asked:
         "client_options": {"allow_http": plain, "timeout": timeout, "connect_timeout": CONNECT},
         "retry_config": retries,
     }
+
+
+def _azure_credential(given: AzureCredentials) -> AzureCredential:
+    if given.sas_token:
+        return {"sas_token": given.sas_token.removeprefix("?"), "expires_at": None}
+    return {"access_key": given.secret_key, "expires_at": None}
 
 
 def _nobody() -> GCSCredential:

@@ -29,6 +29,7 @@ from tallybook.runtime.security.archive_keys import ArchiveKeyFile
 from tallybook.runtime.tasks import Tasks, ThreadWorkers, Workers
 
 from .clouds import CONNECT, FOREVER, ONCE, check_endpoint, open_azure, open_gcs
+from .credentials import AzureCredentials, S3Credentials, StoreCredentials
 from .directory_writes import DirectoryWrites
 from .keys import is_key
 from .memory import MemoryStore
@@ -158,6 +159,7 @@ async def open_store(
     *,
     allow_http: bool = False,
     archive_keys: str = "",
+    credentials: StoreCredentials | None = None,
 ) -> OpenedStore:
     """Open an object store, and ask it with patience.
 
@@ -166,6 +168,7 @@ async def open_store(
         allow_http: whether an endpoint elsewhere than on this host may go without TLS.
         archive_keys: file with the keys that objects are sealed with; empty: what is written is not sealed, and what is
             sealed cannot be read.
+        credentials: in place of those of the environment.
 
     Raises:
         NewerFormat: a newer Tallybook has written the file of keys.
@@ -177,7 +180,7 @@ async def open_store(
     where, workers = parse_url(url), ThreadWorkers(_SEALERS, "seal")
     try:
         keys = await workers.run(ArchiveKeyFile, archive_keys, clock, workers) if archive_keys else None
-        store = await _open_plain(where, clock, rng, settings, allow_http=allow_http)
+        store = await _open_plain(where, clock, rng, settings, credentials, allow_http=allow_http)
     except BaseException:
         await workers.close()
         raise
@@ -185,9 +188,20 @@ async def open_store(
 
 
 async def _open_plain(
-    where: ObjectsUrl, clock: Clock, rng: Rng, settings: PatienceSettings | None, *, allow_http: bool
+    where: ObjectsUrl,
+    clock: Clock,
+    rng: Rng,
+    settings: PatienceSettings | None,
+    credentials: StoreCredentials | None,
+    *,
+    allow_http: bool,
 ) -> PatientStore:
     patience = Patience(clock, rng.fork("patience"), settings)
+    s3 = credentials if isinstance(credentials, S3Credentials) and isinstance(where, S3Url) else None
+    azure = credentials if isinstance(credentials, AzureCredentials) and isinstance(where, AzureUrl) else None
+    if credentials is not None and s3 is None and azure is None:
+        kind = "S3" if isinstance(credentials, S3Credentials) else "Azure"
+        raise InvalidConfig(f"credentials for {kind} were given, and the archive is elsewhere")
     store: ObjectStore
     if isinstance(where, MemoryUrl):
         store = MemoryStore(clock)
@@ -196,9 +210,9 @@ async def _open_plain(
     elif isinstance(where, GcsUrl):
         store = open_gcs(where.bucket, where.prefix, patience, allow_http=allow_http)
     elif isinstance(where, AzureUrl):
-        store = open_azure(where.container, where.prefix, patience, allow_http=allow_http)
+        store = open_azure(where.container, where.prefix, patience, azure, allow_http=allow_http)
     else:
-        store = await _open_s3(where, patience, allow_http=allow_http)
+        store = await _open_s3(where, patience, s3, allow_http=allow_http)
     return PatientStore(store, patience)
 
 
@@ -219,11 +233,13 @@ async def _open_directory(path: str, rng: Rng) -> ObstoreStore:
     return ObstoreStore(source, DirectoryWrites(disk, path, source, rng, disk.close), f"file://{path}", in_order=False)
 
 
-async def _open_s3(where: S3Url, patience: Patience, *, allow_http: bool) -> ObstoreStore:
+async def _open_s3(
+    where: S3Url, patience: Patience, credentials: S3Credentials | None, *, allow_http: bool
+) -> ObstoreStore:
     url = f"s3://{where.bucket}/{where.prefix}".rstrip("/")
     workers = ThreadWorkers(_CONNECTIONS, "s3")
     try:
-        client = await workers.run(S3Client, workers, _CONNECTIONS)
+        client = await workers.run(S3Client, workers, _CONNECTIONS, credentials)
         plain = check_endpoint(url, client.endpoint, allow_http=allow_http)
         await client.credentials()
     except BaseException:

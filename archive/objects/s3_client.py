@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, Final
 from tallybook.core.errors import ArchiveDenied, InvalidConfig, TallybookError
 from tallybook.runtime.tasks import Workers
 
+from .credentials import S3Credentials
 from .failures import failure, no_answer
 from .obstore_driver import REQUEST_SECONDS
 from .patience import MIN_BYTES_PER_SECOND
@@ -32,16 +33,17 @@ _NO_IDENTITY: Final = frozenset({
 
 
 class S3Client:
-    """A botocore client for one account and endpoint, as the environment says.
+    """A botocore client for one account and endpoint, as the environment says, or credentials that are given.
 
     Args:
         connections: requests that may be under way at once.
+        given: in place of those of the environment.
 
     Raises:
         InvalidConfig: botocore is not installed, or does not understand the environment.
     """
 
-    def __init__(self, workers: Workers, connections: int) -> None:
+    def __init__(self, workers: Workers, connections: int, given: S3Credentials | None = None) -> None:
         try:
             session_module = importlib.import_module("botocore.session")
             self._exceptions: Any = importlib.import_module("botocore.exceptions")
@@ -51,10 +53,14 @@ class S3Client:
         self._workers = workers
         try:
             self._session: Any = session_module.get_session()
-            self.region: str = self._session.get_config_variable("region") or _DEFAULT_REGION
+            if given is not None:
+                self._session.set_credentials(given.access_key, given.secret_key, given.session_token or None)
+            region = given.region if given is not None else ""
+            self.region: str = region or self._session.get_config_variable("region") or _DEFAULT_REGION
             self._client: Any = self._session.create_client(
                 "s3",
                 region_name=self.region,
+                endpoint_url=(given.endpoint if given is not None else "") or None,
                 config=config_module.Config(
                     connect_timeout=_CONNECT_SECONDS,
                     read_timeout=REQUEST_SECONDS,

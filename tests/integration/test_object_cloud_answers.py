@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from tallybook.archive.objects.credentials import AzureCredentials
 from tallybook.archive.objects.open import open_store
 from tallybook.archive.objects.patience import PatienceSettings
 from tallybook.archive.objects.port import ObjectStore, Upload
@@ -62,6 +63,31 @@ def play(answering, monkeypatch) -> Callable[..., object]:
                 await store.close()
 
     return playing
+
+
+@pytest.mark.parametrize(
+    ("given", "signed", "unsigned"),
+    [
+        (AzureCredentials("theirs", secret_key="b3RoZXI="), "authorization: SharedKey theirs:", "sig="),
+        (AzureCredentials("theirs", sas_token="?sv=2026&sig=x"), "sv=2026&sig=x", "authorization:"),
+    ],
+    ids=["key", "signature"],
+)
+async def test_given_credentials_take_the_place_of_those_of_the_environment(
+    answering, monkeypatch, given, signed, unsigned
+):
+    async with answering(answer(206, body=b"0", headers=f"Content-Range: bytes 0-0/1\r\n{LOOKED}")) as server:
+        monkeypatch.setenv("AZURE_STORAGE_ENDPOINT", server.endpoint)
+        monkeypatch.setenv("AZURE_STORAGE_ACCOUNT_NAME", "account")
+        monkeypatch.setenv("AZURE_STORAGE_ACCOUNT_KEY", SECRET)
+        store = await open_store("az://container/place", RealClock(), SystemRng(), IMPATIENT, credentials=given)
+        try:
+            await store.below.read(KEY, 0, 1)
+        finally:
+            await store.close()
+    [request] = server.heads
+    assert signed in request
+    assert unsigned not in request
 
 
 async def listed(store: ObjectStore) -> None:

@@ -6,10 +6,11 @@ from typing import Any
 
 import pytest
 
+from tallybook.archive.objects.credentials import S3Credentials
 from tallybook.archive.objects.open import open_store
 from tallybook.archive.objects.patience import PatienceSettings
 from tallybook.archive.objects.port import ObjectStore
-from tallybook.core.errors import ArchiveBusy, ArchiveDenied, ArchiveUnavailable, ObjectMissing, Outcome
+from tallybook.core.errors import ArchiveBusy, ArchiveDenied, ArchiveUnavailable, InvalidConfig, ObjectMissing, Outcome
 from tallybook.runtime.clock import RealClock
 from tallybook.runtime.rng import SystemRng
 
@@ -108,6 +109,35 @@ async def test_every_call_tells_refusals_from_load_and_from_trouble(play, status
                 assert secret not in raised.value.message
             assert raised.value.__cause__ is None or ACCESS not in str(raised.value.__cause__)
         assert len(server.requests) == len(CALLS), "nothing was asked twice"
+
+
+async def test_given_credentials_take_the_place_of_those_of_the_environment(answering, monkeypatch):
+    for name, value in {
+        "ACCESS_KEY_ID": ACCESS,
+        "SECRET_ACCESS_KEY": SECRET,
+        "SESSION_TOKEN": "of-the-process",
+    }.items():
+        monkeypatch.setenv(f"AWS_{name}", value)
+    async with answering(answer(206, body=b"0", headers="Content-Range: bytes 0-0/1\r\n"), answer(200)) as server:
+        given = S3Credentials("AKIAOFTHEQUERY", "another-secret", region="eu-west-3", endpoint=server.endpoint)
+        store = await open_store("s3://bucket/place", RealClock(), SystemRng(), IMPATIENT, credentials=given)
+        try:
+            await store.below.read(KEY, 0, 1)
+            await store.below.put(KEY, b"x")
+        finally:
+            await store.close()
+    assert len(server.heads) == 2
+    for request in server.heads:
+        assert "Credential=AKIAOFTHEQUERY/" in request
+        assert "eu-west-3/s3/aws4_request" in request
+        assert ACCESS not in request
+        assert "of-the-process" not in request
+
+
+async def test_credentials_for_another_kind_of_store_are_refused():
+    given = S3Credentials("AKIAOFTHEQUERY", "another-secret")
+    with pytest.raises(InvalidConfig, match="credentials for S3 were given, and the archive is elsewhere"):
+        await open_store("az://container/place", RealClock(), SystemRng(), credentials=given)
 
 
 async def test_no_answer_at_all_is_trouble_whose_outcome_is_unknown_for_changes(play):
