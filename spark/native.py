@@ -156,7 +156,8 @@ async def _planned(options: ReadOptions) -> NativePlan:
         by_receipt: dict[str, tuple[Receipt, list[EntryRange]]] = {}
         for wanted in snapshot.ranges:
             metadata = known[wanted.ledger_id]
-            if metadata.archived is not None and stretch_of(wanted, metadata).scannable and options.tier != "bookies":
+            scannable = stretch_of(wanted, metadata).scannable and options.leaves_archive_to_spark
+            if metadata.archived is not None and scannable and options.tier != "bookies":
                 by_receipt.setdefault(metadata.archived.key, (metadata.archived, []))[1].append(wanted)
         objects = await _looked_at(place, by_receipt.values())
         scanned = {wanted.ledger_id for found in objects for wanted in found.wanted}

@@ -34,6 +34,14 @@ PLACE_OPTIONS: Final = (
         "",
         "File with the keys of a sealed archive, on the driver and on every executor: docs/security.md.",
     ),
+    OptionInfo("s3AccessKey", "", "Access key of an archive on S3, in place of that of the environment."),
+    OptionInfo("s3SecretKey", "", "Secret key that goes with it."),
+    OptionInfo("s3SessionToken", "", "Session token of temporary keys."),
+    OptionInfo("s3Region", "", "Region, with `s3AccessKey`; that of the environment unless given."),
+    OptionInfo("s3Endpoint", "", "Endpoint, with `s3AccessKey`; that of the environment unless given."),
+    OptionInfo("azureAccount", "", "Storage account of an archive on Azure, in place of that of the environment."),
+    OptionInfo("azureSecretKey", "", "Key of the storage account."),
+    OptionInfo("azureSasToken", "", "Shared access signature, in place of the key of the storage account."),
 )
 
 READ_OPTIONS: Final = (

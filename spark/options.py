@@ -15,10 +15,12 @@ from typing import Any, Final, Literal, TypeAlias, TypeVar, get_args
 
 from pydantic import ByteSize, TypeAdapter, ValidationError
 
+from tallybook.archive.objects.credentials import StoreCredentials
 from tallybook.core.errors import InvalidArgument, InvalidConfig
 from tallybook.core.ids import MAX_ID
 from tallybook.stream.names import DEFAULT_NAMESPACE, check_namespace, check_stream_name
 
+from .credentials import credentials_of
 from .id_ranges import IdRanges
 from .option_names import PLACE_OPTIONS, PROPER_NAMES, READ_OPTIONS, SPARKS_OWN, WRITE_OPTIONS, lower_names
 from .plan import DEFAULT_PARTITION_BYTES
@@ -50,6 +52,8 @@ class Place:
     """The security directory, the same on every host; empty: none."""
     archive_keys: str = ""
     """File with the keys of a sealed archive, the same on every host; empty: none."""
+    credentials: StoreCredentials | None = None
+    """Of the archive's object store; ``None``: those of the environment of each process."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,6 +97,11 @@ class ReadOptions:
     max_bytes_per_trigger: int = NO_LIMIT
     max_entries_per_trigger: int = NO_LIMIT
     """Of streams, records."""
+
+    @property
+    def leaves_archive_to_spark(self) -> bool:
+        """Whether Spark may read objects of the archive by itself. It does not know credentials of a query."""
+        return self.place.credentials is None
 
     @property
     def of_streams(self) -> bool:
@@ -266,6 +275,7 @@ class _Options:
             password,
             self.given.get("security", ""),
             self.given.get("archivekeys", ""),
+            credentials_of(self.given),
         )
 
     def ledgers(self) -> IdRanges | None:

@@ -129,14 +129,14 @@ async def opened(
     """
     async with AsyncExitStack() as stack:
         if place.metadata is None:
-            archive = await stack.enter_async_context(archive_at(place.archive or "", place.archive_keys))
+            archive = await stack.enter_async_context(archive_at(place.archive or "", place))
             if partition is None:
                 yield Bucket(place.archive or "", archive, await read_catalog(archive.store, archive.workers))
             else:
                 yield BucketOfTask(place.archive or "", archive, partition)
             return
         settings = ClientSettings(security=place.security, archive_keys=place.archive_keys)
-        world = await open_world(place.metadata, settings)
+        world = await open_world(place.metadata, settings, credentials=place.credentials)
         client = await stack.enter_async_context(Client(world, settings))
         found, planned = await world.store.cluster_id(), partition.cluster_id if partition else cluster_id
         if planned and planned != found:
@@ -144,7 +144,7 @@ async def opened(
                 f"the query was planned on cluster {planned}, and at {place.metadata} this executor finds cluster "
                 f"{found}: give a URI that names the same store on the driver and on every executor"
             )
-        yield Cluster(client, world.store, found, _LateArchive(stack, place.archive_keys), place)
+        yield Cluster(client, world.store, found, _LateArchive(stack, place), place)
 
 
 class OpenedArchive:
@@ -162,17 +162,19 @@ class OpenedArchive:
 
 
 @asynccontextmanager
-async def archive_at(url: str, archive_keys: str = "") -> AsyncIterator[OpenedArchive]:
+async def archive_at(url: str, place: Place) -> AsyncIterator[OpenedArchive]:
     """Open the object store at ``url``.
 
     Args:
-        archive_keys: file with the keys that its objects are sealed with; empty: none.
+        place: has the keys that its objects are sealed with, and the credentials of the store.
 
     Raises:
         InvalidConfig, ArchiveDenied: it cannot be.
     """
     async with AsyncExitStack() as stack:
-        store = await open_store(url, RealClock(), SystemRng(), archive_keys=archive_keys)
+        store = await open_store(
+            url, RealClock(), SystemRng(), archive_keys=place.archive_keys, credentials=place.credentials
+        )
         stack.push_async_callback(store.close)
         workers = ThreadWorkers(_THREADS, "scan")
         stack.push_async_callback(workers.close)
@@ -186,12 +188,12 @@ class _LateArchive:
 
     Args:
         stack: closes it in the end.
-        archive_keys: file with the keys that its objects are sealed with; empty: none.
+        place: has the keys that its objects are sealed with, and the credentials of the store.
     """
 
-    def __init__(self, stack: AsyncExitStack, archive_keys: str) -> None:
+    def __init__(self, stack: AsyncExitStack, place: Place) -> None:
         self._stack = stack
-        self._archive_keys = archive_keys
+        self._place = place
         self._opened: OpenedArchive | None = None
         self._opening = asyncio.Lock()
 
@@ -199,7 +201,7 @@ class _LateArchive:
         """The archive, which is at ``url``."""
         async with self._opening:
             if self._opened is None:
-                self._opened = await self._stack.enter_async_context(archive_at(url, self._archive_keys))
+                self._opened = await self._stack.enter_async_context(archive_at(url, self._place))
             return self._opened
 
 

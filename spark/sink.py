@@ -251,7 +251,7 @@ class Writing:
             InvalidConfig, MetadataUnavailable: it cannot be reached.
         """
         settings = ClientSettings(security=options.place.security, archive_keys=options.place.archive_keys)
-        world = await open_world(options.place.metadata or "", settings)
+        world = await open_world(options.place.metadata or "", settings, credentials=options.place.credentials)
         return cls(Client(world, settings), world.store, await world.store.cluster_id())
 
     def check_cluster(self, written: Sequence[Written]) -> None:

@@ -113,7 +113,7 @@ def _verified(place: Place, url: str, now_us: int, pieces: Sequence[str]) -> lis
     at = datetime.fromtimestamp(0, UTC) + timedelta(microseconds=now_us)
 
     async def work() -> list[tuple[object, ...]]:
-        async with archive_at(url, place.archive_keys) as archive:
+        async with archive_at(url, place) as archive:
             return [row async for row in _verify_all(archive, place, [json.loads(piece) for piece in pieces])]
 
     with LoopThread("tallybook") as loop:

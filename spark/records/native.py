@@ -68,7 +68,7 @@ async def plan_native(options: ReadOptions, look: LookAt) -> NativeRecords:
         plan = await plan_records(place, snapshot.ranges, fail=options.fail_on_data_loss)
         by_receipt: dict[str, tuple[Receipt, list[EntryRange]]] = {}
         for each in plan.stretches:
-            if each.receipt is not None and each.scannable:
+            if each.receipt is not None and each.scannable and options.leaves_archive_to_spark:
                 by_receipt.setdefault(each.receipt.key, (each.receipt, []))[1].append(each.range)
         objects = await look(place, by_receipt.values())
         ledgers = {wanted.ledger_id for found in objects for wanted in found.wanted}

@@ -1,13 +1,16 @@
 """Options of ``format("tallybook")``: each one, each contradiction, and what is said of those that nobody knows."""
 
 import dataclasses
+import re
 
 import pytest
 
 from tallybook.archive.entry_range import EntryRange
+from tallybook.archive.objects.credentials import AzureCredentials, S3Credentials
 from tallybook.core.errors import InvalidConfig
 from tallybook.core.ids import MAX_ID
 from tallybook.spark.id_ranges import NO_IDS, IdRanges
+from tallybook.spark.option_names import PLACE_OPTIONS
 from tallybook.spark.options import READ, PayloadOptions, Place, ReadOptions, batch_options, read_options, write_options
 from tallybook.spark.records.bounds import RecordBounds
 from tallybook.spark.snapshot import Snapshot, TimeRange
@@ -28,6 +31,47 @@ def test_without_options_everything_of_a_place_is_read() -> None:
     for nowhere in ({}, {"metadata": ""}, {"archive": "", "metadata": ""}):
         with pytest.raises(InvalidConfig, match="say where the ledgers are"):
             read_options(nowhere)
+
+
+S3 = {"s3AccessKey": "AKIAQUERY", "s3SecretKey": "hidden-1", "s3SessionToken": "hidden-2"}
+AZURE = {"azureAccount": "account", "azureSecretKey": "hidden-3"}
+
+
+def test_credentials_of_a_query_are_those_of_its_archive_and_are_never_shown() -> None:
+    found = of(**S3, s3Region="eu-west-1", s3Endpoint="https://s3.example").place
+    assert found.credentials == S3Credentials("AKIAQUERY", "hidden-1", "hidden-2", "eu-west-1", "https://s3.example")
+    assert of(**AZURE).place.credentials == AzureCredentials("account", "hidden-3")
+    assert of(azureAccount="account", azureSasToken="sig=1").place.credentials == AzureCredentials(
+        "account", "", "sig=1"
+    )
+    assert write_options(HERE | S3).place.credentials == S3Credentials("AKIAQUERY", "hidden-1", "hidden-2")
+    shown = repr((of(**S3), of(**AZURE), write_options(HERE | S3)))
+    assert "hidden" not in shown
+    assert "AKIAQUERY" not in shown
+
+
+def test_spark_hides_the_credentials_of_a_query_in_plans() -> None:
+    hidden = re.compile("(?i)secret|password|token|access[.]?key")  # the default of spark.redaction.regex
+    plain = {"s3Region", "s3Endpoint", "azureAccount"}
+    names = {each.name for each in PLACE_OPTIONS if each.name.startswith(("s3", "azure"))}
+    assert {name for name in names if not hidden.search(name)} == plain
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        ({"s3AccessKey": "hidden"}, "s3AccessKey and s3SecretKey, which go together"),
+        ({"s3Endpoint": "https://elsewhere"}, "s3AccessKey and s3SecretKey, which go together"),
+        ({"azureAccount": "a"}, "either azureSecretKey or azureSasToken"),
+        ({"azureSecretKey": "hidden"}, "azureAccount and either"),
+        ({**AZURE, "azureSasToken": "hidden"}, "either azureSecretKey or azureSasToken"),
+        ({**S3, **AZURE}, "credentials of one store"),
+    ],
+)
+def test_credentials_that_are_not_complete_are_refused_without_being_shown(given: dict[str, str], said: str) -> None:
+    with pytest.raises(InvalidConfig, match=said) as raised:
+        of(**given)
+    assert "hidden" not in raised.value.message
 
 
 @pytest.mark.parametrize(
@@ -84,6 +128,7 @@ def test_no_option_is_without_a_test() -> None:
     tried = {case[0].lower() for case in mark.args[1]}
     others = {
         "metadata", "archive", "payloadformat", "payloadschema", "payloadreaderschema", "namespace", "endingposition",
+        *(name.lower() for name in {**S3, **AZURE}), "s3region", "s3endpoint", "azuresastoken",
     }  # fmt: skip
     assert tried | others == set(READ)
 

@@ -32,6 +32,17 @@ def test_a_bucket_of_s3_is_read_without_its_cluster(written_to_s3, tiers, spark,
     assert rows(table.option("maxBytesPerPartition", "1m").load()) == written_to_s3.rows(*tiers["archived"])
 
 
+def test_a_query_has_credentials_of_its_own_which_its_plan_does_not_show(written_to_s3, tiers, spark, s3, rows):
+    own = {"s3AccessKey": "AKIAOFTHEQUERY", "s3SecretKey": "hidden-in-plans", "s3Endpoint": s3["AWS_ENDPOINT_URL"]}
+    chosen = {**own, "s3Region": "us-east-1", "archive": written_to_s3.archive}
+    table = spark.read.format("tallybook").options(metadata=written_to_s3.metadata, **chosen).load()
+    assert rows(table) == written_to_s3.rows()
+    plans = table._jdf.queryExecution().toString()
+    assert not [secret for secret in ("AKIAOFTHEQUERY", "hidden-in-plans") if secret in plans]
+    # Spark's own file system has other credentials: nothing is left to it.
+    assert rows(read_ledgers(spark, written_to_s3.metadata, **chosen)) == written_to_s3.rows()
+
+
 def test_a_spark_without_s3a_is_told_what_read_ledgers_needs_there(written_to_s3, tiers, spark, s3, monkeypatch):
     for name, value in s3.items():
         monkeypatch.setenv(name, value)
