@@ -20,6 +20,7 @@ from tallybook.core.errors import InvalidArgument, InvalidConfig
 from tallybook.core.ids import MAX_ID
 from tallybook.stream.names import DEFAULT_NAMESPACE, check_namespace, check_stream_name
 
+from .catalog_tables import NO_TABLES
 from .credentials import credentials_of
 from .id_ranges import IdRanges
 from .option_names import PLACE_OPTIONS, PROPER_NAMES, READ_OPTIONS, SPARKS_OWN, WRITE_OPTIONS, lower_names
@@ -260,6 +261,7 @@ class _Options:
             raise InvalidConfig(
                 "say where the ledgers are: option metadata, the URI of the cluster's metadata store, or option "
                 "archive, the URL of a bucket that is to be read without the cluster"
+                + ("" if self.given else f" ({NO_TABLES})")
             )
         if metadata and metadata.startswith(("sqlite:///./", "sqlite:///../")):
             raise InvalidConfig(

@@ -32,6 +32,7 @@ from tallybook.runtime.clock import RealClock
 from tallybook.runtime.logging import logger
 from tallybook.runtime.rng import SystemRng
 
+from .catalog_tables import refuse_new_table
 from .options import WriteOptions
 
 if TYPE_CHECKING:
@@ -98,6 +99,7 @@ class LedgerWriter(DataSourceArrowWriter):
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> Written:
         """One task: a ledger, or none if there are no rows."""
+        refuse_new_table()
         return write_rows(self._options, self._transaction, iterator, self._column)
 
     def commit(self, messages: Sequence[WriterCommitMessage | None]) -> None:

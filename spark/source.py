@@ -21,6 +21,7 @@ from pyspark.sql.datasource import (
     DataSourceStreamReader,
 )
 
+from .catalog_tables import refuse_table_properties
 from .columns import columns_for
 from .options import batch_options, read_options, write_options
 from .tables import TABLES
@@ -43,6 +44,7 @@ class TallybookDataSource(DataSource):
 
     def schema(self) -> str:
         """The columns, in Spark's DDL."""
+        refuse_table_properties(self.options)
         options = read_options(self.options)
         return TABLES[options.table].ddl if options.table != "entries" else columns_for(options).ddl
 

@@ -34,6 +34,7 @@ from tallybook.stream import StreamInfo, StreamStore
 from tallybook.stream.deliveries import Deliveries
 from tallybook.stream.delivery_record import PART, staging, staging_sink
 
+from ..catalog_tables import refuse_new_table
 from ..options import WriteOptions
 from ..sink import (
     BATCH_ID,
@@ -94,6 +95,7 @@ class RecordWriter(DataSourceArrowWriter):
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> Staged:
         """One task: a staged ledger, or none if there are no rows."""
+        refuse_new_table()
         return stage_rows(self._options, self._target, self._transaction, iterator)
 
     def commit(self, messages: Sequence[WriterCommitMessage | None]) -> None:

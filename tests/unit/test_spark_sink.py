@@ -2,6 +2,8 @@
 
 import asyncio
 from collections.abc import Callable, Iterator
+from contextlib import nullcontext
+from types import SimpleNamespace
 from typing import Any
 
 import pyarrow as pa
@@ -16,6 +18,7 @@ from tallybook.metadata.transactions import Transaction, read_view
 from tallybook.metadata.uri import open_metadata
 from tallybook.runtime.clock import RealClock
 from tallybook.runtime.rng import SystemRng
+from tallybook.spark import catalog_tables
 from tallybook.spark.options import write_options
 from tallybook.spark.records.sink import Target
 from tallybook.spark.sink import (
@@ -43,6 +46,32 @@ def test_rows_with_empty_payloads_are_gathered_up_to_a_number_and_others_up_to_t
     assert [len(each) for each in empty] == [APPEND_ROWS] * 3 + [50_000 - 3 * APPEND_ROWS]
     large = payload_batches(batches([bytes(APPEND_BYTES // 2)] * 5), "payload")
     assert [len(each) for each in large] == [2, 2, 1]
+
+
+@pytest.mark.parametrize(
+    ("properties", "refused"),
+    [
+        ({"spark.sql.execution.id": "7", "spark.sql.execution.root.id": "6"}, True),
+        ({"spark.sql.execution.id": "7", "spark.sql.execution.root.id": "7"}, False),
+        (
+            {
+                "spark.sql.execution.id": "7",
+                "spark.sql.execution.root.id": "6",
+                "sql.streaming.queryId": "of-foreachBatch",
+            },
+            False,
+        ),
+        ({}, False),
+    ],
+    ids=["save-as-table", "save", "for-each-batch", "another-spark"],
+)
+def test_only_the_write_of_a_table_that_is_being_created_is_refused(
+    properties: dict[str, str], refused: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    context = SimpleNamespace(getLocalProperty=properties.get)
+    monkeypatch.setattr(catalog_tables, "TaskContext", SimpleNamespace(get=lambda: context))
+    with pytest.raises(InvalidConfig, match="keeps no options") if refused else nullcontext():
+        catalog_tables.refuse_new_table()
 
 
 class Sink:

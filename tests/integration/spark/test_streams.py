@@ -182,6 +182,24 @@ def test_a_write_that_fails_leaves_nothing_in_view(written, spark, load):
         spark.range(3).write.format("tallybook").option("metadata", written.metadata).mode("append").save()
 
 
+@pytest.mark.parametrize("stream", [None, "as-table"])
+def test_a_table_of_the_catalog_which_nobody_could_read_is_refused_before_anything_is_written(
+    written, spark, streams, load, stream
+):
+    before = load(written.metadata, table="ledgers").count()
+    frame = spark.createDataFrame([(b"1",), (b"2",)], "payload BINARY")
+    chosen = {"metadata": written.metadata}
+    if stream:
+        streams.create(stream)
+        chosen["stream"] = stream
+    with pytest.raises(PySparkException, match="a table of Spark's catalog keeps no options"):
+        frame.write.format("tallybook").options(**chosen).mode("append").saveAsTable("unreadable")
+    assert not spark.catalog.tableExists("unreadable")
+    with pytest.raises(PySparkException, match="a table of Spark's catalog keeps no options"):
+        spark.sql(f"CREATE TABLE unreadable USING tallybook OPTIONS (metadata '{written.metadata}')")
+    assert load(written.metadata, table="ledgers").count() == before
+
+
 def test_no_thread_is_left_in_the_driver(load, written):
     load(written.metadata).count()
     assert not [thread.name for thread in threading.enumerate() if thread.name == "tallybook"]
