@@ -51,6 +51,8 @@ class LedgerStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._options = options
         self._schema = schema
         self._target: IdRanges | None = None
+        self._report: dict[str, Any] | None = None
+        """What ``reportLatestOffset`` says, as of the last micro-batch that was planned."""
         self._place = KeptPlace(options.place)
 
     def initialOffset(self) -> dict[str, Any]:
@@ -76,14 +78,19 @@ class LedgerStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
         """Where the next micro-batch ends."""
         offset = StreamOffset.parse(start)
-        found = self._closed(offset)
+        closed = found = self._closed(offset)
         if self._target is not None:
             found = [each for each in found if each.ledger_id in self._target]
         options = self._options
         bounds = Admission(options.max_entries_per_trigger, options.max_bytes_per_trigger)
         following = offset.advanced(found, None if isinstance(limit, ReadAllAvailable) else bounds)
+        self._report = {"cluster": offset.cluster_id, "behind": following.lag(closed)}
         # The same object where nothing has come: Spark compares offsets as text.
         return start if following is offset else following.json()
+
+    def reportLatestOffset(self) -> dict[str, Any] | None:
+        """For ``StreamingQueryProgress``: what has closed and comes after the micro-batch that was planned last."""
+        return self._report
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[EntryPartition]:
         """What the tasks of the micro-batch that ends at ``end`` read."""

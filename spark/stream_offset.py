@@ -119,6 +119,18 @@ class StreamOffset:
             return self
         return StreamOffset(self.cluster_id, self.seen | IdRanges.of(done), within, tuple(batch))
 
+    def lag(self, closed: Iterable[Closed]) -> dict[str, int]:
+        """What of closed ledgers comes after this offset: ledgers, entries and, about, bytes of payload."""
+        ledgers = entries = payload_bytes = 0
+        for ledger in closed:
+            begun = self.within is not None and self.within.ledger_id == ledger.ledger_id
+            left = ledger.last + 1 - (self.within.first if begun and self.within else 0)
+            if left > 0 and self.wants(ledger.ledger_id):
+                ledgers += 1
+                entries += left
+                payload_bytes += ledger.payload_bytes * left // (ledger.last + 1)
+        return {"ledgers": ledgers, "entries": entries, "bytes": payload_bytes}
+
     def _in_order(self, closed: Iterable[Closed]) -> list[Closed]:
         """The ledger that was cut off first, also if it has been deleted meanwhile: its rest is missing then."""
         begun = self.within

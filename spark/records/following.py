@@ -55,6 +55,8 @@ class RecordStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._bounds: RecordBounds = options.records
         self._schema = schema
         self._target: dict[str, At] | None = None
+        self._report: dict[str, Any] | None = None
+        """What ``reportLatestOffset`` says, as of the last micro-batch that was planned."""
         self._place = KeptPlace(options.place)
 
     def initialOffset(self) -> dict[str, Any]:
@@ -81,6 +83,14 @@ class RecordStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         following = self._place.ask(lambda place: self._advanced(place, offset, bounded=bounded))
         # The same object where nothing has come: Spark compares offsets as text.
         return start if following is offset else following.json()
+
+    def reportLatestOffset(self) -> dict[str, Any] | None:
+        """For ``StreamingQueryProgress``: where streams end, and what comes after the micro-batch planned last."""
+        return self._report
+
+    def __getstate__(self) -> dict[str, Any]:
+        # A report of many streams is of no use to a task.
+        return {**self.__dict__, "_report": None}
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[RecordPartition]:
         """What the tasks of the micro-batch between two offsets read."""
@@ -129,7 +139,8 @@ class RecordStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         streams, options = Streams(place), self._options
         heads, gone = await self._heads(streams, offset)
         waiting: list[tuple[Head, At, At]] = []
-        for head, found in await _with_ends(streams, heads):
+        there = await _with_ends(streams, heads)
+        for head, found in there:
             # One that has another name by now was not among those that were looked at: where it ends is found here.
             latest = found if self._target is None else min(found, self._target.setdefault(head.stream_id, found))
             begin = await _begin(streams, offset, head, latest)
@@ -156,7 +167,15 @@ class RecordStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             for (head, begin, _), end in zip(waiting, ends, strict=True)
             if end.place > begin.place
         }
-        return offset.advanced(reached, gone)
+        following = offset.advanced(reached, gone)
+        self._report = {
+            "cluster": place.cluster_id,
+            **following.lag(
+                (head.stream_id, Reached(head.name, end.place, end.number), head.truncation.sequence)
+                for head, end in there
+            ),
+        }
+        return following
 
     async def _heads(self, streams: Streams, offset: RecordOffset) -> tuple[list[Head], list[str]]:
         """The streams that are read: those that are meant, and those that were, whatever they are called by now. And

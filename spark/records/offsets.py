@@ -112,6 +112,23 @@ class RecordOffset:
         }
         return RecordOffset(self.cluster_id, kept | dict(reached))
 
+    def lag(self, ends: Iterable[tuple[str, Reached, int]]) -> dict[str, Any]:
+        """Where streams end, and how many records come after this offset, of streams where that is known.
+
+        Args:
+            ends: of each stream its id, its end, and the number of its first record.
+        """
+        streams: dict[str, dict[str, Any]] = {}
+        records = 0
+        for stream_id, end, first in sorted(ends, key=lambda each: each[0]):
+            reached = self.streams.get(stream_id)
+            begin = first if reached is None else reached.sequence
+            streams[stream_id] = {"name": end.name, "at": _text(end.at, stream_id), "sequence": end.sequence}
+            if NO_NUMBER not in (begin, end.sequence):
+                behind = streams[stream_id]["behind"] = max(0, end.sequence - begin)
+                records += behind
+        return {"streams": streams, "behind": {"records": records}}
+
 
 def _text(place: Place, stream_id: str) -> str:
     return str(Position(*place, tag=stream_id[:TAG_CHARS]))

@@ -70,6 +70,27 @@ def test_records_of_the_open_segment_come_and_none_comes_twice_over_restarts_rol
     assert (reached["name"], reached["sequence"]) == ("followed", 60)
 
 
+def test_the_progress_of_a_query_says_how_many_records_it_has_yet_to_read(written, spark, streams, tmp_path):
+    for name, count in (("lag/a", 30), ("lag/b", 4)):
+        streams.create(name, **SMALL)
+        streams.append(name, numbered(count))
+    frame = spark.readStream.format("tallybook").options(
+        metadata=written.metadata, streamPattern="lag/*", maxEntriesPerTrigger=20
+    )  # fmt: skip
+    query = (
+        frame.load().writeStream.format("noop").option("checkpointLocation", str(tmp_path / "checkpoint"))
+        .trigger(availableNow=True).start()
+    )  # fmt: skip
+    try:
+        assert query.awaitTermination(100)
+        reports = [json.loads(progress.sources[0].latestOffset) for progress in query.recentProgress]
+    finally:
+        query.stop()
+    assert [report["behind"]["records"] for report in reports[:2]] == [14, 0]
+    by_name = {each["name"]: (each["sequence"], each["behind"]) for each in reports[0]["streams"].values()}
+    assert by_name == {"lag/a": (30, 14), "lag/b": (4, 0)}
+
+
 def test_bytes_bound_a_batch(streams, follow):
     streams.create("bounded", **SMALL)
     streams.append("bounded", numbered(40))

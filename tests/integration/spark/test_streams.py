@@ -1,6 +1,7 @@
 """Ledgers as a stream of Spark, and streams of Spark as ledgers: each entry, and each row, exactly once."""
 
 import itertools
+import json
 import threading
 from dataclasses import dataclass
 
@@ -19,10 +20,11 @@ def stream(spark, written):
 
 @dataclass
 class Run:
-    """What a query has read: the number of rows by micro-batch, and all of them in order."""
+    """What a query has read: the number of rows by micro-batch, all of them in order, and the lag behind each batch."""
 
     sizes: dict[int, int]
     rows: list[tuple[int, int, bytes]]
+    lags: list[dict[str, int]]
 
 
 @pytest.fixture
@@ -40,12 +42,13 @@ def run_stream(tmp_path):
         try:
             assert query.awaitTermination(60)
             sizes = {progress.batchId: progress.numInputRows for progress in query.recentProgress}
+            lags = [json.loads(progress.sources[0].latestOffset)["behind"] for progress in query.recentProgress]
         finally:
             query.stop()
         # Read without Spark, which wants the log of an output to begin with the first batch of its checkpoint.
         rows = [row for file in output.glob("*.parquet") for row in pq.read_table(file, partitioning=None).to_pylist()]
         return Run(
-            {number: size for number, size in sizes.items() if size}, sorted(tuple(row.values()) for row in rows)
+            {number: size for number, size in sizes.items() if size}, sorted(tuple(row.values()) for row in rows), lags
         )
 
     return work
@@ -91,6 +94,15 @@ def test_bytes_bound_a_batch(written, stream, run_stream):
     ledger = written.ledger([bytes(1000)] * 100)
     found = run_stream(stream(ledger=ledger, maxBytesPerTrigger="30k"))
     assert list(found.sizes.values()) == [30, 30, 30, 10]
+
+
+def test_the_progress_of_a_query_says_what_it_has_yet_to_read(written, stream, run_stream):
+    first, second = written.ledger([b"1234567890"] * 25), written.ledger([b"1234567890"] * 5)
+    found = run_stream(stream(ledgers=f"{first},{second}", maxEntriesPerTrigger=10))
+    assert [lag for lag in found.lags if lag["entries"]] == [
+        {"ledgers": 2, "entries": 20, "bytes": 200}, {"ledgers": 2, "entries": 10, "bytes": 100}
+    ]  # fmt: skip
+    assert found.lags[-1] == {"ledgers": 0, "entries": 0, "bytes": 0}
 
 
 def test_bounds_that_make_no_sense_for_a_stream_are_refused(stream, run_stream):
