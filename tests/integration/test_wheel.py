@@ -17,11 +17,14 @@ import tarfile
 import venv
 import zipfile
 from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 from packaging.requirements import Requirement
+
+from .conftest import wait_until
 
 pytestmark = pytest.mark.slow
 
@@ -200,6 +203,15 @@ def link(one: importlib.metadata.Distribution, site: Path) -> None:
             target.symlink_to(file.locate())
 
 
+def create_environment(folder: Path, built: Built, *extras: str) -> Path:
+    """Make an environment with what the wheel requires, without the wheel; give where its libraries are."""
+    venv.create(folder, with_pip=False, symlinks=True)
+    (site,) = folder.glob("lib/python*/site-packages")
+    for one in needed(built.asked_for(), *extras).values():
+        link(one, site)
+    return site
+
+
 @dataclass
 class Installed:
     """An environment with the wheel in it."""
@@ -234,10 +246,7 @@ class Installed:
 def installed(built: Built, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Installed]:
     """A new environment with the wheel and its base requirements."""
     folder = tmp_path_factory.mktemp("environment") / "venv"
-    venv.create(folder, with_pip=False, symlinks=True)
-    (site,) = folder.glob("lib/python*/site-packages")
-    for one in needed(built.asked_for()).values():
-        link(one, site)
+    create_environment(folder, built)
     pip = [sys.executable, "-P", "-m", "pip", "--disable-pip-version-check", "--python", folder / "bin" / "python"]
     subprocess.run(
         [*pip, "install", "--quiet", "--no-index", "--no-deps", "--no-compile", built.wheel],
@@ -337,3 +346,73 @@ def test_spark_finds_an_installed_wheel_without_registration(built, installed, c
     counted = installed.run("python", "-c", COUNTED, cluster.metadata, seconds=SPARK_SECONDS, **words)
     assert counted.returncode == 0, counted.stderr
     assert int(counted.stdout.split()[-1]) >= 3
+
+
+SUBMITTED = """
+import sys
+from pyspark.sql import SparkSession
+from tallybook.spark import TallybookDataSource
+
+spark = SparkSession.builder.getOrCreate()
+spark.dataSource.register(TallybookDataSource)
+table = spark.read.format("tallybook").option("metadata", sys.argv[1]).option("minPartitions", 2)
+before = table.load().count()
+rows = spark.range(0, 1000, 1, 2).selectExpr("CAST(id AS STRING) AS payload")
+rows.write.format("tallybook").option("metadata", sys.argv[1]).mode("append").save()
+print(spark.sparkContext.master, table.load().count() - before)
+"""
+
+
+@contextmanager
+def standalone_cluster(home: Path, folder: Path, words: dict[str, str]) -> Iterator[str]:
+    """Start a master and a worker of Spark on loopback; give the URL of the master.
+
+    Args:
+        home: of Spark.
+        folder: for logs, and for what the worker keeps of applications.
+        words: variables of both.
+    """
+    daemons = {**words, "SPARK_DAEMON_MEMORY": "256m", "SPARK_DAEMON_JAVA_OPTS": "-Dspark.master.rest.enabled=false"}
+    with ExitStack() as stack:
+
+        def start(role: str, *options: str, until: str) -> str:
+            log = folder / f"{role}.log"
+            program = f"org.apache.spark.deploy.{role}.{role.capitalize()}"
+            with log.open("wb") as output:
+                process = subprocess.Popen(
+                    [home / "bin" / "spark-class", program, "--host", "127.0.0.1", "--webui-port", "0", *options],
+                    env=daemons, cwd=folder, stdout=output, stderr=subprocess.STDOUT,
+                )  # fmt: skip
+            stack.callback(process.wait, SPARK_SECONDS)
+            stack.callback(process.terminate)
+            return wait_until(lambda: re.search(until, log.read_text()), f"the {role} runs", SPARK_SECONDS)[0]
+
+        master = start("master", "--port", "0", until=r"(?<=Starting Spark master at )spark://\S+")
+        options = ("--cores", "2", "--memory", "1g", "--work-dir", str(folder / "work"), master)
+        start("worker", *options, until="Successfully registered with master")
+        yield master
+
+
+def test_executors_of_a_standalone_cluster_read_and_write_with_the_wheel_that_comes_with_the_job(
+    built, cluster, tmp_path
+):
+    site = create_environment(tmp_path / "venv", built, "spark")
+    python = tmp_path / "venv" / "bin" / "python"
+    words = {
+        "PATH": "/usr/bin:/bin", "HOME": str(tmp_path), "JAVA_HOME": os.environ.get("JAVA_HOME", ""),
+        "SPARK_HOME": str(site / "pyspark"), "SPARK_LOCAL_IP": "127.0.0.1", "PYSPARK_PYTHON": str(python),
+    }  # fmt: skip
+    alone = subprocess.run([python, "-c", "import tallybook"], env=words, capture_output=True, check=False)
+    assert alone.returncode != 0, "the environment of the executors has no tallybook"
+    shutil.copy(built.wheel, tmp_path / "tallybook.zip")
+    (tmp_path / "job.py").write_text(SUBMITTED)
+    with standalone_cluster(site / "pyspark", tmp_path, words) as master:
+        done = subprocess.run(
+            [
+                site / "pyspark" / "bin" / "spark-submit", "--master", master, "--py-files", "tallybook.zip",
+                "--executor-memory", "512m", "--conf", "spark.ui.enabled=false", "job.py", cluster.metadata,
+            ],
+            env=words, cwd=tmp_path, capture_output=True, text=True, check=False, timeout=SPARK_SECONDS,
+        )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.split() == [master, "1000"]
