@@ -296,6 +296,15 @@ def test_every_entry_of_every_closed_ledger_comes_once_in_any_order_with_any_lim
     assert not any(offset.wants(each.ledger_id) for each in closed)
 
 
+def test_the_lag_counts_what_has_closed_and_was_not_read() -> None:
+    closed = [Closed(5, 9, 100), Closed(6, -1, 0), Closed(7, 4, 50)]
+    offset = StreamOffset(CLUSTER)
+    assert offset.lag(closed) == {"ledgers": 2, "entries": 15, "bytes": 150}
+    offset = offset.advanced(closed, Admission(4, NO_LIMIT))
+    assert offset.lag(closed) == {"ledgers": 2, "entries": 11, "bytes": 110}
+    assert offset.advanced(closed, None).lag(closed) == {"ledgers": 0, "entries": 0, "bytes": 0}
+
+
 def _all_but_one(offset: StreamOffset, ledgers: dict[int, tuple[int, int]], limit: Admission) -> bool:
     """Whether only the last entry, of which there must be one, goes past the limit."""
     sizes = [ledgers[each.ledger_id][1] for each in offset.batch for _ in range(each.first, each.last + 1)]

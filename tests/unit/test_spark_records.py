@@ -25,7 +25,7 @@ from tallybook.spark.options import PayloadOptions, Place, ReadOptions, read_opt
 from tallybook.spark.plan import partitions_of
 from tallybook.spark.records.bounds import RecordBounds, bounds_of, parse_place
 from tallybook.spark.records.native import unscanned
-from tallybook.spark.records.offsets import Reached, RecordOffset, records_within, shares
+from tallybook.spark.records.offsets import NO_NUMBER, Reached, RecordOffset, records_within, shares
 from tallybook.spark.records.planning import RecordPlan
 from tallybook.spark.records.rows import RecordRows
 from tallybook.spark.records.snapshot import RecordRange, RecordSnapshot
@@ -214,6 +214,20 @@ def test_an_offset_names_the_records_since_an_earlier_one():
     assert later.since(end) == (RecordRange("a", STREAM_ID, (2, 3, 1), (2, 4, 0)),)
     assert set(later.streams) == {STREAM_ID}
     assert "from" not in json.dumps(end.advanced({STREAM_ID: Reached("a", (2, 4, 0), 50)}, []).json())
+
+
+def test_the_lag_counts_records_of_streams_whose_numbers_are_known():
+    end, lost = Reached("a", (3, 0, 0), 50), Reached("b", (3, 0, 0), NO_NUMBER)
+    offset = RecordOffset("c", {STREAM_ID: Reached("a", (2, 3, 1), 40)})
+    assert offset.lag([(STREAM_ID, end, 0), (OTHER_ID, lost, 5)]) == {
+        "streams": {
+            STREAM_ID: {"name": "a", "at": f"3-0-0@{TAG}", "sequence": 50, "behind": 10},
+            OTHER_ID: {"name": "b", "at": f"3-0-0@{OTHER_ID[:8]}", "sequence": NO_NUMBER},
+        },
+        "behind": {"records": 10},
+    }
+    begun = RecordOffset("c", {}).lag([(STREAM_ID, end, 20)])
+    assert begun["behind"] == {"records": 30}, "a stream that has come since is read from its beginning"
 
 
 @pytest.mark.parametrize(
