@@ -103,7 +103,7 @@ class AddLane:
             while (message := await self._stream.receive()) is not None:
                 attaches, batches, traceparent, detached = decode_adds(message)
                 for ledger_id in detached:
-                    self._attached.pop(ledger_id, None)
+                    self._detach(ledger_id)
                 for attach in attaches:
                     self._attach(attach)
                 span = self._follow(traceparent) if traceparent else None
@@ -118,6 +118,8 @@ class AddLane:
                         await self._clock.sleep(0)
         finally:
             self._ended = True
+            for ledger_id in list(self._attached):
+                self._detach(ledger_id)
             await self._outbox.stop(_STOP_GRACE_SECONDS)
 
     def act_for(self, principal: Principal) -> None:
@@ -131,10 +133,15 @@ class AddLane:
             )
         if attach.ledger_id < 0 or len(attach.key) > KEY_BYTES:
             raise ProtocolViolation(f"ledger {attach.ledger_id} attached with a key of {len(attach.key)} bytes")
-        self._attached.pop(attach.ledger_id, None)
+        self._detach(attach.ledger_id)
         self._attached[attach.ledger_id] = attach
+        self._load.attached.add(attach.ledger_id)
         if len(self._attached) > MAX_ATTACHED_LEDGERS:
-            self._attached.popitem(last=False)
+            self._detach(next(iter(self._attached)))
+
+    def _detach(self, ledger_id: int) -> None:
+        if self._attached.pop(ledger_id, None) is not None:
+            self._load.attached.remove(ledger_id)
 
     def _follow(self, traceparent: str) -> Span | None:
         who = {"bookie_id": self._store.bookie_id, "peer": self._stream.peer}

@@ -490,7 +490,8 @@ class RequestLane:
             raise error_from_wire(answer.code, refused, answer.retry_after_ms)
 
     async def _held(self, ask: inspection.AskHeld) -> wire.Answer:
-        return await self._store.held(ask.ledger_id, ask.first, ask.last)
+        answer = await self._store.held(ask.ledger_id, ask.first, ask.last)
+        return answer._replace(writer=ask.ledger_id in self._load.attached)
 
     async def _damaged(self, ask: inspection.AskDamaged) -> wire.Answer:
         after = ask.after_ledger_id, ask.after_first_entry_id

@@ -9,6 +9,8 @@ from tallybook.runtime.grpc_inspection import INSPECTION_ASKS
 from tallybook.runtime.meter import Reading
 from tallybook.runtime.metric_catalogue import ErrorCounts
 
+from .attached_ledgers import AttachedLedgers
+
 REQUEST_KINDS: Final = (
     *("ReadBatches", "ReadEntry", "ReadLac", "WaitLac", "Fence", "RecoveryRead", "RecoveryAdd", "WriteLac", "Force"),
     *(ask.__name__ for ask in INSPECTION_ASKS),
@@ -21,6 +23,7 @@ class ServiceLoad:
 
     def __init__(self, clock: Clock) -> None:
         self.clock = clock
+        self.attached = AttachedLedgers()
         self.errors = ErrorCounts()
         """Answered to adds and requests, and to streams that were refused."""
         self._requests = dict.fromkeys(REQUEST_KINDS, 0)

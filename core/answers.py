@@ -81,11 +81,13 @@ class HeldAnswer(NamedTuple):
         looked_up_to: where it lies below the last entry asked for, the rest is for the next question.
         limbo: what is not in ``ranges`` may have been lost (UNKNOWN), else it is ABSENT. So it is of a ledger in limbo,
             and where the index is damaged between the two entries.
+        writer: whether the ledger is attached by a connection that adds to it; ``None``: the bookie does not say.
     """
 
     ranges: tuple[EntryRange, ...]
     looked_up_to: int
     limbo: bool
+    writer: bool | None = False
 
 
 class DamagedBatch(NamedTuple):

@@ -386,7 +386,7 @@ class RepairSettings(Settings):
     open_grace_s: Seconds = Field(
         60,
         description="How long an open ledger may name a bookie that is lost, draining, or lost its data in its last "
-        "fragment before it is recovered, which ends its writer.",
+        "fragment before it is recovered, which ends its writer; and one without a writer may lack copies there.",
     )
     interval_s: Seconds = Field(30, description="Pause between looks at bookies and ledgers.")
     check_period_s: Seconds = Field(

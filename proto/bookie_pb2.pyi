@@ -383,14 +383,16 @@ class EntryRange(_message.Message):
     def __init__(self, first: _Optional[int] = ..., last: _Optional[int] = ...) -> None: ...
 
 class HeldAnswer(_message.Message):
-    __slots__ = ("ranges", "looked_up_to", "limbo")
+    __slots__ = ("ranges", "looked_up_to", "limbo", "writer")
     RANGES_FIELD_NUMBER: _ClassVar[int]
     LOOKED_UP_TO_FIELD_NUMBER: _ClassVar[int]
     LIMBO_FIELD_NUMBER: _ClassVar[int]
+    WRITER_FIELD_NUMBER: _ClassVar[int]
     ranges: _containers.RepeatedCompositeFieldContainer[EntryRange]
     looked_up_to: int
     limbo: bool
-    def __init__(self, ranges: _Optional[_Iterable[_Union[EntryRange, _Mapping]]] = ..., looked_up_to: _Optional[int] = ..., limbo: _Optional[bool] = ...) -> None: ...
+    writer: bool
+    def __init__(self, ranges: _Optional[_Iterable[_Union[EntryRange, _Mapping]]] = ..., looked_up_to: _Optional[int] = ..., limbo: _Optional[bool] = ..., writer: _Optional[bool] = ...) -> None: ...
 
 class DamagedBatch(_message.Message):
     __slots__ = ("ledger_id", "first_entry_id", "last_entry_id")

@@ -179,6 +179,9 @@ class Auditor:
                 ends_now = began >= since + self._settings.open_grace_s
                 if not ends_now:
                     next_end = min(since + self._settings.open_grace_s, next_end or math.inf)
+            if ends_now and needed.by_hand:
+                findings.note_by_hand(metadata.ledger_id)
+                ends_now = needed.growing is not Why.UNFINISHED
             why = needed.foremost if ends_now else Need(needed.settled, None).foremost
             # One that waits to be moved is handed out again where it lacks something: such a task comes first.
             is_out = metadata.ledger_id in handed_out or (why is Why.DRAINING and metadata.ledger_id in moving)

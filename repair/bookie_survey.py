@@ -71,13 +71,14 @@ class BookieSurvey:
         for name in names:
             self._settled[name] = self._states[name]
 
-    async def damaged(self) -> frozenset[int]:
-        """Ledgers of which somebody knows a damaged copy."""
-        found: set[int] = set()
+    async def damaged(self) -> dict[int, int]:
+        """Ledgers of which a bookie knows a damaged copy, each with the last entry of one."""
+        found: dict[int, int] = {}
         for name, status in self.statuses.items():
             if status.damaged_batches:
-                found |= await self._damaged_at(name)
-        return frozenset(sorted(found)[:MOST_DAMAGED_LEDGERS])
+                for ledger_id, last in (await self._damaged_at(name)).items():
+                    found[ledger_id] = max(last, found.get(ledger_id, last))
+        return dict(sorted(found.items())[:MOST_DAMAGED_LEDGERS])
 
     async def _status(self, name: str) -> BookieStatus | None:
         try:
@@ -105,21 +106,22 @@ class BookieSurvey:
             _log.info("a bookie does not say what it holds", bookie_id=name, error=error.message)
             return None
 
-    async def _damaged_at(self, name: str) -> set[int]:
+    async def _damaged_at(self, name: str) -> dict[int, int]:
         try:
             return await _damaged_ledgers(await self._connections.get(name))
         except (PeerError, StorageError) as error:
             _log.info("a bookie does not say what is damaged", bookie_id=name, error=error.message)
-            return set()
+            return {}
 
 
-async def _damaged_ledgers(connection: BookieConnection) -> set[int]:
-    found: set[int] = set()
+async def _damaged_ledgers(connection: BookieConnection) -> dict[int, int]:
+    found: dict[int, int] = {}
     after = (-1, -1)
     while len(found) < MOST_DAMAGED_LEDGERS:
         page = await connection.damaged(after, DAMAGED_PAGE)
         if not page:
             break
-        found.update(batch.ledger_id for batch in page)
+        for batch in page:
+            found[batch.ledger_id] = max(batch.last_entry_id, found.get(batch.ledger_id, batch.last_entry_id))
         after = page[-1].ledger_id, page[-1].first_entry_id
     return found

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Final
 
 from tallybook.core.errors import InvalidArgument, NoSuchBookie
 from tallybook.metadata.bookie_modes import WantedMode, want_mode, wanted_mode
@@ -16,10 +15,7 @@ from tallybook.metadata.store import BookieMode, Membership, MetadataStore
 from tallybook.runtime.clock import Clock
 from tallybook.runtime.rng import Rng
 
-from .walk import Findings, all_ledgers
-
-MAX_NAMED: Final = 10
-"""Ledgers that are told by their ids."""
+from .walk import MAX_NAMED, Findings, all_ledgers
 
 
 @dataclass(frozen=True, slots=True)

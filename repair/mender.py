@@ -48,6 +48,8 @@ class Order:
         gone: those of ``leaving`` who are not there: nobody waits for what they might have.
         thorough: look at what every bookie holds, not only at what the metadata say is missing.
         end: recover the ledger if its last fragment names a bookie that leaves, or one that may have lost its part.
+        end_if_abandoned: with ``end``, recover it also where its last fragment lacks copies for another reason, if no
+            writer has it attached.
     """
 
     leaving: frozenset[str]
@@ -55,6 +57,7 @@ class Order:
     thorough: bool
     end: bool
     gone: frozenset[str] = frozenset()
+    end_if_abandoned: bool = False
 
 
 @dataclass(slots=True)
@@ -145,7 +148,7 @@ class Mender:
         """The ledger, recovered; or as it is, where that cannot be, or need not."""
         metadata = current.value
         writer_is_out = metadata.state is LedgerState.IN_RECOVERY
-        if not (writer_is_out or await self._lost_its_part(metadata, order)):
+        if not (writer_is_out or await self._ends_for_what_members_say(metadata, order)):
             if not must_end(metadata, order.leaving):
                 return current
             free = [name for name in order.alive if name not in metadata.last_fragment.bookies]
@@ -168,9 +171,11 @@ class Mender:
             return current
         return await self._read(metadata.ledger_id)
 
-    async def _lost_its_part(self, metadata: LedgerMetadata, order: Order) -> bool:
-        """Whether a bookie that stays says that it may have lost some of the last fragment. Silence says nothing."""
+    async def _ends_for_what_members_say(self, metadata: LedgerMetadata, order: Order) -> bool:
+        """Whether a bookie that stays says that it may have lost some of the last fragment; or, where that is asked
+        for, all of them say that no writer is there. Silence says nothing."""
         fragment = metadata.last_fragment
+        writers: list[bool | None] = []
         for name in fragment.bookies:
             if name not in order.alive:
                 continue
@@ -181,11 +186,16 @@ class Mender:
                 )  # fmt: skip
             except (PeerError, StorageError, OtherLedger) as error:
                 _log.info("a bookie does not say what it holds", bookie_id=name, error=error.message)
+                writers.append(None)
                 continue
             if held.limbo:
                 sometimes("repair: an open ledger is ended because a bookie lost its part")
                 return True
-        return False
+            writers.append(held.writer)
+        abandoned = order.end_if_abandoned and bool(writers) and all(writer is False for writer in writers)
+        if abandoned:
+            sometimes("repair: an abandoned ledger is ended because its last fragment lacks copies")
+        return abandoned
 
     async def _mend_places(self, current: Versioned, order: Order, done: Mended) -> None:
         metadata = current.value

@@ -57,7 +57,9 @@ class Need(NamedTuple):
     """Why its settled fragments have to be looked at."""
     growing: Why | None
     """Why the fragment that grows has to be ended: it names a bookie that is lost, lost data, or is to be emptied; or a
-    recovery has begun to end it."""
+    recovery has begun to end it; or a bookie missed entries of it or has a damaged copy, and its writer is gone."""
+    by_hand: bool = False
+    """Whether it has a password, and an operator, or a client that knows it, has to recover it."""
 
     @property
     def foremost(self) -> Why | None:
@@ -71,6 +73,11 @@ class Need(NamedTuple):
         """Whether the ledger has too few copies, and nothing but its end lets a repair at them."""
         return self.growing in (Why.LOST, Why.LIMBO) and self.settled in (None, Why.DRAINING)
 
+    @property
+    def waits_for_an_end(self) -> bool:
+        """Whether copies may lack where it grows, which is mended once it is closed, and nothing else is wrong."""
+        return self.settled is None and self.growing in (Why.UNFINISHED, Why.MISSED)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Trouble:
@@ -80,13 +87,13 @@ class Trouble:
         lost: away for too long.
         draining: to be emptied, whether they are there or not.
         limbo: those that lost data, with the ledgers that they have got back already; and below which id theirs lie.
-        damaged: ledgers of which some bookie knows a damaged copy.
+        damaged: ledgers of which some bookie knows a damaged copy, each with the last entry of one.
     """
 
     lost: frozenset[str] = frozenset()
     draining: frozenset[str] = frozenset()
     limbo: Mapping[str, LimboOf] = field(default_factory=dict)
-    damaged: frozenset[int] = frozenset()
+    damaged: Mapping[int, int] = field(default_factory=dict)
     alive: frozenset[str] = frozenset()
 
     def __bool__(self) -> bool:
@@ -140,16 +147,17 @@ def reason(metadata: LedgerMetadata, trouble: Trouble) -> Why | None:
 
 def need(metadata: LedgerMetadata, trouble: Trouble) -> Need:
     """What is to be done about the ledger."""
-    # One with a password is for its users to recover.
-    unfinished = metadata.state is LedgerState.IN_RECOVERY and not metadata.key_verifier
-    growing = Why.UNFINISHED if unfinished else None
+    growing = _lacks_where_it_grows(metadata, trouble)
+    if metadata.state is LedgerState.IN_RECOVERY:
+        growing = Why.UNFINISHED
     if must_end(metadata, trouble.draining):
         growing = Why.DRAINING
     if not metadata.closed and must_end_for_limbo(metadata, in_limbo_at(metadata.ledger_id, trouble.limbo)):
         growing = Why.LIMBO
     if must_end(metadata, trouble.lost):
         growing = Why.LOST
-    return Need(reason(metadata, trouble), growing)
+    by_hand = bool(metadata.key_verifier) and growing in (Why.LOST, Why.UNFINISHED)
+    return Need(reason(metadata, trouble), growing, by_hand)
 
 
 def in_limbo_at(ledger_id: int, limbo: Mapping[str, LimboOf]) -> frozenset[str]:
@@ -201,6 +209,22 @@ def bytes_to_copy(metadata: LedgerMetadata, leaving: Collection[str]) -> int | N
 def must_end(metadata: LedgerMetadata, bookies: Collection[str]) -> bool:
     """Whether the fragment that still grows names one of these bookies: only its end lets a repair at it."""
     return not metadata.closed and any(name in bookies for name in metadata.last_fragment.bookies)
+
+
+def _lacks_where_it_grows(metadata: LedgerMetadata, trouble: Trouble) -> Why | None:
+    """Why the last fragment of an open ledger lacks copies at a bookie that stays: one missed entries, or has rot."""
+    if metadata.closed or metadata.key_verifier:
+        return None  # one with a password is for its users to recover
+    fragment = metadata.last_fragment
+    if trouble.damaged.get(metadata.ledger_id, -1) >= fragment.first_entry_id:
+        return Why.DAMAGED
+    missed = any(
+        entry.bookie_id in fragment.bookies
+        and entry.bookie_id in trouble.alive
+        and (entry.last_entry_id is None or entry.last_entry_id >= fragment.first_entry_id)
+        for entry in metadata.missed
+    )
+    return Why.MISSED if missed else None
 
 
 def _can_be_given_back(metadata: LedgerMetadata, bookie_id: str, first: int, trouble: Trouble) -> bool:

@@ -24,13 +24,13 @@ from tallybook.metadata.model import LedgerMetadata
 from tallybook.metadata.store import BookieInfo, BookieMode, Record
 
 from .bookie_survey import BookieSurvey
-from .drain import MAX_NAMED, Naming, some_ids
+from .drain import Naming, some_ids
 from .needs import Why
 from .open_lacking import OpenLackings
 from .pause import paused_since
 from .service import AUDITOR_RECORD, STALE_SECONDS, age_of, repair_status
 from .tasks import PREFIX
-from .walk import Findings, all_ledgers
+from .walk import MAX_NAMED, Findings, all_ledgers
 
 
 @dataclass(slots=True)
@@ -181,6 +181,7 @@ class Overview:
             found.append(f"the metadata of {self.ledgers.unreadable:,} ledgers cannot be understood")
         if self.ledgers is not None:
             found += self.ledgers.open_lacking.problems
+        found += self._to_recover_by_hand()
         if self.audit_age_s is None:
             found.append("no auditor has ever looked: 'tallybook repair run' is not running")
         elif self.audit_age_s >= STALE_SECONDS:
@@ -188,6 +189,15 @@ class Overview:
         if self.under_replicated:
             found.append(f"{self.under_replicated:,} ledgers have too few good copies")
         return found
+
+    def _to_recover_by_hand(self) -> list[str]:
+        """Ledgers with a password that have to be recovered, by the auditor's last word."""
+        named, count = self.audit and self.audit.get("by_hand"), self._audited("by_hand_count")
+        if not count or not isinstance(named, list):
+            return []
+        which = "ledger" if count == 1 else "ledgers"
+        what = f"{which} {some_ids(named, count)} cannot be recovered by the repair, for want of the password"
+        return [f"{what}: use 'ledger recover LEDGER --password-file FILE'"]
 
     def _too_few_writable(self) -> list[str]:
         """The problem that ledgers like the existing ones cannot be created; unknown while they are not counted."""

@@ -22,6 +22,7 @@ from tallybook.runtime.logging import logger
 from tallybook.runtime.meter import Meter
 
 from .mender import Mended, Mender, Order
+from .needs import Why
 from .pause import paused_since
 from .tasks import Held, Task, TaskBoard
 from .work_progress import WorkProgress
@@ -37,6 +38,9 @@ RENEWALS: Final = 3
 ROUTINE_LEDGERS: Final = 2
 """Ledgers at a time of a task of the periodic check."""
 
+
+_ENDS_IF_ABANDONED: Final = frozenset({Why.MISSED.value, Why.DAMAGED.value})
+"""Why a ledger may lack copies where it grows though none of its bookies is lost, leaves or lost data."""
 
 Mend: TypeAlias = Callable[[int, Task, Mended], Awaitable[None]]
 """Mends a ledger of a task, and notes what comes of it."""
@@ -149,7 +153,8 @@ class Replicator:
         leaving = frozenset(name for name in task.leaving if name not in alive or name in draining)
         stay: dict[str, BookieInfo] = {name: info for name, info in alive.items() if name not in leaving}
         gone = frozenset(name for name in leaving if name not in alive)
-        return Order(leaving, stay, task.thorough, task.end, gone)
+        abandoned = task.why in _ENDS_IF_ABANDONED
+        return Order(leaving, stay, task.thorough, task.end, gone, abandoned)
 
     def _count(self, ledger_id: int, done: Mended) -> None:
         totals = self.totals

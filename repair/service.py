@@ -151,6 +151,8 @@ def told(audit: Audit) -> Mapping[str, object]:
             why.value: count for why, count in sorted(findings.needing.items(), key=lambda item: item[0].value)
         },
         "to_end": findings.to_end,
+        "by_hand": findings.by_hand,
+        "by_hand_count": findings.by_hand_count,
         "in_one_rack": findings.in_one_rack,
         "unreadable": findings.unreadable,
         "tasks": audit.tasks,

@@ -20,6 +20,8 @@ _log = logger("repair")
 
 CONCURRENT_READS: Final = 32
 PAGE: Final = 1_000
+MAX_NAMED: Final = 10
+"""Ledgers that are told by their ids."""
 
 
 @dataclass(slots=True)
@@ -35,7 +37,12 @@ class Findings:
     to_end: int = 0
     """Open ledgers that name a bookie that is lost, or lost data, where they grow, and lack nothing else."""
     unfinished: int = 0
-    """Ledgers in recovery that lack nothing else, as far as is known."""
+    """Ledgers in recovery, and open ones that missed entries where they grow, that lack nothing else, as far as is
+    known."""
+    by_hand: list[int] = field(default_factory=list)
+    """The first ``MAX_NAMED`` ledgers with a password that have to be recovered, which the repair cannot do."""
+    by_hand_count: int = 0
+    """All of them."""
     in_limbo: int = 0
     """Ledgers of which a bookie may lack something, also where more is wrong with them."""
     in_one_rack: int = 0
@@ -44,6 +51,12 @@ class Findings:
     """Ledgers whose metadata cannot be understood."""
     by_bookie: Counter[str] = field(default_factory=Counter)
     """Ledgers that name each bookie and rely on it."""
+
+    def note_by_hand(self, ledger_id: int) -> None:
+        """Name a ledger that an operator, or a client with its password, has to recover."""
+        self.by_hand_count += 1
+        if len(self.by_hand) < MAX_NAMED:
+            self.by_hand.append(ledger_id)
 
     @property
     def under_replicated(self) -> int:
@@ -96,7 +109,7 @@ def note(findings: Findings, metadata: LedgerMetadata, trouble: Trouble, alive: 
     needed = need(metadata, trouble)
     if needed.only_an_end:
         findings.to_end += 1
-    elif needed.foremost is Why.UNFINISHED:
+    elif needed.waits_for_an_end:
         findings.unfinished += 1
     elif needed.foremost is not None:
         findings.needing[needed.foremost] += 1

@@ -109,7 +109,9 @@ def put_inspection(reply: pb.Reply, answer: InspectionAnswer) -> None:
     """Put ``answer`` into ``reply``."""
     if isinstance(answer, HeldAnswer):
         ranges = [pb.EntryRange(first=first, last=last) for first, last in answer.ranges]
-        message = pb.HeldAnswer(ranges=ranges, looked_up_to=answer.looked_up_to, limbo=answer.limbo)
+        message = pb.HeldAnswer(
+            ranges=ranges, looked_up_to=answer.looked_up_to, limbo=answer.limbo, writer=answer.writer
+        )
         reply.held_answer.CopyFrom(message)
     elif isinstance(answer, DamagedAnswer):
         batches = [pb.DamagedBatch(**batch._asdict()) for batch in answer.batches]
@@ -128,7 +130,8 @@ def put_inspection(reply: pb.Reply, answer: InspectionAnswer) -> None:
 def _held(reply: pb.Reply) -> HeldAnswer:
     answer = reply.held_answer
     ranges = tuple(EntryRange(each.first, each.last) for each in answer.ranges)
-    return HeldAnswer(ranges, answer.looked_up_to, answer.limbo)
+    writer = answer.writer if answer.HasField("writer") else None
+    return HeldAnswer(ranges, answer.looked_up_to, answer.limbo, writer)
 
 
 def _damaged(reply: pb.Reply) -> DamagedAnswer:

@@ -11,8 +11,10 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Callable, Coroutine, Mapping
-from typing import Any, NamedTuple, NoReturn, TypeAlias, TypeVar
+from typing import Any, Final, NamedTuple, NoReturn, TypeAlias, TypeVar
+from weakref import WeakKeyDictionary
 
+from tallybook.bookie.attached_ledgers import AttachedLedgers
 from tallybook.bookie.port import LedgerStore
 from tallybook.bookie.tailing import with_batches
 from tallybook.client.bookie_port import AddCallback
@@ -94,6 +96,18 @@ class _Sent(NamedTuple):
         """Nothing waits here."""
 
 
+_lives: Final[WeakKeyDictionary[LedgerStore, tuple[Incarnation, AttachedLedgers]]] = WeakKeyDictionary()
+"""What is attached in the last life of each bookie of which a connection was opened."""
+
+
+def _attached_in(store: LedgerStore) -> AttachedLedgers:
+    """What connections to the present life of a bookie have attached."""
+    life = _lives.get(store)
+    if life is None or life[0] != store.incarnation:
+        life = _lives[store] = store.incarnation, AttachedLedgers()
+    return life[1]
+
+
 class DirectConnection:
     """A connection to one life of a bookie in this process.
 
@@ -123,6 +137,8 @@ class DirectConnection:
         self._pending: dict[int, tuple[AddAnswer, AddCallback]] = {}
         self._calls: dict[int, Callable[[], None]] = {}
         self._sent = 0
+        self._attached: set[int] = set()
+        self._attached_by_all = _attached_in(store)
         self._broken = False
 
     @property
@@ -148,6 +164,8 @@ class DirectConnection:
     def cut(self) -> None:
         """Break the connection: what is in flight is lost, everyone who waits hears BookieUnavailable."""
         self._broken = True
+        for ledger_id in list(self._attached):
+            self.forget(ledger_id)
         self._there.cut()
         self._back.cut()
         pending, self._pending = self._pending, {}
@@ -168,7 +186,10 @@ class DirectConnection:
         return self._progress_at if self._pending else self._clock.monotonic()
 
     def forget(self, ledger_id: int) -> None:
-        """Nothing is kept of a ledger."""
+        """Nothing is to be added to a ledger any more; see the port."""
+        if ledger_id in self._attached:
+            self._attached.remove(ledger_id)
+            self._attached_by_all.remove(ledger_id)
 
     def add(
         self, batch: bytes, key: bytes, on_answer: AddCallback, *, deferred: bool = False, identity: bytes = NO_IDENTITY
@@ -182,6 +203,9 @@ class DirectConnection:
         if self.broken:
             asyncio.get_running_loop().call_soon(on_answer, lost)
             return sent
+        if header.ledger_id not in self._attached:
+            self._attached.add(header.ledger_id)
+            self._attached_by_all.add(header.ledger_id)
         self._sent += 1
         number = self._sent
         self._pending[number] = (lost, on_answer)
@@ -286,9 +310,10 @@ class DirectConnection:
 
     async def held(self, ledger_id: int, first: int, last: int, *, identity: bytes = NO_IDENTITY) -> HeldAnswer:
         """What is held of a ledger; see the port."""
-        return await self._call(
+        answer = await self._call(
             self._about(ledger_id, identity, lambda: self._store.held(ledger_id, first, last)), self._timeout_seconds
         )
+        return answer._replace(writer=ledger_id in self._attached_by_all)
 
     async def damaged(self, after: tuple[int, int], limit: int) -> tuple[DamagedBatch, ...]:
         """Copies that are known to be damaged; see the port."""

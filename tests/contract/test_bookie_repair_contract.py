@@ -134,7 +134,7 @@ async def test_what_is_held_is_told_in_ranges_with_their_gaps(rig):
     for first in (0, 5, 20, 30):
         await rig.add(rig.batch(first, 5))
     assert await rig.connection.held(1, 0, 99) == HeldAnswer(
-        (EntryRange(0, 9), EntryRange(20, 24), EntryRange(30, 34)), looked_up_to=99, limbo=False
+        (EntryRange(0, 9), EntryRange(20, 24), EntryRange(30, 34)), looked_up_to=99, limbo=False, writer=True
     )
 
 
@@ -146,12 +146,24 @@ async def test_what_is_held_is_told_in_whole_batches(rig, first, last, ranges):
     for start in (0, 20):
         await rig.add(rig.batch(start, 10))
     assert await rig.connection.held(1, first, last) == HeldAnswer(
-        tuple(EntryRange(*each) for each in ranges), last, limbo=False
+        tuple(EntryRange(*each) for each in ranges), last, limbo=False, writer=True
     )
 
 
 async def test_of_a_ledger_that_was_never_met_nothing_is_held(rig):
     assert await rig.connection.held(77, 0, 9) == HeldAnswer((), 9, limbo=False)
+
+
+async def test_a_ledger_has_a_writer_from_its_first_batch_until_the_connection_forgets_it(rig):
+    async def with_a_writer():
+        return [each for each in (1, 2, 3) if (await rig.connection.held(each, 0, 0)).writer]
+
+    for ledger_id, key in ((1, KEY), (2, OTHER_KEY)):
+        await rig.add(rig.batch(0, ledger_id=ledger_id), key)
+    assert await with_a_writer() == [1, 2]
+    rig.connection.forget(1)
+    await rig.settle()
+    assert await with_a_writer() == [2]
 
 
 async def test_what_is_held_comes_in_pages_that_together_have_all_of_it(rig):

@@ -7,6 +7,7 @@ import asyncio
 import pytest
 
 from tallybook.client.client import Client
+from tallybook.client.writer.handle import LedgerWriter
 from tallybook.core.errors import LedgerClosed, LedgerFenced
 from tallybook.metadata.model import begin_recovery
 from tallybook.repair.check import CopyCheck
@@ -244,3 +245,81 @@ async def test_a_recovery_that_nobody_finishes_is_finished_and_what_was_missed_i
             ):
                 await cluster.world.clock.sleep(1)
     assert await read_all(client, ledger.id) == lines(20)
+
+
+async def missing_entries(cluster: MemoryCluster, client: Client, password: bytes = b"") -> tuple[LedgerWriter, str]:
+    """An open ledger, and the bookie that was away while a part of it was written and is back."""
+    ledger = await client.create_ledger(password=password)
+    away = ledger.metadata.last_fragment.bookies[0]
+    await ledger.append_many(lines(10))
+    cluster.die(away)
+    await ledger.append_many(lines(10, 10))
+    async with asyncio.timeout(60):
+        while not (await metadata_of(cluster, ledger.id)).missed:
+            await cluster.world.clock.sleep(0.1)
+    cluster.bookies[away].restart()
+    await cluster.register(away)
+    return ledger, away
+
+
+async def until_closed_with_all_copies(cluster: MemoryCluster, ledger_id: int) -> None:
+    async with asyncio.timeout(300):
+        while not (metadata := await metadata_of(cluster, ledger_id)).closed or cluster.held_by_too_few(
+            metadata, copies=3
+        ):
+            await cluster.world.clock.sleep(1)
+
+
+@scenario(bookies=3)
+async def test_an_abandoned_ledger_is_ended_where_a_bookie_missed_entries(
+    cluster: MemoryCluster, client: Client
+) -> None:
+    ledger, _ = await missing_entries(cluster, client)
+    ledger.abandon()
+    async with repair(cluster):
+        await until_closed_with_all_copies(cluster, ledger.id)
+    assert await read_all(client, ledger.id) == lines(20)
+
+
+@scenario(bookies=3)
+async def test_an_abandoned_ledger_is_ended_where_a_copy_of_it_rots(cluster: MemoryCluster, client: Client) -> None:
+    ledger_id = await abandoned(client)
+    name = (await metadata_of(cluster, ledger_id)).last_fragment.bookies[0]
+    batch = next(iter(cluster.bookies[name].durable_batches(ledger_id)))
+    cluster.bookies[name].faults.rot(ledger_id, batch)
+    async with repair(cluster):
+        await until_closed_with_all_copies(cluster, ledger_id)
+        connection = await client.world.connections.get(name)
+        async with asyncio.timeout(300):
+            while await connection.damaged((-1, -1), 10):
+                await cluster.world.clock.sleep(1)
+    assert await read_all(client, ledger_id) == lines(30)
+
+
+@scenario(bookies=3)
+async def test_an_idle_writer_that_is_there_keeps_a_ledger_of_which_a_bookie_missed_entries(
+    cluster: MemoryCluster, client: Client
+) -> None:
+    ledger, _ = await missing_entries(cluster, client)
+    async with repair(cluster) as service:
+        await eventually(lambda: service.replicator.totals.ledgers > 0, cluster, 300)
+        assert service.auditor.audit.findings.unfinished == 1
+        assert not (await metadata_of(cluster, ledger.id)).closed
+    await ledger.append_many(lines(10, 20))
+    await ledger.close()
+    assert await read_all(client, ledger.id) == lines(30)
+
+
+@scenario(bookies=3)
+async def test_a_ledger_with_a_password_that_was_left_in_recovery_is_named(
+    cluster: MemoryCluster, client: Client
+) -> None:
+    ledger_id = await abandoned(client, password=b"secret")
+    await cluster.edit(ledger_id, begin_recovery)
+    async with repair(cluster) as service:
+        await eventually(lambda: service.auditor.audit.findings.by_hand == [ledger_id], cluster, 300)
+        await cluster.world.clock.sleep(10)
+        problems = (await overview(client.world)).problems
+    [named] = [problem for problem in problems if "--password-file" in problem]
+    assert named.startswith(f"ledger {ledger_id} cannot be recovered by the repair, for want of the password")
+    assert service.replicator.totals.ledgers == 0

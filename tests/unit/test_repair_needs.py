@@ -48,7 +48,7 @@ def test_a_bookie_that_lost_data_needs_what_it_has_not_got_back_of_the_ledgers_o
 
 def test_a_bookie_has_not_got_everything_back_while_another_trouble_of_a_ledger_comes_first() -> None:
     closed_one = closed(Quorum(2, 2, 1), 9, Fragment(0, ("b1", "b2")))
-    trouble = Trouble(lost=frozenset({"b2"}), limbo={"b1": LOST_ALL}, damaged=frozenset({closed_one.ledger_id}))
+    trouble = Trouble(lost=frozenset({"b2"}), limbo={"b1": LOST_ALL}, damaged={closed_one.ledger_id: 0})
     findings = Findings()
     assert note(findings, closed_one, trouble, {}) == Need(Why.DAMAGED, None)
     assert (findings.needing[Why.LIMBO], findings.in_limbo) == (0, 1)
@@ -75,7 +75,7 @@ def test_a_bookie_to_be_emptied_hides_nothing_that_a_ledger_lacks() -> None:
         (missed, Trouble(draining=draining, alive=frozenset({"b1", "b2"})), Why.MISSED),
         (missed, Trouble(draining=draining, lost=frozenset({"b2"})), Why.LOST),
         (missed, Trouble(draining=draining, limbo=limbo), Why.LIMBO),
-        (missed, Trouble(draining=draining, damaged=frozenset({missed.ledger_id})), Why.DAMAGED),
+        (missed, Trouble(draining=draining, damaged={missed.ledger_id: 0}), Why.DAMAGED),
     ):
         findings = Findings()
         assert note(findings, metadata, trouble, {}).foremost is why
