@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Annotated, Final, cast
 
 import typer
 
+from tallybook.core.counted import counted
 from tallybook.core.errors import InvalidArgument, RequestTimeout
 from tallybook.metadata.bookie_modes import WantedMode
 
@@ -19,6 +21,8 @@ if TYPE_CHECKING:
     from tallybook.repair.drain import Naming
 
 _LOOK_SECONDS: Final = 2.0
+_WHY_SECONDS: Final = 20.0
+"""Between two looks for why ledgers still name the bookie: each asks bookies for the copies of some."""
 
 Bookie = Annotated[str, typer.Argument(metavar="BOOKIE", help="Id of the bookie.")]
 
@@ -34,10 +38,10 @@ def drain(
 ) -> None:
     """Empty a bookie: it takes no more writes, and the repair gives what it has to others.
 
-    It serves readers meanwhile, and is a source of the copies. Says how many ledgers still name it, and whether it may
-    be switched off for good; the same command again tells how far it is. Ledgers whose copies the bookies may drop,
-    because the archive has them, do not count. Refused where fewer other bookies take writes than a ledger that it
-    has needs.
+    It serves readers meanwhile, and is a source of the copies. Says how many ledgers still name it, what keeps ten of
+    them, and whether it may be switched off for good; the same command again tells how far it is. Ledgers whose copies
+    the bookies may drop, because the archive has them, do not count. Refused where fewer other bookies take writes than
+    a ledger that it has needs.
     """
     if cancel and wait:
         raise InvalidArgument("either --cancel or --wait")
@@ -57,8 +61,15 @@ def how_far(found: Record) -> str:
     if found["may_be_switched_off"]:
         return f"no ledger relies on {name} any more: it may be switched off"
     if found["ledgers"]:
-        ids = some_ids(cast("list[int]", found["first_ledger_ids"]), cast("int", found["ledgers"]))
-        return f"{found['ledgers']:,} ledgers still name {name}, {found['growing']:,} of them where they grow: {ids}"
+        ledgers, growing = cast("int", found["ledgers"]), cast("int", found["growing"])
+        why = cast("dict[str, str]", found.get("why", {}))
+        named = [
+            f"{each} ({why[str(each)]})" if str(each) in why else str(each)
+            for each in cast("list[int]", found["first_ledger_ids"])
+        ]
+        where = f", {growing:,} of them where they grow" if growing else ""
+        many = counted(ledgers, "ledger still names", "ledgers still name")
+        return f"{many} {name}{where}: {some_ids(named, ledgers)}"
     if found["still_chosen"]:
         return f"no ledger names {name}, but new ones may yet: it has not heard that it is to take no more writes"
     return f"no ledger is known to name {name}, but not all of them could be looked at: 'tallybook fsck' says why"
@@ -94,6 +105,7 @@ async def _switched(client: Client, bookie_id: str, mode: WantedMode, *, on: boo
 
 async def _drain(metadata: str, bookie_id: str, patience: float | None, *, force: bool) -> Record:
     from tallybook.repair.drain import check_can_end, who_names  # noqa: PLC0415
+    from tallybook.repair.drain_reasons import why_still_named  # noqa: PLC0415
 
     from .cluster import cluster  # noqa: PLC0415
 
@@ -104,28 +116,34 @@ async def _drain(metadata: str, bookie_id: str, patience: float | None, *, force
         await _switched(client, bookie_id, WantedMode.DRAINING, on=True)
         deadline = clock.monotonic() + (patience or 0)
         found = await who_names(world.store, world.membership, bookie_id)
+        why = await why_still_named(world, bookie_id, found.first_ids)
+        why_again_at = clock.monotonic() + _WHY_SECONDS
         progress = Progress(
             f"draining {bookie_id}",
             clock,
             unit="ledgers left",
-            plain=lambda: f"draining {bookie_id}: {how_far(_told(found))}",
+            plain=lambda: f"draining {bookie_id}: {how_far(_told(found, why))}",
         )
         async with watched(progress, clock, lambda: (found.ledgers, 0)):
             while patience is not None and not found.may_go:
                 if clock.monotonic() >= deadline:
-                    raise RequestTimeout(f"after {patience:.0f} s {how_far(_told(found))}")
+                    raise RequestTimeout(f"after {patience:.0f} s {how_far(_told(found, why))}")
                 await clock.sleep(_LOOK_SECONDS)
                 found = await who_names(world.store, world.membership, bookie_id)
-    return _told(found)
+                if clock.monotonic() >= why_again_at:
+                    why = await why_still_named(world, bookie_id, found.first_ids)
+                    why_again_at = clock.monotonic() + _WHY_SECONDS
+    return _told(found, why)
 
 
-def _told(found: Naming) -> Record:
+def _told(found: Naming, why: Mapping[int, str]) -> Record:
     return {
         "bookie_id": found.bookie_id,
         "wanted": WantedMode.DRAINING.value,
         "ledgers": found.ledgers,
         "growing": found.growing,
         "first_ledger_ids": list(found.first_ids),
+        "why": {str(each): why[each] for each in found.first_ids if each in why},
         "complete": found.complete,
         "still_chosen": found.chosen,
         "may_be_switched_off": found.may_go,

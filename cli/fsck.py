@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from tallybook.core.counted import counted
+
 from .cluster import archive_keys, cluster, security_directory
 from .exits import Exit, reading_only
 from .options import Json, Metadata
@@ -42,8 +44,8 @@ def fsck(
         print_json(totals)
     else:
         done = f"; something was done about {totals['mended']:,} of them" if repair else ""
-        told = f"{totals['findings']:,} findings, {totals['notes']:,} notes{done}"
-        print(f"{totals['looked_at']:,} things looked at: {told}")
+        told = f"{counted(totals['findings'], 'finding')}, {counted(totals['notes'], 'note')}{done}"
+        print(f"{counted(totals['looked_at'], 'thing')} looked at: {told}")
     if totals["findings"]:
         raise typer.Exit(Exit.FOUND_WRONG)
 

@@ -10,6 +10,7 @@ import typer
 
 from tallybook.client.client import Client
 from tallybook.core.config import RepairSettings
+from tallybook.core.counted import counted
 from tallybook.core.errors import InvalidArgument
 from tallybook.metadata.model import LedgerMetadata
 from tallybook.metadata.record_update import RecordUpdater
@@ -107,21 +108,23 @@ def _copies(found: Overview) -> str:
     if found.under_replicated is None or found.walk_age_s is None:
         told = "nobody has audited them"
     else:
-        told = f"{found.under_replicated:,} ledgers have too few, as of {found.walk_age_s:,} s ago"
+        told = (
+            f"{counted(found.under_replicated, 'ledger has', 'ledgers have')} too few, as of {found.walk_age_s:,} s ago"
+        )
     reasons = f" ({plain(found.why_too_few)})" if found.why_too_few and found.under_replicated else ""
     if found.moving:
-        reasons += f"; {found.moving:,} are being moved off bookies to be emptied"
+        reasons += f"; {counted(found.moving, 'is', 'are')} being moved off bookies to be emptied"
     paused = ""
     if found.paused_since_ms is not None:
         paused = "; the repair is paused since " + _moment(found.paused_since_ms)
-    return f"{told}{reasons}; {found.tasks:,} tasks under way{paused}"
+    return f"{told}{reasons}; {counted(found.tasks, 'task')} under way{paused}"
 
 
 def _archive(found: Overview) -> Record:
     ledgers = found.ledgers
     if found.archive is None or ledgers is None:
         return {}
-    told = f"{ledgers.archived:,} ledgers in {found.archive}, {ledgers.released:,} of them there alone"
+    told = f"{counted(ledgers.archived, 'ledger')} in {found.archive}, {ledgers.released:,} of them there alone"
     return {"archive": f"{told}; {human_bytes(ledgers.waiting_bytes)} of closed ledgers are not in it yet"}
 
 
@@ -149,9 +152,10 @@ def check(
         print_json(totals)
     else:
         told = f"{human_bytes(cast('int', totals['read_bytes']))} read, " if read else ""
+        lacking = cast("int", totals["lacking_ledgers"])
         print(
-            f"{totals['ledgers']:,} ledgers, {totals['places']:,} places, {told}"
-            f"{totals['lacking_ledgers'] or 'no'} ledgers lack something"
+            f"{counted(totals['ledgers'], 'ledger')}, {counted(totals['places'], 'place')}, {told}"
+            f"{counted(lacking, 'ledger lacks', 'ledgers lack') if lacking else 'no ledgers lack'} something"
         )
     if totals["lacking_ledgers"] or totals["unreadable"] or totals["metadata_behind"] or not totals["complete"]:
         raise typer.Exit(Exit.FOUND_WRONG)

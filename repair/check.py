@@ -85,6 +85,16 @@ class LedgerCheck:
             self.more += 1
 
 
+def nowhere(found: LedgerCheck, metadata: LedgerMetadata, entry_id: int) -> bool:
+    """Whether every bookie of the entry's write set says that it has no good copy."""
+    without = {
+        lack.bookie_id
+        for lack in found.lacks
+        if lack.first <= entry_id <= lack.last and lack.verdict in {ABSENT, DAMAGED}
+    }
+    return without >= set(metadata.bookies_of(entry_id))
+
+
 @dataclass(slots=True)
 class CheckTotals:
     """How far a check has come."""

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from tallybook.core.counted import counted
 from tallybook.core.errors import InvalidArgument, NoSuchBookie
 from tallybook.metadata.bookie_modes import WantedMode, want_mode, wanted_mode
 from tallybook.metadata.store import BookieMode, Membership, MetadataStore
@@ -41,7 +42,7 @@ class Naming:
         return self.complete and not self.chosen and not self.ledgers
 
 
-def some_ids(first_ids: Sequence[int], count: int) -> str:
+def some_ids(first_ids: Sequence[int | str], count: int) -> str:
     """The ids of ledgers, in words: all of a few, else the first of them and how many more there are."""
     named = ", ".join(map(str, first_ids))
     more = count - len(first_ids)
@@ -86,9 +87,10 @@ async def check_can_end(store: MetadataStore, membership: Membership, bookie_id:
     known = await membership.bookies()
     others = [name for name, info in known.items() if name != bookie_id and info.mode is BookieMode.WRITABLE]
     if len(others) < naming.ensemble:
+        takers = counted(len(others), "other bookie takes", "other bookies take")
         raise InvalidArgument(
-            f"{bookie_id} cannot be emptied: {naming.ledgers:,} ledgers name it, with ensembles of up to "
-            f"{naming.ensemble}, and {len(others)} other bookies take writes ({', '.join(others) or 'none'}). "
+            f"{bookie_id} cannot be emptied: {counted(naming.ledgers, 'ledger names', 'ledgers name')} it, with "
+            f"ensembles of up to {naming.ensemble}, and {takers} writes ({', '.join(others) or 'none'}). "
             'Add bookies first, or drain it all the same with --force (over HTTP: "force": true)'
         )
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 from collections.abc import AsyncIterator
 from typing import Final, NamedTuple
 
@@ -12,8 +13,9 @@ from tallybook.core.errors import DamagedFile, MetadataUnavailable, NewerFormat,
 from tallybook.metadata.model import LedgerMetadata
 from tallybook.metadata.store import MetadataStore
 
-from .check import ABSENT, DAMAGED, SILENT, CopyCheck, LedgerCheck
+from .check import SILENT, CopyCheck, LedgerCheck, nowhere
 from .fsck_finding import Finding, Mend, Step, cut_off
+from .open_lacking import ACCEPT_LOSS, can_be_recovered
 from .walk import Findings, all_ledgers
 
 HELD_PAGE: Final = 1_000
@@ -50,15 +52,20 @@ async def check_copies(world: ClientWorld, step: Step) -> AsyncIterator[Finding]
 
 def _lacks(found: LedgerCheck, metadata: LedgerMetadata) -> list[Finding]:
     told = []
+    grows_at = math.inf if metadata.closed else metadata.last_fragment.first_entry_id
+    recoverable = can_be_recovered(metadata, {lack.bookie_id for lack in found.lacks if lack.last >= grows_at})
     for lack in found.lacks:
         where = f"ledger {found.ledger_id}, {lack.bookie_id}, entries {lack.first} to {lack.last}"
         why = f": {lack.why}" if lack.why else ""
-        if lack.verdict == SILENT:
+        if lack.first >= grows_at and not recoverable:
+            remedy = f"too few bookies know what they held, so that it cannot be recovered: {ACCEPT_LOSS}"
+            told.append(Finding(f"the copy is {lack.verdict}{why}", where, "bad", remedy))
+        elif lack.verdict == SILENT:
             remedy = "bring it back; if it is lost, the auditor hands its ledgers out after lost_after_s"
             told.append(Finding(f"the bookie does not answer{why}", where, "bad", remedy))
-        elif not metadata.closed and lack.first >= metadata.last_fragment.first_entry_id:
+        elif lack.first >= grows_at:
             told.append(Finding(f"the copy is {lack.verdict}{why}", where, "bad", _END[bool(metadata.key_verifier)]))
-        elif _nowhere(found, metadata, lack.first) and metadata.archived is None:
+        elif nowhere(found, metadata, lack.first) and metadata.archived is None:
             remedy = "no bookie of its write set has a good copy: bring back one that is away, or restore its disk"
             told.append(Finding(f"the copy is {lack.verdict}, as all others are{why}", where, "lost", remedy))
         else:
@@ -67,16 +74,6 @@ def _lacks(found: LedgerCheck, metadata: LedgerMetadata) -> list[Finding]:
         where, what = f"ledger {found.ledger_id}", f"{found.more:,} more ranges lack copies"
         told.append(Finding(what, where, "bad", MEND, Mend(found.ledger_id)))
     return told
-
-
-def _nowhere(found: LedgerCheck, metadata: LedgerMetadata, entry_id: int) -> bool:
-    """Whether every bookie of the entry's write set says that it has no good copy."""
-    without = {
-        lack.bookie_id
-        for lack in found.lacks
-        if lack.first <= entry_id <= lack.last and lack.verdict in {ABSENT, DAMAGED}
-    }
-    return without >= set(metadata.bookies_of(entry_id))
 
 
 async def check_held(world: ClientWorld, step: Step) -> AsyncIterator[Finding]:

@@ -12,6 +12,7 @@ from typing import Final
 
 from tallybook.client.client import Client
 from tallybook.core.config import RepairSettings
+from tallybook.core.counted import counted
 from tallybook.core.errors import RequestTimeout
 
 from .auditor import Audit
@@ -65,7 +66,8 @@ class OneRound:
         deadline = clock.monotonic() + timeout_s
         while self.tasks:
             if clock.monotonic() >= deadline:
-                raise RequestTimeout(f"after {timeout_s:.0f} s {len(self.tasks)} tasks of the repair are not done")
+                tasks = counted(len(self.tasks), "task of the repair is", "tasks of the repair are")
+                raise RequestTimeout(f"after {timeout_s:.0f} s {tasks} not done")
             await clock.sleep(LOOK_SECONDS)
             self.tasks &= await self._listed()
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
@@ -14,6 +14,19 @@ MOST_NAMED: Final = 10
 """Ledgers that are named; the others are counted."""
 
 
+ACCEPT_LOSS: Final = (
+    "bring back the disk of one that lost its data, or end the ledger after its last good copy with "
+    "'ledger recover LEDGER --accept-loss'"
+)
+"""What to do about an open ledger that cannot be recovered."""
+
+
+def can_be_recovered(metadata: LedgerMetadata, without: Collection[str]) -> bool:
+    """Whether a recovery can tell where an open ledger ends, if these bookies do not know what they held of it."""
+    bookies = metadata.last_fragment.bookies
+    return metadata.quorum.covered([at for at, name in enumerate(bookies) if name not in without])
+
+
 class OpenLacking(NamedTuple):
     """An open ledger whose last copies may be gone at some bookies."""
 
@@ -22,6 +35,13 @@ class OpenLacking(NamedTuple):
     """Bookies of its last fragment that lost data."""
     password: bool
     """Whether it has a password, so that the repair cannot recover it."""
+    recoverable: bool = True
+    """Whether enough members know what they held of its last fragment."""
+
+    @property
+    def needs_an_operator(self) -> bool:
+        """Whether the repair cannot recover it."""
+        return self.password or not self.recoverable
 
 
 @dataclass(slots=True)
@@ -30,6 +50,7 @@ class OpenLackings:
 
     count: int = 0
     with_password: int = 0
+    not_recoverable: int = 0
     named: list[OpenLacking] = field(default_factory=list)
 
     def note(self, metadata: LedgerMetadata, limbo: Mapping[str, LimboOf]) -> None:
@@ -38,33 +59,40 @@ class OpenLackings:
         if metadata.closed or not must_end_for_limbo(metadata, covering):
             return
         members = {name for fragment in metadata.fragments for name in fragment.bookies}
-        found = OpenLacking(metadata.ledger_id, tuple(sorted(covering & members)), bool(metadata.key_verifier))
+        found = OpenLacking(
+            metadata.ledger_id, tuple(sorted(covering & members)), bool(metadata.key_verifier),
+            can_be_recovered(metadata, covering),
+        )  # fmt: skip
         self.count += 1
-        self.with_password += found.password
+        self.not_recoverable += not found.recoverable
+        self.with_password += found.password and found.recoverable
         self.named.append(found)
         if len(self.named) > MOST_NAMED:
-            # Those with a password need an operator, so they are named first.
-            self.named.remove(next((each for each in reversed(self.named) if not each.password), found))
+            self.named.remove(next((each for each in reversed(self.named) if not each.needs_an_operator), found))
 
     @property
     def problems(self) -> list[str]:
         """What is wrong, and what ends it."""
         return [
             *self._told(
-                password=False,
-                count=self.count - self.with_password,
-                remedy="the repair recovers an open ledger after its open_grace_s, 'ledger recover LEDGER' does so now",
+                [each for each in self.named if not each.recoverable],
+                self.not_recoverable,
+                f"too few others know what they held, so that it cannot be recovered: {ACCEPT_LOSS}",
             ),
             *self._told(
-                password=True,
-                count=self.with_password,
-                remedy="the repair cannot recover a ledger with a password: "
-                "use 'ledger recover LEDGER --password-file FILE'",
+                [each for each in self.named if not each.needs_an_operator],
+                self.count - self.with_password - self.not_recoverable,
+                "the repair recovers an open ledger after its open_grace_s, 'ledger recover LEDGER' does so now",
+            ),
+            *self._told(
+                [each for each in self.named if each.password and each.recoverable],
+                self.with_password,
+                "the repair cannot recover a ledger with a password: use 'ledger recover LEDGER --password-file FILE'",
             ),
         ]
 
-    def _told(self, *, password: bool, count: int, remedy: str) -> list[str]:
-        named = [each for each in self.named if each.password is password]
+    @staticmethod
+    def _told(named: Sequence[OpenLacking], count: int, remedy: str) -> list[str]:
         if not named:
             return []
         ids = ", ".join(str(each.ledger_id) for each in named)

@@ -17,6 +17,7 @@ from typing import Final, NamedTuple
 from tallybook.archive.location import read_location
 from tallybook.client.ports import ClientWorld
 from tallybook.core.answers import BookieStatus
+from tallybook.core.counted import counted
 from tallybook.core.ranges import ranges_of
 from tallybook.metadata.behind import REMEDY, Behind, unapproved
 from tallybook.metadata.bookie_modes import WantedMode, wanted_modes
@@ -82,14 +83,16 @@ class BookieView:
                 used = f"{self.status.disk_used_fraction:.0%}"
                 found.append(f"{self.bookie_id} takes no writes by itself: its disk is {used} full, or failing")
             if self.status.damaged_batches:
-                found.append(f"{self.bookie_id} knows {self.status.damaged_batches:,} damaged copies")
+                found.append(
+                    f"{self.bookie_id} knows {counted(self.status.damaged_batches, 'damaged copy', 'damaged copies')}"
+                )
             if self.limbo_ledgers:
-                found.append(f"{self.bookie_id} may have lost something of {self.limbo_ledgers:,} ledgers")
+                found.append(f"{self.bookie_id} may have lost something of {counted(self.limbo_ledgers, 'ledger')}")
         return found
 
 
 def _many(ledgers: int) -> str:
-    return f"{ledgers:,} ledger{'s name' if ledgers != 1 else ' names'}"
+    return counted(ledgers, "ledger names", "ledgers name")
 
 
 DEFAULT_ENSEMBLE: Final = 3
@@ -178,7 +181,7 @@ class Overview:
         if self.ledgers is not None and not self.ledgers.complete:
             found.append("the listing of ledgers was cut off: not all of them were looked at")
         if self.ledgers is not None and self.ledgers.unreadable:
-            found.append(f"the metadata of {self.ledgers.unreadable:,} ledgers cannot be understood")
+            found.append(f"the metadata of {counted(self.ledgers.unreadable, 'ledger')} cannot be understood")
         if self.ledgers is not None:
             found += self.ledgers.open_lacking.problems
         found += self._to_recover_by_hand()
@@ -187,7 +190,7 @@ class Overview:
         elif self.audit_age_s >= STALE_SECONDS:
             found.append(f"no auditor has looked for {self.audit_age_s:,} s: is 'tallybook repair run' running?")
         if self.under_replicated:
-            found.append(f"{self.under_replicated:,} ledgers have too few good copies")
+            found.append(f"{counted(self.under_replicated, 'ledger has', 'ledgers have')} too few good copies")
         return found
 
     def _to_recover_by_hand(self) -> list[str]:
@@ -207,7 +210,8 @@ class Overview:
         writable = sum(bookie.mode == "writable" for bookie in self.bookies)
         if writable >= ensemble:
             return []
-        what = f"only {writable:,} bookies take writes, and a ledger with an ensemble of {ensemble} cannot be created"
+        few = counted(writable, "bookie takes", "bookies take")
+        what = f"only {few} writes, and a ledger with an ensemble of {ensemble} cannot be created"
         return [f"{what}: add bookies, or end what was ordered ('bookie drain --cancel', 'bookie readonly --off')"]
 
 

@@ -25,6 +25,7 @@ def overview_told(found: Overview) -> dict[str, object]:
             "open_lacking": {
                 "count": ledgers.open_lacking.count,
                 "with_password": ledgers.open_lacking.with_password,
+                "not_recoverable": ledgers.open_lacking.not_recoverable,
                 "ledgers": [each._asdict() for each in ledgers.open_lacking.named],
             },
             "complete": ledgers.complete,

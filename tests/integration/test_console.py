@@ -70,7 +70,7 @@ async def test_a_drain_that_cannot_end_is_refused_unless_it_is_forced(cli, tmp_p
             await writer.close()
             status, told = await ask("POST", "/api/v1/bookies/bookie-1/drain", {})
             assert (status, told["error"]["type"]) == (400, "InvalidArgument")
-            assert "bookie-1 cannot be emptied: 1 ledgers name it" in told["error"]["message"]
+            assert "bookie-1 cannot be emptied: 1 ledger names it" in told["error"]["message"]
             assert (await ask("POST", "/api/v1/bookies/bookie-1/drain", {"force": "yes"}))[0] == 400
             status, told = await ask("POST", "/api/v1/bookies/bookie-1/drain", {"force": True})
             assert (status, told["wanted"]) == (200, "draining")

@@ -208,6 +208,22 @@ async def test_status_check_and_fsck_name_an_open_ledger_whose_copies_a_bookie_l
 
 
 @scenario(bookies=3)
+async def test_status_and_fsck_promise_no_repair_of_an_open_ledger_that_cannot_be_recovered(
+    cluster: MemoryCluster, client: Client
+) -> None:
+    ledger_id = await abandoned(client)
+    one, other, _ = (await metadata_of(cluster, ledger_id)).last_fragment.bookies
+    for name in (one, other):
+        await replace_disk(cluster, name, ledger_id + 1)
+    ledgers = (await overview(client.world)).ledgers
+    assert ledgers is not None
+    [problem] = ledgers.open_lacking.problems
+    where = ", ".join(sorted((one, other)))
+    assert problem.startswith(f"open ledger {ledger_id} may lack copies at {where}: too few others know what they held")
+    assert {"--accept-loss" in each.remedy for each in await findings_of(client)} == {True}
+
+
+@scenario(bookies=3)
 async def test_of_many_open_ledgers_some_are_named_and_first_those_that_need_an_operator(
     cluster: MemoryCluster, client: Client
 ) -> None:

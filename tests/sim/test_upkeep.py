@@ -11,12 +11,13 @@ from tallybook.client.client import Client
 from tallybook.core.answers import CopyTrace
 from tallybook.core.batch import decode_header
 from tallybook.core.config import RepairSettings
-from tallybook.core.errors import InvalidArgument, NoSuchBookie, RequestTimeout
+from tallybook.core.errors import EntryCorrupt, InvalidArgument, NoSuchBookie, RequestTimeout
 from tallybook.metadata.bookie_modes import WantedMode, wanted_mode
 from tallybook.metadata.faulty import Fault, FaultyStore
 from tallybook.metadata.model import LedgerMetadata
 from tallybook.repair.check import CopyCheck, LedgerCheck
 from tallybook.repair.drain import check_can_end, switch_mode, who_names
+from tallybook.repair.drain_reasons import why_still_named
 from tallybook.repair.needs import Why
 from tallybook.repair.one_round import OneRound
 from tallybook.repair.overview import overview
@@ -188,8 +189,8 @@ async def test_a_glance_tells_bookies_ledgers_and_what_is_wrong_with_them(
     cluster.bookies[other].faults.rot(ledgers[0].ledger_id, 0)
     cluster.die(third)
     sick = "\n".join((await overview(client.world)).problems)
-    assert f"{one} may have lost something of 1 ledgers" in sick
-    assert f"{other} knows 1 damaged copies" in sick
+    assert f"{one} may have lost something of 1 ledger" in sick
+    assert f"{other} knows 1 damaged copy" in sick
     assert f"{third} is away" in sick
     await cluster.world.clock.sleep(STALE_SECONDS / 2)
     assert "no auditor has looked" not in sick
@@ -228,7 +229,7 @@ async def test_a_drain_that_cannot_end_is_refused_and_names_what_holds_it(
     world = client.world
     await check_can_end(world.store, world.membership, one)
     cluster.die(other)
-    with pytest.raises(InvalidArgument, match=f"{one} cannot be emptied: 1 ledgers name it, with ensembles of up to 3"):
+    with pytest.raises(InvalidArgument, match=f"{one} cannot be emptied: 1 ledger names it, with ensembles of up to 3"):
         await check_can_end(world.store, world.membership, one)
     await switch(client, one, WantedMode.DRAINING, on=True)
     await check_can_end(world.store, world.membership, one)
@@ -419,6 +420,33 @@ async def test_nothing_says_that_a_bookie_may_go_while_metadata_cannot_be_read(
     client.world.store.list_ledgers = cut_off  # type: ignore[method-assign]
     found = await who_names(client.world.store, client.world.membership, name)
     assert (found.ledgers, found.may_go) == (0, False)
+
+
+@scenario(bookies=4)
+async def test_each_ledger_that_holds_up_a_drain_says_why(cluster: MemoryCluster, client: Client) -> None:
+    bad, waiting = await closed(client), await closed(client)
+    alive, secret = await client.create_ledger(), await client.create_ledger(password=b"secret")
+    for each in (alive, secret):
+        await each.append_many(lines(10))
+    secret.abandon()
+    for bookie in cluster.bookies.values():
+        if bookie.durable_batches(bad.ledger_id):
+            bookie.faults.inject(bad.ledger_id, 0, EntryCorrupt)
+    ids = [each.ledger_id for each in (bad, waiting, alive.metadata, secret.metadata)]
+
+    async def why_at(name: str) -> dict[int, str]:
+        return await why_still_named(client.world, name, ids)
+
+    by_bookie = {name: await why_at(name) for name in cluster.bookies}
+    said = {ledger_id: {why[ledger_id] for why in by_bookie.values() if ledger_id in why} for ledger_id in ids}
+    assert all(why.startswith("no good copy of entries 0 to ") for why in said[bad.ledger_id])
+    assert said[waiting.ledger_id] == {"no auditor is at work: is 'tallybook repair run' running?"}
+    assert said[alive.id] == {"it is open and its writer is connected: the repair ends it after its open_grace_s"}
+    assert all("password" in why for why in said[secret.id])
+    # Without a fourth one, none can take the place.
+    one, *_ = waiting.last_fragment.bookies
+    cluster.die(next(name for name in cluster.bookies if name not in waiting.last_fragment.bookies))
+    assert "takes writes, so that none can take its place: add one" in (await why_at(one))[waiting.ledger_id]
 
 
 @scenario(bookies=3)

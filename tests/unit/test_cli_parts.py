@@ -274,7 +274,8 @@ def test_a_bookie_that_is_drained_is_told_how_far_it_is_and_never_as_empty_when_
     assert "may be switched off" in how_far({**found, "may_be_switched_off": True})
     some = {**found, "ledgers": 2_000, "growing": 3, "first_ledger_ids": [7, 9]}
     assert how_far(some) == "2,000 ledgers still name b1, 3 of them where they grow: 7, 9 and 1,998 more"
-    assert how_far({**some, "ledgers": 2}).endswith("where they grow: 7, 9")
+    assert how_far({**some, "ledgers": 2, "why": {"9": "it is open"}}).endswith("where they grow: 7, 9 (it is open)")
+    assert how_far({**some, "ledgers": 1, "growing": 0, "first_ledger_ids": [7]}) == "1 ledger still names b1: 7"
     assert "new ones may yet" in how_far({**found, "still_chosen": True})
     assert "not all of them could be looked at" in how_far(found)
 
