@@ -8,20 +8,24 @@ import re
 import shlex
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
+from unittest.mock import MagicMock
 
 import pytest
 import typer.main
 from cryptography import x509
 
 from tallybook.bench.zookeeper_server import ZooKeeperServer
+from tallybook.bookie.endpoints import BookieEndpoints
 from tallybook.cli.app import COMMANDS, build
 from tallybook.cli.cluster import cluster
-from tallybook.cli.invocation import RUNNING, invocation_of
-from tallybook.cli.rights import RIGHTS
+from tallybook.cli.invocation import RUNNING, Invocation, invocation_of
+from tallybook.cli.rights import RIGHTS, needed
 from tallybook.client.client import Client
-from tallybook.core.access import Role
-from tallybook.core.config import ClientSettings
+from tallybook.core.access import Permission, Role
+from tallybook.core.config import BookieSettings, ClientSettings
 from tallybook.core.errors import AccessDenied, MetadataUnavailable
+from tallybook.gateway.console.routes import endpoints as console_endpoints
 from tallybook.metadata.secured import require_security
 from tallybook.metadata.uri import open_metadata
 from tallybook.runtime.clock import RealClock
@@ -63,6 +67,39 @@ def test_every_command_has_a_right_and_every_one_that_needs_some_is_in_the_table
     assert set(leaves(TREE)) == set(RIGHTS)
     named = {" ".join(word for word in words.split() if not word.startswith("-")) for words in TABLE}
     assert named == {command for command, needs in RIGHTS.items() if needs is not None}
+
+
+def options_of(words: str) -> list[str]:
+    """Every option of a command."""
+    command: Any = TREE
+    for word in words.split():
+        command = command.commands[word]
+    return [name for each in command.params for name in (*each.opts, *each.secondary_opts) if name.startswith("--")]
+
+
+@pytest.mark.parametrize("words", [words for words, needs in RIGHTS.items() if needs is not None])
+def test_no_option_but_those_of_the_table_changes_who_may_run_a_command(words):
+    def needs(*options: str) -> Permission:
+        RUNNING.set(Invocation(words, options))
+        found = needed()
+        assert found is not None
+        return found.permission
+
+    differ = {option for option in options_of(words) if needs(option) is not needs()}
+    told = {each.removeprefix(words).strip() for each in TABLE if each.startswith(f"{words} --")}
+    if words == "stream policy":
+        assert told <= differ, "one of them stands for all"
+    else:
+        assert told == differ
+
+
+def test_over_http_reading_is_for_every_role_and_settings_and_changes_are_for_operators():
+    served = BookieEndpoints(BookieSettings(data_directory="/d", metadata="memory:"), lambda: None).table()
+    served += console_endpoints(*(MagicMock() for _ in range(4)))
+    operators = {each.path for each in served if each.method == "GET" and each.permission is not Permission.READ}
+    assert operators == set(re.findall(r"`(/api/v1/[a-z/]*config)`", PAGE.read_text()))
+    changes = {each.permission for each in served if each.method != "GET"}
+    assert changes == {Permission.ADMINISTER}
 
 
 @pytest.fixture(scope="module")
