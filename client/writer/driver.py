@@ -537,7 +537,7 @@ class WriterDriver:
 
     async def _record_missed(self) -> None:
         try:
-            async with self._turns.metadata:
+            async with self._turns.metadata.turn():
                 self._missed_stale = False
                 await self._update(self._with_missed)
         except TallybookError as error:

@@ -32,7 +32,8 @@ from ..ports import Transition, UpdateLedger
 from ..spares import Spares
 from .actions import Action, ChangeEnsemble
 from .machine import WriterMachine
-from .turns import WriterTurns
+from .metadata_line import Turn
+from .turns import LOOK_S, TURN_S, WriterTurns
 
 _log = logger("client.writer")
 
@@ -90,6 +91,7 @@ class Replacing:
         self._learned = learned
         self._spawn = spawn
         self._turns = turns
+        self._turn: Turn | None = None
         self._task: asyncio.Task[None] | None = None
         self._stopped = False
         self._look_again_s = LOOK_AGAIN_S
@@ -102,8 +104,11 @@ class Replacing:
         """A replacement may be wanted: see to it, unless that is being done; at once where the ack quorum was lost."""
         if not self._stopped and (self._task is None or self._task.done()):
             self._task = self._spawn(self._run(), "replacing")
-        elif self._long_pause is not None and not self._long_pause.expired() and self._machine.quorum_lost:
-            self._long_pause.reschedule(0.0)
+        elif self._machine.quorum_lost:
+            if self._turn is not None:
+                self._turn.hurry()
+            if self._long_pause is not None and not self._long_pause.expired():
+                self._long_pause.reschedule(0.0)
 
     def stop(self) -> None:
         """Replace nobody any more."""
@@ -116,7 +121,8 @@ class Replacing:
         self._pause_s = self._look_again_s = LOOK_AGAIN_S
         try:
             while self._machine.wanted(self._clock.monotonic()):
-                async with self._turns.metadata:
+                self._turn = self._turns.metadata.turn(urgent=self._machine.quorum_lost)
+                async with self._turn:
                     tried = await self._try()
                 if tried is Tried.NOBODY:
                     sometimes("writer: nobody to replace a member")
@@ -184,7 +190,8 @@ class Replacing:
         lost = self._machine.quorum_lost
         if lost:
             self._look_again_s = LOOK_AGAIN_S
-        pause_s = self._turns.pause_s(self._look_again_s, self._machine.ledger_id, urgent=lost)
+        turn_s = TURN_S if lost else LOOK_S
+        pause_s = self._turns.pause_s(self._look_again_s, self._machine.ledger_id, urgent=lost, turn_s=turn_s)
         try:
             async with asyncio.timeout(pause_s) as pause:
                 self._long_pause = None if lost else pause

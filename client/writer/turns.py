@@ -8,16 +8,17 @@ work on the metadata at a time. Writers without an ack quorum wait for each othe
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Final
 
+from .metadata_line import MetadataLine
+
 TURN_S: Final = 400e-6
 """Of the event loop's time, for each writer with periodic work, between two turns: several times what it needs."""
 
-MAX_AT_METADATA: Final = 64
-"""Writers that read or change the metadata in the background at a time; the others wait for their turn."""
+LOOK_S: Final = 2e-3
+"""The same for a look at who may take a place, which reads the metadata. News or the loss of a quorum end the pause."""
 
 _GOLDEN: Final = 0.6180339887
 
@@ -26,11 +27,11 @@ class WriterTurns:
     """Shared by the writers of one client.
 
     Attributes:
-        metadata: held during work on the metadata in the background.
+        metadata: whose turn it is to work on the metadata in the background.
     """
 
     def __init__(self) -> None:
-        self.metadata = asyncio.Semaphore(MAX_AT_METADATA)
+        self.metadata = MetadataLine()
         self._active = 0
         """Writers with periodic work."""
         self._urgent = 0
@@ -47,13 +48,14 @@ class WriterTurns:
             self._active -= 1
             self._urgent -= urgent
 
-    def pause_s(self, least_s: float, ledger_id: int, *, urgent: bool = False) -> float:
+    def pause_s(self, least_s: float, ledger_id: int, *, urgent: bool = False, turn_s: float = TURN_S) -> float:
         """How long a writer pauses between two turns: ``least_s``, or more where there are very many.
 
         Args:
             urgent: it has no ack quorum; those that have one do not make it wait.
+            turn_s: what the work of one writer may take.
         """
-        fair_s = (self._urgent if urgent else self._active) * TURN_S
+        fair_s = (self._urgent if urgent else self._active) * turn_s
         if fair_s <= least_s:
             return least_s
         return max(least_s, fair_s * (0.5 + ledger_id * _GOLDEN % 1.0))

@@ -13,7 +13,9 @@ import pytest
 from tallybook.client.client import Client
 from tallybook.core.batch import decode_header
 from tallybook.core.errors import LedgerFenced
-from tallybook.metadata.model import begin_recovery
+from tallybook.metadata.faulty import FaultyStore
+from tallybook.metadata.model import LedgerMetadata, begin_recovery
+from tallybook.metadata.store import WriteResult
 from tallybook.sim.stage.cluster import MemoryCluster
 from tallybook.sim.stage.direct import DirectConnection
 from tallybook.sim.stage.scenario import SMALL, eventually, lines, scenario
@@ -150,6 +152,53 @@ async def test_ten_times_as_many_open_ledgers_with_a_bookie_dead_take_ten_times_
     for ledger in ledgers:
         await ledger.close()
         assert [missed.bookie_id for missed in ledger.metadata.missed] == ["bookie-0"]
+
+
+class SlowStore(FaultyStore):
+    """A metadata store that takes its time over every update of a ledger while ``seconds`` are set."""
+
+    seconds = 0.0
+    updates = 0
+
+    async def update_ledger(self, metadata: LedgerMetadata, expected_version: int) -> WriteResult:
+        self.updates += 1
+        await self._clock.sleep(self.seconds)
+        return await super().update_ledger(metadata, expected_version)
+
+
+class NoFaults:
+    def next(self, operation: str) -> None:
+        return None
+
+
+@scenario(bookies=3)
+async def test_a_ledger_without_an_ack_quorum_does_not_wait_for_what_others_have_to_note(
+    cluster: MemoryCluster, client: Client
+) -> None:
+    stores: list[SlowStore] = []
+
+    def slowly(store: Any) -> SlowStore:
+        stores.append(SlowStore(store, NoFaults(), cluster.world.clock))
+        return stores[0]
+
+    settings = SMALL.model_copy(update={"max_pending_bytes": 1 << 20})
+    async with cluster.client(settings, seen_through=slowly) as writing:
+        ledgers = [await writing.create_ledger() for _ in range(500)]
+        await asyncio.gather(*(ledger.append(b"first") for ledger in ledgers))
+        stores[0].seconds = 2.0
+        cluster.die("bookie-0")
+        await asyncio.gather(*(ledger.append(b"second") for ledger in ledgers))
+        await eventually(lambda: stores[0].updates > 10, cluster)
+        cluster.add("bookie-3")
+        await cluster.register("bookie-3")
+        with held_back(sent=True) as held:
+            held.ledgers, held.bookies = {ledgers[-1].id}, {"bookie-1"}
+            began = cluster.world.clock.monotonic()
+            await ledgers[-1].append(b"third")
+        # Its bookie is silent for one time-out; one update may be under way, and one more is the ledger's own.
+        assert cluster.world.clock.monotonic() - began < TIMEOUT_S + 3 * 2.0
+        assert stores[0].updates < len(ledgers), "others are still at it"
+        stores[0].seconds = 0.0
 
 
 @contextmanager
