@@ -34,6 +34,7 @@ from tallybook.core.errors import (
     InvalidBatch,
     InvariantViolation,
     NewerFormat,
+    OtherLedger,
     TallybookError,
     Unauthorized,
     error_from_wire,
@@ -127,6 +128,8 @@ class AddPath:
         """Adds that wait for room in the write cache."""
         self.journal_stalls = UnderWay(clock)
         """Adds that wait for room in the journal."""
+        self.on_other_ledger: Callable[[int], None] = lambda _ledger_id: None
+        """Called where an add is about another ledger of its id than is held."""
         self._closed_code = OK_CODE
         self.taken_batches = 0
         self.taken_bytes = 0
@@ -336,6 +339,8 @@ class AddPath:
             if task.result():
                 self._commits.answer(add, self._closed_code)
         elif isinstance(error, TallybookError) and not is_defect(error):
+            if isinstance(error, OtherLedger):
+                self.on_other_ledger(add.ledger_id)
             self._commits.answer(add, error.wire_code, error.retry_after_ms if isinstance(error, Busy) else 0)
         else:
             self._on_defect(f"the add path failed on ledger {add.ledger_id}: {error!r}")

@@ -41,6 +41,7 @@ from tallybook.core.errors import (
     DiskFull,
     EntryUnknown,
     NoSuchLedger,
+    OtherLedger,
     RequestTimeout,
     TallybookError,
 )
@@ -187,9 +188,13 @@ class Bookie:
         async with self._parts.table.using(ledger_id) as ledger:
             if for_write:
                 await self._parts.verifiers.learn(ledger)
-            ledger.check_identity(identity)
-            yield
-            ledger.check_identity(identity)
+            try:
+                ledger.check_identity(identity)
+                yield
+                ledger.check_identity(identity)
+            except OtherLedger:
+                self._parts.collector.suspect(ledger_id)
+                raise
 
     async def force(self, ledger_id: int, key: bytes) -> None:
         """Make durable what was taken of the ledger; see the port."""

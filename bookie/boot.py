@@ -67,6 +67,7 @@ from .reads import Reads
 from .repair_adds import RepairAdds
 from .replay import Replay
 from .scrub import Scrub
+from .seen_counter import SeenCounter
 from .settled import SettledLedgers, SettledLookup
 from .storage.checkpoint import Checkpointer, Flush
 from .storage.entry_log import EntryLogs
@@ -376,6 +377,7 @@ class _Assembly:
         fences = Fences(table, commits, admission, verifiers)
         disk_watch = self._disk_watch()
         collector = self._collector(stored, fences, fail_safe, _pressed(disk_watch, admission), damage, visits)
+        adds.on_other_ledger = collector.suspect
         _follow_room(disk_watch, self._flush, admission, collector)
         disk_watch.on_look = self._logs.avoid
         rows = PresentRows(self._index, lambda: self._logs.log_ids)
@@ -500,7 +502,15 @@ class _Assembly:
             fate_here,
             self._settings.collection,
             leftovers,
-            StoreCheck(self._index, self._cache, fate_here, world.id_counter, world.behind, bookie_id),
+            StoreCheck(
+                self._index,
+                self._cache,
+                fate_here,
+                world.id_counter,
+                world.behind,
+                bookie_id,
+                SeenCounter(world.disk, self._directory),
+            ),
             clock=world.clock,
             tasks=world.tasks,
             fail_safe=fail_safe.trip,

@@ -76,6 +76,8 @@ of the event loop with that of the others: 450 of them held up adds for 36 ms (m
 LOOKUPS_AT_ONCE: Final = 4
 LOOKUP_SECONDS: Final = 10.0
 """Longest wait for one answer of the metadata."""
+SUSPECT_LOOKUPS: Final = 3
+"""What a look at the store is counted as at the pace of the rounds: requests must not have it asked without end."""
 
 
 class Ends(Protocol):
@@ -150,6 +152,7 @@ class Collector:
         self._round = asyncio.Lock()
         self._wanted = asyncio.Event()
         self._rounds: asyncio.Task[None] | None = None
+        self._looking: asyncio.Task[None] | None = None
         self._change: asyncio.Task[None] | None = None
         self.reclaimer = Reclaimer(
             held.index,
@@ -195,18 +198,29 @@ class Collector:
         self._wanted.set()
 
     def approve(self) -> None:
-        """An operator says that what waits for one may be dropped: in a round at once, and in no other.
+        """An operator lets go on what waits for one, in a round at once, and in no other.
 
-        Where the metadata store was found behind, the bookies of the cluster go on with it.
+        Where the metadata store was found behind, the bookies of the cluster go on with it, and that is all: how long
+        ledgers are deleted or missing counts anew, and dropping those that wait for an operator takes another approval.
         """
         self._approval_wanted = True
         self.request()
 
+    def suspect(self, ledger_id: int) -> None:
+        """A request is about another ledger of this id than is held here: see soon whether the store is behind."""
+        if self.check.suspect(ledger_id) and (self._looking is None or self._looking.done()):
+            self._looking = self._tasks.spawn(self._look_at_suspects(), name="look at the metadata store")
+
+    async def _look_at_suspects(self) -> None:
+        await self._pace.spend(SUSPECT_LOOKUPS)
+        await self.check.look()
+
     async def close(self) -> None:
         """End the rounds, and wait for the change that is under way: half of one would leave storage unusable."""
-        if self._rounds is not None:
-            self._rounds.cancel()
-            await asyncio.gather(self._rounds, return_exceptions=True)
+        for task in (self._rounds, self._looking):
+            if task is not None:
+                task.cancel()
+                await asyncio.gather(task, return_exceptions=True)
         if self._change is not None:
             await asyncio.gather(self._change, return_exceptions=True)
 
@@ -225,11 +239,19 @@ class Collector:
 
     async def _collect(self) -> None:
         if self._approval_wanted:
-            await self.check.approve()
+            store_approved = await self.check.approve()
             self._approval_wanted = False
-            self._judge.approve()
-        counter, self._paused = await self.check.look()
-        self._judge.begin(counter, self._clock.monotonic(), short_of_space=self._pressed(), paused=self._paused)
+            if not store_approved:
+                self._judge.approve()
+        store = await self.check.look()
+        self._paused = store.paused
+        self._judge.begin(
+            store.id_counter,
+            self._clock.monotonic(),
+            short_of_space=self._pressed(),
+            paused=store.paused,
+            restarts=store.changed,
+        )
         self._leftovers.begin()
         in_limbo = 0
         async with aclosing(self._pages()) as pages:
@@ -262,7 +284,7 @@ class Collector:
             _log.error(
                 "metadata of ledgers are missing",
                 ledger_count=self.missing_ledgers,
-                error="there is no record that they were deleted: bring their metadata back, or POST gc/approve",
+                error="there is no record that these were deleted: bring their metadata back, or POST gc/approve",
             )
 
     async def _run_for_ever(self) -> None:
@@ -310,11 +332,21 @@ class Collector:
             await self._pace.spend(len(asked))
             fates = await asyncio.gather(*map(self._ask, asked))
             for ledger_id, fate in zip(asked, fates, strict=True):
+                if fate is Fate.OTHER:
+                    await self._met_other(ledger_id)
+            for ledger_id, fate in zip(asked, fates, strict=True):
                 if self._judge.is_garbage(ledger_id, fate):
                     garbage.append(ledger_id)
                 elif not self._paused and self._leftovers.may_go(ledger_id, fate):
                     leftovers.append(ledger_id)
         return garbage, leftovers
+
+    async def _met_other(self, ledger_id: int) -> None:
+        """The metadata know another ledger of this id: they are an older copy, unless an operator knows of that."""
+        if not self._paused and self.check.suspect(ledger_id) and (await self.check.look()).paused:
+            sometimes("collector: another ledger of the same id shows that the store is behind")
+            self._paused = True
+            self._judge.pause()
 
     async def _count_limbo(self, ledger_ids: Iterable[int]) -> int:
         """How many of these ledgers are in limbo. Nothing is looked at where this bookie has never lost anything."""

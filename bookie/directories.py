@@ -65,6 +65,7 @@ GIVEN_UP: Final = "given-up"
 BOOTS: Final = "boots"
 LOGS: Final = "logs"
 DIRECTORY: Final = "directory"
+IDS: Final = "ids"
 """Values of the format file."""
 
 COOKIE: Final = "cookie"
@@ -158,6 +159,11 @@ class DataDirectory:
     def logs(self) -> int:
         """No new entry log has an id up to this: such logs may have been lost."""
         return int(self.format.get(LOGS, "0"))
+
+    @property
+    def ids(self) -> int:
+        """The highest id counter of the metadata that this bookie has seen; see ``seen_counter``."""
+        return int(self.format.get(IDS, "0"))
 
     async def begin_journal(self, disk: Disk) -> None:
         """The journal exists, durably: from now on it must be found. To be called before anything is acked.
@@ -549,7 +555,7 @@ async def read_format(disk: Disk, layout: Layout, cookie: Cookie | None = None) 
 def _decode_format(data: bytes, path: str) -> dict[str, str]:
     plain = data.startswith(f"tallybook {FORMAT_KIND} {FORMAT_VERSION}\n".encode())
     values = decode_record(FORMAT_KIND, FORMAT_VERSION if plain else FORMAT_WITH_PLACES, data, path)
-    for name in (BOOTS, LOGS):
+    for name in (BOOTS, LOGS, IDS):
         if not values.get(name, "0").isdecimal():
             raise DamagedFile(f"{path}: {values[name]!r} is not a number of {name}")
     return values

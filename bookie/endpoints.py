@@ -3,7 +3,7 @@
 GET  /api/v1/bookie/state                    how it is
 GET  /api/v1/bookie/gc                       what its collector of garbage has done
 POST /api/v1/bookie/gc                       have a round of it now
-POST /api/v1/bookie/gc/approve               have a round that drops what waits for an operator
+POST /api/v1/bookie/gc/approve               go on with a store that was behind, or else a round that drops what waits
 POST /api/v1/bookie/gc/suspend_compaction    let it compact nothing
 POST /api/v1/bookie/gc/resume_compaction     let it compact again
 GET  /api/v1/bookie/config                   the settings in force
@@ -54,7 +54,7 @@ class BookieEndpoints:
             Endpoint("GET", "/api/v1/bookie/state", Permission.READ, self._state),
             Endpoint("GET", "/api/v1/bookie/gc", Permission.READ, self._gc),
             _change("gc", self._collect, "collect garbage"),
-            _change("gc/approve", self._approve, "approve dropping deleted and missing ledgers"),
+            _change("gc/approve", self._approve, "approve the metadata store, or dropping deleted and missing ledgers"),
             _change("gc/suspend_compaction", self._suspend, "suspend compaction"),
             _change("gc/resume_compaction", self._resume, "resume compaction"),
             Endpoint("GET", "/api/v1/bookie/config", Permission.ADMINISTER, self._config),

@@ -1,4 +1,4 @@
-"""What the metadata say of a ledger that a bookie holds: kept, released, for others, deleted, missing, or unknown."""
+"""What the metadata say of a ledger that a bookie holds, such as that it is to be kept, or was deleted."""
 
 from __future__ import annotations
 
@@ -49,19 +49,19 @@ async def counter_in_time(id_counter: Callable[[], Awaitable[int]]) -> int:
 
 
 async def fate_of(store: MetadataStore, ledger_id: int, bookie_id: str, identity: bytes = NO_IDENTITY) -> Fate:
-    """Look a ledger up. Another ledger of this id says nothing of it, whether there or deleted: it is missing.
+    """Look a ledger up.
 
-    That it is deleted or missing, or names others, is said only after linearizable reads.
+    That it is deleted, missing, another one, or for others is said only after linearizable reads.
     An old answer is as good where the ledger is to be kept, and where it was released: that stays so.
     """
     try:
         fate = await _looked_up(store, ledger_id, bookie_id, identity, linearizable=False)
-        if fate in (Fate.UNNAMED, Fate.MISSING):
+        if fate in (Fate.UNNAMED, Fate.MISSING, Fate.OTHER):
             fate = await _looked_up(store, ledger_id, bookie_id, identity, linearizable=True)
         if fate is Fate.MISSING:
             deletion = await store.deletion(ledger_id)
-            if deletion is not None and deletion.is_of(identity):
-                return Fate.DELETED
+            if deletion is not None:
+                return Fate.DELETED if deletion.is_of(identity) else Fate.OTHER
     except TallybookError as error:
         if is_defect(error):
             raise
@@ -77,7 +77,7 @@ async def _looked_up(
     except NoSuchLedger:
         return Fate.MISSING
     if identity and metadata.identity and identity != metadata.identity:
-        return Fate.MISSING
+        return Fate.OTHER
     return _fate_by(metadata, bookie_id)
 
 

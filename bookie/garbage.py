@@ -8,11 +8,13 @@ A bookie drops a ledger for ever, so what it believes must be certain.
   or was emptied, and a repair has given its places to others. ``leftovers.py`` says when such copies may go.
 - *Deleted*: the metadata do not have the ledger, and have a record of its deletion. It stays whole for a while, and
   comes back if its metadata do. Only a bookie that is short of space does not wait.
-- *Missing*: the metadata have neither the ledger nor a record of its deletion. Rows were lost, or the store is an older
-  copy of itself: an operator has to say that it may go, and it must have been missing for hours even then.
+- *Missing*: the metadata have neither the ledger nor a record of its deletion, or those of another ledger of its id.
+  Rows were lost, or the store is an older copy of itself: an operator has to say that it may go, and it must have been
+  missing for hours even then.
 
 While the store is known to be an older copy (``store_check.py``), nothing is dropped at all: neither that a ledger is
-released nor that it names others may be true any more.
+released nor that it names others may be true any more. Once an operator goes on with such a store, how long ledgers
+have been deleted or missing counts anew: that they may be dropped is another question, with a delay of its own.
 
 A round that would drop a large share of all ledgers waits for an operator, too, as long as there is space.
 
@@ -45,6 +47,8 @@ class Fate(Enum):
     """A linearizable read found no such ledger, and a record of its deletion."""
     MISSING = "missing"
     """A linearizable read found no such ledger, and no record of its deletion."""
+    OTHER = "other"
+    """A linearizable read found another ledger of this id, or the record of its deletion: ids were handed out again."""
     UNKNOWN = "unknown"
     """It cannot be told now."""
 
@@ -94,7 +98,15 @@ class Judge:
         """An operator says that the next round may drop what waits for that."""
         self._approves_next = True
 
-    def begin(self, id_counter: int | None, now_seconds: float, *, short_of_space: bool, paused: bool = False) -> None:
+    def begin(
+        self,
+        id_counter: int | None,
+        now_seconds: float,
+        *,
+        short_of_space: bool,
+        paused: bool = False,
+        restarts: bool = False,
+    ) -> None:
         """A round begins.
 
         Args:
@@ -102,6 +114,7 @@ class Judge:
             now_seconds: by a monotonic clock.
             short_of_space: whether the bookie needs space more than it needs time.
             paused: whether nothing may be dropped in this round.
+            restarts: whether what rounds before this one found counts no more.
         """
         self._counter = 0 if id_counter is None else id_counter
         self._now_seconds = now_seconds
@@ -111,12 +124,18 @@ class Judge:
         deleted = sum(fate is Fate.DELETED for fate, _ in self._now.values())
         many = deleted > max(FEW_LEDGERS, self._delays.max_share * self._looked_at)
         self.held = many and not (self._approved or short_of_space)
-        self._before, self._now = self._now, {}
+        self._before, self._now = {} if restarts else self._now, {}
         self._looked_at = 0
+
+    def pause(self) -> None:
+        """Drop nothing more in this round: the metadata turn out not to be believed."""
+        self._paused = True
 
     def is_garbage(self, ledger_id: int, fate: Fate) -> bool:
         """Whether the ledger may be dropped, after this answer, which was asked for in this round."""
         self._looked_at += 1
+        if fate is Fate.OTHER:
+            fate = Fate.MISSING
         if fate is Fate.RELEASED:
             return not self._paused
         if fate not in (Fate.DELETED, Fate.MISSING) or ledger_id >= self._counter:

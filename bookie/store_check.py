@@ -1,10 +1,16 @@
 """Compares the ledgers held here with the id counter of the metadata: was the store restored from an older copy?
 
-All ids ever handed out lie below the counter. Where a bookie holds a ledger at or above it, and the store neither has
-that ledger nor a record of its deletion, the store has forgotten it, and would hand the id out again. The bookie notes
-that in the metadata and raises the counter (``metadata/behind.py``), each time it starts, before it is registered, and
-before each round of its garbage collector. Nothing is looked up where nothing is held above the counter. Where the note
-is damaged, the bookie serves, and drops nothing until an operator approves.
+All ids ever handed out lie below the counter, which never falls. Three things prove that the store is an older copy:
+
+- a bookie has seen a higher counter (``seen_counter.py``);
+- it holds a ledger at or above the counter, and the store neither has that ledger nor a record of its deletion;
+- it holds another ledger than the store has, or has deleted, under one id. Requests that state another identity, and
+  rounds of the garbage collector, come upon that.
+
+The bookie notes that in the metadata and raises the counter (``metadata/behind.py``), each time it starts, before it is
+registered, and before each round of its garbage collector. Nothing is looked up where nothing is held above the counter
+and no identity was in question. Where the note is damaged, the bookie serves, and drops nothing until an operator
+approves.
 """
 
 from __future__ import annotations
@@ -18,6 +24,7 @@ from tallybook.runtime.logging import logger
 
 from .fates import FateOfLedger, counter_in_time
 from .garbage import Fate
+from .seen_counter import SeenCounter
 from .storage.index import Index
 from .storage.write_cache import WriteCache
 
@@ -26,6 +33,9 @@ _log = logger("bookie.store_check")
 PAGE_LEDGERS: Final = 4_096
 MAX_LOOKUPS: Final = 1_000
 """Ledgers above the counter, the highest first, of which the metadata are asked."""
+MAX_SUSPECTS: Final = 100
+"""Ledgers of which it is looked up whether the metadata know another one of the same id; a few will do."""
+NO_LEDGER: Final = -1
 
 
 class BehindNotes(Protocol):
@@ -37,8 +47,8 @@ class BehindNotes(Protocol):
     async def report(self, bookie_id: str, id_counter: int, highest_id: int) -> Behind:
         """Note it, and raise the counter."""
 
-    async def approve(self) -> None:
-        """Let the bookies go on."""
+    async def approve(self) -> bool:
+        """Let the bookies go on. Whether they did not."""
 
 
 class NeverBehind:
@@ -52,8 +62,9 @@ class NeverBehind:
         """Remember nothing."""
         return Behind(id_counter, highest_id, bookie_id, 0)
 
-    async def approve(self) -> None:
+    async def approve(self) -> bool:
         """There is nothing to approve."""
+        return False
 
 
 class StoreAge(NamedTuple):
@@ -62,10 +73,12 @@ class StoreAge(NamedTuple):
     Attributes:
         id_counter: all ledger ids ever handed out lie below it; ``None``: it cannot be told.
         paused: nothing may be dropped: the store is behind, or that cannot be told.
+        changed: since the last round the store was found behind, or approved: what was found before counts no more.
     """
 
     id_counter: int | None
     paused: bool
+    changed: bool = False
 
 
 class StoreCheck:
@@ -74,6 +87,7 @@ class StoreCheck:
     Args:
         fate_of: what the metadata say of a ledger that is held here.
         id_counter: a linearizable read.
+        seen: the highest counter that this bookie has seen.
     """
 
     def __init__(
@@ -84,6 +98,7 @@ class StoreCheck:
         id_counter: Callable[[], Awaitable[int]],
         notes: BehindNotes,
         bookie_id: str,
+        seen: SeenCounter,
     ) -> None:
         self._index = index
         self._cache = cache
@@ -91,8 +106,19 @@ class StoreCheck:
         self._id_counter = id_counter
         self._notes = notes
         self._bookie_id = bookie_id
+        self._seen = seen
+        self._suspects: dict[int, None] = {}
+        self._found: Behind | None = None
+        self._looked: Behind | None = None
         self.behind = False
         """Whether the store was behind when it was looked at last, and nobody has approved it."""
+
+    def suspect(self, ledger_id: int) -> bool:
+        """Note that a request, or the metadata, are about another ledger of this id. Whether that is news."""
+        if ledger_id in self._suspects or len(self._suspects) >= MAX_SUSPECTS or ledger_id <= _noted_up_to(self._found):
+            return False
+        self._suspects[ledger_id] = None
+        return True
 
     async def compare(self) -> int:
         """Find out, note it, and raise the counter. The counter as it was before.
@@ -100,15 +126,18 @@ class StoreCheck:
         Raises:
             MetadataUnavailable, MetadataConflict, MetadataOutcomeUnknown: it cannot be told now, or noted.
             NewerFormat: what was noted before is of a later version.
-            DiskFailed: the index failed.
+            DiskFailed: the index failed, or the highest counter cannot be noted.
         """
         counter = await counter_in_time(self._id_counter)
-        for ledger_id in (await self._held_from(counter))[: -MAX_LOOKUPS - 1 : -1]:
-            if await self._fate_of(ledger_id) is Fate.MISSING:
-                await self._notes.report(self._bookie_id, counter, ledger_id)
-                break
+        highest = max(await self._highest_forgotten(counter), self._seen.value - 1)
+        if highest >= counter:
+            await self._notes.report(self._bookie_id, counter, highest)
+        await self._seen.saw(max(counter, highest + 1))
         found = await self._notes.read()
-        self.behind = found is not None and found.pauses
+        other = await self._lowest_other(found)
+        if other is not None:
+            found = await self._notes.report(self._bookie_id, other, max(counter - 1, other))
+        self._found, self.behind = found, found is not None and found.pauses
         if found is not None and self.behind:
             _log.error(
                 "nothing is dropped: the metadata store was behind", error=f"{found.told}: {REMEDY}",
@@ -125,15 +154,37 @@ class StoreCheck:
                 raise
             _log.warning("nothing is dropped: the metadata store cannot be checked", error=error.message)
             return StoreAge(None, paused=True)
-        return StoreAge(counter, paused=self.behind)
+        changed, self._looked = self._looked != self._found, self._found
+        return StoreAge(counter, paused=self.behind, changed=changed)
 
-    async def approve(self) -> None:
-        """An operator goes on with the store as it is.
+    async def approve(self) -> bool:
+        """An operator goes on with the store as it is. Whether it was behind, and not approved yet.
 
         Raises:
             MetadataUnavailable, MetadataConflict, MetadataOutcomeUnknown: it was not noted, or may not have been.
         """
-        await self._notes.approve()
+        return await self._notes.approve()
+
+    async def _highest_forgotten(self, counter: int) -> int:
+        """The highest ledger at or above the counter that is held here and that the store has forgotten, or -1."""
+        for ledger_id in (await self._held_from(counter))[: -MAX_LOOKUPS - 1 : -1]:
+            if await self._fate_of(ledger_id) in (Fate.MISSING, Fate.OTHER):
+                return ledger_id
+        return NO_LEDGER
+
+    async def _lowest_other(self, found: Behind | None) -> int | None:
+        """The lowest of the suspected ledgers of which the metadata know another one of the same id.
+
+        Those are left out that the note is about already, approved or not.
+        """
+        for ledger_id in sorted(self._suspects):
+            fate = Fate.KEPT if ledger_id <= _noted_up_to(found) else await self._fate_of(ledger_id)
+            if fate is Fate.UNKNOWN:
+                continue
+            if fate is Fate.OTHER:
+                return ledger_id
+            self._suspects.pop(ledger_id, None)
+        return None
 
     async def _held_from(self, counter: int) -> list[int]:
         """Ledgers with this id or a higher one of which anything is known here, dropped ones included; ascending."""
@@ -156,3 +207,8 @@ class StoreCheck:
             found += page.ledger_ids
             after = page.after
         return found
+
+
+def _noted_up_to(found: Behind | None) -> int:
+    """It is on record that ids up to this one may have been handed out twice."""
+    return NO_LEDGER if found is None else found.highest_id

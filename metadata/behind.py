@@ -1,11 +1,11 @@
 """The record that the metadata store was found behind the bookies: it was restored from an older copy of itself.
 
-A bookie that holds a ledger at or above the id counter, of which the store knows nothing, has found that out. It writes
-the record, then raises the counter above that ledger, so that no id is handed out again. While the record is not
-approved, no bookie drops anything: what such a store says of ledgers may be out of date. A damaged record counts as one
-that is not approved. An operator who has brought
-back the right copy has no record any more, since that copy is from before; one who goes on with the older copy
-approves it.
+A bookie finds that out which holds a ledger at or above the id counter, of which the store knows nothing; which has
+seen a higher counter; or which holds another ledger than the store has, or has deleted, under one id. It writes the
+record, then raises the counter above all ids that were in use, so that none is handed out again. While the record is
+not approved, no bookie drops anything: what such a store says of ledgers may be out of date. A damaged record counts as
+one that is not approved. An operator who has brought back the right copy has no record any more, since that copy is
+from before; one who goes on with the older copy approves it.
 """
 
 from __future__ import annotations
@@ -32,8 +32,8 @@ class Behind:
     """What was found.
 
     Attributes:
-        id_counter: all ids that the store had handed out lay below it.
-        highest_id: of a ledger that a bookie holds, and of which the store knew nothing.
+        id_counter: all ids that the store handed out before it went back, and still knows of, lay below it.
+        highest_id: ids up to this one may have been handed out twice.
         bookie_id: the bookie that found it last; empty: the record was damaged.
         approved_at_ms: when an operator let the bookies go on; 0: not yet.
     """
@@ -55,8 +55,8 @@ class Behind:
         if not self.bookie_id:
             return f"the record {RECORD} cannot be understood: the metadata store may be an older copy of itself"
         return (
-            f"bookie {self.bookie_id} holds ledger {self.highest_id}, and the metadata store had handed out ids "
-            f"below {self.id_counter} only: it was restored from an older copy"
+            f"bookie {self.bookie_id} knows of ledger ids up to {self.highest_id}, and the metadata store only of "
+            f"those below {self.id_counter}: it was restored from an older copy"
         )
 
 
@@ -146,8 +146,8 @@ class BehindRecord:
         await self._store.raise_id_counter(min(highest_id + 1, MAX_ID))
         return decode_behind(RECORD, record.value)
 
-    async def approve(self) -> None:
-        """An operator lets the bookies go on. Nothing happens where nothing was found.
+    async def approve(self) -> bool:
+        """An operator lets the bookies go on. Whether anything was found that was not approved yet.
 
         A damaged record is written anew.
 
@@ -155,8 +155,9 @@ class BehindRecord:
             DamagedFile: the record was removed meanwhile.
             As ``report`` otherwise.
         """
-        if await self.read() is None:
-            return
+        before = await self.read()
+        if before is None or not before.pauses:
+            return False
         now_ms = self._now_ms()
         id_counter = await self._store.id_counter()
 
@@ -169,6 +170,7 @@ class BehindRecord:
             return encode_behind(replace(found, approved_at_ms=now_ms)) if found.pauses else value
 
         await self._records.update(RECORD, approved)
+        return True
 
     def _now_ms(self) -> int:
         return max(1, self._clock.wall_us() // 1000)

@@ -47,7 +47,7 @@ async def test_what_bookies_hold_and_the_metadata_have_lost_is_found_until_an_op
     assert {each.what.split(", ")[0].split(" of ")[0] for each in told[forgotten]} == {"it holds a ledger"}
     assert all("another ledger" in each.what and APPROVE in each.remedy for each in told[reused])
     [age] = [each for each in found if each.where == "record collection/behind"]
-    assert f"ledger {reused}" in age.what
+    assert f"ids up to {reused}," in age.what
     assert APPROVE in age.remedy
     first = (await overview(world)).problems[0]
     assert "older copy" in first

@@ -122,7 +122,7 @@ async def test_what_was_done_and_what_was_refused_is_in_the_audit_log_with_who_w
                 await served("POST", f"/api/v1/bookie/{path}", authorization=tokens[who], **JSON)
     lines = [record for record in caplog.records if record.name.endswith("audit")]
     done = [(line.getMessage(), line.tallybook_fields["identity"]) for line in lines if line.levelname == "INFO"]
-    approved = "approve dropping deleted and missing ledgers"
+    approved = "approve the metadata store, or dropping deleted and missing ledgers"
     events = ("collect garbage", approved, "suspend compaction", "resume compaction")
     assert done == [(event, "admin") for event in events]
     refused = [line.tallybook_fields for line in lines if line.getMessage() == "refused"]

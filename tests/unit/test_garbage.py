@@ -212,7 +212,7 @@ def test_a_ledger_is_deleted_or_for_others_only_on_the_word_of_a_read_that_canno
     [
         (DELETION, Fate.DELETED),
         (Deletion(NO_IDENTITY), Fate.DELETED),
-        (Deletion.of(b"another one"), Fate.MISSING),
+        (Deletion.of(b"another one"), Fate.OTHER),
         (None, Fate.MISSING),
         (MetadataUnavailable("away"), Fate.UNKNOWN),
     ],

@@ -6,7 +6,7 @@ import pytest
 
 from tallybook.bookie.fates import fate_of
 from tallybook.bookie.garbage import Delays, Fate, Judge
-from tallybook.core.errors import DamagedFile, MetadataUnavailable, NewerFormat
+from tallybook.core.errors import DamagedFile, MetadataUnavailable, NewerFormat, OtherLedger
 from tallybook.core.quorum import Quorum
 from tallybook.metadata.behind import RECORD, Behind, BehindRecord, decode_behind, encode_behind
 from tallybook.metadata.memory import MemoryMetadata, MemoryStore
@@ -113,9 +113,113 @@ def test_nothing_is_dropped_beside_a_store_that_was_behind_until_an_operator_app
         bookie.approve_collection()
         for _ in range(2):
             await bookie.collect()
-        assert (await bookie.held_ledgers(-1, 10)).ledgers == ()
         assert bookie.stats()["metadata_behind"] == 0
         assert await around.store.id_counter() == forgotten + 1, "and stays so"
+        assert [each.ledger_id for each in (await bookie.held_ledgers(-1, 10)).ledgers] == [forgotten]
+
+    play(scenario)
+
+
+def test_to_go_on_with_a_store_is_no_approval_of_what_is_missing_and_its_time_begins_anew() -> None:
+    async def scenario(around: Around) -> None:
+        forgotten = await around.create()
+        await around.forget(forgotten, forgotten)
+        await around.restart()
+        bookie, clock = around.node.bookie, around.world.clock
+
+        async def held_after(*, hours: float, approved: bool) -> bool:
+            await clock.sleep(hours * 3600)
+            if approved:
+                bookie.approve_collection()
+            await bookie.collect()
+            return bool((await bookie.held_ledgers(-1, 10)).ledgers)
+
+        for _ in range(3):
+            assert await held_after(hours=5, approved=False)
+        assert await held_after(hours=5, approved=True), "goes on with the store"
+        assert await held_after(hours=0, approved=True), "missing for no time yet"
+        assert await held_after(hours=5, approved=False), "nobody has approved it in this round"
+        assert not await held_after(hours=0, approved=True)
+
+    play(scenario)
+
+
+def test_a_bookie_that_has_seen_a_higher_counter_finds_an_older_store_and_raises_the_counter() -> None:
+    async def scenario(around: Around) -> None:
+        await around.create()
+        await around.store.raise_id_counter(700)
+        await around.node.bookie.collect()
+        await around.forget(100)
+        await around.restart()
+        assert await around.store.id_counter() == 700
+        record = await around.store.read_record(RECORD)
+        assert record is not None
+        found = decode_behind(RECORD, record.value)
+        assert (found.id_counter, found.highest_id, found.pauses) == (100, 699, True)
+
+    play(scenario)
+
+
+async def collects(around: Around, _held: int) -> None:
+    await around.node.bookie.flush()
+    await around.node.bookie.collect()
+
+
+async def adds(around: Around, held: int) -> None:
+    answer = await around.node.add(batch_of(0, ledger_id=held), identity=b"sixteen bytes, x")
+    assert answer.code == OtherLedger.wire_code
+
+
+async def reads(around: Around, held: int) -> None:
+    with pytest.raises(OtherLedger):
+        async with around.node.bookie.identified(held, b"sixteen bytes, x"):
+            pass
+
+
+@pytest.mark.parametrize("meet", [collects, adds, reads])
+def test_another_ledger_under_the_id_of_one_that_is_held_shows_that_the_store_is_behind(
+    meet: Callable[[Around, int], Awaitable[None]],
+) -> None:
+    async def scenario(around: Around) -> None:
+        held = await around.create()
+        # The counter has passed by now what it was before the store went back.
+        await around.forget(held + 50, held)
+        await around.store.create_ledger(ledger(held, "another creator", ("b2",)))
+        await meet(around, held)
+        await around.world.clock.sleep(10)
+        assert around.node.bookie.stats()["metadata_behind"] == 1
+        record = await around.store.read_record(RECORD)
+        assert record is not None
+        found = decode_behind(RECORD, record.value)
+        assert (found.id_counter, found.highest_id) == (held, held + 49)
+
+    play(scenario)
+
+
+def test_a_request_of_a_wrong_identity_says_nothing_of_the_store() -> None:
+    async def scenario(around: Around) -> None:
+        held = await around.create()
+        await reads(around, held)
+        await around.world.clock.sleep(10)
+        assert around.node.bookie.stats()["metadata_behind"] == 0
+
+    play(scenario)
+
+
+def test_an_approved_store_is_not_found_behind_again_for_ledgers_that_the_operator_knew_of() -> None:
+    async def scenario(around: Around) -> None:
+        first, second = await around.create(), await around.create()
+        await around.forget(second + 50, first, second)
+        for held in (first, second):
+            await around.store.create_ledger(ledger(held, "another creator", ("b2",)))
+        bookie = around.node.bookie
+        await bookie.flush()
+        await bookie.collect()
+        bookie.approve_collection()
+        for _ in range(3):
+            await bookie.collect()
+        assert bookie.stats()["metadata_behind"] == 0
+        assert bookie.stats()["ledgers_missing"] == 2
 
     play(scenario)
 
@@ -150,7 +254,7 @@ def test_metadata_of_another_ledger_of_the_same_id_are_no_reason_to_drop_what_is
         await around.store.create_ledger(ledger(held, "another creator", ("b2",)))
         metadata = (await around.store.read_ledger(held)).value
         assert await around._fate_of(held, "b1", metadata.identity) is Fate.KEPT
-        assert await around._fate_of(held, "b1", b"sixteen bytes, x") is Fate.MISSING
+        assert await around._fate_of(held, "b1", b"sixteen bytes, x") is Fate.OTHER
         assert await around._fate_of(held, "b1") is Fate.KEPT, "an earlier version met it"
 
     play(scenario)
@@ -164,10 +268,14 @@ def test_the_deletion_of_another_ledger_of_the_same_id_is_no_reason_to_drop_what
         await around.store.delete_ledger(held, again.version, again.value.identity)
         found = await around.store.read_ledger(deleted)
         await around.store.delete_ledger(deleted, found.version, found.value.identity)
-        bookie, clock = around.node.bookie, around.world.clock
-        for _ in range(5):
+        bookie = around.node.bookie
+        await bookie.flush()
+        for _ in range(3):
             await bookie.collect()
-            await clock.sleep(5 * 3600)
+        assert bookie.stats()["metadata_behind"] == 1
+        bookie.approve_collection()
+        for _ in range(2):
+            await bookie.collect()
         assert [each.ledger_id for each in (await bookie.held_ledgers(-1, 10)).ledgers] == [held]
 
     play(scenario)
@@ -188,7 +296,8 @@ def test_a_damaged_record_counts_as_behind_and_the_bookie_serves_until_an_operat
         assert [each.ledger_id for each in (await bookie.held_ledgers(-1, 10)).ledgers] == [deleted, kept]
         assert bookie.stats()["metadata_behind"] == 1
         bookie.approve_collection()
-        await bookie.collect()
+        for _ in range(2):
+            await bookie.collect()
         assert [each.ledger_id for each in (await bookie.held_ledgers(-1, 10)).ledgers] == [kept]
         assert bookie.stats()["metadata_behind"] == 0
         record = await around.store.read_record(RECORD)
