@@ -5,7 +5,8 @@ which LAC its writer sent by itself, and which ledgers were deleted. So
 
 - every ledger is in limbo afterwards: its fence may be lost, and with a damaged log some of its entries;
 - the metadata are asked about each one. A ledger that they do not have, though its id was given out, or of which copies
-  need not be kept, gets a tombstone instead of rows. Where they do not answer, there is no new index.
+  need not be kept, gets a tombstone instead of rows. Where they do not answer, there is no new index. Where the store
+  turns out to be an older copy of itself (store_check.py), which is looked at before, every ledger keeps its rows.
 
 A batch may be found twice: compaction was cut off between its copies and the removal of the log, or a repair brought a
 good copy of a damaged one. Then the one that passes its checks counts. Two that pass and differ cannot both be what was
@@ -24,7 +25,7 @@ from contextlib import aclosing
 from dataclasses import dataclass, field, replace
 from typing import Final, Protocol
 
-from tallybook.core.errors import DamagedFile, EntryCorrupt, EntryUnknown, MetadataUnavailable
+from tallybook.core.errors import DamagedFile, EntryCorrupt, EntryUnknown, MetadataUnavailable, PeerError
 from tallybook.core.ids import NO_ENTRY
 from tallybook.core.marks import sometimes
 from tallybook.runtime.clock import Clock
@@ -45,6 +46,16 @@ PIECE_BATCHES: Final = WRITE_BATCH_ROWS // 2
 LOOKUPS_AT_ONCE: Final = 8
 PAUSES_SECONDS: Final = (1.0, 5.0, 15.0, 30.0)
 """Between attempts to ask the metadata."""
+
+
+class ComparableStore(Protocol):
+    """The part of a ``StoreCheck`` that a rebuild needs."""
+
+    behind: bool
+    """Whether the store was behind when it was compared last, and nobody has approved it."""
+
+    async def compare(self) -> int:
+        """Compare the store with what is held."""
 
 
 class ScannableLogs(Protocol):
@@ -86,10 +97,13 @@ class RebuildReport:
 class Rebuild:
     """Fills an empty index."""
 
-    def __init__(self, index: Index, logs: ScannableLogs, fate_of: FateOfLedger, clock: Clock) -> None:
+    def __init__(
+        self, index: Index, logs: ScannableLogs, fate_of: FateOfLedger, check: ComparableStore, clock: Clock
+    ) -> None:
         self._index = index
         self._logs = logs
         self._fate_of = fate_of
+        self._check = check
         self._clock = clock
         self.report = RebuildReport()
 
@@ -222,6 +236,9 @@ class Rebuild:
     # -- ledgers that need not be kept ----------------------------------------------------------
 
     async def _drop_garbage(self) -> None:
+        if await self._is_store_behind():
+            sometimes("rebuild: the metadata are an older copy")
+            return
         after = -1
         while page := await self._index.ledgers_with_rows(after, PIECE_BATCHES):
             fates = await self._fates(page)
@@ -232,6 +249,26 @@ class Rebuild:
                 await self._index.apply((), tombstones, drop_ledgers=garbage)
                 self.report.dropped_ledgers += len(garbage)
             after = page[-1]
+
+    async def _is_store_behind(self) -> bool:
+        """Whether the metadata are an older copy; asked again for a while where it cannot be told.
+
+        Raises:
+            MetadataUnavailable: it cannot be told.
+        """
+        why = ""
+        for pause_seconds in (*PAUSES_SECONDS, 0.0):
+            try:
+                await self._check.compare()
+            except PeerError as error:
+                sometimes("rebuild: the metadata are away")
+                why = error.message
+                await self._clock.sleep(pause_seconds)
+            else:
+                return self._check.behind
+        raise MetadataUnavailable(
+            f"the metadata do not say whether they are an older copy, so that there is no new index: {why}"
+        )
 
     async def _fates(self, ledger_ids: Sequence[int]) -> dict[int, Fate]:
         fates: dict[int, Fate] = {}

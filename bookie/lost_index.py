@@ -15,21 +15,24 @@ from functools import partial
 from tallybook.core.config import BookieSettings
 from tallybook.core.errors import DamagedFile, DiskFailed, DiskFull
 from tallybook.core.marks import sometimes
+from tallybook.metadata.behind import read_behind
 from tallybook.metadata.store import MetadataStore
 from tallybook.runtime.clock import Clock
 from tallybook.runtime.disk import Disk
 from tallybook.runtime.logging import logger
 
-from .directories import identified, read_format, read_limbo, wanted_paths
+from .directories import IDS, identified, read_format, read_limbo, wanted_paths
 from .fates import FateOfLedger, counter_in_time, fate_of
 from .index_home import IndexHome, OpenIndex
 from .index_rebuild import Rebuild, RebuildReport
 from .limbo import Limbo, store_limbo
 from .lost_places import find_places
 from .places import LEDGERS, listed_places
+from .seen_counter import SeenBefore
 from .storage.entry_log import EntryLogs
 from .storage.index import Index
 from .storage.index_mark import read_mark
+from .store_check import BehindNotes, StoreCheck, UnwrittenNotes
 
 _log = logger("bookie.lost_index")
 
@@ -41,7 +44,8 @@ class IndexSources:
     Attributes:
         limbo_path: the limbo marker.
         fate_of: what the metadata say of a ledger that is held here.
-        id_counter: see ``boot.BookieWorld``.
+        id_counter, behind: see ``boot.BookieWorld``.
+        seen_counter: the highest counter that the bookie has seen.
     """
 
     disk: Disk
@@ -50,6 +54,15 @@ class IndexSources:
     fate_of: FateOfLedger
     id_counter: Callable[[], Awaitable[int]]
     clock: Clock
+    behind: BehindNotes
+    bookie_id: str
+    seen_counter: int
+
+    def rebuild(self, index: Index) -> Rebuild:
+        """What fills a new index."""
+        seen = SeenBefore(self.seen_counter)
+        check = StoreCheck(index, None, self.fate_of, self.id_counter, self.behind, self.bookie_id, seen)
+        return Rebuild(index, self.logs, self.fate_of, check, self.clock)
 
 
 async def open_or_rebuild(
@@ -94,7 +107,7 @@ async def rebuild(home: IndexHome, sources: IndexSources, limbo: Limbo) -> tuple
     async with AsyncExitStack() as undo:
         index = await home.make(number)
         undo.push_async_callback(index.close)
-        report = await Rebuild(index, sources.logs, sources.fate_of, sources.clock).run()
+        report = await sources.rebuild(index).run()
         below = await counter_in_time(sources.id_counter)
         await home.sign(number)
         limbo = replace(limbo.again(below), index=number)
@@ -134,7 +147,8 @@ async def rebuild_stopped(
     """
     async with identified(settings, disk, store) as directory:
         layout, cookie = directory
-        listed = listed_places(await read_format(disk, layout, cookie), layout.root)
+        values = await read_format(disk, layout, cookie)
+        listed = listed_places(values, layout.root)
         found = await find_places(disk, layout, cookie, listed, wanted_paths(settings, layout))
         for lost in found.lost_of(LEDGERS):
             raise DamagedFile(f"{lost.why}: an index that was made now would lack what is in there")
@@ -144,7 +158,10 @@ async def rebuild_stopped(
         try:
             home = IndexHome(disk, layout, cookie, open_index)
             fate_here = partial(fate_of, store, bookie_id=cookie.bookie_id)
-            sources = IndexSources(disk, layout.limbo, logs, fate_here, store.id_counter, clock)
+            notes, seen = UnwrittenNotes(partial(read_behind, store)), int(values.get(IDS, "0"))
+            sources = IndexSources(
+                disk, layout.limbo, logs, fate_here, store.id_counter, clock, notes, cookie.bookie_id, seen
+            )
             if dry_run:
                 report = await try_rebuild(home, sources, limbo)
             else:
@@ -165,7 +182,7 @@ async def try_rebuild(home: IndexHome, sources: IndexSources, limbo: Limbo) -> R
     number = home.beside(limbo.index)
     index = await home.make(number)
     try:
-        return await Rebuild(index, sources.logs, sources.fate_of, sources.clock).run()
+        return await sources.rebuild(index).run()
     finally:
         await index.close()
         await home.clear(number)

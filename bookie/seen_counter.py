@@ -6,6 +6,8 @@ garbage collector.
 
 from __future__ import annotations
 
+from typing import Protocol
+
 from tallybook.core.errors import DiskFull
 from tallybook.runtime.disk import Disk
 from tallybook.runtime.logging import logger
@@ -15,12 +17,29 @@ from .directories import BEGUN, IDS, JOURNAL_STATE, DataDirectory, write_format
 _log = logger("bookie.store_check")
 
 
-class SeenCounter:
-    """Keeps it for a running bookie, whose journal was begun, and which alone writes the format file.
+class HighestCounter(Protocol):
+    """The highest counter that a bookie has seen."""
 
-    Attributes:
-        value: all ledger ids that the store had handed out, as far as this bookie knows, lie below it.
-    """
+    @property
+    def value(self) -> int:
+        """All ledger ids that the store had handed out, as far as this bookie knows, lie below it."""
+
+    async def saw(self, counter: int) -> None:
+        """Remember a counter, if it is the highest."""
+
+
+class SeenBefore:
+    """What it was when the bookie stopped: nothing is noted, since it is not running yet."""
+
+    def __init__(self, value: int) -> None:
+        self.value = value
+
+    async def saw(self, counter: int) -> None:
+        """Remember nothing."""
+
+
+class SeenCounter:
+    """Keeps it for a running bookie, whose journal was begun, and which alone writes the format file."""
 
     def __init__(self, disk: Disk, directory: DataDirectory) -> None:
         self._disk = disk

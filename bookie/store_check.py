@@ -24,7 +24,7 @@ from tallybook.runtime.logging import logger
 
 from .fates import FateOfLedger, counter_in_time
 from .garbage import Fate
-from .seen_counter import SeenCounter
+from .seen_counter import HighestCounter
 from .storage.index import Index
 from .storage.write_cache import WriteCache
 
@@ -67,6 +67,27 @@ class NeverBehind:
         return False
 
 
+class UnwrittenNotes:
+    """What is noted, and what is found besides, of which nothing is written: for commands that change no metadata."""
+
+    def __init__(self, read: Callable[[], Awaitable[Behind | None]]) -> None:
+        self._read = read
+        self._found: Behind | None = None
+
+    async def read(self) -> Behind | None:
+        """What was found now, or what is noted."""
+        return self._found or await self._read()
+
+    async def report(self, bookie_id: str, id_counter: int, highest_id: int) -> Behind:
+        """Remember it. The counter is raised when the bookie starts."""
+        self._found = Behind(id_counter, highest_id, bookie_id, 0)
+        return self._found
+
+    async def approve(self) -> bool:
+        """Nothing is approved here."""
+        return False
+
+
 class StoreAge(NamedTuple):
     """What a round of the collector has to know.
 
@@ -85,6 +106,7 @@ class StoreCheck:
     """Looks whether the metadata store is behind.
 
     Args:
+        cache: ``None``: all that is held is in the index.
         fate_of: what the metadata say of a ledger that is held here.
         id_counter: a linearizable read.
         seen: the highest counter that this bookie has seen.
@@ -93,12 +115,12 @@ class StoreCheck:
     def __init__(
         self,
         index: Index,
-        cache: WriteCache,
+        cache: WriteCache | None,
         fate_of: FateOfLedger,
         id_counter: Callable[[], Awaitable[int]],
         notes: BehindNotes,
         bookie_id: str,
-        seen: SeenCounter,
+        seen: HighestCounter,
     ) -> None:
         self._index = index
         self._cache = cache
@@ -110,6 +132,8 @@ class StoreCheck:
         self._suspects: dict[int, None] = {}
         self._found: Behind | None = None
         self._looked: Behind | None = None
+        self.untold = 0
+        """Ledgers at or above the counter that were not looked at, or of which the store did not answer."""
         self.behind = False
         """Whether the store was behind when it was looked at last, and nobody has approved it."""
 
@@ -155,7 +179,7 @@ class StoreCheck:
             _log.warning("nothing is dropped: the metadata store cannot be checked", error=error.message)
             return StoreAge(None, paused=True)
         changed, self._looked = self._looked != self._found, self._found
-        return StoreAge(counter, paused=self.behind, changed=changed)
+        return StoreAge(counter, paused=self.behind or self.untold > 0, changed=changed)
 
     async def approve(self) -> bool:
         """An operator goes on with the store as it is. Whether it was behind, and not approved yet.
@@ -167,9 +191,22 @@ class StoreCheck:
 
     async def _highest_forgotten(self, counter: int) -> int:
         """The highest ledger at or above the counter that is held here and that the store has forgotten, or -1."""
-        for ledger_id in (await self._held_from(counter))[: -MAX_LOOKUPS - 1 : -1]:
-            if await self._fate_of(ledger_id) in (Fate.MISSING, Fate.OTHER):
+        held = await self._held_from(counter)
+        looked_at = held[: -MAX_LOOKUPS - 1 : -1]
+        unknown: list[int] = []
+        for ledger_id in looked_at:
+            fate = await self._fate_of(ledger_id)
+            if fate in (Fate.MISSING, Fate.OTHER):
+                self.untold = 0
                 return ledger_id
+            if fate is Fate.UNKNOWN:
+                unknown.append(ledger_id)
+        self.untold = len(unknown) + len(held) - len(looked_at)
+        if self.untold:
+            _log.warning(
+                "nothing is dropped: whether the metadata know ledgers at or above the id counter cannot be told",
+                ledger_count=self.untold, first_ledger_id=min([*unknown, held[0]]), id_counter=counter,
+            )  # fmt: skip
         return NO_LEDGER
 
     async def _lowest_other(self, found: Behind | None) -> int | None:
@@ -196,7 +233,8 @@ class StoreCheck:
                 after = page[-1]
         except EntryUnknown:
             found = await self._readable_from(counter)
-        return sorted({*found, *self._cache.ledger_ids(counter - 1, PAGE_LEDGERS)})
+        cached = [] if self._cache is None else self._cache.ledger_ids(counter - 1, PAGE_LEDGERS)
+        return sorted({*found, *cached})
 
     async def _readable_from(self, counter: int) -> list[int]:
         """The same, of ledgers with batches, where a part of the index cannot be read."""

@@ -76,6 +76,9 @@ class Store:
     def __init__(self, known: KnownMetadata) -> None:
         self.cluster_id, self.read_cookie, self.id_counter = known.cluster_id, known.read_cookie, known.read_id_counter
 
+    async def read_record(self, name: str, *, linearizable: bool) -> None:
+        return None
+
     async def read_ledger(self, ledger_id: int, *, linearizable: bool) -> SimpleNamespace:
         return SimpleNamespace(value=SimpleNamespace(copies_released=False, closed=False))
 
