@@ -36,7 +36,7 @@ from tallybook.runtime.rng import Rng
 from tallybook.runtime.tasks import Tasks, Workers
 
 from .adds import AddPath
-from .admission import Admission
+from .admission import MAX_DIRTY_LEDGERS, Admission
 from .bookie import Bookie, Parts
 from .boot_times import ENTRY_LOGS, INDEX, INDEX_AGAIN, JOURNAL, REPLAY, BootTimes
 from .collector import Collector, Holdings
@@ -55,6 +55,7 @@ from .journal.locate import Located, locate
 from .journal_places import old_journal
 from .journals import Journals, RecoveredJournals, journal_of
 from .lacs import Lacs
+from .late_identities import LateIdentities
 from .ledger_state import LedgerRow, decode_row
 from .ledger_table import LedgerTable
 from .leftovers import Leftovers, RepairVisits
@@ -88,6 +89,9 @@ REREAD_PAUSES_SECONDS: Final = (0.1, 0.5, 2.0)
 
 MAX_IDLE_LEDGERS: Final = 50_000
 """Ledgers kept in memory although nothing happens to them."""
+
+DIRTY_PART: Final = 4
+"""Ledgers are given their identity late while fewer than this part of those that may be dirty are."""
 
 SETTLE_PART: Final = 16
 """An entry log that is written is finished early if it is mostly dead, and has this part of its full size."""
@@ -505,8 +509,11 @@ class _Assembly:
     ) -> Collector:
         world = self._world
         leftovers = Leftovers(visits, world.clock, self._settings.collection.unnamed_delay_s)
-        fate_here = _fate_here(world, self._directory, self._table)
         bookie_id = self._directory.cookie.bookie_id
+        late = LateIdentities(
+            self._table, world.facts_of, lambda: self._table.dirty_count < MAX_DIRTY_LEDGERS // DIRTY_PART
+        )
+        fate_here = _fate_here(world, bookie_id, self._table, late)
         return Collector(
             Holdings(self._index, self._logs, self._cache, stored, self._table, fences),
             fate_here,
@@ -527,7 +534,8 @@ class _Assembly:
             settle_bytes=self._settings.storage.entry_log_bytes // SETTLE_PART,
             pressed=pressed,
             damage=damage,
-            named=world.named and partial(world.named, self._directory.cookie.bookie_id),
+            named=world.named and partial(world.named, bookie_id),
+            late=late,
         )
 
 
@@ -536,17 +544,20 @@ def _largest_batch_bytes(settings: BookieSettings) -> int:
     return min(settings.journal.max_commit_bytes - BLOCK_HEADER_BYTES - RECORD_HEADER_BYTES, MAX_BATCH_BYTES)
 
 
-def _fate_here(world: BookieWorld, directory: DataDirectory, table: LedgerTable) -> FateOfLedger:
+def _fate_here(world: BookieWorld, bookie_id: str, table: LedgerTable, late: LateIdentities) -> FateOfLedger:
     """What the metadata say of ledgers that this bookie holds."""
 
     async def fate_here(ledger_id: int) -> Fate:
         try:
-            identity = (await table.look(ledger_id)).identity
+            identity: bytes | None = (await table.look(ledger_id)).identity
         except EntryUnknown:
-            identity = NO_IDENTITY
+            identity = None
         except DiskFailed:
             return Fate.UNKNOWN
-        return await world.fate_of(ledger_id, directory.cookie.bookie_id, identity)
+        fate = await world.fate_of(ledger_id, bookie_id, identity or NO_IDENTITY)
+        if fate is Fate.KEPT and identity == NO_IDENTITY:
+            late.note(ledger_id)
+        return fate
 
     return fate_here
 

@@ -55,6 +55,7 @@ from .damage import DamageList
 from .fates import FateOfLedger
 from .garbage import Delays, Fate, Judge
 from .index_upkeep import IndexUpkeep
+from .late_identities import LateIdentities
 from .ledger_state import TOMBSTONE, encode_row
 from .ledger_table import LedgerTable
 from .leftovers import Leftovers
@@ -116,6 +117,7 @@ class Collector:
         fail_safe: ends the node; called with the reason when the device failed in the middle of a change.
         settle_bytes, pressed, damage: see ``Reclaimer``.
         named: see ``LimboCount``.
+        late: gives ledgers their identity that are held without one.
     """
 
     def __init__(
@@ -133,6 +135,7 @@ class Collector:
         pressed: Callable[[], bool],
         damage: DamageList,
         named: NamedLedgers | None = None,
+        late: LateIdentities | None = None,
     ) -> None:
         self._held = held
         self._fate_of = fate_of
@@ -146,6 +149,7 @@ class Collector:
         )
         self._pressed = pressed
         self._leftovers = leftovers
+        self._late = late
         self.check = check
         self._paused = False
         self._approval_wanted = False
@@ -261,6 +265,8 @@ class Collector:
                     await self._undisturbed(self._drop(garbage))
                 if leftovers:
                     await self._undisturbed(self._drop_leftovers(leftovers))
+                if self._late is not None:
+                    await (self._late.drop() if self._paused else self._late.give(self._pace))
                 in_limbo += await self._count_limbo(set(page) - {*garbage, *leftovers})
         self._report()
         # Where ledgers are in limbo, the index may lack rows; how many there are is known after a round.

@@ -255,7 +255,7 @@ class Ledger:
         """
         if self.is_identity(identity):
             return
-        if not self.verifier_recorded and self.users <= 1:
+        if not self.was_met and self.users <= 1:
             # Learned from the metadata and not yet kept: they may have been restored since. Ask them again.
             self.verifier, self.identity, self.fitting_key = None, NO_IDENTITY, None
         raise OtherLedger(f"ledger {self.ledger_id}: the bookie holds another ledger under this id")

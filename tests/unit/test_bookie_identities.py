@@ -9,7 +9,7 @@ from tallybook.core.errors import DamagedFile, OtherLedger
 from tallybook.core.ids import IDENTITY_BYTES, ledger_identity
 from tallybook.core.keys import key_verifier
 from tallybook.runtime.deterministic import SimDisk, World, run_seed
-from tallybook.sim.stage.disk_bookie import DiskBookie, KnownMetadata, batch_of, tiny_settings
+from tallybook.sim.stage.disk_bookie import ROOT, DiskBookie, KnownMetadata, batch_of, tiny_settings
 
 OLD, NEW = ledger_identity("created before"), ledger_identity("created after the metadata were restored")
 REFUSED = OtherLedger.wire_code
@@ -75,6 +75,41 @@ def test_a_ledger_that_an_earlier_version_met_is_taken_for_any() -> None:
         await node.boot()
         assert await add(node, batch_of(1), OLD) == 0
         assert await add(node, batch_of(2), NEW) == 0
+
+    play(scenario)
+
+
+@pytest.mark.parametrize("index", ["kept", "lost"])
+def test_a_round_of_the_collector_gives_an_identity_to_a_ledger_that_is_held_without(index: str) -> None:
+    async def scenario(node: DiskBookie, world: World) -> None:
+        node.metadata.identities.clear()
+        assert await add(node, batch_of(0), b"") == 0
+        await node.stop()
+        node.metadata.identities[1] = OLD
+        if index == "lost":
+            for name in await node.disk.list(f"{ROOT}/index"):
+                await node.disk.unlink(f"{ROOT}/index/{name}")
+        await node.boot()
+        await node.bookie.collect()
+        for _ in range(2):
+            assert (await node.add(batch_of(1), recovery=True, identity=NEW)).code == REFUSED
+        await node.stop()
+        await node.boot()
+        assert (await node.add(batch_of(1), recovery=True, identity=NEW)).code == REFUSED
+        assert (await node.add(batch_of(1), recovery=True, identity=OLD)).code == 0
+
+    play(scenario)
+
+
+def test_metadata_of_another_key_give_no_identity() -> None:
+    async def scenario(node: DiskBookie, world: World) -> None:
+        node.metadata.identities.clear()
+        assert await add(node, batch_of(0), b"") == 0
+        await node.bookie.flush()
+        node.metadata.identities[1] = NEW
+        node.metadata.verifiers[1] = key_verifier(b"another password")
+        await node.bookie.collect()
+        assert await add(node, batch_of(1), OLD) == 0
 
     play(scenario)
 

@@ -15,7 +15,7 @@ from tallybook.bookie.storage.entry_log_format import LOG_HEADER_BYTES, LedgerSh
 from tallybook.bookie.storage.told import RowKey, Told, Untold
 from tallybook.core.batch import decode_header
 from tallybook.core.errors import EntryAbsent, EntryUnknown, MetadataUnavailable, NoSuchLedger
-from tallybook.core.ids import NO_ENTRY
+from tallybook.core.ids import NO_ENTRY, ledger_identity
 from tallybook.core.limits import BLOCK_BYTES, KIB, SECTOR_BYTES
 from tallybook.runtime.deterministic import SimDisk, World, run_seed
 from tallybook.sim.stage.disk_bookie import ROOT, DiskBookie, KnownMetadata, batch_of, tiny_settings
@@ -558,6 +558,7 @@ def test_metadata_that_hang_hold_up_a_round_and_no_more(monkeypatch: pytest.Monk
 def test_a_ledger_is_asked_about_at_the_pace_of_the_settings() -> None:
     async def scenario(node: DiskBookie, world: World) -> None:
         for ledger_id in range(1, 17):
+            node.metadata.identities[ledger_id] = ledger_identity(f"creator of {ledger_id}")
             assert (await node.add(batch_of(0, ledger_id=ledger_id))).code == 0
         await node.bookie.flush()
         collector: Collector = node.bookie._parts.collector

@@ -11,6 +11,7 @@ from tallybook.core.quorum import Quorum
 from tallybook.metadata.behind import RECORD, Behind, BehindRecord, decode_behind, encode_behind
 from tallybook.metadata.memory import MemoryMetadata, MemoryStore
 from tallybook.metadata.model import Fragment, LedgerMetadata
+from tallybook.metadata.store import Versioned
 from tallybook.runtime.deterministic import SimDisk, World, run_seed
 from tallybook.sim.stage.disk_bookie import DiskBookie, KnownMetadata, batch_of, tiny_settings
 
@@ -328,6 +329,50 @@ def test_a_paused_round_drops_nothing_whatever_the_metadata_say() -> None:
         judge.approve()
         dropped = [judge.is_garbage(number, fate) for number, fate in enumerate([Fate.RELEASED, Fate.DELETED])]
         assert dropped == [not paused] * 2
+
+
+def test_while_a_ledger_above_the_counter_cannot_be_told_of_nothing_is_dropped() -> None:
+    async def scenario(around: Around) -> None:
+        deleted, above = await around.create(), await around.create()
+        await around.store.delete_ledger(deleted, 1)
+        around.metadata.id_counter = above
+        await around.node.bookie.flush()
+        kept, around.store.read_ledger = around.store.read_ledger, away(around.store, above)  # type: ignore[method-assign]
+        bookie = around.node.bookie
+        for _ in range(3):
+            await bookie.collect()
+        assert len((await bookie.held_ledgers(-1, 10)).ledgers) == 2
+        around.store.read_ledger = kept  # type: ignore[method-assign]
+        for _ in range(2):
+            await bookie.collect()
+        assert [each.ledger_id for each in (await bookie.held_ledgers(-1, 10)).ledgers] == [above]
+
+    play(scenario)
+
+
+def away(store: MemoryStore, ledger_id: int) -> Callable[..., Awaitable[Versioned]]:
+    read = store.read_ledger
+
+    async def read_ledger(asked: int, *, linearizable: bool = False) -> Versioned:
+        if asked == ledger_id:
+            raise MetadataUnavailable("the store is away")
+        return await read(asked, linearizable=linearizable)
+
+    return read_ledger
+
+
+def test_a_ledger_that_is_held_without_an_identity_is_given_none_by_a_store_that_is_behind() -> None:
+    async def scenario(around: Around) -> None:
+        held, forgotten = await around.create(""), await around.create()
+        await around.node.bookie.flush()
+        await around.forget(forgotten, held, forgotten)
+        again = (await around.store.create_ledger(ledger(held, "another creator"))).value
+        around.known.identities[held] = again.identity
+        await around.node.bookie.collect()
+        found = {each.ledger_id: each.identity for each in (await around.node.bookie.held_ledgers(-1, 10)).ledgers}
+        assert found[held] == b""
+
+    play(scenario)
 
 
 @pytest.mark.parametrize("second", [(10, 5), (3, 21), (30, 40)])
