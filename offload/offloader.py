@@ -34,6 +34,7 @@ from tallybook.core.errors import (
 )
 from tallybook.core.marks import sometimes
 from tallybook.metadata.archived import Receipt, abandon_archiving, release_copies
+from tallybook.metadata.behind import REMEDY, unapproved
 from tallybook.metadata.left_behind import delete_left_behind
 from tallybook.metadata.update import LedgerUpdater
 from tallybook.runtime.clock import Clock
@@ -200,6 +201,10 @@ class Offloader:
 
     async def _tidy(self) -> None:
         began = self._clock.monotonic()
+        if (behind := await unapproved(self._survey.store)) is not None:
+            # What such a store does not know has owners that it has forgotten.
+            self._say_failed(f"nothing is merged or removed in {self._store.url}: {behind.told}: {REMEDY}")
+            return
         await self._give_up_dead_attempts()
         await delete_left_behind(
             self._updater,
