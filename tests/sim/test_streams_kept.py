@@ -1,0 +1,184 @@
+"""Streams that are kept: retention, what a killed writer left open, several keepers, readers that wait."""
+
+from __future__ import annotations
+
+import asyncio
+from itertools import pairwise
+
+import pytest
+
+from tallybook.client.client import Client
+from tallybook.core.errors import MetadataConflict
+from tallybook.metadata.store import Record as StoredRecord
+from tallybook.sim.stage.cluster import MemoryCluster
+from tallybook.sim.stage.scenario import lines, scenario
+from tallybook.stream import StreamStore, keep_for_ever
+from tallybook.stream.abandoned import OPEN_GRACE_SECONDS
+from tallybook.stream.reader.reading import LONGEST_LOOK_SECONDS
+from tallybook.stream.sessions import LEASE_SECONDS, SESSIONS
+
+from .test_streams_on_one_seed import payloads, stores
+
+
+@scenario()
+async def test_old_segments_are_given_up_by_the_streams_retention(cluster: MemoryCluster, client: Client) -> None:
+    async with StreamStore(client) as streams:
+        await streams.create("s", roll_bytes=1024, retention="60s")
+        async with await streams.writer("s") as writer:
+            for line in lines(100):
+                await writer.append(line)
+            await cluster.world.clock.sleep(120)
+            for line in lines(100, 100):
+                await writer.append(line)
+            await writer.commit()
+            assert await streams.keep() == 0
+            left = await payloads(streams, "s")
+            assert left == lines(len(left), 200 - len(left))
+            assert 100 <= len(left) < 200
+
+
+@scenario()
+async def test_a_stream_whose_writer_was_killed_is_ended_after_a_grace_period_and_then_given_up_by_its_retention(
+    cluster: MemoryCluster, client: Client
+) -> None:
+    async with stores(cluster, 3) as (keeper, killed, alive):
+        for name in ("left", "written"):
+            await keeper.create(name, retention="300s", roll_after="10h")
+        for name, store in (("left", killed), ("written", alive)):
+            writer = await store.writer(name)
+            await writer.append_many(lines(10))
+            await writer.commit()
+        await killed._tasks.close()
+        for streams in (killed, alive):
+            assert (await streams.info("left")).owner
+        clock = cluster.world.clock
+        for _ in range(6):
+            assert await keeper.keep() == 0
+            await clock.sleep(10)
+        assert (await keeper.info("left")).owner, "its writer may come back"
+        for _ in range(6):
+            assert await keeper.keep() == 0
+            await clock.sleep(10)
+        assert await payloads(keeper, "left") == lines(10)
+        assert not (await keeper.info("left")).owner
+        for _ in range(7):
+            await clock.sleep(60)
+            assert await keeper.keep() == 0
+        assert (await keeper.info("left")).first_sequence == 10
+        assert await payloads(keeper, "left") == []
+        assert len([ledger_id async for ledger_id in client.list_ledgers()]) == 1
+        assert (await writer.append(b"goes on")).segment == 1
+        async with await keeper.writer("left") as following:
+            await following.append(b"goes on, too")
+        assert await payloads(keeper, "left") == [b"goes on, too"]
+        await writer.close()
+
+
+@scenario()
+async def test_what_has_ended_is_given_up_although_the_end_of_a_killed_writer_is_lost(
+    cluster: MemoryCluster, client: Client
+) -> None:
+    async with stores(cluster, 2) as (keeper, killed):
+        await keeper.create("s", retention="300s", roll_after="10h")
+        async with await killed.writer("s") as writer:
+            await writer.append_many(lines(10))
+        await (await killed.writer("s")).append(b"lost")
+        last = max([ledger_id async for ledger_id in client.list_ledgers()])
+        await client.delete_ledger(last, force=True)
+        await killed._tasks.close()
+        failed = 0
+        for _ in range(40):
+            await cluster.world.clock.sleep(10)
+            failed += await keeper.keep()
+        assert (await keeper.info("s")).first_sequence == 10
+        assert 1 <= failed <= 400 / OPEN_GRACE_SECONDS, "named, and not tried again at once"
+
+
+@scenario()
+async def test_a_session_that_is_renewed_while_it_is_removed_ends_no_round_of_the_keeper(
+    cluster: MemoryCluster, client: Client
+) -> None:
+    async with stores(cluster, 2) as (keeper, silent):
+        await keeper.create("s")
+        await silent.writer("s")
+        await silent._tasks.close()
+        assert await keeper.keep() == 0
+        await cluster.world.clock.sleep(LEASE_SECONDS)
+        delete, store = keeper.metadata_store.delete_record, keeper.metadata_store
+
+        async def renewed(name: str, version: int) -> None:
+            raise MetadataConflict(f"{name} is at another version than {version}")
+
+        keeper._keeper._store.delete_record = renewed  # type: ignore[method-assign]
+        try:
+            assert await keeper.keep() == 0
+        finally:
+            store.delete_record = delete  # type: ignore[method-assign]
+
+
+@scenario()
+async def test_one_of_several_keepers_looks_after_the_streams_and_another_takes_over(
+    cluster: MemoryCluster, client: Client
+) -> None:
+    async with stores(cluster, 2) as found:
+        await found[0].create("s", roll_bytes=1024, retention="60s")
+        writer = await found[0].writer("s")
+        rounds = [0, 0]
+
+        def counted(index: int, streams: StreamStore) -> StreamStore:
+            keep = streams.keep
+
+            async def counting() -> int:
+                rounds[index] += 1
+                return await keep()
+
+            streams.keep = counting  # type: ignore[method-assign]
+            return streams
+
+        world = cluster.world
+        keepers = [
+            asyncio.ensure_future(keep_for_ever(counted(index, each), world.clock, world.rng.fork(f"{index}"), 10))
+            for index, each in enumerate(found)
+        ]
+        for line in lines(100):
+            await writer.append(line)
+        await world.clock.sleep(200)
+        assert (await found[0].info("s")).first_sequence > 50
+        assert sorted(rounds)[0] == 0, "one of them only"
+        leader = rounds.index(max(rounds))
+        keepers[leader].cancel()
+        await world.clock.sleep(60)
+        assert rounds[1 - leader] > 0
+        for keeper in keepers:
+            keeper.cancel()
+        await asyncio.gather(*keepers, return_exceptions=True)
+        await writer.close()
+
+
+@scenario()
+async def test_readers_that_wait_for_the_next_segment_do_not_look_in_step(
+    cluster: MemoryCluster, client: Client
+) -> None:
+    async with StreamStore(client) as streams:
+        await streams.create("s")
+        async with await streams.writer("s") as writer:
+            await writer.append(b"one")
+        reader = streams.reader("s")
+        assert (await reader.next(timeout=5)).payload == b"one"
+        looks, read, clock = list[float](), client.world.store.read_record, cluster.world.clock
+
+        async def noted(name: str, *, linearizable: bool = False) -> StoredRecord | None:
+            if not name.startswith(SESSIONS):
+                looks.append(clock.monotonic())
+            return await read(name, linearizable=linearizable)
+
+        client.world.store.read_record = noted  # type: ignore[method-assign]
+        try:
+            with pytest.raises(TimeoutError):
+                await reader.next(timeout=20)
+        finally:
+            client.world.store.read_record = read  # type: ignore[method-assign]
+        pauses = [round(after - before, 3) for before, after in pairwise(looks)][6:]
+        assert len(pauses) > 10
+        assert len(set(pauses)) > 5, pauses
+        assert all(LONGEST_LOOK_SECONDS / 2 <= pause <= LONGEST_LOOK_SECONDS + 0.1 for pause in pauses), pauses
