@@ -172,7 +172,7 @@ class Flush:
             for start in range(0, self._state_count, WRITE_BATCH_ROWS):
                 await self._apply((), self._states.flushing_rows(start, WRITE_BATCH_ROWS))
         with self.stages["index_sync"].timing():
-            await self._index.sync()
+            await self._when_there_is_room(self._index.sync)
         for start in range(0, len(rows), WRITE_BATCH_ROWS):
             self.on_written(rows[start : start + WRITE_BATCH_ROWS])
             await self._clock.sleep(0)

@@ -117,6 +117,7 @@ class Index(Protocol):
         """Make everything applied durable.
 
         Raises:
+            DiskFull: it is not durable; the sync may be tried again when there is room.
             DiskFailed: nothing may be concluded about what was pending; the index takes no more changes.
         """
 

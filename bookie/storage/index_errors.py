@@ -8,7 +8,7 @@ from tallybook.core.errors import DamagedFile, DiskFailed, DiskFull
 def rocksdb_error(error: Exception, doing: str) -> DamagedFile | DiskFailed | DiskFull:
     """The error of ours for ``error``, which was met while ``doing``, as the message begins."""
     text = str(error)
-    if "No space left" in text:
+    if "No space left" in text or "quota exceeded" in text:
         return DiskFull(f"{doing}: {text}")
     if text.startswith("IO error") and "No such file" not in text:
         return DiskFailed(f"{doing}: {text}")

@@ -30,7 +30,7 @@ async def test_what_is_known_by_its_key_is_not_searched_for_among_rows_that_were
         def searched(database: object, key: bytes) -> None:
             pytest.fail(f"{key.hex()} is searched for")
 
-        monkeypatch.setattr("tallybook.bookie.storage.index_rocks._Database._seek_for_prev", searched)
+        monkeypatch.setattr("tallybook.bookie.storage.rocks_database.RocksDatabase._seek_for_prev", searched)
         assert await index.find(2, 0) == row(2, 0)
         assert await index.find_range(2, 0, 20, 10) == [row(2, 0), row(2, 10)]
         assert await index.known_among([row(1, 0), row(2, 10)]) == [row(2, 10)]

@@ -185,3 +185,38 @@ def test_logs_go_from_a_ledger_disk_of_its_own_that_has_no_byte_left_for_anythin
 
 def logs(disk: SimDisk) -> list[str]:
     return [name for name in disk.state.names(f"{ROOT}/ledgers") if name.startswith("entrylog-")]
+
+
+@pytest.mark.parametrize("step", ["apply", "sync"])
+def test_a_bookie_whose_index_alone_has_no_room_is_read_only_until_it_has(
+    step: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def scenario(world: World) -> None:
+        node = DiskBookie(SimDisk(world.rng), world.clock, KnownMetadata(), SETTINGS)
+        await node.boot()
+        first, is_full = batch_of(0, ledger_id=KEPT), True
+        change = getattr(node.bookie._parts.index, step)
+
+        async def while_there_is_room(*args: object, **more: object) -> None:
+            if is_full:
+                raise DiskFull("the index cannot be written: No space left on device")
+            await change(*args, **more)
+
+        monkeypatch.setattr(node.bookie._parts.index, step, while_there_is_room)
+        assert (await node.add(first)).code == 0
+        await world.clock.sleep(5)
+        assert node.bookie.read_only
+        assert (await node.add(batch_of(1, ledger_id=KEPT))).code == READ_ONLY
+        assert (await node.bookie.read_batches(KEPT, 0, 0, 1)).batches == (first,)
+        await node.bookie.fence(99, b"")
+        is_full = False
+        await world.clock.sleep(5)
+        assert not node.bookie.read_only
+        assert (await node.add(batch_of(1, ledger_id=KEPT))).code == 0
+        await node.stop()
+        await node.boot()
+        assert (await node.bookie.read_batches(KEPT, 0, 0, 1)).batches == (first,)
+        await node.stop()
+        assert node.failures == []
+
+    run_seed(1, scenario, deadline_seconds=3600)

@@ -1,0 +1,400 @@
+"""RocksDB, through ``rocksdict``, blocking: with index_options.py the only file that knows either.
+
+What was learned about the binding by measuring, and shapes this file:
+
+- ``seek``, ``get`` of one key and ``write`` hold the interpreter while they wait for the disk;
+  ``get`` of a list, ``flush_wal``, ``open`` and ``close`` do not. So before a seek, the block
+  in which the key would lie is brought into the cache by a ``get`` of a list, on a worker thread.
+  Whether that is needed, ``key_may_exist`` tells without touching the disk. There are no bloom
+  filters: they would keep that ``get`` away from the block.
+- The predecessor of a key is in the block before where the key would be the first of its own: once in about a hundred
+  searches. If that block is not in memory, the seek reads it while it holds the interpreter, on whichever thread: no
+  key is known by which a ``get`` could bring it, and the binding cannot be told to read memory alone. So the disk that
+  holds the index should not be a slow one.
+- Writes go to the page cache; ``sync`` flushes the log on a worker thread.
+- An iterator that met an error is merely not valid: only ``status`` tells it from the end. ``next`` of one that is not
+  valid ends the process.
+- Where a block cannot be read, every seek to a key in it fails. What is put there goes into another block, and is
+  found by its key only, since a search looks at all of them, nor does deleting a range help; and a compaction that
+  meets it fails, after which RocksDB takes no more writes until it is opened again.
+- Iterators are snapshots, so each search makes its own. What a ``get`` found a moment before may not be in it.
+- A search walks over every deleted row beside its key that lies in the write buffer, those that a deleted range covers
+  included: 0.3 us for each, bounds or not, while it holds the interpreter. A ``get`` does not. So a batch whose first
+  id is known is got, and ``last_entry`` looks forward first, where a new ledger, whose id is the highest, has nothing
+  beside it.
+- ``compact_range`` does not hold the interpreter (measured: half a second, in which another thread ran every
+  half of a millisecond), and waits for the database's own threads, so it needs one to wait on. By themselves
+  these drop what lies under deleted ranges late or never: only deletions of single keys make them look.
+- Recovery silently drops the log from the first damaged record on: see index_mark.py.
+- After a failed write RocksDB takes no more until it is opened again, though it still answers reads, and ``close`` then
+  raises the same error and closes nevertheless (measured on a full file system).
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from itertools import pairwise
+from typing import Any, Final
+
+import rocksdict
+
+from tallybook.core.errors import DamagedFile, DiskFailed, DiskFull, EntryUnknown, NewerFormat
+from tallybook.core.ids import MAX_ID, NO_ENTRY
+from tallybook.core.limits import KIB
+
+from .index import CacheBytes, WriteBatch
+from .index_errors import rocksdb_error
+from .index_figures import TableFigures, before_write, figures_of
+from .index_format import (
+    decode_row,
+    decode_state,
+    encode_row,
+    encode_state,
+    key_behind,
+    leading_ledger,
+    row_key,
+    split_row_key,
+    split_state_key,
+    state_key,
+)
+from .index_options import index_options
+from .index_walk import Walk
+from .location import IndexRow
+from .told import LedgersTold, RowKey, Told
+
+STATES: Final = "states"
+
+_CLOSE_SECONDS: Final = 30.0
+
+
+class RocksDatabase:
+    """RocksDB, blocking. Every method may run on any thread; those that read bring what they need into the cache."""
+
+    def __init__(self, path: str, cache_bytes: int, *, create: bool) -> None:
+        self._path = path
+        self._users = 0
+        self._idle = threading.Condition()
+        self._closed = False
+        self._max_cache_bytes = max(cache_bytes, 64 * KIB)
+        self._cache = rocksdict.Cache(self._max_cache_bytes)
+        self._cache_bytes = cache_bytes
+        self._open(create=create)
+        self.figures = self._measured()
+        self._read_options = rocksdict.ReadOptions()
+        # Files that an iterator kept alive are deleted in the background, not by whoever drops it.
+        self._read_options.set_background_purge_on_iterator_cleanup(True)
+
+    def _open(self, *, create: bool) -> None:
+        options = index_options(self._cache, self._cache_bytes, create=create)
+        try:
+            self._rows = rocksdict.Rdict(self._path, options, {"default": options, STATES: options})
+            self._states = self._rows.get_column_family(STATES)
+        except Exception as error:  # rocksdict raises nothing more special
+            raise rocksdb_error(error, f"the index {self._path} cannot be opened") from error
+
+    def reopen(self) -> None:
+        """Close after a write that failed, and open again. What was not synced may be lost. Reads fail meanwhile.
+
+        Raises:
+            DiskFull: there is no room for that; it is closed, and the same call may open it.
+            DamagedFile, DiskFailed: it cannot be opened.
+        """
+        self._close()
+        self._open(create=False)
+        with self._idle:
+            self._closed = False
+
+    @property
+    def sequence(self) -> int:
+        """The number of the last change written."""
+        return self._rows.latest_sequence_number()
+
+    @property
+    def cache_bytes(self) -> CacheBytes:
+        """Blocks in memory."""
+        return CacheBytes(self._cache.get_usage(), self._max_cache_bytes)
+
+    def is_cached(self, key: bytes) -> bool:
+        """Whether the block in which ``key`` would lie is in memory."""
+        if self._closed:
+            return False
+        found = self._rows.key_may_exist(key, fetch=True)
+        may_exist, value = found if isinstance(found, tuple) else (found, None)
+        return not may_exist or value is not None
+
+    def rows(self, ledger_id: int, first: int, last: int, limit: int) -> list[IndexRow]:
+        """The first ``limit`` rows that overlap ``first .. last``."""
+        sought = row_key(ledger_id, first)
+        with self._reading():
+            value = self._fetch(self._rows, sought)
+            row = None if value is None else decode_row(sought, value)
+            if row is not None and (limit == 1 or row.last_entry_id >= last):
+                return [row]
+            cursor = self._rows.iter(self._read_options)
+            if row is not None:
+                cursor.seek(sought)
+                row = self._row(cursor, ledger_id, last)
+            if row is None or row.first_entry_id != first:
+                # There is none with that key, or none any more: then one that begins before may be about it.
+                cursor = self._seek_for_prev(sought)
+                row = self._row(cursor, ledger_id)
+                if row is None or row.last_entry_id < first:
+                    cursor.seek(sought)
+                    row = self._row(cursor, ledger_id, last)
+            found: list[IndexRow] = []
+            while row is not None and len(found) < limit:
+                found.append(row)
+                if len(found) == limit or row.last_entry_id >= last:
+                    break
+                self._fetch(self._rows, row_key(ledger_id, row.last_entry_id))
+                cursor.next()
+                row = self._row(cursor, ledger_id, last)
+            return found
+
+    def known_among(self, rows: Sequence[IndexRow]) -> list[IndexRow]:
+        """Those of ``rows`` that are stored exactly so."""
+        keys: list[Any] = [row_key(row.ledger_id, row.first_entry_id) for row in rows]
+        with self._reading():
+            values: Any = self._rows.get(keys)
+            stored = zip(rows, keys, values, strict=True)
+            return [row for row, key, value in stored if value is not None and decode_row(key, bytes(value)) == row]
+
+    def rows_after(self, ledger_id: int, first_entry_id: int, limit: int) -> list[IndexRow]:
+        """The first ``limit`` rows behind this one, of all ledgers."""
+        with self._reading():
+            key = key_behind(ledger_id, first_entry_id)
+            self._fetch(self._rows, key)
+            cursor = self._rows.iter(self._read_options)
+            cursor.seek(key)
+            found: list[IndexRow] = []
+            while cursor.valid() and len(found) < limit:
+                row = decode_row(bytes(cursor.key()), bytes(cursor.value()))
+                found.append(row)
+                self._fetch(self._rows, key_behind(row.ledger_id, row.first_entry_id))
+                cursor.next()
+            cursor.status()
+            return found
+
+    def last_entry(self, ledger_id: int) -> int:
+        """The highest entry id in a row of the ledger."""
+        with self._reading():
+            if self._has_no_row(ledger_id):
+                return NO_ENTRY
+            row = self._row(self._seek_for_prev(row_key(ledger_id, MAX_ID)), ledger_id)
+            return NO_ENTRY if row is None else row.last_entry_id
+
+    def state(self, ledger_id: int) -> bytes | None:
+        """The state of the ledger."""
+        key = state_key(ledger_id)
+        with self._reading():
+            value = self._fetch(self._states, key)
+            return None if value is None else decode_state(key, value)
+
+    def ledger_ids(self, after: int, limit: int) -> list[int]:
+        """The first ``limit`` ledgers above ``after`` that have a row or a state."""
+        with self._reading():
+            found: list[int] = []
+            while after < MAX_ID and len(found) < limit:
+                with_row, with_state = self._next_with_row(after + 1), self._next_with_state(after + 1)
+                known = [each for each in (with_row, with_state) if each is not None]
+                if not known:
+                    break
+                after = min(known)
+                found.append(after)
+            return found
+
+    def ledgers_with_rows(self, after: int, limit: int) -> list[int]:
+        """The first ``limit`` ledgers above ``after`` that have a row."""
+        with self._reading():
+            found: list[int] = []
+            while after < MAX_ID and len(found) < limit:
+                ledger_id = self._next_with_row(after + 1)
+                if ledger_id is None:
+                    break
+                after = ledger_id
+                found.append(after)
+            return found
+
+    def survey(self, ledger_id: int, first: int, last: int, limit: int) -> Told:
+        """The first ``limit`` rows that overlap ``first .. last``, those that are damaged among them."""
+        with self._reading():
+            return Walk(self).over(ledger_id, first, last, limit)
+
+    def survey_from(self, start: RowKey, limit: int) -> Told:
+        """The first ``limit`` rows from this key on, of all ledgers, those that are damaged among them."""
+        with self._reading():
+            return Walk(self).onwards(start, limit)
+
+    def survey_ledgers(self, after: int, limit: int) -> LedgersTold:
+        """The first ``limit`` ledgers above ``after`` that have a row, and those of which that cannot be told."""
+        with self._reading():
+            return Walk(self).ledgers(after, limit)
+
+    def at_or_behind(self, key: RowKey) -> tuple[RowKey, bytes] | None:
+        """The first row from ``key`` on, as it is stored."""
+        sought = row_key(*key)
+        with self._using("read"):
+            self._fetch(self._rows, sought)
+            cursor = self._rows.iter(self._read_options)
+            cursor.seek(sought)
+            found = self._key(cursor)
+            return None if found is None else (found, bytes(cursor.value()))
+
+    def at_or_before(self, key: RowKey) -> RowKey | None:
+        """The key of the last row up to ``key``."""
+        with self._using("read"):
+            return self._key(self._seek_for_prev(row_key(*key)))
+
+    def write(self, batch: WriteBatch) -> None:
+        """Write one batch into memory and, unsynced, into the log."""
+        changes = rocksdict.WriteBatch(raw_mode=True)
+        with self._using("written"):
+            # The handle is not kept: it would keep the database open.
+            states = self._rows.get_column_family_handle(STATES)
+            for ledger_id in (*batch.drop_ledgers, *batch.drop_rows):
+                # A range excludes its end, so the last key there can be is deleted by itself.
+                changes.delete_range(row_key(ledger_id, 0), row_key(ledger_id, MAX_ID))
+                changes.delete(row_key(ledger_id, MAX_ID))
+            for ledger_id in batch.drop_ledgers:
+                changes.delete(state_key(ledger_id), states)
+            for each in batch.drop_keys:
+                changes.delete(row_key(*each))
+            for row in batch.rows:
+                changes.put(*encode_row(row))
+            for ledger_id, state in batch.states.items():
+                changes.put(*encode_state(ledger_id, state), states)
+            self.figures = before_write(self.figures, self._rows.property_int_value)
+            self._rows.write(changes)
+
+    def flush_log(self) -> None:
+        """Make everything written durable."""
+        with self._using("synced"):
+            self._rows.flush_wal(sync=True)
+            self.figures = self._measured()
+
+    def _measured(self) -> TableFigures:
+        return figures_of([table.property_int_value for table in (self._rows, self._states)])
+
+    def table_bytes(self) -> int:
+        """Size of all tables: what compacting all of it may need for a time."""
+        with self._using("measured"):
+            return self._measured().table_bytes
+
+    def pieces(self, first_ledger: int, last_ledger: int) -> list[tuple[int, int]]:
+        """These ledgers in ranges, each of about one table where the tables are at their largest."""
+        with self._using("compacted"):
+            files = self._rows.live_files()  # of both families: all their keys begin with the ledger id
+        bottom = max((file["level"] for file in files), default=0)
+        starts = {leading_ledger(bytes(file["start_key"])) for file in files if file["level"] == bottom}
+        cuts = [first_ledger, *sorted(each for each in starts if first_ledger < each <= last_ledger), last_ledger + 1]
+        return [(start, end - 1) for start, end in pairwise(cuts)]
+
+    def compact(self, first_ledger: int, last_ledger: int) -> None:
+        """Drop what is deleted or replaced of these ledgers from the tables."""
+        with self._using("compacted"):
+            self._rows.compact_range(row_key(first_ledger, 0), row_key(last_ledger, MAX_ID))
+            self._states.compact_range(state_key(first_ledger), state_key(last_ledger))
+
+    def close(self) -> None:
+        """Close, once nobody uses it.
+
+        Raises:
+            DiskFull, DiskFailed: it is closed, and what was not synced may be lost.
+        """
+        refused = self._close()
+        if refused is not None:
+            raise rocksdb_error(refused, f"the index {self._path} was closed") from refused
+
+    def _close(self) -> Exception | None:
+        """Close; what the database says of writes that failed before."""
+        with self._idle:
+            if self._closed:
+                return None
+            self._closed = True
+            if not self._idle.wait_for(lambda: not self._users, _CLOSE_SECONDS):
+                raise DiskFailed(f"the index {self._path} is in use for more than {_CLOSE_SECONDS} s: not closed")
+        refused: Exception | None = None
+        for table in (self._states, self._rows):
+            try:
+                table.close()
+            except Exception as error:  # noqa: BLE001 - rocksdict raises nothing more special
+                refused = error
+        return refused
+
+    def _seek_for_prev(self, key: bytes) -> rocksdict.RdictIter:
+        self._fetch(self._rows, key)
+        cursor = self._rows.iter(self._read_options)
+        cursor.seek_for_prev(key)
+        return cursor
+
+    def _row(self, cursor: rocksdict.RdictIter, ledger_id: int, last: int = MAX_ID) -> IndexRow | None:
+        """The row under the cursor, if it is one of the ledger that begins at or before ``last``."""
+        if not cursor.valid():
+            cursor.status()
+            return None
+        key = bytes(cursor.key())
+        found_ledger, first = split_row_key(key)
+        return decode_row(key, bytes(cursor.value())) if found_ledger == ledger_id and first <= last else None
+
+    def _has_no_row(self, ledger_id: int) -> bool:
+        """Whether a search forward finds nothing of the ledger. False where it does not come so far."""
+        try:
+            return self._next_with_row(ledger_id) != ledger_id
+        except (DamagedFile, DiskFailed):
+            return False  # its end may be readable nonetheless
+
+    def _next_with_row(self, ledger_id: int) -> int | None:
+        found = self.at_or_behind(RowKey(ledger_id, 0))
+        return None if found is None else found[0].ledger_id
+
+    def _next_with_state(self, ledger_id: int) -> int | None:
+        key = state_key(ledger_id)
+        self._fetch(self._states, key)
+        cursor = self._states.iter(self._read_options)
+        cursor.seek(key)
+        if not cursor.valid():
+            cursor.status()
+            return None
+        return split_state_key(bytes(cursor.key()))
+
+    @staticmethod
+    def _key(cursor: rocksdict.RdictIter) -> RowKey | None:
+        if not cursor.valid():
+            cursor.status()
+            return None
+        return RowKey(*split_row_key(bytes(cursor.key())))
+
+    @staticmethod
+    def _fetch(table: rocksdict.Rdict, key: bytes) -> bytes | None:
+        """The value of ``key``, without holding the interpreter. What a search for it needs is in the cache then."""
+        found: Any = table.get([key])
+        return None if found[0] is None else bytes(found[0])
+
+    @contextmanager
+    def _reading(self) -> Iterator[None]:
+        """Whatever goes wrong, it is not known what the index holds."""
+        try:
+            with self._using("read"):
+                yield
+        except (DamagedFile, DiskFailed, DiskFull) as error:
+            raise EntryUnknown(f"the index {self._path} cannot tell: {error.message}") from error
+
+    @contextmanager
+    def _using(self, doing: str) -> Iterator[None]:
+        """Keep the database open, and raise our own errors."""
+        with self._idle:
+            if self._closed:
+                raise DiskFailed(f"the index {self._path} is closed")
+            self._users += 1
+        try:
+            yield
+        except (DamagedFile, NewerFormat):
+            raise
+        except Exception as error:  # rocksdict raises nothing more special
+            raise rocksdb_error(error, f"the index {self._path} cannot be {doing}") from error
+        finally:
+            with self._idle:
+                self._users -= 1
+                self._idle.notify_all()
