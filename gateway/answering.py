@@ -8,8 +8,8 @@ from typing import TypeVar
 
 from google.protobuf.message import Message
 
-from .counted import GuestHandler
-from .door import Guest, GuestCall
+from .authorizer import AuthorizedCall, Caller
+from .counted import AuthorizedHandler
 from .limits import Admission
 from .messages import request_of
 
@@ -18,20 +18,20 @@ R = TypeVar("R", bound=Message)
 
 def answering(
     kind: type[R],
-    answer: Callable[[R, Guest], Awaitable[Message]],
-    admit: Callable[[Guest], Admission] | None = None,
-) -> GuestHandler:
+    answer: Callable[[R, Caller], Awaitable[Message]],
+    admit: Callable[[Caller], Admission] | None = None,
+) -> AuthorizedHandler:
     """A handler of a method with one request and one answer.
 
     Args:
-        answer: sees first that the guest may have it.
-        admit: lets in a call of a guest, or refuses it, where what it does takes memory.
+        answer: sees first that the caller may have it.
+        admit: lets in a call of a caller, or refuses it, where what it does takes memory.
     """
 
-    async def serve(call: GuestCall) -> None:
+    async def serve(call: AuthorizedCall) -> None:
         request = await request_of(call, kind)
-        with nullcontext() if admit is None else admit(call.guest):
-            found = await answer(request, call.guest)
+        with nullcontext() if admit is None else admit(call.caller):
+            found = await answer(request, call.caller)
         await call.send(found.SerializeToString())
 
     return serve

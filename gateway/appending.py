@@ -35,9 +35,9 @@ from tallybook.runtime.clock import Clock
 from tallybook.runtime.logging import logger
 from tallybook.runtime.tasks import Tasks
 
+from .authorizer import AuthorizedCall, Authorizer, Caller
 from .counted import send_in_time
 from .credit import Credit, window_bytes
-from .door import Door, Guest, GuestCall
 from .limits import Admission, Limits
 from .messages import creation, decode, described, request_of, shown_window
 from .metrics import Counts
@@ -62,7 +62,7 @@ class AppendContext:
     counts: Counts
     clock: Clock
     tasks: Tasks
-    door: Door
+    authorizer: Authorizer
     streams: dict[int, AppendStream]
     """Those that write a ledger, or are closing it, by ledger id."""
 
@@ -70,7 +70,7 @@ class AppendContext:
 class AppendStream:
     """The writer of one ledger on behalf of a client."""
 
-    def __init__(self, call: GuestCall, context: AppendContext) -> None:
+    def __init__(self, call: AuthorizedCall, context: AppendContext) -> None:
         self._call = call
         self._context = context
         self._credit = Credit(0)
@@ -87,11 +87,11 @@ class AppendStream:
         first = await request_of(self._call, pb.AppendRequest)
         if not first.HasField("open"):
             raise InvalidArgument("the first message of an Append stream must open a ledger")
-        limits, guest = self._context.limits, self._call.guest
-        await self._check(guest, first.open)
-        room = limits.room_bytes(guest)
+        limits, caller = self._context.limits, self._call.caller
+        await self._check(caller, first.open)
+        room = limits.room_bytes(caller)
         self._credit = Credit(window_bytes(first.open.credit_bytes, self._context.settings, room))
-        admission = limits.admit(guest, self._credit.window_bytes)
+        admission = limits.admit(caller, self._credit.window_bytes)
         opening = self._context.tasks.spawn(self._open(first.open), name="open")
         try:
             # A client that goes away in the middle must not leave a ledger behind that nobody closes.
@@ -112,15 +112,15 @@ class AppendStream:
         """Return when the ledger is closed, or left open because it could not be."""
         await self._over.wait()
 
-    async def _check(self, guest: Guest, opening: pb.AppendOpen) -> None:
-        """See that a guest may open this ledger, and that there is one that he means."""
+    async def _check(self, caller: Caller, opening: pb.AppendOpen) -> None:
+        """See that a caller may open this ledger, and that there is such a ledger."""
         kind = opening.WhichOneof("ledger")
         if kind is None:
             raise InvalidArgument("an Append stream must name a ledger, or say how to create one")
         if kind == "create":
-            self._context.door.check_new_ledger(guest, opening.create.custom)
+            self._context.authorizer.check_new_ledger(caller, opening.create.custom)
         else:
-            await self._context.door.check_ledger(guest, Permission.WRITE, opening.ledger_id)
+            await self._context.authorizer.check_ledger(caller, Permission.WRITE, opening.ledger_id)
 
     # -- opening ----------------------------------------------------------------------
 
@@ -146,7 +146,7 @@ class AppendStream:
 
     async def _write(self, writer: LedgerWriter, first: pb.AppendRequest, admission: Admission) -> None:
         self._begin(writer)
-        self._call.guest.about["ledger_id"] = writer.id
+        self._call.caller.about["ledger_id"] = writer.id
         closed: LedgerMetadata | None = None
         try:
             most = int(self._context.settings.client.max_entry_bytes)

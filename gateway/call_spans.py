@@ -1,6 +1,6 @@
 """Which calls of a gateway are traced, and as part of which trace.
 
-    the caller says so, or says that it is not (traceparent)    as he says, whatever the method
+    the caller says so, or says that it is not (traceparent)    as it says, for any method
     it has one answer                                           by chance, as a whole
     it is a stream                                              each add and each read by chance, of its own
 

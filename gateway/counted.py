@@ -1,4 +1,4 @@
-"""Around every call of a gateway: who makes it, for as long as he may, counting, and the status of an error."""
+"""Around every call of a gateway: who makes it, as long as that is allowed, counting, and the status of an error."""
 
 from __future__ import annotations
 
@@ -27,13 +27,13 @@ from tallybook.runtime.logging import logger
 from tallybook.runtime.seldom import Seldom
 from tallybook.runtime.tracing import NO_TRACER, Tracer
 
+from .authorizer import AuthorizedCall, Authorizer, Caller
 from .call_spans import span_of
-from .door import Door, Guest, GuestCall
 from .errors import status_of
 from .limits import Limits
 from .metrics import CallCounts, Counts, cause_of
 
-GuestHandler: TypeAlias = Callable[[GuestCall], Awaitable[None]]
+AuthorizedHandler: TypeAlias = Callable[[AuthorizedCall], Awaitable[None]]
 """Serves one call of somebody who was let in."""
 
 _log = logger("gateway")
@@ -44,10 +44,10 @@ _DEFECT: Final = InvariantViolation("this is a defect; the log of the gateway sa
 
 def counted(
     method: str,
-    handler: GuestHandler,
+    handler: AuthorizedHandler,
     all_counts: Counts,
     clock: Clock,
-    door: Door,
+    authorizer: Authorizer,
     limits: Limits,
     tracer: Tracer = NO_TRACER,
 ) -> CallHandler:
@@ -59,19 +59,21 @@ def counted(
         began = clock.monotonic()
         counts.calls += 1
         counts.open += 1
-        guest: Guest | None = None
+        caller: Caller | None = None
         try:
-            guest = door.let_in(method, call)
-            with limits.request(guest.principal), span_of(tracer, method, call):
-                serving = handler(_CountedCall(call, counts, guest))
-                await while_allowed(serving, guest.principal, partial(door.look_again, method, call, guest), clock)
+            caller = authorizer.let_in(method, call)
+            with limits.request(caller.principal), span_of(tracer, method, call):
+                serving = handler(_CountedCall(call, counts, caller))
+                await while_allowed(
+                    serving, caller.principal, partial(authorizer.look_again, method, call, caller), clock
+                )
         except (asyncio.CancelledError, CallerGone):
             counts.cancelled += 1
             raise
         except Exception as error:
             counts.failed += 1
             counts.rejected += isinstance(error, Busy | CreditExceeded)
-            known = _told(error, guest)
+            known = _told(error, caller)
             all_counts.errors.count(known.wire_code)
             all_counts.failures[cause_of(known)] += 1
             ours = is_defect(error) or known is not error
@@ -79,8 +81,10 @@ def counted(
                 # An outage of the metadata fails every call there is.
                 untold = lines.due(clock.monotonic(), type(error).__name__)
                 if untold is not None:
-                    _tell(method, call, guest, error, known, untold)
-            door.refusals.note(known, call.presented, call.peer, method, None if guest is None else guest.principal)
+                    _tell(method, call, caller, error, known, untold)
+            authorizer.refusals.note(
+                known, call.presented, call.peer, method, None if caller is None else caller.principal
+            )
             raise status_of(known) from error
         finally:
             counts.open -= 1
@@ -89,20 +93,20 @@ def counted(
     return serve
 
 
-def _told(error: Exception, guest: Guest | None) -> TallybookError:
+def _told(error: Exception, caller: Caller | None) -> TallybookError:
     """What the client is told of."""
     if not isinstance(error, TallybookError):
         return _DEFECT
     denied = isinstance(error, AccessDenied | Unauthenticated)
-    if guest is not None and denied and error not in guest.refusals:
-        # A client who took that for his own would look for what is wrong with him.
+    if caller is not None and denied and error not in caller.refusals:
+        # A client that took that for its own would look for what is wrong with itself.
         return PeerError(f"this gateway was denied what it needs for the call: {error.message}", outcome=error.outcome)
     return error
 
 
-def _tell(method: str, call: Call, guest: Guest | None, error: Exception, known: TallybookError, untold: int) -> None:
+def _tell(method: str, call: Call, caller: Caller | None, error: Exception, known: TallybookError, untold: int) -> None:
     """Log that a call has failed, and ``untold`` others like it since the last line."""
-    about = {} if guest is None else {"principal": guest.principal.name, **guest.about}
+    about = {} if caller is None else {"principal": caller.principal.name, **caller.about}
     if is_defect(error):
         _log.defect("call failed", error, method=method, peer=call.peer, untold_count=untold, **about)
         return
@@ -115,10 +119,10 @@ def _tell(method: str, call: Call, guest: Guest | None, error: Exception, known:
 class _CountedCall:
     """A call, and how many bytes it has moved."""
 
-    def __init__(self, call: Call, counts: CallCounts, guest: Guest) -> None:
+    def __init__(self, call: Call, counts: CallCounts, caller: Caller) -> None:
         self._call = call
         self._counts = counts
-        self._guest = guest
+        self._caller = caller
 
     @property
     def peer(self) -> str:
@@ -126,9 +130,9 @@ class _CountedCall:
         return self._call.peer
 
     @property
-    def guest(self) -> Guest:
+    def caller(self) -> Caller:
         """Whose call it is."""
-        return self._guest
+        return self._caller
 
     @property
     def presented(self) -> Presented:

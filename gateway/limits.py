@@ -2,7 +2,7 @@
 
 A stream *reserves* the memory that its data may take before it begins, and gives it back when it has ended:
 
-    with limits.admit(guest, reserved_bytes):    # or Busy
+    with limits.admit(caller, reserved_bytes):    # or Busy
         ...
 
 So a stream that was let in never waits for memory in the middle, and what all of them hold has one bound. Pure
@@ -22,7 +22,7 @@ from tallybook.core.config import GatewaySettings
 from tallybook.core.errors import Busy
 from tallybook.runtime.under_way import UnderWay
 
-from .door import Guest
+from .authorizer import Caller
 
 RETRY_MS: Final = 1_000
 """When to come back: streams live for seconds rather than for milliseconds."""
@@ -59,11 +59,11 @@ class Limits:
         """
         return self._under_way.request(principal)
 
-    def room_bytes(self, guest: Guest) -> int:
-        """What one more stream of a guest could reserve at the most."""
-        return max(0, min(room - usage.reserved_bytes for usage, _, room, _ in self._bounds(guest)))
+    def room_bytes(self, caller: Caller) -> int:
+        """What one more stream of a caller could reserve at the most."""
+        return max(0, min(room - usage.reserved_bytes for usage, _, room, _ in self._bounds(caller)))
 
-    def admit(self, guest: Guest, reserved_bytes: int, *, streams: int = 1) -> Admission:
+    def admit(self, caller: Caller, reserved_bytes: int, *, streams: int = 1) -> Admission:
         """Let one stream in.
 
         Args:
@@ -72,7 +72,7 @@ class Limits:
         Raises:
             Busy: there are too many on this connection or in all, or no room for what it reserves.
         """
-        for usage, most, room, where in self._bounds(guest):
+        for usage, most, room, where in self._bounds(caller):
             own = usage is not self.total
             if usage.streams + streams > most:
                 raise Busy(
@@ -87,35 +87,35 @@ class Limits:
                     retry_after_ms=RETRY_MS,
                     own_limit=own,
                 )
-        for usage in self._usages(guest):
+        for usage in self._usages(caller):
             usage.streams += streams
             usage.reserved_bytes += reserved_bytes
-        return Admission(self, guest, reserved_bytes, streams)
+        return Admission(self, caller, reserved_bytes, streams)
 
-    def leave(self, guest: Guest, reserved_bytes: int, streams: int) -> None:
+    def leave(self, caller: Caller, reserved_bytes: int, streams: int) -> None:
         """Take back what ``admit`` gave."""
-        for usage in self._usages(guest):
+        for usage in self._usages(caller):
             usage.streams -= streams
             usage.reserved_bytes -= reserved_bytes
-        self._forget(self._peers, guest.peer)
-        self._forget(self._principals, guest.principal.name)
+        self._forget(self._peers, caller.peer)
+        self._forget(self._principals, caller.principal.name)
 
-    def _bounds(self, guest: Guest) -> Iterator[tuple[Usage, int, int, str]]:
+    def _bounds(self, caller: Caller) -> Iterator[tuple[Usage, int, int, str]]:
         """What is taken, the most streams and bytes there may be, and where that is."""
         settings, nothing = self._settings, Usage()
-        mine, connection_bytes = self._peers.get(guest.peer, nothing), int(settings.max_connection_bytes)
+        mine, connection_bytes = self._peers.get(caller.peer, nothing), int(settings.max_connection_bytes)
         yield mine, settings.max_connection_streams, connection_bytes, "on this connection"
         yield self.total, settings.max_streams, int(settings.max_reserved_bytes), "in all"
-        most = guest.principal.limits.max_bytes
+        most = caller.principal.limits.max_bytes
         if most is not None:
-            name = guest.principal.name
+            name = caller.principal.name
             yield self._principals.get(name, nothing), settings.max_streams, most, f"of {name}"
 
-    def _usages(self, guest: Guest) -> Iterator[Usage]:
-        yield self._peers.setdefault(guest.peer, Usage())
+    def _usages(self, caller: Caller) -> Iterator[Usage]:
+        yield self._peers.setdefault(caller.peer, Usage())
         yield self.total
-        if guest.principal.limits.max_bytes is not None:
-            yield self._principals.setdefault(guest.principal.name, Usage())
+        if caller.principal.limits.max_bytes is not None:
+            yield self._principals.setdefault(caller.principal.name, Usage())
 
     @staticmethod
     def _forget(usages: dict[str, Usage], name: str) -> None:
@@ -126,9 +126,9 @@ class Limits:
 class Admission:
     """A stream, or a call, that was let in. Use it in ``with``, or ``end`` it."""
 
-    def __init__(self, limits: Limits, guest: Guest, reserved_bytes: int, streams: int) -> None:
+    def __init__(self, limits: Limits, caller: Caller, reserved_bytes: int, streams: int) -> None:
         self._limits: Limits | None = limits
-        self._guest = guest
+        self._caller = caller
         self._reserved_bytes = reserved_bytes
         self._streams = streams
 
@@ -136,7 +136,7 @@ class Admission:
         """Give everything back. Doing it twice changes nothing."""
         limits, self._limits = self._limits, None
         if limits is not None:
-            limits.leave(self._guest, self._reserved_bytes, self._streams)
+            limits.leave(self._caller, self._reserved_bytes, self._streams)
 
     def __enter__(self) -> Self:
         return self

@@ -18,8 +18,8 @@ from tallybook.core.config import GatewaySettings
 from tallybook.core.ids import check_entry_id
 from tallybook.proto import ledger_pb2 as pb
 
+from .authorizer import AuthorizedCall, Authorizer
 from .counted import send_in_time
-from .door import Door, GuestCall
 from .limits import Limits
 from .messages import ledger_of, request_of
 from .metrics import Counts
@@ -29,14 +29,16 @@ from .outflow import Outflow, message_bytes, reserved_bytes
 class Readers:
     """Serves Read and Tail."""
 
-    def __init__(self, client: Client, settings: GatewaySettings, limits: Limits, counts: Counts, door: Door) -> None:
+    def __init__(
+        self, client: Client, settings: GatewaySettings, limits: Limits, counts: Counts, authorizer: Authorizer
+    ) -> None:
         self._client = client
         self._settings = settings
         self._limits = limits
         self._counts = counts
-        self._door = door
+        self._authorizer = authorizer
 
-    async def read(self, call: GuestCall) -> None:
+    async def read(self, call: AuthorizedCall) -> None:
         """Serve one Read.
 
         Raises:
@@ -44,9 +46,9 @@ class Readers:
         """
         request = await request_of(call, pb.ReadRequest)
         ledger_id = ledger_of(request)
-        await self._door.check_ledger(call.guest, Permission.READ, ledger_id)
+        await self._authorizer.check_ledger(call.caller, Permission.READ, ledger_id)
         first, most = check_entry_id(request.first), message_bytes(request.max_bytes, self._settings)
-        with self._limits.admit(call.guest, reserved_bytes(most, self._settings)):
+        with self._limits.admit(call.caller, reserved_bytes(most, self._settings)):
             reader = await self._client.open_ledger(ledger_id, password=request.password, recover=False)
             last = request.last if request.HasField("last") else reader.last_add_confirmed
             if not request.HasField("last") and last < first:
@@ -58,7 +60,7 @@ class Readers:
                         await message.add(entries(batch, header, first, last))
             await message.flush()
 
-    async def tail(self, call: GuestCall) -> None:
+    async def tail(self, call: AuthorizedCall) -> None:
         """Serve one Tail.
 
         Raises:
@@ -66,9 +68,9 @@ class Readers:
         """
         request = await request_of(call, pb.TailRequest)
         ledger_id = ledger_of(request)
-        await self._door.check_ledger(call.guest, Permission.READ, ledger_id)
+        await self._authorizer.check_ledger(call.caller, Permission.READ, ledger_id)
         first, most = check_entry_id(request.first), message_bytes(request.max_bytes, self._settings)
-        with self._limits.admit(call.guest, reserved_bytes(most, self._settings)):
+        with self._limits.admit(call.caller, reserved_bytes(most, self._settings)):
             reader = await self._client.open_ledger(ledger_id, password=request.password, recover=False)
             message = self._outflow(call, most)
             async with aclosing(reader.tail_batches(first)) as groups:
@@ -77,7 +79,7 @@ class Readers:
                     # Nobody knows when there will be more.
                     await message.flush()
 
-    def _outflow(self, call: GuestCall, max_bytes: int) -> Outflow[Entry]:
+    def _outflow(self, call: AuthorizedCall, max_bytes: int) -> Outflow[Entry]:
         return Outflow(
             partial(send_in_time, call, timeout_ms=self._settings.slow_reader_ms),
             max_bytes,

@@ -36,7 +36,7 @@ from tallybook.runtime.under_way import UnderWay
 from tallybook.stream import keep_for_ever
 from tallybook.stream.load import STREAM_METRICS
 
-from .door import Door
+from .authorizer import Authorizer
 from .limits import Limits
 from .metrics import GATEWAY_METRICS, Counts, bounds, numbers
 from .service import LEDGER_SERVICE, LedgerService
@@ -106,10 +106,10 @@ async def serving(client: Client, settings: GatewaySettings) -> AsyncIterator[Ad
             keeping = keep_for_ever(stores.default, RealClock(), SystemRng(), settings.keep_streams_s, stores.load)
             undo.push_async_callback(_ended, tasks.spawn(keeping, name="stream keeper", essential=True))
         limits, counts = Limits(settings, under_way), Counts()
-        door = Door(security or OpenAccess(), client, refusals, listener.connections.authenticated)
+        authorizer = Authorizer(security or OpenAccess(), client, refusals, listener.connections.authenticated)
         tasks.spawn(listener.connections.run(), name="connections", essential=True)
-        ledgers = LedgerService(client, settings, limits, counts, RealClock(), tasks, door)
-        streams = StreamService(stores, settings, limits, counts, RealClock(), tasks, door)
+        ledgers = LedgerService(client, settings, limits, counts, RealClock(), tasks, authorizer)
+        streams = StreamService(stores, settings, limits, counts, RealClock(), tasks, authorizer)
         metrics.add(GATEWAY_METRICS, lambda: {**numbers(counts, limits.total), **bounds(settings, stores.ids)})
         metrics.add(STREAM_METRICS, stores.load.readings)
         show_client(metrics, client)

@@ -23,8 +23,8 @@ from tallybook.runtime.tasks import Tasks
 
 from .answering import answering
 from .appending import AppendContext, AppendStream
-from .counted import GuestHandler, counted
-from .door import Door, Guest, GuestCall, audited
+from .authorizer import AuthorizedCall, Authorizer, Caller, audited
+from .counted import AuthorizedHandler, counted
 from .limits import Limits
 from .messages import creation, described, ledger_of
 from .metrics import Counts
@@ -44,7 +44,7 @@ class LedgerService:
         client: reaches the cluster. Its settings are ``settings.client``.
         limits, counts: shared with the other service, so that clients are bounded by what they take of both.
         tasks: what goes on behind a call; closed only after ``stop``.
-        door: says who may call.
+        authorizer: says who may call.
     """
 
     def __init__(
@@ -55,22 +55,22 @@ class LedgerService:
         counts: Counts,
         clock: Clock,
         tasks: Tasks,
-        door: Door,
+        authorizer: Authorizer,
     ) -> None:
         self._client = client
         self._clock = clock
         self._tasks = tasks
         self._counts = counts
         self._limits = limits
-        self._door = door
+        self._authorizer = authorizer
         self._stop_time = StopTime(settings.stop_ms, clock)
         self._streams: dict[int, AppendStream] = {}
-        self._appending = AppendContext(client, settings, limits, counts, clock, tasks, door, self._streams)
-        self._readers = Readers(client, settings, limits, counts, door)
+        self._appending = AppendContext(client, settings, limits, counts, clock, tasks, authorizer, self._streams)
+        self._readers = Readers(client, settings, limits, counts, authorizer)
 
     def handlers(self) -> Mapping[str, CallHandler]:
         """A handler for each method of the service."""
-        handlers: dict[str, GuestHandler] = {
+        handlers: dict[str, AuthorizedHandler] = {
             "Create": answering(pb.CreateRequest, self._create),
             "Append": self._append,
             "Read": self._readers.read,
@@ -83,8 +83,10 @@ class LedgerService:
         }
         return {name: self._counted(f"LedgerService/{name}", handler) for name, handler in handlers.items()}
 
-    def _counted(self, method: str, handler: GuestHandler) -> CallHandler:
-        return counted(method, handler, self._counts, self._clock, self._door, self._limits, self._client.world.tracer)
+    def _counted(self, method: str, handler: AuthorizedHandler) -> CallHandler:
+        return counted(
+            method, handler, self._counts, self._clock, self._authorizer, self._limits, self._client.world.tracer
+        )
 
     async def stop(self) -> None:
         """Close the ledgers that are written, as far as that goes within ``stop_ms``.
@@ -103,18 +105,18 @@ class LedgerService:
 
     # -- streams ----------------------------------------------------------------------
 
-    async def _append(self, call: GuestCall) -> None:
+    async def _append(self, call: AuthorizedCall) -> None:
         await AppendStream(call, self._appending).run()
 
     # -- calls with one answer --------------------------------------------------------
 
-    async def _create(self, request: pb.CreateRequest, guest: Guest) -> pb.Ledger:
-        self._door.check_new_ledger(guest, request.custom)
+    async def _create(self, request: pb.CreateRequest, caller: Caller) -> pb.Ledger:
+        self._authorizer.check_new_ledger(caller, request.custom)
         return described(await self._client.create_unowned_ledger(**creation(request)))
 
-    async def _close(self, request: pb.CloseRequest, guest: Guest) -> pb.Ledger:
+    async def _close(self, request: pb.CloseRequest, caller: Caller) -> pb.Ledger:
         client, ledger_id = self._client, ledger_of(request)
-        await self._door.check_ledger(guest, Permission.WRITE, ledger_id)
+        await self._authorizer.check_ledger(caller, Permission.WRITE, ledger_id)
         metadata = await client.ledger_metadata(ledger_id)
         client.authorise(metadata, request.password)
         stream = self._streams.get(ledger_id)
@@ -134,31 +136,31 @@ class LedgerService:
         async with await self._client.adopt_ledger(ledger_id, password=password) as writer:
             return described(await writer.close())
 
-    async def _recover(self, request: pb.RecoverRequest, guest: Guest) -> pb.Ledger:
+    async def _recover(self, request: pb.RecoverRequest, caller: Caller) -> pb.Ledger:
         ledger_id = ledger_of(request)
-        await self._door.check_ledger(guest, Permission.WRITE, ledger_id)
-        audited(guest, "fence ledger", ledger_id=ledger_id)
+        await self._authorizer.check_ledger(caller, Permission.WRITE, ledger_id)
+        audited(caller, "fence ledger", ledger_id=ledger_id)
         return described(await self._client.recover_ledger(ledger_id, password=request.password))
 
-    async def _delete(self, request: pb.DeleteRequest, guest: Guest) -> pb.DeleteReply:
+    async def _delete(self, request: pb.DeleteRequest, caller: Caller) -> pb.DeleteReply:
         ledger_id = ledger_of(request)
-        await self._door.check_ledger(guest, Permission.WRITE, ledger_id)
-        audited(guest, "delete ledger", ledger_id=ledger_id)
+        await self._authorizer.check_ledger(caller, Permission.WRITE, ledger_id)
+        audited(caller, "delete ledger", ledger_id=ledger_id)
         await self._client.delete_ledger(ledger_id, password=request.password, force=request.force)
         return pb.DeleteReply()
 
-    async def _describe(self, request: pb.DescribeRequest, guest: Guest) -> pb.Ledger:
+    async def _describe(self, request: pb.DescribeRequest, caller: Caller) -> pb.Ledger:
         ledger_id = ledger_of(request)
-        await self._door.check_ledger(guest, Permission.READ, ledger_id)
+        await self._authorizer.check_ledger(caller, Permission.READ, ledger_id)
         metadata = await self._client.ledger_metadata(ledger_id)
         if metadata.closed:
             return described(metadata)
         reader = await self._client.open_ledger(ledger_id, password=request.password, recover=False)
         return described(reader.metadata, reader.last_add_confirmed)
 
-    async def _list(self, request: pb.ListRequest, guest: Guest) -> pb.ListReply:
+    async def _list(self, request: pb.ListRequest, caller: Caller) -> pb.ListReply:
         # What they are called would have to be looked up one by one.
-        self._door.check_all_ledgers(guest, Permission.READ)
+        self._authorizer.check_all_ledgers(caller, Permission.READ)
         after = _page_start(request.page_token)
         page = await self._client.world.store.list_ledgers(after, min(request.page_size or MAX_PAGE, MAX_PAGE))
         if not page.complete and not page.ledger_ids:

@@ -21,9 +21,9 @@ from tallybook.runtime.tasks import Tasks
 from tallybook.stream import Outgoing, PendingRecord, Position, StreamWriter
 from tallybook.stream.writer.pending import settled_record
 
+from .authorizer import AuthorizedCall, Authorizer, audited
 from .counted import send_in_time
 from .credit import Credit, window_bytes
-from .door import Door, GuestCall, audited
 from .limits import Limits
 from .losses import Losses
 from .messages import decode, request_of, shown_window
@@ -42,7 +42,7 @@ class StreamContext:
     counts: Counts
     tasks: Tasks
     writers: Writers
-    door: Door
+    authorizer: Authorizer
     losses: Losses
     """Of subscriptions."""
     ways: dict[TwoWay[Any], None]
@@ -63,7 +63,7 @@ _Sent: TypeAlias = list[PendingRecord]
 class StreamAppend:
     """Appends to a stream on behalf of a client."""
 
-    def __init__(self, call: GuestCall, context: StreamContext) -> None:
+    def __init__(self, call: AuthorizedCall, context: StreamContext) -> None:
         self._call = call
         self._context = context
         self._credit = Credit(0)
@@ -84,15 +84,15 @@ class StreamAppend:
         if not first.HasField("open"):
             raise InvalidArgument("the first message of an Append stream must open a stream")
         opening, context = first.open, self._context
-        guest = self._call.guest
-        context.door.check_stream(guest, Permission.WRITE, opening.namespace, opening.name)
+        caller = self._call.caller
+        context.authorizer.check_stream(caller, Permission.WRITE, opening.namespace, opening.name)
         if opening.take_over:
-            audited(guest, "take stream", namespace=opening.namespace, stream=opening.name)
-        room = context.limits.room_bytes(guest)
+            audited(caller, "take stream", namespace=opening.namespace, stream=opening.name)
+        room = context.limits.room_bytes(caller)
         self._credit = Credit(window_bytes(opening.credit_bytes, context.settings, room))
         # What comes along is held while the stream is waited for, and that is to be no more than is reserved.
         Credit(self._credit.window_bytes).take(len(first.records), _bytes_of(outgoing(first.records)))
-        with context.limits.admit(guest, self._credit.window_bytes):
+        with context.limits.admit(caller, self._credit.window_bytes):
             async with context.writers.writer(
                 opening.namespace,
                 opening.name,

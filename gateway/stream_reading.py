@@ -21,8 +21,8 @@ from tallybook.stream import Gap, Position, SubscriptionReader
 from tallybook.stream.reader.handle import RecordBatches
 from tallybook.stream.reader.reading import Gaps
 
+from .authorizer import AuthorizedCall, audited
 from .counted import send_in_time
-from .door import GuestCall, audited
 from .messages import decode, request_of
 from .outflow import Outflow, message_bytes, reserved_bytes, sent_from
 from .stores import Stores
@@ -31,17 +31,17 @@ from .stream_messages import cursor_of, gap_of, record_of, start_of, wait_second
 from .twoway import TwoWay
 
 
-async def serve_read(call: GuestCall, stores: Stores, context: StreamContext) -> None:
+async def serve_read(call: AuthorizedCall, stores: Stores, context: StreamContext) -> None:
     """Serve one Read.
 
     Raises:
         TallybookError: why it ends.
     """
     request = await request_of(call, pb.ReadStreamRequest)
-    context.door.check_stream(call.guest, Permission.READ, request.namespace, request.name)
+    context.authorizer.check_stream(call.caller, Permission.READ, request.namespace, request.name)
     start, most = start_of(request.start), message_bytes(request.max_bytes, context.settings)
     with (
-        context.limits.admit(call.guest, reserved_bytes(most, context.settings)),
+        context.limits.admit(call.caller, reserved_bytes(most, context.settings)),
         stores.of(request.namespace) as store,
     ):
         reader = store.reader(request.name, start=start, follow=request.follow, gaps=_gaps(request.gaps_as_messages))
@@ -104,7 +104,7 @@ async def _flow(
 class Subscribed:
     """One Subscribe: the reader of a subscription on behalf of a client."""
 
-    def __init__(self, call: GuestCall, context: StreamContext) -> None:
+    def __init__(self, call: AuthorizedCall, context: StreamContext) -> None:
         self._call = call
         self._context = context
         self._ways: TwoWay[Position] = TwoWay(context.tasks)
@@ -124,14 +124,14 @@ class Subscribed:
         if not first.HasField("open"):
             raise InvalidArgument("the first message of a Subscribe stream must open a subscription")
         opening, context = first.open, self._context
-        guest = self._call.guest
-        context.door.check_stream(guest, Permission.READ, opening.namespace, opening.name)
+        caller = self._call.caller
+        context.authorizer.check_stream(caller, Permission.READ, opening.namespace, opening.name)
         if opening.take_over:
             what = {"stream": opening.name, "subscription": opening.subscription}
-            audited(guest, "take subscription", namespace=opening.namespace, **what)
+            audited(caller, "take subscription", namespace=opening.namespace, **what)
         start, most = start_of(opening.start), message_bytes(opening.max_bytes, context.settings)
         with (
-            context.limits.admit(self._call.guest, reserved_bytes(most, context.settings)),
+            context.limits.admit(self._call.caller, reserved_bytes(most, context.settings)),
             stores.of(opening.namespace) as store,
         ):
             place = f"{store.namespace}/{opening.name}/{opening.subscription}"

@@ -23,8 +23,8 @@ from tallybook.stream import Gap, StreamStore
 from tallybook.stream.names import check_stream_name, check_subscription
 
 from .answering import answering
-from .counted import GuestHandler, counted
-from .door import Door, Guest, GuestCall, audited
+from .authorizer import AuthorizedCall, Authorizer, Caller, audited
+from .counted import AuthorizedHandler, counted
 from .limits import Admission, Limits
 from .losses import Losses
 from .metrics import Counts
@@ -53,7 +53,7 @@ class StreamService:
     Args:
         limits, counts: shared with the other service, so that clients are bounded by what they take of both.
         tasks: what goes on behind a call; closed only after ``stop``.
-        door: says who may call.
+        authorizer: says who may call.
     """
 
     def __init__(
@@ -64,23 +64,25 @@ class StreamService:
         counts: Counts,
         clock: Clock,
         tasks: Tasks,
-        door: Door,
+        authorizer: Authorizer,
     ) -> None:
         self._stores = stores
         self._settings = settings
         self._counts = counts
         self._limits = limits
-        self._door = door
+        self._authorizer = authorizer
         self._clock = clock
         self._tasks = tasks
         self._writers = Writers(stores, settings, counts, clock, tasks)
         self._stop_time = StopTime(settings.stop_ms, clock)
         self._ways: dict[TwoWay[Any], None] = {}
-        self._context = StreamContext(settings, limits, counts, tasks, self._writers, door, Losses(clock), self._ways)
+        self._context = StreamContext(
+            settings, limits, counts, tasks, self._writers, authorizer, Losses(clock), self._ways
+        )
 
     def handlers(self) -> Mapping[str, CallHandler]:
         """A handler for each method of the service."""
-        handlers: dict[str, GuestHandler] = {
+        handlers: dict[str, AuthorizedHandler] = {
             "Create": answering(pb.CreateStreamRequest, self._create),
             "Delete": answering(pb.DeleteStreamRequest, self._delete),
             "Rename": answering(pb.RenameStreamRequest, self._rename),
@@ -98,12 +100,12 @@ class StreamService:
         }
         return {name: self._counted(f"StreamService/{name}", handler) for name, handler in handlers.items()}
 
-    def _admitted(self, guest: Guest) -> Admission:
+    def _admitted(self, caller: Caller) -> Admission:
         """A call that reads, if only a little, takes as much memory for that as one that reads much."""
-        return self._limits.admit(guest, reserved_bytes(0, self._settings), streams=0)
+        return self._limits.admit(caller, reserved_bytes(0, self._settings), streams=0)
 
-    def _counted(self, method: str, handler: GuestHandler) -> CallHandler:
-        return counted(method, handler, self._counts, self._clock, self._door, self._limits, self._stores.tracer)
+    def _counted(self, method: str, handler: AuthorizedHandler) -> CallHandler:
+        return counted(method, handler, self._counts, self._clock, self._authorizer, self._limits, self._stores.tracer)
 
     async def stop(self) -> None:
         """End calls that go both ways as their clients would, and close the writers, all of it within ``stop_ms``.
@@ -124,46 +126,46 @@ class StreamService:
 
     # -- streams ----------------------------------------------------------------------
 
-    async def _append(self, call: GuestCall) -> None:
+    async def _append(self, call: AuthorizedCall) -> None:
         await StreamAppend(call, self._context).run()
 
-    async def _read(self, call: GuestCall) -> None:
+    async def _read(self, call: AuthorizedCall) -> None:
         await serve_read(call, self._stores, self._context)
 
-    async def _subscribe(self, call: GuestCall) -> None:
+    async def _subscribe(self, call: AuthorizedCall) -> None:
         await Subscribed(call, self._context).run(self._stores)
 
     # -- calls with one answer --------------------------------------------------------
 
-    async def _create(self, request: pb.CreateStreamRequest, guest: Guest) -> pb.Stream:
-        self._door.check_stream(guest, Permission.WRITE, request.namespace, request.name)
+    async def _create(self, request: pb.CreateStreamRequest, caller: Caller) -> pb.Stream:
+        self._authorizer.check_stream(caller, Permission.WRITE, request.namespace, request.name)
         with self._stores.of(request.namespace) as store:
             return described_stream(await store.create(request.name, **policy_changes(request.policy)))
 
-    async def _delete(self, request: pb.DeleteStreamRequest, guest: Guest) -> pb.DeleteStreamReply:
-        self._door.check_stream(guest, Permission.WRITE, request.namespace, request.name)
-        audited(guest, "delete stream", namespace=request.namespace, stream=request.name)
+    async def _delete(self, request: pb.DeleteStreamRequest, caller: Caller) -> pb.DeleteStreamReply:
+        self._authorizer.check_stream(caller, Permission.WRITE, request.namespace, request.name)
+        audited(caller, "delete stream", namespace=request.namespace, stream=request.name)
         with self._stores.of(request.namespace) as store:
             await store.delete(request.name)
         return pb.DeleteStreamReply()
 
-    async def _rename(self, request: pb.RenameStreamRequest, guest: Guest) -> pb.Stream:
-        self._door.check_stream(guest, Permission.WRITE, request.namespace, request.name)
-        self._door.check_stream(guest, Permission.WRITE, request.namespace, request.new_name)
-        audited(guest, "rename stream", namespace=request.namespace, stream=request.name, new_name=request.new_name)
+    async def _rename(self, request: pb.RenameStreamRequest, caller: Caller) -> pb.Stream:
+        self._authorizer.check_stream(caller, Permission.WRITE, request.namespace, request.name)
+        self._authorizer.check_stream(caller, Permission.WRITE, request.namespace, request.new_name)
+        audited(caller, "rename stream", namespace=request.namespace, stream=request.name, new_name=request.new_name)
         with self._stores.of(request.namespace) as store:
             return described_stream(await store.rename(request.name, request.new_name))
 
-    async def _list(self, request: pb.ListStreamsRequest, guest: Guest) -> pb.ListStreamsReply:
-        self._door.check_stream(guest, Permission.READ, request.namespace, request.prefix)
+    async def _list(self, request: pb.ListStreamsRequest, caller: Caller) -> pb.ListStreamsReply:
+        self._authorizer.check_stream(caller, Permission.READ, request.namespace, request.prefix)
         with self._stores.of(request.namespace) as store:
             after = check_stream_name(request.page_token) if request.page_token else ""
             names = store.list(request.prefix, after=after)
             page, more = await _page(names, request.page_size, MAX_PAGE)
         return pb.ListStreamsReply(names=page, next_page_token=page[-1] if more else "")
 
-    async def _describe(self, request: pb.DescribeStreamRequest, guest: Guest) -> pb.StreamDescription:
-        self._door.check_stream(guest, Permission.READ, request.namespace, request.name)
+    async def _describe(self, request: pb.DescribeStreamRequest, caller: Caller) -> pb.StreamDescription:
+        self._authorizer.check_stream(caller, Permission.READ, request.namespace, request.name)
         with self._stores.of(request.namespace) as store:
             info = await store.info(request.name)
             last = await store.last(request.name)
@@ -178,23 +180,23 @@ class StreamService:
             described.record_count = described.next_sequence - described.first_sequence
             return described
 
-    async def _set_policy(self, request: pb.SetPolicyRequest, guest: Guest) -> pb.Stream:
-        self._door.check_stream(guest, Permission.WRITE, request.namespace, request.name)
-        audited(guest, "change policy of stream", namespace=request.namespace, stream=request.name)
+    async def _set_policy(self, request: pb.SetPolicyRequest, caller: Caller) -> pb.Stream:
+        self._authorizer.check_stream(caller, Permission.WRITE, request.namespace, request.name)
+        audited(caller, "change policy of stream", namespace=request.namespace, stream=request.name)
         with self._stores.of(request.namespace) as store:
             changes = policy_changes(request.policy, request.clear)
             return described_stream(await store.set_policy(request.name, **changes))
 
-    async def _truncate(self, request: pb.TruncateStreamRequest, guest: Guest) -> pb.Stream:
-        self._door.check_stream(guest, Permission.WRITE, request.namespace, request.name)
+    async def _truncate(self, request: pb.TruncateStreamRequest, caller: Caller) -> pb.Stream:
+        self._authorizer.check_stream(caller, Permission.WRITE, request.namespace, request.name)
         before = said_place(request, "before")
-        audited(guest, "truncate stream", namespace=request.namespace, stream=request.name)
+        audited(caller, "truncate stream", namespace=request.namespace, stream=request.name)
         with self._stores.of(request.namespace) as store:
             return described_stream(await store.truncate(request.name, before=before))
 
-    async def _end(self, request: pb.EndStreamRequest, guest: Guest) -> pb.Stream:
-        self._door.check_stream(guest, Permission.WRITE, request.namespace, request.name)
-        audited(guest, "end stream", namespace=request.namespace, stream=request.name)
+    async def _end(self, request: pb.EndStreamRequest, caller: Caller) -> pb.Stream:
+        self._authorizer.check_stream(caller, Permission.WRITE, request.namespace, request.name)
+        audited(caller, "end stream", namespace=request.namespace, stream=request.name)
         # A client that goes away in the middle must not leave a writer behind that is neither good nor closed.
         ending = self._tasks.spawn(self._end_stream(request), name="end-stream")
         return await asyncio.shield(ending)
@@ -209,9 +211,9 @@ class StreamService:
             return described_stream(await store.info(request.name))
 
     async def _list_subscriptions(
-        self, request: pb.ListSubscriptionsRequest, guest: Guest
+        self, request: pb.ListSubscriptionsRequest, caller: Caller
     ) -> pb.ListSubscriptionsReply:
-        self._door.check_stream(guest, Permission.READ, request.namespace, request.name)
+        self._authorizer.check_stream(caller, Permission.READ, request.namespace, request.name)
         with self._stores.of(request.namespace) as store:
             after = check_subscription(request.page_token) if request.page_token else ""
             found = store.subscriptions(request.name, after=after)
@@ -220,11 +222,11 @@ class StreamService:
             subscriptions=map(described_subscription, page), next_page_token=page[-1].name if more else ""
         )
 
-    async def _reset_subscription(self, request: pb.ResetSubscriptionRequest, guest: Guest) -> pb.Subscription:
-        self._door.check_stream(guest, Permission.READ, request.namespace, request.name)
+    async def _reset_subscription(self, request: pb.ResetSubscriptionRequest, caller: Caller) -> pb.Subscription:
+        self._authorizer.check_stream(caller, Permission.READ, request.namespace, request.name)
         start = said_place(request, "start")
         audited(
-            guest,
+            caller,
             "reset subscription",
             namespace=request.namespace,
             stream=request.name,
@@ -234,11 +236,11 @@ class StreamService:
             return described_subscription(await store.reset_subscription(request.name, request.subscription, start))
 
     async def _delete_subscription(
-        self, request: pb.DeleteSubscriptionRequest, guest: Guest
+        self, request: pb.DeleteSubscriptionRequest, caller: Caller
     ) -> pb.DeleteSubscriptionReply:
-        self._door.check_stream(guest, Permission.READ, request.namespace, request.name)
+        self._authorizer.check_stream(caller, Permission.READ, request.namespace, request.name)
         audited(
-            guest,
+            caller,
             "delete subscription",
             namespace=request.namespace,
             stream=request.name,

@@ -16,14 +16,14 @@ from typing import Generic, TypeVar
 from google.protobuf.message import Message
 
 from tallybook.core.access import ANYBODY, NOTHING, Presented, Principal
-from tallybook.gateway.door import Guest
+from tallybook.gateway.authorizer import Caller
 
 R = TypeVar("R", bound=Message)
 
 
-def guest(peer: str, principal: Principal = ANYBODY) -> Guest:
+def caller(peer: str, principal: Principal = ANYBODY) -> Caller:
     """Somebody on a connection, whoever he is."""
-    return Guest(peer, principal)
+    return Caller(peer, principal)
 
 
 class FakeCall(Generic[R]):

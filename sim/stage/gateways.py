@@ -23,7 +23,7 @@ from tallybook.core.access import Access, OpenAccess
 from tallybook.core.config import GatewaySettings
 from tallybook.core.errors import InvariantViolation
 from tallybook.core.limits import KIB
-from tallybook.gateway.door import Door
+from tallybook.gateway.authorizer import Authorizer
 from tallybook.gateway.limits import Limits
 from tallybook.gateway.metrics import Counts, numbers
 from tallybook.gateway.stores import Stores
@@ -93,8 +93,8 @@ class Gateway:
         self.stores = Stores(client, name, self.tasks, int(chosen.max_id_bytes))
         self._clock = cluster.world.clock
         access = access or OpenAccess()
-        door = Door(access, client, Refusals(self._clock, access))
-        self.service = StreamService(self.stores, chosen, self.limits, self.counts, self._clock, self.tasks, door)
+        authorizer = Authorizer(access, client, Refusals(self._clock, access))
+        self.service = StreamService(self.stores, chosen, self.limits, self.counts, self._clock, self.tasks, authorizer)
         self._calls = client_tasks("calls")
         self._dead = False
 

@@ -17,7 +17,7 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 from tallybook.client.client import Client
 from tallybook.core.access import LEDGER_NAME, Permission, Role
 from tallybook.core.config import GatewaySettings
-from tallybook.gateway.door import PERMISSIONS
+from tallybook.gateway.authorizer import PERMISSIONS
 from tallybook.gateway.metrics import METHODS
 from tallybook.gateway.server import Addresses, serving
 from tallybook.proto import ledger_pb2, ledger_pb2_grpc, stream_pb2, stream_pb2_grpc

@@ -13,7 +13,7 @@ from tallybook.client.client import Client
 from tallybook.core.access import ANYBODY, LEDGER_NAME, Permission, Presented, Principal
 from tallybook.core.config import GatewaySettings
 from tallybook.core.errors import AccessDenied, Unauthenticated
-from tallybook.gateway.door import Door
+from tallybook.gateway.authorizer import Authorizer
 from tallybook.gateway.limits import Limits
 from tallybook.gateway.metrics import Counts
 from tallybook.gateway.service import LedgerService
@@ -194,8 +194,8 @@ async def test_who_tails_a_ledger_may_go_on_under_its_name_and_under_no_other(
     clock = cluster.world.clock
     rules, tasks, calls = Rules(clock), client_tasks("gateway"), client_tasks("calls")
     settings = GatewaySettings(metadata="memory:", client=SMALL.model_dump())
-    door = Door(rules, client, Refusals(clock, rules))
-    service = LedgerService(client, settings, Limits(settings), Counts(), clock, tasks, door)
+    authorizer = Authorizer(rules, client, Refusals(clock, rules))
+    service = LedgerService(client, settings, Limits(settings), Counts(), clock, tasks, authorizer)
     ledger = await client.create_ledger(custom={LEDGER_NAME: b"orders-1"})
 
     def tail(presented: Presented) -> asyncio.Task[None]:

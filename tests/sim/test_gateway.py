@@ -17,7 +17,7 @@ from tallybook.client.client import Client
 from tallybook.core.access import Access, OpenAccess
 from tallybook.core.config import GatewaySettings
 from tallybook.core.limits import KIB
-from tallybook.gateway.door import Door
+from tallybook.gateway.authorizer import Authorizer
 from tallybook.gateway.limits import Limits
 from tallybook.gateway.metrics import Counts, numbers
 from tallybook.gateway.service import LedgerService
@@ -55,8 +55,8 @@ class Stage:
         chosen = GatewaySettings(metadata="memory:", client=SMALL.model_dump(), **settings)
         self.limits, self.counts = Limits(chosen), Counts()
         clock, access = cluster.world.clock, access or OpenAccess()
-        door = Door(access, client, Refusals(clock, access))
-        self.service = LedgerService(client, chosen, self.limits, self.counts, clock, tasks, door)
+        authorizer = Authorizer(access, client, Refusals(clock, access))
+        self.service = LedgerService(client, chosen, self.limits, self.counts, clock, tasks, authorizer)
         self._calls = client_tasks("calls")
 
     def call(self, method: str, call: AppendCall) -> asyncio.Task[None]:

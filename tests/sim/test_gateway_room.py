@@ -12,7 +12,7 @@ from tallybook.client.client import Client
 from tallybook.core.limits import KIB, MIB
 from tallybook.gateway.writers import CLOSE_SECONDS
 from tallybook.proto import stream_pb2 as pb
-from tallybook.sim.stage.calls import FakeCall, guest
+from tallybook.sim.stage.calls import FakeCall, caller
 from tallybook.sim.stage.cluster import MemoryCluster
 from tallybook.sim.stage.gateways import CLOSE, COMMIT, Appending, Gateway, gateways, opening, records, refusal
 from tallybook.sim.stage.memory_bookie import MemoryBookie
@@ -172,12 +172,12 @@ def test_a_call_with_one_answer_that_reads_a_stream_reserves_what_it_reads_and_i
             subscribed.say(pb.SubscribeRequest(open=pb.SubscribeOpen(name="s", subscription="x")))
             subscribed.end()
             await gateway.call("Subscribe", subscribed)
-            with gateway.limits.admit(guest("here"), 7 * MIB):
+            with gateway.limits.admit(caller("here"), 7 * MIB):
                 request, kind = READING[method]
                 call = FakeCall(kind)
                 call.say(request)
                 assert (await refusal(gateway.call(method, call)))[:2] == (code_pb2.RESOURCE_EXHAUSTED, "Busy")
-            with gateway.limits.admit(guest("here"), MIB):
+            with gateway.limits.admit(caller("here"), MIB):
                 await gateway.ask(method, *READING[method])
             assert gateway.limits.total.reserved_bytes == 0
 

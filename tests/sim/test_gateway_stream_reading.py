@@ -15,7 +15,7 @@ from tallybook.core.limits import KIB, MIB
 from tallybook.metadata.faulty import Fault, FaultyStore
 from tallybook.proto import stream_pb2 as pb
 from tallybook.runtime.calls import CallFailed
-from tallybook.sim.stage.calls import FakeCall, guest
+from tallybook.sim.stage.calls import FakeCall, caller
 from tallybook.sim.stage.cluster import MemoryCluster
 from tallybook.sim.stage.gateways import CLOSE, COMMIT, NO_WAIT, Appending, Gateway, gateways, opening, records, refusal
 from tallybook.sim.stage.scenario import SMALL, eventually, lines, scenario
@@ -560,7 +560,7 @@ async def test_what_is_no_message_or_says_nothing_is_refused(cluster: MemoryClus
 @scenario()
 async def test_streams_of_both_services_count_against_the_same_limits(cluster: MemoryCluster, client: Client) -> None:
     async with gateways(cluster, max_connection_streams=2) as [gateway]:
-        with gateway.limits.admit(guest("here"), 1):
+        with gateway.limits.admit(caller("here"), 1):
             call = Appending(opening())
             gateway.call("Append", call)
             await eventually(lambda: bool(call.replies), cluster)

@@ -14,8 +14,8 @@ from google.rpc.status_pb2 import Status
 from tallybook.core.access import NOTHING, Permission, Presented, Principal
 from tallybook.core.config import GatewaySettings
 from tallybook.core.errors import AccessDenied, Outcome, TallybookError, Unauthenticated
+from tallybook.gateway.authorizer import AuthorizedCall, Authorizer
 from tallybook.gateway.counted import counted
-from tallybook.gateway.door import Door, GuestCall
 from tallybook.gateway.limits import Limits
 from tallybook.gateway.metrics import Counts
 from tallybook.runtime.calls import CallFailed
@@ -59,19 +59,19 @@ class Called:
 
 
 async def failed(
-    principal: Principal, error: TallybookError, serve: Callable[[Door, GuestCall], Awaitable[None]]
+    principal: Principal, error: TallybookError, serve: Callable[[Authorizer, AuthorizedCall], Awaitable[None]]
 ) -> Any:
     """The status and the reason that a call ends with, where the metadata refuse the gateway."""
     access, clock = Rules(principal), RealClock()
-    door = Door(access, Metadata(error), Refusals(clock, access))  # type: ignore[arg-type]
+    authorizer = Authorizer(access, Metadata(error), Refusals(clock, access))  # type: ignore[arg-type]
 
-    async def handler(call: GuestCall) -> None:
-        await serve(door, call)
+    async def handler(call: AuthorizedCall) -> None:
+        await serve(authorizer, call)
 
     limits = Limits(GatewaySettings(metadata="memory:"))
     call: Any = Called()
     with pytest.raises(CallFailed) as caught:
-        await counted(METHOD, handler, Counts(), clock, door, limits)(call)
+        await counted(METHOD, handler, Counts(), clock, authorizer, limits)(call)
     status, info = Status.FromString(caught.value.details), ErrorInfo()
     assert status.details[0].Unpack(info)
     return caught.value.code, info.reason, caught.value.message
@@ -81,15 +81,15 @@ def lines(caplog: pytest.LogCaptureFixture, name: str) -> list[str]:
     return [line_of(record) for record in caplog.records if record.name == name]
 
 
-async def of_a_ledger(door: Door, call: GuestCall) -> None:
-    await door.check_ledger(call.guest, Permission.WRITE, 7)
+async def of_a_ledger(authorizer: Authorizer, call: AuthorizedCall) -> None:
+    await authorizer.check_ledger(call.caller, Permission.WRITE, 7)
 
 
-async def of_a_stream(door: Door, call: GuestCall) -> None:
-    door.check_stream(call.guest, Permission.WRITE, "", "payments")
+async def of_a_stream(authorizer: Authorizer, call: AuthorizedCall) -> None:
+    authorizer.check_stream(call.caller, Permission.WRITE, "", "payments")
 
 
-async def never(_door: Door, _call: GuestCall) -> None:
+async def never(_authorizer: Authorizer, _call: AuthorizedCall) -> None:
     pytest.fail("it was let in")
 
 
@@ -117,12 +117,12 @@ async def test_what_is_denied_to_a_client_is_told_him_and_the_audit_log(principa
 
 
 async def test_a_call_that_is_looked_at_again_is_not_blamed_either(caplog):
-    async def again(door: Door, call: GuestCall) -> None:
+    async def again(authorizer: Authorizer, call: AuthorizedCall) -> None:
         async def check(principal: Principal) -> None:
             raise DENIED
 
-        call.guest.checks.append(check)
-        await door.look_again(METHOD, call, call.guest)
+        call.caller.checks.append(check)
+        await authorizer.look_again(METHOD, call, call.caller)
 
     caplog.set_level(logging.INFO)
     code, reason, _ = await failed(WRITER, DENIED, again)
@@ -131,8 +131,8 @@ async def test_a_call_that_is_looked_at_again_is_not_blamed_either(caplog):
 
 
 async def test_whoever_is_cut_off_is_told_by_the_name_that_he_was_let_in_by(caplog):
-    async def cut_off(door: Door, call: GuestCall) -> None:
-        with call.guest.judged():
+    async def cut_off(authorizer: Authorizer, call: AuthorizedCall) -> None:
+        with call.caller.noting_refusals():
             raise Unauthenticated("the token has expired", outcome=Outcome.UNKNOWN)
 
     caplog.set_level(logging.INFO)

@@ -23,8 +23,8 @@ from tallybook.core.errors import (
     StreamGap,
     StreamOwned,
 )
+from tallybook.gateway.authorizer import Authorizer
 from tallybook.gateway.counted import counted
-from tallybook.gateway.door import Door
 from tallybook.gateway.errors import MAX_MESSAGE_BYTES, STATUS_CODES, status_of
 from tallybook.gateway.limits import Limits
 from tallybook.gateway.metrics import Counts
@@ -125,8 +125,8 @@ async def test_of_a_defect_clients_hear_that_it_is_one_and_the_log_hears_the_res
         raise ValueError("/etc/somewhere holds xyzzy")
 
     settings, counts = GatewaySettings(metadata="memory:"), Counts()
-    door = Door(OpenAccess(), None, Refusals(RealClock(), OpenAccess()))
-    serve = counted("LedgerService/Describe", broken, counts, RealClock(), door, Limits(settings))
+    authorizer = Authorizer(OpenAccess(), None, Refusals(RealClock(), OpenAccess()))
+    serve = counted("LedgerService/Describe", broken, counts, RealClock(), authorizer, Limits(settings))
     with pytest.raises(CallFailed) as caught:
         await serve(FakeCall(Status))
     assert (caught.value.code, "a defect" in caught.value.message) == (code_pb2.INTERNAL, True)

@@ -19,7 +19,7 @@ from tallybook.core.errors import (
 from tallybook.core.limits import MIB
 from tallybook.gateway.limits import Limits
 from tallybook.gateway.metrics import cause_of
-from tallybook.sim.stage.calls import guest
+from tallybook.sim.stage.calls import caller
 
 
 def limits(**more) -> Limits:
@@ -28,32 +28,32 @@ def limits(**more) -> Limits:
 
 def test_streams_on_one_connection_leave_room_for_those_on_others():
     taken = limits(max_connection_streams=2, max_streams=3)
-    first = taken.admit(guest("a"), 1)
-    taken.admit(guest("a"), 1)
+    first = taken.admit(caller("a"), 1)
+    taken.admit(caller("a"), 1)
     with pytest.raises(Busy, match="on this connection") as caught:
-        taken.admit(guest("a"), 1)
+        taken.admit(caller("a"), 1)
     assert caught.value.retry_after_ms > 0
     assert caught.value.own_limit
-    taken.admit(guest("b"), 1)
+    taken.admit(caller("b"), 1)
     with pytest.raises(Busy, match="in all") as caught:
-        taken.admit(guest("c"), 1)
+        taken.admit(caller("c"), 1)
     assert not caught.value.own_limit
     first.end()
-    taken.admit(guest("c"), 1)
+    taken.admit(caller("c"), 1)
 
 
 def test_memory_is_reserved_before_a_stream_begins_and_given_back_once():
     taken = limits(max_connection_bytes=8 * MIB, max_reserved_bytes=12 * MIB)
-    first = taken.admit(guest("a"), 8 * MIB)
+    first = taken.admit(caller("a"), 8 * MIB)
     with pytest.raises(Busy, match="on this connection"):
-        taken.admit(guest("a"), 1)
+        taken.admit(caller("a"), 1)
     with pytest.raises(Busy, match="in all"):
-        taken.admit(guest("b"), 5 * MIB)
+        taken.admit(caller("b"), 5 * MIB)
     assert (taken.total.streams, taken.total.reserved_bytes) == (1, 8 * MIB)
     first.end()
     first.end()
     assert (taken.total.streams, taken.total.reserved_bytes) == (0, 0)
-    with taken.admit(guest("a"), 8 * MIB):
+    with taken.admit(caller("a"), 8 * MIB):
         pass
     assert taken.total.streams == 0
 
@@ -64,7 +64,7 @@ def test_whatever_comes_and_goes_no_limit_is_ever_exceeded_and_nothing_is_left_i
     inside = []
     for peer, size, leave in run:
         try:
-            inside.append((peer, size, taken.admit(guest(peer), size)))
+            inside.append((peer, size, taken.admit(caller(peer), size)))
         except Busy:
             mine = [(who, held) for who, held, _ in inside if who == peer]
             assert (

@@ -4,14 +4,14 @@ from tallybook.core.config import GatewaySettings
 from tallybook.core.limits import MIB
 from tallybook.gateway.credit import SMALLEST_WINDOW_BYTES, window_bytes
 from tallybook.gateway.limits import Limits
-from tallybook.sim.stage.calls import guest
+from tallybook.sim.stage.calls import caller
 
 SETTINGS = GatewaySettings(metadata="sqlite:////nowhere")
 
 
 def given(limits: Limits, wanted: int = 0) -> int:
-    window = window_bytes(wanted, SETTINGS, limits.room_bytes(guest("client")))
-    limits.admit(guest("client"), window)
+    window = window_bytes(wanted, SETTINGS, limits.room_bytes(caller("client")))
+    limits.admit(caller("client"), window)
     return window
 
 

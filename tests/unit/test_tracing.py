@@ -22,8 +22,8 @@ from tallybook.core.config import ClientSettings, GatewaySettings
 from tallybook.core.errors import EntryAbsent, InvalidConfig, LedgerFenced
 from tallybook.core.limits import MIB
 from tallybook.core.trace_option import parse_traces
+from tallybook.gateway.authorizer import PERMISSIONS
 from tallybook.gateway.call_spans import STREAMS, span_of
-from tallybook.gateway.door import PERMISSIONS
 from tallybook.proto import ledger_pb2, stream_pb2
 from tallybook.runtime import grpc_messages as wire
 from tallybook.runtime import otel

@@ -1,7 +1,7 @@
-"""The door of a gateway: who calls, and whether he may.
+"""Authentication and authorization at a gateway: who calls, and whether they may.
 
-    call -> who is it? -> may he do that kind of thing at all?          before anything of the call is read
-         -> request    -> may he do it to this stream, this ledger?     before anything is done
+    call -> who is it? -> may they call this method at all?             before anything of the call is read
+         -> request    -> may they do it to this stream, this ledger?   before anything is done
          -> goes on    -> all of this, again                            now and then, while the call lasts
 
 A gateway acts on behalf of its clients with powers of its own, so nobody behind it asks again. Every method has a line
@@ -47,7 +47,7 @@ PERMISSIONS: Final = {
     "StreamService/Rename": _WRITE,
     "StreamService/ResetSubscription": _WRITE,
     "StreamService/SetPolicy": _WRITE,
-    # Who reads by a subscription keeps its position in it, and that is all he changes.
+    # Who reads by a subscription keeps its position in it, and changes nothing else.
     "StreamService/Subscribe": _READ,
     "StreamService/Truncate": _WRITE,
 }
@@ -59,8 +59,8 @@ Check: TypeAlias = Callable[[Principal], Awaitable[None]]
 
 
 @dataclass(frozen=True, slots=True)
-class Guest:
-    """Whoever has made a call."""
+class Caller:
+    """The principal that has made a call, and what it was allowed and refused."""
 
     peer: str
     """The connection."""
@@ -68,13 +68,13 @@ class Guest:
     about: dict[str, object] = field(default_factory=dict, compare=False)
     """What the call turned out to be about: fields of a line in the log."""
     checks: list[Check] = field(default_factory=list, compare=False)
-    """What he was found to be allowed so far."""
+    """What it was found to be allowed so far."""
     refusals: list[TallybookError] = field(default_factory=list, compare=False)
-    """What the door has refused him with. What else is denied is denied to the gateway itself, by those it asks."""
+    """What the authorizer refused it with. What else is denied is denied to the gateway itself, by those it asks."""
 
     @contextmanager
-    def judged(self) -> Iterator[None]:
-        """What says in here that somebody may not says it of him."""
+    def noting_refusals(self) -> Iterator[None]:
+        """Note what is denied inside the block as denied to this caller."""
         try:
             yield
         except (AccessDenied, Unauthenticated) as error:
@@ -82,19 +82,19 @@ class Guest:
             raise
 
 
-class GuestCall(Call, Protocol):
-    """A call of somebody who was let in."""
+class AuthorizedCall(Call, Protocol):
+    """A call whose caller was authenticated, and may call its method."""
 
     @property
-    def guest(self) -> Guest:
+    def caller(self) -> Caller:
         """Whose it is."""
 
 
-class Door:
-    """Lets clients in, and to what is theirs.
+class Authorizer:
+    """Authenticates callers, and checks what each of them asks for.
 
     Args:
-        access: tells who somebody is.
+        access: tells who a caller is.
         client: knows the names of ledgers.
         refusals: those of the process.
         authenticated: told of the connection of each call that was authenticated.
@@ -113,7 +113,7 @@ class Door:
         """Those who were not let in, may not do what they wanted, or have said a wrong password."""
         self._client = client
 
-    def let_in(self, method: str, call: Call) -> Guest:
+    def let_in(self, method: str, call: Call) -> Caller:
         """Who makes this call.
 
         Raises:
@@ -122,45 +122,45 @@ class Door:
         principal = self._access.principal(call.presented)
         self._authenticated(call.peer)
         principal.check(PERMISSIONS[method])
-        return Guest(call.peer, principal)
+        return Caller(call.peer, principal)
 
-    async def look_again(self, method: str, call: Call, guest: Guest) -> Principal:
+    async def look_again(self, method: str, call: Call, caller: Caller) -> Principal:
         """Who makes a call that was let in, by now: keys of tokens and rules may be others, and tokens expire.
 
         Raises:
             Unauthenticated, AccessDenied: nobody who may, any more. What was under way may be done or not.
-            MetadataUnavailable: his rights are others, and what the ledger is called cannot be told.
+            MetadataUnavailable: its rights are others, and what the ledger is called cannot be told.
         """
         unknown = Outcome.UNKNOWN
         try:
-            with guest.judged():
+            with caller.noting_refusals():
                 principal = self._access.principal(call.presented)
                 principal.check(PERMISSIONS[method])
-            for check in guest.checks:
+            for check in caller.checks:
                 await check(principal)
         except TallybookError as error:
-            if error not in guest.refusals:
+            if error not in caller.refusals:
                 raise error.told_as(unknown) from None
-            with guest.judged():
+            with caller.noting_refusals():
                 if isinstance(error, Unauthenticated):
                     why = f"the call is over, for {error.message}: call again with one that counts"
                     raise Unauthenticated(why, outcome=unknown) from None
                 raise AccessDenied(f"the call is over: {error.message}", outcome=unknown) from None
         return principal
 
-    async def check_ledger(self, guest: Guest, permission: Permission, ledger_id: int) -> None:
-        """See that a guest may do this to a ledger.
+    async def check_ledger(self, caller: Caller, permission: Permission, ledger_id: int) -> None:
+        """See that a caller may do this to a ledger.
 
         Raises:
             AccessDenied: it may not; or it is limited to names, and there is no such ledger.
             MetadataUnavailable: what the ledger is called cannot be told.
         """
-        guest.about["ledger_id"] = ledger_id
+        caller.about["ledger_id"] = ledger_id
         named: list[str | None] = []
         """What it is called, once that was asked: it stays so."""
 
         async def check(principal: Principal) -> None:
-            with guest.judged():
+            with caller.noting_refusals():
                 principal.check(permission)
             if principal.unlimited:
                 return
@@ -169,65 +169,65 @@ class Door:
                     named.append(_name_of((await self._client.ledger_metadata(ledger_id)).custom))
             except NoSuchLedger:
                 # A limited principal must not learn which ids of others exist.
-                with guest.judged():
+                with caller.noting_refusals():
                     principal.check_ledger(permission, ledger_id, None)
-            with guest.judged():
+            with caller.noting_refusals():
                 principal.check_ledger(permission, ledger_id, named[0])
 
-        await check(guest.principal)
-        guest.checks.append(check)
+        await check(caller.principal)
+        caller.checks.append(check)
 
     @staticmethod
-    def check_new_ledger(guest: Guest, custom: Mapping[str, bytes]) -> None:
-        """See that a guest may make a ledger that has this custom metadata.
+    def check_new_ledger(caller: Caller, custom: Mapping[str, bytes]) -> None:
+        """See that a caller may make a ledger that has this custom metadata.
 
         Raises:
-            AccessDenied: he may not, or not under this name.
+            AccessDenied: it may not, or not under this name.
         """
         name = _name_of(custom)
-        _check(guest, lambda principal: principal.check_ledger(_WRITE, -1, name))
+        _check(caller, lambda principal: principal.check_ledger(_WRITE, -1, name))
 
     @staticmethod
-    def check_all_ledgers(guest: Guest, permission: Permission) -> None:
-        """See that a guest may do this to whatever ledgers there are.
+    def check_all_ledgers(caller: Caller, permission: Permission) -> None:
+        """See that a caller may do this to all ledgers.
 
         Raises:
-            AccessDenied: he may not.
+            AccessDenied: it may not.
         """
-        _check(guest, lambda principal: principal.check_everywhere(permission))
+        _check(caller, lambda principal: principal.check_everywhere(permission))
 
     @staticmethod
-    def check_stream(guest: Guest, permission: Permission, namespace: str, name: str) -> None:
-        """See that a guest may do this to a stream, or to all whose names begin with ``name``.
+    def check_stream(caller: Caller, permission: Permission, namespace: str, name: str) -> None:
+        """See that a caller may do this to a stream, or to all whose names begin with ``name``.
 
         Raises:
-            AccessDenied: he may not.
+            AccessDenied: it may not.
         """
         # Of two, the first one is meant: the other is its new name.
-        guest.about.setdefault("stream", name)
-        guest.about.setdefault("namespace", namespace)
+        caller.about.setdefault("stream", name)
+        caller.about.setdefault("namespace", namespace)
         place = namespace or DEFAULT_NAMESPACE
         _check(
-            guest,
+            caller,
             lambda principal: principal.check_stream(permission, place, name, default_namespace=DEFAULT_NAMESPACE),
         )
 
 
-def _check(guest: Guest, check: Callable[[Principal], None]) -> None:
+def _check(caller: Caller, check: Callable[[Principal], None]) -> None:
     """Check what is known at once, and keep it for later."""
 
     async def again(principal: Principal) -> None:
-        with guest.judged():
+        with caller.noting_refusals():
             check(principal)
 
-    with guest.judged():
-        check(guest.principal)
-    guest.checks.append(again)
+    with caller.noting_refusals():
+        check(caller.principal)
+    caller.checks.append(again)
 
 
-def audited(guest: Guest, action: str, **what: object) -> None:
-    """Note what a guest does that cannot be undone."""
-    audit(action, guest.principal, guest.peer, **what)
+def audited(caller: Caller, action: str, **what: object) -> None:
+    """Note what a caller does that cannot be undone."""
+    audit(action, caller.principal, caller.peer, **what)
 
 
 def _name_of(custom: Mapping[str, bytes]) -> str | None:
