@@ -191,7 +191,7 @@ class RequestLane:
         share: what this stream may have under way.
         answer_bytes: what this stream and others of its kind may have in answers together.
         tracer: follows clients that have a request traced.
-        refusals: is told who may not do what he asks for, and whose key is wrong.
+        refusals: is told which callers may not do what they ask for, or have a wrong key.
     """
 
     def __init__(

@@ -63,7 +63,7 @@ HELLO_TIMEOUT_SECONDS: Final = 10.0
 REFUSAL_TIMEOUT_SECONDS: Final = 5.0
 """How long a peer may take to accept the reason for which its stream ends."""
 PARTING_SECONDS: Final = 1.0
-"""How long who is not let in may take to say what he came with."""
+"""How long a client that is not let in may take to send its hello."""
 
 _log = logger("bookie.service")
 
@@ -279,7 +279,7 @@ class BookieService:
         """Refuse somebody who has said nothing yet."""
         await self._refuse(stream, error)
         try:
-            # On a stream that has ended he could not say it, and would take that for the reason.
+            # On a stream that has ended the client could not send it, and would take that for the reason.
             async with asyncio.timeout(PARTING_SECONDS):
                 await stream.receive()
         except (TimeoutError, BookieUnavailable):

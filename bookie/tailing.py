@@ -1,7 +1,7 @@
-"""What a long poll brings along: the batches behind what its reader has, so that he need not ask for them.
+"""What a long poll brings along: the batches behind what its reader has, so that it need not ask for them.
 
 They are only ever extra. A bookie that has them not, or no room for them, tells the LAC alone, and the reader asks
-whom he would have asked anyway.
+the bookies that it would have asked anyway.
 """
 
 from __future__ import annotations

@@ -4,8 +4,8 @@
     taken ---> STEP_BYTES more for each whole window, up to the credit
 
 What does not fit waits for its turn; while the window is reduced no more than another one of it, for a bookie that is
-slow must not seem to be gone to whoever counts the time since he gave his batch. What may not wait is refused here, as
-the bookie would refuse it.
+slow must not seem to be gone to a writer that counts the time since it gave its batch. What may not wait is refused
+here, as the bookie would refuse it.
 
 A batch that is refused has been sent, received and summed up in vain, and what has arrived and waits to be looked at is
 memory of the bookie. A bookie that is asked for more than it can do would have a whole credit of every client there.

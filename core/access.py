@@ -98,7 +98,7 @@ NOTHING: Final = Presented()
 
 
 class Credentials(NamedTuple):
-    """What somebody has proven of himself. Where both are empty, he has proven nothing."""
+    """What a caller has proven of itself. Where both are empty, it has proven nothing."""
 
     certificate: tuple[CertificateName, ...] = ()
     """The names of a certificate."""
@@ -155,9 +155,9 @@ class Principal:
     ) -> None:
         self.name = name
         self.identity = ""
-        """The name of the certificate, or the subject of the token, by which somebody is this principal."""
+        """The name of the certificate, or the subject of the token, by which a caller is this principal."""
         self.until_us: int | None = None
-        """When somebody is it no more by what he has shown, in microseconds since the epoch; ``None``: not known."""
+        """When what the caller has shown expires, in microseconds since the epoch; ``None``: not known."""
         self.limits = limits or Limits()
         self._permissions = permissions
         self._streams = streams or ()

@@ -1,7 +1,7 @@
 """The alternative names of certificates, each of its kind, and the patterns of rules that they may fit. Pure.
 
 What counts are hosts, addresses and URIs. A name fits only what is written for its kind: a host that looks like a URI
-is none, and what an authority lets somebody say of his mailbox says nothing of his host.
+is none, and what an authority lets a person say of their mailbox says nothing of their host.
 """
 
 from __future__ import annotations

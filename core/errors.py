@@ -319,7 +319,7 @@ class LedgerInUse(CallerError):
 
 
 class Unauthenticated(CallerError):
-    """Whoever asks has not proven who he is: no certificate or token, or one that is expired, forged or for others."""
+    """The caller has not proven who it is: no certificate or token, or one that is expired, forged or for others."""
 
     wire_code = 130
 

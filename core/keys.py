@@ -52,7 +52,7 @@ def key_fits(key: bytes, verifier: bytes) -> bool:
 def same_secret(one: bytes | bytearray | memoryview, other: bytes | bytearray | memoryview) -> bool:
     """Whether two keys, or digests made with one, are the same; how long it takes says nothing of where they differ.
 
-    Whatever compares what somebody has shown with what he would have to know asks this.
+    To be used wherever a secret that was shown is compared with the one that is known.
     """
     return hmac.compare_digest(one, other)
 

@@ -1,7 +1,7 @@
-"""What goes on for long, and only while it is allowed: whoever is served is looked at again and again.
+"""Calls and streams that last: whether their caller is still authorized is checked again and again.
 
-    let in -> served --- LOOK_SECONDS, or what he has shown expires ---> may he still? -> served
-                                                                           `-> no: his work ends, with the reason
+    let in -> served --- LOOK_SECONDS, or the credentials expire ---> authorized still? -> served
+                                                                        `-> no: the work ends, with the reason
 
 A look costs what letting in costs, once in a while for each call or stream; besides, each has a task of its own that
 waits for it. What passes on it costs nothing.
@@ -27,11 +27,11 @@ _LEAST_SECONDS: Final = 0.1
 async def while_allowed(
     work: Awaitable[None], principal: Principal, look: Callable[[], Awaitable[Principal]], clock: Clock
 ) -> None:
-    """Do ``work`` for somebody, for as long as he may.
+    """Do ``work`` on behalf of a principal, as long as it is authorized.
 
     Args:
-        principal: who that is, as was found just now. Where everybody may do everything, nobody is looked at again.
-        look: finds out who it is by now, and raises what he is refused with if he may not go on.
+        principal: as was found just now. Where access is open to all, nothing is checked again.
+        look: finds out who it is by now, and raises what it is refused with if it may not go on.
 
     Raises:
         What ``look`` has raised: the work was cancelled, and has ended.
@@ -49,7 +49,7 @@ async def while_allowed(
             while True:
                 await clock.sleep(_pause_seconds(found, clock))
                 found = await look()
-        except Exception as error:  # noqa: BLE001 - whatever it is: nobody knows any more that he may, and he is told
+        except Exception as error:  # noqa: BLE001 - any failure: it is not known any more that it may, and it is told
             refusal = error
             end.reschedule(asyncio.get_running_loop().time())
 

@@ -1,10 +1,11 @@
 """What a gRPC port says of itself: is it well (``grpc.health.v1.Health``), and what does it offer (reflection).
 
 How it is at a moment, ``Check``, is for everybody: probes prove nothing. What lasts as long as the client likes, to
-watch its health and to ask for descriptions, is for those who are let in, and takes a part of the calls of the port at
-most: whoever has proven nothing is to find none to hold, and whoever has is to leave others theirs. For whoever has a
-bound of his own, such a call is one of the requests that he may have under way. Who may no more loses his place, since
-he is looked at again and again; whoever asks for descriptions has to ask on, and to take the answers.
+watch its health and to ask for descriptions, is for those who are let in, and takes a part of the calls of the port
+at most: clients without credentials find none to hold, and those with some leave others theirs. For a principal with
+a bound of its own, such a call is one of the requests that it may have under way. One that is not authorized any more
+loses its place, as that is checked again and again; a client that asks for descriptions has to ask on, and to take
+the answers.
 
 gRPC would wait for the one message of a call as long as the client likes, and count the call meanwhile, before anything
 here is asked. So each method is a stream both ways, which is the same on the wire, and waits for its message itself.
@@ -153,7 +154,7 @@ class About:
     async def moment(self) -> AsyncIterator[None]:
         """Let anybody in for a moment. Of too many, the one that has taken longest is over.
 
-        So whoever asks has an answer, unless as many come between his call and his message, which come together.
+        So each client has an answer, unless as many come between its call and its message, which come together.
 
         Raises:
             _Ended: it is over.
@@ -177,13 +178,13 @@ class About:
             longest.reschedule(asyncio.get_running_loop().time())
 
     async def let_in(self, caller: _Caller, was: Principal | None = None) -> Principal:
-        """Who makes a call, if he is let in now.
+        """Who makes a call, if it is let in now.
 
         Args:
-            was: who he was when he was let in before.
+            was: who it was when it was let in before.
 
         Raises:
-            _Ended: he is not.
+            _Ended: it is not.
         """
         try:
             return self._access.principal(caller.presented)

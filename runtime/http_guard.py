@@ -1,9 +1,9 @@
 """The guard of what a process offers over HTTP: which requests are requests, and who may make them.
 
-    bytes -> is it one request, to us?                                                     Front: whatever is asked
-          -> method, path -> who is it, and may he? -> parameters, body -> handler         Guard: the table of endpoints
+    bytes -> is it one request, to us?                                                   Front: all that is asked
+          -> method, path -> who is it, is it allowed? -> parameters, body -> handler    Guard: the table of endpoints
 
-Whatever has no line in the table is not there. Whoever is let in has a request under way until its answer was taken:
+What has no line in the table is not there. A caller that is let in has a request under way until its answer was taken:
 it counts for the bound of the process, and for the principal's own. Health and readiness count nowhere.
 
 A browser sends what any page tells it to, with the certificate of whoever sits before it, and without asking where a
@@ -223,7 +223,7 @@ class Guard:
         await response(scope, receive, send)
 
     def let_in(self, request: Request, permission: Permission) -> Principal:
-        """Who makes a request, which counts as his until its answer was taken.
+        """Who makes a request, which counts as theirs until its answer was taken.
 
         Raises:
             Unauthenticated, AccessDenied: nobody who may.

@@ -4,10 +4,10 @@
      "peer": "ipv4:...", "method": "LedgerService/Delete", "error_type": "AccessDenied",
      "error": "readers may not write", "untold_count": 0}
 
-Refused is who is not let in, who may not do what he wants, and who has another password than the ledger. A line is
+Refused is a caller that is not let in, may not do what it asks for, or has another password than the ledger. A line is
 written for the first of its kind in a minute: of one host, certificate, method and kind of error. Of all kinds together
 there are so many lines in a minute, and the next line says how many refusals had none. Each is counted, told or not: by
-its error, and by what he came to, gRPC or HTTP.
+its error, and by the port, gRPC or HTTP.
 """
 
 from __future__ import annotations
@@ -40,8 +40,8 @@ REFUSAL_METRICS: Final = tuple(
         f"{face}_{error.__name__}",
         f"tallybook_{face}_refusals_total",
         Kind.COUNTER,
-        f"{what} that were refused. Unauthenticated: nobody who is known; AccessDenied: he may not; Unauthorized: with "
-        "a wrong password or key of a ledger.",
+        f"{what} that were refused. Unauthenticated: not known who it is; AccessDenied: not allowed; Unauthorized: "
+        "with a wrong password or key of a ledger.",
         (ERROR_LABEL, error.__name__),
     )
     for face, what in _FACES.items()
@@ -81,10 +81,10 @@ class Refusals:
         """Have an error told, if it says that somebody is not let in, may not, or has a wrong password.
 
         Args:
-            presented: what he has come with. Nothing of a token is shown.
-            method: what he wanted; one of a small number of names.
-            principal: who he was when he was let in; ``None``: he was not, or that is not known.
-            face: what he came to.
+            presented: the caller's credentials. Nothing of a token is shown.
+            method: what it asked for; one of a small number of names.
+            principal: who it was when it was let in; ``None``: it was not, or that is not known.
+            face: the port that it came to.
         """
         refused_with = next((each for each in _REFUSED if isinstance(error, each)), None)
         if refused_with is None:

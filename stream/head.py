@@ -8,7 +8,7 @@ change of unknown outcome is settled.
 Who may change what:
 
 - *segments* are added and sealed by the owner alone. ``take`` makes a new one, with a number (*epoch*) above all
-  before; what an older one still wants to change is refused, and his ledgers are fenced before the new one adds any;
+  before; what an older one still wants to change is refused, and its ledgers are fenced before the new one adds any;
 - *truncation* only moves on, and anyone may move it. What lies before it is listed as *doomed* in the same change, and
   is deleted after it;
 - an *ended* stream is never written again; one that is *being deleted* only becomes less.
@@ -176,9 +176,9 @@ class Head:
 
 
 def take(head: Head, owner: Owner, in_place_of: Owner | None) -> Head:
-    """Become the owner, in place of whoever was known to be; if it is somebody else by now, nothing changes.
+    """Become the owner, in place of the one that was known to be; if it is another one by now, nothing changes.
 
-    What he has left half made is given up.
+    What that one left half made is given up.
 
     Raises:
         NoSuchStream: it is being deleted.

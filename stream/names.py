@@ -6,8 +6,8 @@
     stream-chapters/ID/N                           segments that its head has no room for
     stream-subscriptions/ID/SUBSCRIPTION           where a subscription keeps its position
 
-A name leads to an id that is never used again, and all else hangs on the id: who was stopped for long, and goes on
-after the stream was deleted and another one was made under its name, finds that his own is gone.
+A name leads to an id that is never used again, and all else hangs on the id: a process that was stopped for long, and
+goes on after the stream was deleted and another one was made under its name, finds that its own is gone.
 """
 
 from __future__ import annotations

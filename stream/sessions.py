@@ -1,8 +1,8 @@
-"""Sessions: whether somebody who owns something is still there.
+"""Sessions: whether the owner of a stream or subscription is still there.
 
 A process that writes streams keeps one record, and writes it anew every third of its lease, however many streams it
 has. Who wants a stream that another one owns, and is willing to wait, looks at that one's session: gone, or the same
-for a whole lease by his own clock, it is over. Nobody compares clocks.
+for a whole lease by its own clock, it is over. Nobody compares clocks.
 
 A session promises nothing about safety. A process that was stopped for long does not know that its session is over; the
 fence of its ledgers does. Sessions only tell who may be waited for, and who need not be.
@@ -127,10 +127,10 @@ class Watched:
 
 
 class Patience:
-    """How long somebody waits for a stream, or a subscription, that another one owns.
+    """How long a process waits for a stream, or a subscription, that another one owns.
 
     Args:
-        wait_s: seconds; ``None``: he takes it at once.
+        wait_s: seconds; ``None``: it takes it at once.
     """
 
     def __init__(self, store: MetadataStore, clock: Clock, wait_s: float | None) -> None:

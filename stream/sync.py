@@ -299,8 +299,8 @@ class StreamStore:
         """Become the writer of a stream.
 
         Args:
-            wait_s: by default, whoever writes it is fenced, and over. With a number of seconds, he is waited for: until
-                he closes, or his process is gone.
+            wait_s: by default, the present writer is fenced. With a number of seconds, it is waited for: until it
+                closes, or its process is gone.
             accept_loss: whether to go on although the end of the stream is lost. Readers are told of it; the numbers of
                 records go on further on, and ids in what is lost are forgotten.
 

@@ -1,7 +1,7 @@
 """The reading handles of the blocking streams: the asyncio ones, driven from the threads that read.
 
     the loop:     StreamReader.batches -> a few batches ahead, each with a bookmark
-    any thread:   for record in reader -> whoever leaves has the reader set back to the bookmark of what he got last
+    any thread:   for record in reader -> leaving sets the reader back to the bookmark of what was handed out last
 
 So reading ahead is never seen: a reader that is left, or interrupted, goes on behind the last record that it has
 handed out, as the asyncio one does.

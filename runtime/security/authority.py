@@ -72,7 +72,7 @@ certificates = ["tallybook://reader/*"]
 
 @dataclass(frozen=True, slots=True)
 class Subject:
-    """Whom a certificate is for: ``tallybook://ROLE/NAME``, and hosts where others reach him."""
+    """The subject of a certificate: ``tallybook://ROLE/NAME``, and hosts where others reach it."""
 
     role: Role
     name: str

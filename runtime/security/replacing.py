@@ -61,7 +61,7 @@ def replace_file(path: Path, content: bytes, *, mode: int = 0o644) -> None:
         mode: of a new file. One that was there keeps its own; but if others may not read this one, they never may.
 
     Raises:
-        InvalidConfig: it is somebody else's, and who calls cannot make another one his.
+        InvalidConfig: it belongs to another user, and this process cannot give that user a new one.
         OSError: it cannot be written.
     """
     place = Path(os.path.realpath(path))

@@ -1,8 +1,8 @@
 """Reading what is appended to open segments, once for all who follow them.
 
-Everybody who tails a stream through one client shares what is read of its last segment: one long poll and one read of
-each batch, however many follow. What was read last is kept, up to ``KEPT_BYTES``; who falls behind that reads for
-himself, until he has caught up.
+All who tail a stream through one client share what is read of its last segment: one long poll and one read of
+each batch, however many follow. What was read last is kept, up to ``KEPT_BYTES``; a reader that falls behind that reads
+for itself, until it has caught up.
 """
 
 from __future__ import annotations

@@ -45,12 +45,12 @@ async def take_over(
     free: Callable[[str, Owner | None], Awaitable[bool]],
     accept_loss: bool = False,
 ) -> Head:
-    """Become the owner of a stream, fence whoever was, and settle what he left.
+    """Become the owner of a stream, fence the one before, and settle what it left.
 
     Args:
         free: whether the stream may be taken from its owner; where not, the head is read again, and it is asked again.
             It waits in between, and raises when it has waited enough.
-        accept_loss: whether to go on where the end of what he left is lost; see ``loss``.
+        accept_loss: whether to go on where the end of what that one left is lost; see ``loss``.
 
     Returns:
         The head, which says where the stream stands, with no segment open.

@@ -1,4 +1,4 @@
-"""The segments of one writer: made in advance, changed when they are full, mended when they fail, sealed behind him.
+"""The segments of one writer: made in advance, changed when they are full, mended when they fail, sealed behind it.
 
     make(n+1) ------------------------------.
                                             v
@@ -48,7 +48,7 @@ MENDING_SECONDS: Final = 60.0
 FIRST_PAUSE_SECONDS: Final = 0.05
 LONGEST_PAUSE_SECONDS: Final = 2.0
 TIDY_SECONDS: Final = 30.0
-"""Pause before what the writer before left is deleted: a ledger that he was just making may be there only by then."""
+"""Pause before what the writer before left is deleted: a ledger that it was just making may be there only by then."""
 MAKING_PART: Final = 0.5
 """The next segment is made when this one has reached so much of its size, or age."""
 
