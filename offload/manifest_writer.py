@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from hashlib import sha256
 
 from tallybook.archive.manifest import MANIFEST_KEY, Manifest, encode_manifest, read_manifest
@@ -24,6 +25,8 @@ class ManifestWriter:
         self._listed: ObjectInfo | None = None
         self.cluster_id: str | None = None
         """Of the cluster whose bucket it says that this is; ``None`` if it does not say."""
+        self.ledgers: Mapping[int, str] = {}
+        """The ledgers that it counts, and the object of each; empty if that is not known."""
         self._content = b""
         """SHA-256 of what it holds; empty if that is not known."""
 
@@ -48,7 +51,7 @@ class ManifestWriter:
             sometimes("offload: a manifest that cannot be read is replaced")
             return None
         if manifest is not None:
-            self.cluster_id = manifest.cluster_id
+            self.cluster_id, self.ledgers = manifest.cluster_id, manifest.ledgers
             self._content = sha256(await self._workers.run(encode_manifest, manifest)).digest()
         return manifest
 
@@ -66,4 +69,5 @@ class ManifestWriter:
         await self._store.put(MANIFEST_KEY, data)
         # What a listing will show is not known: another process may replace it meanwhile. It is read once more then.
         self._listed, self._content, self.cluster_id = None, content, manifest.cluster_id
+        self.ledgers = manifest.ledgers
         return True

@@ -11,7 +11,7 @@ A ledger that cannot be archived now is tried again later and later, and does no
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Final
@@ -54,6 +54,8 @@ _log = logger("offload")
 
 LONGEST_RETRY_SECONDS: Final = 3_600.0
 MOST_REMEMBERED_FAILURES: Final = 10_000
+MAX_NAMED: Final = 20
+"""Missing ledgers that the log names."""
 
 
 @dataclass(slots=True)
@@ -389,23 +391,25 @@ class Offloader:
         Args:
             complete: whether no ledger can be missing from the survey.
         """
+        missing = await self._missing() if complete else {}
         uploads = await self._store.unfinished_uploads()
         suspects = self._orphans.look(
             objects,
             uploads,
-            Owned.by(self._survey.ledgers.values()),
+            Owned.by(self._survey.ledgers.values(), missing.values()),
             monotonic_s=self._clock.monotonic(),
             wall_ms=self._now_ms(),
         )
         # Before anything goes: whoever reads by the manifest must not look for what is removed.
-        if complete and not await self._write_manifest():
+        if complete and not await self._write_manifest(missing):
             return
         if not suspects:
             return
         if not await self._survey.look(everything=True):
             sometimes("offload: removes nothing, for the listing of ledgers broke off")
             return
-        garbage = suspects.without(Owned.by(self._survey.ledgers.values()))
+        missing |= await self._missing()
+        garbage = suspects.without(Owned.by(self._survey.ledgers.values(), missing.values()))
         if garbage != suspects:
             sometimes("offload: what had no owner has one after all")
         for found in garbage.objects:
@@ -424,14 +428,30 @@ class Offloader:
             sometimes("offload: removes an upload that nobody finished")
             _log.info("unfinished upload removed", object=upload.key)
 
-    async def _write_manifest(self) -> bool:
-        """Whether the manifest says what counts."""
+    async def _missing(self) -> dict[int, str]:
+        """Ledgers that the manifest counts, whose metadata are gone without a record of a deletion; their objects."""
+        known, deletion = self._survey.ledgers, self._survey.store.deletion
+        missing = {
+            ledger_id: key
+            for ledger_id, key in self._manifest.ledgers.items()
+            if ledger_id not in known and await deletion(ledger_id) is None
+        }
+        if missing:
+            self._say_failed(
+                f"metadata of {len(missing)} archived ledgers are missing, without a record that they were deleted: "
+                "their objects stay; bring the metadata back",
+                ledger_ids=sorted(missing)[:MAX_NAMED],
+            )
+        return missing
+
+    async def _write_manifest(self, missing: Mapping[int, str]) -> bool:
+        """Whether the manifest says what counts; ``missing`` ledgers still do."""
         ledgers = {
             metadata.ledger_id: metadata.archived.key
             for metadata in self._survey.ledgers.values()
             if metadata.archived is not None
         }
-        manifest = Manifest(await self._survey.cluster_id(), ledgers, self._orphans.since_ms)
+        manifest = Manifest(await self._survey.cluster_id(), {**missing, **ledgers}, self._orphans.since_ms)
         try:
             if await self._manifest.write(manifest):
                 _log.info("manifest written", ledger_count=len(ledgers), dropped_count=len(manifest.dropped))

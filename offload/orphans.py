@@ -32,9 +32,13 @@ class Owned:
     """Somebody is writing a ledger to them."""
 
     @classmethod
-    def by(cls, ledgers: Iterable[LedgerMetadata]) -> Owned:
-        """What these ledgers own; all there are, for what is in neither to be nobody's."""
-        held, attempted = set(), set()
+    def by(cls, ledgers: Iterable[LedgerMetadata], missing: Iterable[str] = ()) -> Owned:
+        """What these ledgers own; all there are, for what is in neither to be nobody's.
+
+        Args:
+            missing: keys of objects with ledgers whose metadata are missing.
+        """
+        held, attempted = {object_id for key in missing if (object_id := object_id_of(key)) is not None}, set()
         for metadata in ledgers:
             if metadata.archived is not None:
                 held.add(metadata.archived.object_id)

@@ -246,6 +246,33 @@ async def test_nothing_is_removed_while_the_metadata_are_known_to_be_an_older_co
         for _ in range(2):
             await worker.round()
             await cluster.world.clock.sleep(EAGER.attempt_ttl_s + EAGER.orphan_delay_s)
+        assert await keys(stage) == [archived], "nobody has deleted the ledger"
+
+
+@scenario()
+async def test_an_object_stays_and_counts_while_the_metadata_of_its_ledger_are_missing(
+    cluster: MemoryCluster, client: Client
+) -> None:
+    ledger, rows = await closed(client, 120), cluster.metadata.ledgers
+    async with ArchiveStage(cluster, EAGER) as stage:
+        worker = offloader(stage)
+        await worker.round()
+        (key,) = await keys(stage)
+        row = rows.pop(ledger.id)
+        for _ in range(2):
+            # Another process knows no more than the bucket says.
+            worker = offloader(stage)
+            await worker.round()
+            assert "without a record" in worker.totals.last_error
+            await cluster.world.clock.sleep(EAGER.attempt_ttl_s + EAGER.orphan_delay_s)
+        manifest = await read_manifest(stage.store, InlineWorkers())
+        assert (manifest.ledgers, manifest.dropped, await keys(stage)) == ({ledger.id: key}, {}, [key])
+        rows[ledger.id] = row
+        await client.delete_ledger(ledger.id)
+        await worker.round()
+        assert (await read_manifest(stage.store, InlineWorkers())).ledgers == {}
+        await cluster.world.clock.sleep(EAGER.orphan_delay_s + 1)
+        await worker.round()
         assert await keys(stage) == []
 
 
