@@ -29,10 +29,10 @@ def _not_raised(_right: Any) -> Any:
 
 
 def _not_compared(_right: Any) -> Any:
-    async def held_from(self: StoreCheck, counter: int) -> list[int]:
-        return []
+    async def compare(self: StoreCheck) -> int:
+        return await self._id_counter()
 
-    return held_from
+    return compare
 
 
 def _never_paused(right: Any) -> Any:
@@ -56,10 +56,10 @@ METADATA_BUGS: Final = {
         [(MemoryStore, "raise_id_counter", _not_raised)],
         of_restored=True,
     ),
-    "held ledgers not compared with the store": Bug(
-        "a bookie does not look whether it holds ledgers above the id counter",
+    "store never compared": Bug(
+        "a bookie does not compare the id counter with what it holds and has seen",
         "I16 I25",
-        [(StoreCheck, "_held_from", _not_compared)],
+        [(StoreCheck, "compare", _not_compared)],
         of_restored=True,
     ),
     "pause ignored": Bug(
