@@ -12,7 +12,7 @@ from typing import Final
 from tallybook.client.bookie_port import BookieConnection
 from tallybook.client.ports import Connections
 from tallybook.core.answers import BookieStatus
-from tallybook.core.errors import PeerError, StorageError
+from tallybook.core.errors import TallybookError, is_defect
 from tallybook.runtime.logging import logger
 
 from .needs import LimboOf
@@ -84,7 +84,8 @@ class BookieSurvey:
         try:
             connection = await self._connections.get(name)
             status = await connection.status()
-        except (PeerError, StorageError) as error:
+        except TallybookError as error:
+            _check_no_defect(error)
             _log.info("a bookie does not say how it is", bookie_id=name, error=error.message)
             return None
         self._states[name] = connection.incarnation.directory_uuid, status.limbo_events
@@ -102,16 +103,28 @@ class BookieSurvey:
                 if page.complete or not page.ledgers:
                     return mended
                 after = page.ledgers[-1].ledger_id
-        except (PeerError, StorageError) as error:
+        except TallybookError as error:
+            _check_no_defect(error)
             _log.info("a bookie does not say what it holds", bookie_id=name, error=error.message)
             return None
 
     async def _damaged_at(self, name: str) -> dict[int, int]:
         try:
             return await _damaged_ledgers(await self._connections.get(name))
-        except (PeerError, StorageError) as error:
+        except TallybookError as error:
+            _check_no_defect(error)
             _log.info("a bookie does not say what is damaged", bookie_id=name, error=error.message)
             return {}
+
+
+def _check_no_defect(error: TallybookError) -> None:
+    """A bookie that fails, whatever it says, keeps no other from being asked.
+
+    Raises:
+        InvariantViolation: ``error``, if it says that something is wrong with Tallybook itself.
+    """
+    if is_defect(error):
+        raise error
 
 
 async def _damaged_ledgers(connection: BookieConnection) -> dict[int, int]:

@@ -1,0 +1,70 @@
+"""What the repair hears from the bookies: one that fails, in whatever way, keeps no other from being heard."""
+
+from __future__ import annotations
+
+import uuid
+from typing import cast
+
+import pytest
+
+from tallybook.client.ports import Connections
+from tallybook.core.answers import BookieStatus, Incarnation
+from tallybook.core.errors import (
+    AccessDenied,
+    BookieUnavailable,
+    EntryUnknown,
+    InvariantViolation,
+    NoSuchBookie,
+    TallybookError,
+    Unauthenticated,
+)
+from tallybook.repair.bookie_survey import BookieSurvey
+
+STATUS = BookieStatus(
+    read_only=False, disk_used_fraction=0.5, free_bytes=1, entry_log_bytes=1, entry_logs=1, journal_used_fraction=0.1,
+    ledgers_in_memory=0, damaged_batches=0, limbo_events=0, limbo_below=0, scrub_rounds=0, uptime_seconds=1.0,
+)  # fmt: skip
+REFUSALS = [BookieUnavailable(), NoSuchBookie("it is gone"), AccessDenied(), Unauthenticated(), EntryUnknown()]
+
+
+class Bookie:
+    """One that says how it is."""
+
+    incarnation = Incarnation(str(uuid.UUID(int=1)), 1)
+
+    def __init__(self, error: TallybookError | None) -> None:
+        self.error = error
+
+    async def status(self) -> BookieStatus:
+        if self.error is not None:
+            raise self.error
+        return STATUS
+
+
+class Cluster:
+    """Two bookies that answer, and one between them that fails."""
+
+    def __init__(self, error: TallybookError, *, connects: bool) -> None:
+        self.error = error
+        self.connects = connects
+
+    async def get(self, bookie_id: str) -> Bookie:
+        if bookie_id == "b2" and not self.connects:
+            raise self.error
+        return Bookie(self.error if bookie_id == "b2" else None)
+
+
+@pytest.mark.parametrize("connects", [True, False])
+@pytest.mark.parametrize("error", REFUSALS, ids=lambda error: type(error).__name__)
+async def test_a_bookie_that_fails_is_silent_and_the_others_are_heard(error: TallybookError, connects: bool) -> None:
+    survey = BookieSurvey(cast("Connections", Cluster(error, connects=connects)))
+    await survey.look(["b1", "b2", "b3"])
+    assert survey.statuses.keys() == {"b1", "b3"}
+    assert await survey.limbo() == {}
+    assert await survey.damaged() == {}
+
+
+async def test_a_defect_is_none_of_a_bookies_failures() -> None:
+    survey = BookieSurvey(cast("Connections", Cluster(InvariantViolation("impossible"), connects=True)))
+    with pytest.raises(InvariantViolation):
+        await survey.look(["b1", "b2"])
