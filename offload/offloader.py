@@ -27,6 +27,8 @@ from tallybook.core.errors import (
     ArchiveUnavailable,
     Conflict,
     DamagedFile,
+    MetadataConflict,
+    MetadataOutcomeUnknown,
     NewerFormat,
     NoSuchLedger,
     TallybookError,
@@ -261,8 +263,8 @@ class Offloader:
                 await self._updater.update(metadata.ledger_id, give_up)
             except NoSuchLedger:
                 continue
-            except (DamagedFile, NewerFormat) as error:
-                self._report_damage(metadata.ledger_id, error.message)
+            except (DamagedFile, NewerFormat, MetadataConflict, MetadataOutcomeUnknown) as error:
+                self._report_failed(metadata.ledger_id, error.message)
 
     async def _compact(self, objects: Sequence[ObjectInfo]) -> None:
         now, keys = self._clock.monotonic(), {found.key for found in objects}
@@ -315,9 +317,9 @@ class Offloader:
     def _report_unreadable(self) -> None:
         """Report ledgers whose metadata cannot be decoded. They are left out; no object is removed meanwhile."""
         for ledger_id, why in self._survey.unreadable.items():
-            self._report_damage(ledger_id, why)
+            self._report_failed(ledger_id, why)
 
-    def _report_damage(self, ledger_id: int, why: str) -> None:
+    def _report_failed(self, ledger_id: int, why: str) -> None:
         now = self._clock.monotonic()
         if not self._failures.waits(ledger_id, now):
             self._failures.add(ledger_id, now)
@@ -334,7 +336,7 @@ class Offloader:
         now = self._clock.monotonic()
         for metadata in releasable(self._survey.ledgers.values(), self._settings, self._now_ms()):
             receipt = metadata.archived
-            if receipt is None or self._failures.waits(receipt.key, now):
+            if receipt is None or any(self._failures.waits(name, now) for name in (receipt.key, metadata.ledger_id)):
                 continue
             try:
                 if receipt.key not in by_object:
@@ -346,8 +348,8 @@ class Offloader:
                     self.totals.ledgers_released += 1
             except (Conflict, NoSuchLedger):
                 sometimes("offload: moved or deleted before its release")
-            except (DamagedFile, NewerFormat) as error:
-                self._report_damage(metadata.ledger_id, error.message)
+            except (DamagedFile, NewerFormat, MetadataConflict, MetadataOutcomeUnknown) as error:
+                self._report_failed(metadata.ledger_id, error.message)
 
     async def _looked_at(self, receipt: Receipt) -> Directory | None:
         """The object's directory, if its size and its index are what the receipt says; all ledgers in it share that."""

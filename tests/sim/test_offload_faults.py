@@ -26,11 +26,13 @@ from tallybook.core.errors import (
     ArchiveDenied,
     ArchiveUnavailable,
     DamagedFile,
+    MetadataConflict,
     NoSuchLedger,
     ObjectDamaged,
     ObjectMissing,
     TallybookError,
 )
+from tallybook.metadata.model import LedgerMetadata
 from tallybook.metadata.store import Versioned
 from tallybook.metadata.update import LedgerUpdater
 from tallybook.offload.mover import Mover
@@ -226,6 +228,32 @@ def test_a_set_that_the_store_refuses_keeps_no_other_from_being_written_anew() -
             assert worker.totals.ledgers_moved == 1
 
     play()
+
+
+@scenario(deadline_seconds=6_000)
+async def test_a_ledger_that_others_keep_changing_is_named_and_keeps_no_other_from_its_release(
+    cluster: MemoryCluster, client: Client
+) -> None:
+    busy, other = await closed(client, 120), await closed(client, 120)
+    async with ArchiveStage(cluster, SETTINGS) as stage:
+        worker = offloader(stage, stage.store)
+        await worker.round()
+        update = worker._updater.update
+
+        async def contended(ledger_id: int, change: Callable[[LedgerMetadata], LedgerMetadata]) -> object:
+            if ledger_id == busy:
+                raise MetadataConflict(f"ledger {busy} was changed by others again and again")
+            return await update(ledger_id, change)
+
+        worker._updater.update = contended  # type: ignore[method-assign, assignment]
+        await cluster.world.clock.sleep(SETTINGS.attempt_ttl_s)
+        await worker.round()
+        assert (await client.ledger_metadata(other)).copies_released
+        assert f"ledger {busy}" in worker.totals.last_error
+        worker._updater.update = update  # type: ignore[method-assign]
+        await cluster.world.clock.sleep(LONGEST_RETRY_SECONDS)
+        await worker.round()
+        assert (await client.ledger_metadata(busy)).copies_released
 
 
 @scenario()
