@@ -287,7 +287,11 @@ class Reclaimer:
                 self._live.measured(log_id, found)
 
     async def _measure(self, log_id: int) -> None:
-        if await self._logs.is_finished(log_id):
+        try:
+            is_finished = await self._logs.is_finished(log_id)
+        except DiskFailed as error:
+            raise EntryUnknown(error.message) from error
+        if is_finished:
             found = await self._held_bytes(await self._complete_map(log_id))
         else:
             # A crash cut it off: there may be batches in it that were written again elsewhere.

@@ -2,7 +2,6 @@
 
 import asyncio
 from collections.abc import Awaitable, Callable
-from dataclasses import replace
 
 import pytest
 
@@ -10,9 +9,7 @@ from tallybook.bookie import collector
 from tallybook.bookie.collector import Collector
 from tallybook.bookie.garbage import Fate
 from tallybook.bookie.ledger_state import TOMBSTONE, decode_row, encode_row
-from tallybook.bookie.limbo import load_limbo, store_limbo
-from tallybook.bookie.storage.entry_log_format import LOG_HEADER_BYTES, LedgerShare, LogFile, encode_log_header
-from tallybook.bookie.storage.told import RowKey, Told, Untold
+from tallybook.bookie.storage.entry_log_format import LedgerShare
 from tallybook.core.batch import decode_header
 from tallybook.core.errors import EntryAbsent, EntryUnknown, MetadataUnavailable, NoSuchLedger
 from tallybook.core.ids import NO_ENTRY, ledger_identity
@@ -403,93 +400,6 @@ def test_ids_of_logs_grow_although_all_that_was_written_is_dropped() -> None:
         await node.boot()
         await fill(node, KEPT, 0)
         assert logs_of(node)[-1] == highest + 1
-
-    play(scenario)
-
-
-def path_of(log_id: int) -> str:
-    return f"{ROOT}/ledgers/entrylog-{log_id:016d}.log"
-
-
-def damage_footer(node: DiskBookie, log_id: int) -> None:
-    """Lose the end mark of a finished log."""
-    path = path_of(log_id)
-    node.disk.rot.zero_sector(path, len(node.disk.peek(path)) // SECTOR_BYTES - 1)
-
-
-def damage_table(node: DiskBookie, log_id: int) -> None:
-    """Lose the header and the table of the first stretch of a log."""
-    node.disk.rot.zero_sector(path_of(log_id), BLOCK_BYTES // SECTOR_BYTES)
-
-
-@pytest.mark.parametrize("damages", [[damage_footer], [damage_footer, damage_table]])
-def test_a_log_whose_footer_is_damaged_is_removed_once_nothing_in_it_counts(
-    damages: list[Callable[[DiskBookie, int], None]],
-) -> None:
-    async def scenario(node: DiskBookie, world: World) -> None:
-        await fill(node, DROPPED, *range(8))
-        await fill(node, KEPT, 0)
-        damaged, *_ = logs_of(node)
-        for damage in damages:
-            damage(node, damaged)
-        await node.bookie.collect()
-        await node.bookie.collect()
-        assert damaged in logs_of(node), "what is in it counts"
-        node.metadata.fates[DROPPED] = Fate.RELEASED
-        await node.bookie.collect()
-        assert damaged not in logs_of(node)
-        await node.stop()
-        await node.boot()
-        await is_gone(node)
-        assert (await node.bookie.read_batches(KEPT, 0, 0, 1)).batches
-
-    play(scenario)
-
-
-def test_a_log_of_another_data_directory_stays() -> None:
-    async def scenario(node: DiskBookie, world: World) -> None:
-        await fill(node, DROPPED, *range(8))
-        await fill(node, KEPT, 0)
-        other, *_ = logs_of(node)
-        path = path_of(other)
-        content = encode_log_header(LogFile(path, bytes(16), other)) + node.disk.peek(path)[LOG_HEADER_BYTES:]
-        await node.disk.replace_file(path, content)
-        damage_footer(node, other)
-        node.metadata.fates[DROPPED] = Fate.RELEASED
-        await node.stop()
-        await node.boot()
-        for _ in range(3):
-            await node.bookie.collect()
-        assert other in logs_of(node)
-
-    play(scenario)
-
-
-@pytest.mark.parametrize("why", ["limbo", "index"])
-def test_a_damaged_log_stays_while_the_index_may_lack_rows(why: str) -> None:
-    async def scenario(node: DiskBookie, world: World) -> None:
-        await fill(node, DROPPED, *range(8))
-        await fill(node, KEPT, 0)
-        damaged, *_ = logs_of(node)
-        damage_footer(node, damaged)
-        await node.stop()
-        if why == "limbo":
-            marker = await load_limbo(node.disk, f"{ROOT}/limbo")
-            await store_limbo(node.disk, f"{ROOT}/limbo", replace(marker, events=1, below=100))
-        await node.boot()
-        if why == "index":
-            index = node.bookie._parts.index
-            survey = index.survey_from
-
-            async def partly(start: RowKey, limit: int) -> Told:
-                found = await survey(start, limit)
-                return found._replace(untold=[Untold(RowKey(5, 0), RowKey(6, 0), is_row=False)])
-
-            index.survey_from = partly  # type: ignore[method-assign]
-        node.metadata.fates[DROPPED] = Fate.RELEASED
-        for _ in range(4):
-            await node.bookie.collect()
-        assert damaged in logs_of(node)
 
     play(scenario)
 
