@@ -8,7 +8,7 @@ is to be deleted; so nothing is deleted that a reader is still led to, and what 
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
@@ -176,10 +176,11 @@ class Keeper:
         Raises:
             MetadataUnavailable, MetadataConflict, MetadataOutcomeUnknown, DamagedFile: not all of it is deleted.
         """
+        failed: list[TallybookError] = []
         begin = head.truncation.segment
         for chapter in head.chapters:
             if chapter.first_segment < begin <= chapter.last_segment:
-                head = await self._shorten(head, chapter, begin)
+                head = await self._shorten(head, chapter, begin, failed)
             if chapter.last_segment < begin:
                 ledger_ids = [each.ledger_id for each in await self._catalog.chapter(head.stream_id, chapter)]
                 number = chapter.number
@@ -187,16 +188,19 @@ class Keeper:
                 def without(found: Head, number: int = number, gone: list[int] = ledger_ids) -> Head:
                     return drop_chapter(found, number, gone)
 
-                head = await self._delete_doomed(await self._catalog.change(head.stream_id, without))
+                head = await self._delete_doomed(await self._catalog.change(head.stream_id, without), failed)
                 await self._catalog.forget_chapter(head.stream_id, number)
-        return await self._delete_doomed(head)
+        head = await self._delete_doomed(head, failed)
+        if failed:
+            raise failed[0]
+        return head
 
-    async def _shorten(self, head: Head, chapter: Chapter, begin: int) -> Head:
+    async def _shorten(self, head: Head, chapter: Chapter, begin: int, failed: list[TallybookError]) -> Head:
         segments = await self._catalog.chapter(head.stream_id, chapter)
         gone = [each.ledger_id for each in segments if each.number < begin]
         first = next(each.number for each in segments if each.number >= begin)
         without = partial(shorten_chapter, number=chapter.number, first_segment=first, ledger_ids=gone)
-        return await self._delete_doomed(await self._catalog.change(head.stream_id, without))
+        return await self._delete_doomed(await self._catalog.change(head.stream_id, without), failed)
 
     async def delete(self, namespace: str, name: str) -> None:
         """Delete a stream with all that is in it.
@@ -235,18 +239,25 @@ class Keeper:
             return
 
     async def _delete_all(self, head: Head) -> None:
+        failed: list[TallybookError] = []
         for chapter in head.chapters:
             # One that is gone was seen to before, by whoever was cut off.
             segments: tuple[Segment, ...] = ()
             with suppress(MetadataConflict):
                 segments = await self._catalog.chapter(head.stream_id, chapter)
-            for segment in segments:
-                await self._delete_ledger(segment.ledger_id)
-            await self._catalog.forget_chapter(head.stream_id, chapter.number)
+            await self._deleted([segment.ledger_id for segment in segments], failed)
+            if not failed:
+                await self._catalog.forget_chapter(head.stream_id, chapter.number)
+        if failed:
+            # The chapters say which ledgers are left.
+            await self._delete_doomed(head, failed)
+            raise failed[0]
         # Those that were given up before, by somebody who was cut off.
         for number in await self._catalog.chapter_numbers(head.stream_id):
             await self._catalog.forget_chapter(head.stream_id, number)
-        await self._delete_doomed(head)
+        await self._delete_doomed(head, failed)
+        if failed:
+            raise failed[0]
         async for subscription in self._shelf.names(head.stream_id):
             with suppress(NoSuchSubscription):
                 await self._shelf.delete(head.stream_id, subscription)
@@ -256,19 +267,26 @@ class Keeper:
             await self._catalog.unname(head.stream_id, head.namespace, name)
         await self._catalog.forget(head.stream_id)
 
-    async def _delete_doomed(self, head: Head) -> Head:
-        if not head.doomed:
-            return head
-        gone = head.doomed
-        for ledger_id in gone:
-            await self._delete_ledger(ledger_id)
-        return await self._catalog.change(head.stream_id, lambda found: forget_doomed(found, gone))
+    async def _delete_doomed(self, head: Head, failed: list[TallybookError]) -> Head:
+        gone = await self._deleted(head.doomed, failed)
+        return await self._catalog.change(head.stream_id, lambda found: forget_doomed(found, gone)) if gone else head
 
-    async def _delete_ledger(self, ledger_id: int) -> None:
-        try:
-            await self._client.delete_ledger(ledger_id, force=True)
-        except NoSuchLedger:
-            return
+    async def _deleted(self, ledger_ids: Sequence[int], failed: list[TallybookError]) -> list[int]:
+        """Delete ledgers; those that are gone. One that cannot be deleted keeps no other, and its error is appended."""
+        gone: list[int] = []
+        for ledger_id in ledger_ids:
+            try:
+                await self._client.delete_ledger(ledger_id, force=True)
+            except NoSuchLedger:
+                gone.append(ledger_id)
+            except TallybookError as error:
+                if is_defect(error):
+                    raise
+                _log.warning("a ledger is deleted later", ledger_id=ledger_id, error=error.message)
+                failed.append(error)
+            else:
+                gone.append(ledger_id)
+        return gone
 
 
 def expired(head: Head, now_ms: int) -> Truncation | None:

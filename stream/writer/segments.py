@@ -376,19 +376,27 @@ class Segments:
 
     async def tidy(self) -> None:
         """Delete ledgers that nobody may read any more; what cannot be deleted now is left to others."""
-        doomed = self._head.doomed
         try:
-            for ledger_id in doomed:
-                try:
-                    await self._client.delete_ledger(ledger_id, force=True)
-                except NoSuchLedger:
-                    continue
-            if doomed:
-                await self._change(partial(forget_doomed, ledger_ids=doomed))
+            gone = [ledger_id for ledger_id in self._head.doomed if await self._is_deleted(ledger_id)]
+            if gone:
+                await self._change(partial(forget_doomed, ledger_ids=gone))
         except TallybookError as error:
             if is_defect(error):
                 raise
             _log.info("ledgers are deleted later", stream=self._head.name, error=error.message)
+
+    async def _is_deleted(self, ledger_id: int) -> bool:
+        """Delete a ledger; one that cannot be deleted now keeps no other."""
+        try:
+            await self._client.delete_ledger(ledger_id, force=True)
+        except NoSuchLedger:
+            return True
+        except TallybookError as error:
+            if is_defect(error):
+                raise
+            _log.info("a ledger is deleted later", ledger_id=ledger_id, error=error.message)
+            return False
+        return True
 
     def abandon(self) -> None:
         """Let go of everything at once; whoever takes over does the rest."""

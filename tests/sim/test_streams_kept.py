@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import asyncio
 from itertools import pairwise
+from typing import Any
 
 import pytest
 
 from tallybook.client.client import Client
-from tallybook.core.errors import MetadataConflict
+from tallybook.core.errors import DamagedFile, MetadataConflict
 from tallybook.metadata.store import Record as StoredRecord
 from tallybook.sim.stage.cluster import MemoryCluster
 from tallybook.sim.stage.scenario import lines, scenario
@@ -92,6 +93,34 @@ async def test_what_has_ended_is_given_up_although_the_end_of_a_killed_writer_is
             failed += await keeper.keep()
         assert (await keeper.info("s")).first_sequence == 10
         assert 1 <= failed <= 400 / OPEN_GRACE_SECONDS, "named, and not tried again at once"
+
+
+@scenario()
+async def test_a_ledger_that_cannot_be_deleted_keeps_no_other_record_past_its_retention(
+    cluster: MemoryCluster, client: Client
+) -> None:
+    async with StreamStore(client) as streams:
+        await streams.create("s", roll_bytes=1024, retention="60s")
+        async with await streams.writer("s") as writer:
+            for line in lines(100):
+                await writer.append(line)
+        damaged, *others = sorted([ledger_id async for ledger_id in client.list_ledgers()])
+        assert others
+        delete = client.delete_ledger
+
+        async def refused(ledger_id: int, **options: Any) -> None:
+            if ledger_id == damaged:
+                raise DamagedFile(f"the metadata of ledger {damaged} are damaged")
+            await delete(ledger_id, **options)
+
+        client.delete_ledger = refused  # type: ignore[method-assign, assignment]
+        await cluster.world.clock.sleep(120)
+        assert await streams.keep() == 1
+        assert [ledger_id async for ledger_id in client.list_ledgers()] == [damaged]
+        assert await streams.keep() == 1
+        client.delete_ledger = delete  # type: ignore[method-assign]
+        assert await streams.keep() == 0
+        assert [ledger_id async for ledger_id in client.list_ledgers()] == []
 
 
 @scenario()
