@@ -9,11 +9,13 @@ from datetime import UTC, datetime, timedelta
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
+from tallybook.core.errors import InvalidConfig
 from tallybook.metadata.archived import IndexPart, Receipt
 from tallybook.offload.verify import by_object, verify_object
 from tallybook.runtime.blocking import LoopThread
 from tallybook.runtime.clock import RealClock
 
+from ..option_names import PLACE_OPTIONS, PROPER_NAMES, lower_names
 from ..options import Place, options_of, read_options
 from ..places import OpenedArchive, archive_at, lookups, opened
 from .jobs import done_before, run_in_chunks
@@ -28,6 +30,7 @@ SCHEMA: Final = (
     "key STRING, object_id STRING, object_bytes BIGINT, ledgers INT, entries BIGINT, payload_bytes BIGINT, "
     "problem STRING, verified_at TIMESTAMP_LTZ"
 )
+_PLACE: Final = lower_names(PLACE_OPTIONS)
 GOOD_FOR: Final = timedelta(days=30)
 """How long what was good need not be read again: disks and buckets lose data after it was written, too."""
 
@@ -40,6 +43,7 @@ def verify(
     results: str | None = None,
     good_for: timedelta = GOOD_FOR,
     archive_keys: str = "",
+    **options: object,
 ) -> DataFrame:
     """Read all objects of an archive, in parallel, and compare them with what is known of them.
 
@@ -52,12 +56,19 @@ def verify(
             for ``good_for``, so a run that was stopped goes on where it was; the latest row of each object is given.
         good_for: how long a good result in ``results`` counts; ``timedelta(0)`` reads everything again.
         archive_keys: file with the keys of a sealed archive, on the driver and on every executor; empty: none.
+        options: those of ``format("tallybook")`` that say how the cluster and the archive are reached, as ``security``
+            and ``s3_access_key``.
 
     Raises:
         InvalidConfig, MetadataUnavailable, ArchiveUnavailable, ArchiveDenied: the archive cannot be looked at.
     """
     named = {"archiveKeys": archive_keys, **({} if archive is None else {"archive": archive})}
-    place = read_options(options_of(metadata, named)).place
+    given = options_of(metadata, {**named, **options})
+    if others := sorted(PROPER_NAMES.get(name, name) for name in given.keys() - _PLACE):
+        raise InvalidConfig(
+            f"verify reads all objects of an archive, and {', '.join(others)} is no option of how they are reached"
+        )
+    place = read_options(given).place
     now_us = RealClock().wall_us()
     with LoopThread("tallybook") as loop:
         pieces, url = loop.run(_pieces(place))

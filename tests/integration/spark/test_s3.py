@@ -4,6 +4,7 @@ import pytest
 
 from tallybook.core.errors import InvalidConfig
 from tallybook.spark import read_ledgers
+from tallybook.spark.pipelines import verify
 
 SMALL = [b"%d" % number for number in range(50)]
 
@@ -41,6 +42,15 @@ def test_a_query_has_credentials_of_its_own_which_its_plan_does_not_show(written
     assert not [secret for secret in ("AKIAOFTHEQUERY", "hidden-in-plans") if secret in plans]
     # Spark's own file system has other credentials: nothing is left to it.
     assert rows(read_ledgers(spark, written_to_s3.metadata, **chosen)) == written_to_s3.rows()
+
+
+def test_a_bucket_is_verified_with_the_credentials_of_a_query(written_to_s3, tiers, spark, s3):
+    own = {"s3_access_key": "AKIAOFTHEQUERY", "s3_secret_key": "hidden", "s3_endpoint": s3["AWS_ENDPOINT_URL"]}
+    found = verify(spark, archive=written_to_s3.archive, **own).collect()
+    assert {row.problem for row in found} == {None}
+    assert sum(row.ledgers for row in found) == len(tiers["archived"])
+    with pytest.raises(InvalidConfig, match="ledger is no option of how they are reached"):
+        verify(spark, archive=written_to_s3.archive, ledger=7)
 
 
 def test_a_spark_without_s3a_is_told_what_read_ledgers_needs_there(written_to_s3, tiers, spark, s3, monkeypatch):
