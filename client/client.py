@@ -55,7 +55,7 @@ from .recovery.driver import RecoveryContext, recover_accepting_loss, recover_le
 from .recovery.lossy import AcceptedLoss
 from .spares import Spares
 from .writer.handle import LedgerWriter, WriterContext
-from .writer.turns import WriterTurns
+from .writer.pacing import BackgroundPacing
 
 _log = logger("client")
 
@@ -96,7 +96,7 @@ class Client:
         self._deeds = Deeds()
         self._limits: dict[str, int] = {}
         """The largest batch of each bookie that was connected to."""
-        self._turns = WriterTurns()
+        self._pacing = BackgroundPacing()
         self._bad_copies = Seldom()
         self._unsettled: dict[int, str] = {}
         """The token of each adoption that may or may not have taken effect, by ledger id."""
@@ -353,7 +353,7 @@ class Client:
             self._deeds,
             self._limits,
             self._lifetime,
-            self._turns,
+            self._pacing,
         )
         key, signing = _keys(metadata, password)
         update = partial(self._update, metadata.ledger_id)

@@ -55,8 +55,8 @@ from .actions import (
 from .codes import CONNECTION_CODES
 from .machine import WriterMachine
 from .members import Member
+from .pacing import BackgroundPacing
 from .replacing import Replacing
-from .turns import WriterTurns
 
 T = TypeVar("T")
 
@@ -136,7 +136,7 @@ class WriterDriver:
         events: whom to tell.
         spans: of batches that are traced, by their first entry; ``None``: none ever is.
         limits: told of the largest batch of each bookie that is connected to.
-        turns: shared by the writers of a client.
+        pacing: shared by the writers of a client.
     """
 
     def __init__(
@@ -153,11 +153,11 @@ class WriterDriver:
         settings: ClientSettings,
         spans: Mapping[int, Span] | None = None,
         limits: dict[str, int] | None = None,
-        turns: WriterTurns | None = None,
+        pacing: BackgroundPacing | None = None,
     ) -> None:
         self.machine = machine
         self._spans = spans
-        self._turns = turns or WriterTurns()
+        self._pacing = pacing or BackgroundPacing()
         self._limits = {} if limits is None else limits
         self._links = [_Link(at, bookie) for at, bookie in enumerate(machine.fragment.bookies)]
         self._connections = connections
@@ -191,7 +191,7 @@ class WriterDriver:
             perform=self._perform,
             learned=events.ensemble_changed,
             spawn=self._spawn,
-            turns=self._turns,
+            pacing=self._pacing,
         )
 
     def start(self) -> None:
@@ -348,7 +348,7 @@ class WriterDriver:
         self._woken.set()
         if self._lac_timer is None and self.machine.lac > self._lac_sent:
             pause_s: float = self._settings.explicit_lac_ms / 1000
-            self._tell_lac_in(self._turns.pause_s(pause_s, self.machine.ledger_id))
+            self._tell_lac_in(self._pacing.pause_s(pause_s, self.machine.ledger_id))
 
     def _send(self, action: Send) -> None:
         link = self._links[action.position]
@@ -438,7 +438,7 @@ class WriterDriver:
                 # A peer that is away is expected: the machine counts how long.
                 if self._current(link):
                     self._perform(self.machine.unreached(link.position, error))
-                await self._clock.sleep(self._turns.pause_s(pause_s, self.machine.ledger_id))
+                await self._clock.sleep(self._pacing.pause_s(pause_s, self.machine.ledger_id))
                 continue
             return connection
         return None
@@ -488,8 +488,8 @@ class WriterDriver:
     async def _sleep_late_by(self, period_s: float) -> float:
         """Sleep until the next turn; return by how much too long it was."""
         urgent = self.machine.quorum_lost
-        with self._turns.waiting(urgent=urgent):
-            pause_s = self._turns.pause_s(period_s, self.machine.ledger_id, urgent=urgent)
+        with self._pacing.waiting(urgent=urgent):
+            pause_s = self._pacing.pause_s(period_s, self.machine.ledger_id, urgent=urgent)
             due_at = self._clock.monotonic() + pause_s
             await self._clock.sleep(pause_s)
         return self._clock.monotonic() - due_at
@@ -537,7 +537,7 @@ class WriterDriver:
 
     async def _record_missed(self) -> None:
         try:
-            async with self._turns.metadata.turn():
+            async with self._pacing.metadata.turn():
                 self._missed_stale = False
                 await self._update(self._with_missed)
         except TallybookError as error:

@@ -39,10 +39,10 @@ from .appends import Appends
 from .chosen_ids import ChosenIdsWriter
 from .driver import WriterDriver
 from .machine import WriterMachine
+from .pacing import BackgroundPacing
 from .pending import PendingAppend
 from .rules import WriterRules
 from .traced_appends import TracedAppends
-from .turns import WriterTurns
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,7 +61,7 @@ class WriterContext:
     """The largest batch of each bookie that was connected to."""
     lifetime: Lifetime = field(default_factory=partial(Lifetime, "the client"))
     """Of the client."""
-    turns: WriterTurns = field(default_factory=WriterTurns)
+    pacing: BackgroundPacing = field(default_factory=BackgroundPacing)
 
 
 _NOT_OURS: Final = (LedgerFenced, LedgerClosed, NoSuchLedger, Unauthorized, AccessDenied, Conflict, OtherLedger)
@@ -118,7 +118,7 @@ class LedgerWriter:
             settings,
             spans,
             context.limits,
-            context.turns,
+            context.pacing,
         )
         self._appends.submit, self._appends.end = self._driver.submit, self._driver.die
         self._driver.start()

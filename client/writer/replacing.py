@@ -33,7 +33,7 @@ from ..spares import Spares
 from .actions import Action, ChangeEnsemble
 from .machine import WriterMachine
 from .metadata_line import Turn
-from .turns import LOOK_S, TURN_S, WriterTurns
+from .pacing import LOOK_S, WORK_S, BackgroundPacing
 
 _log = logger("client.writer")
 
@@ -66,7 +66,7 @@ class Replacing:
         perform: does what the machine says.
         learned: told of the metadata after each change.
         spawn: runs a task of the writer.
-        turns: shared by the writers of a client.
+        pacing: shared by the writers of a client.
     """
 
     def __init__(
@@ -80,7 +80,7 @@ class Replacing:
         perform: Callable[[list[Action]], None],
         learned: Callable[[LedgerMetadata], None],
         spawn: Callable[[Coroutine[Any, Any, None], str], asyncio.Task[None]],
-        turns: WriterTurns,
+        pacing: BackgroundPacing,
     ) -> None:
         self._machine = machine
         self._metadata = metadata
@@ -90,7 +90,7 @@ class Replacing:
         self._perform = perform
         self._learned = learned
         self._spawn = spawn
-        self._turns = turns
+        self._pacing = pacing
         self._turn: Turn | None = None
         self._task: asyncio.Task[None] | None = None
         self._stopped = False
@@ -121,7 +121,7 @@ class Replacing:
         self._pause_s = self._look_again_s = LOOK_AGAIN_S
         try:
             while self._machine.wanted(self._clock.monotonic()):
-                self._turn = self._turns.metadata.turn(urgent=self._machine.quorum_lost)
+                self._turn = self._pacing.metadata.turn(urgent=self._machine.quorum_lost)
                 async with self._turn:
                     tried = await self._try()
                 if tried is Tried.NOBODY:
@@ -190,8 +190,8 @@ class Replacing:
         lost = self._machine.quorum_lost
         if lost:
             self._look_again_s = LOOK_AGAIN_S
-        turn_s = TURN_S if lost else LOOK_S
-        pause_s = self._turns.pause_s(self._look_again_s, self._machine.ledger_id, urgent=lost, turn_s=turn_s)
+        work_s = WORK_S if lost else LOOK_S
+        pause_s = self._pacing.pause_s(self._look_again_s, self._machine.ledger_id, urgent=lost, work_s=work_s)
         try:
             async with asyncio.timeout(pause_s) as pause:
                 self._long_pause = None if lost else pause

@@ -1,4 +1,4 @@
-"""The background work of all writers of a client, spread so that many of them do not stall its event loop.
+"""Pacing of the background work of all writers of a client, so that many of them do not stall its event loop.
 
 A bookie that dies concerns every ledger that is open on it. What each has to do then (time-outs, another connection, a
 replacement, a note of what is missed) is little, and thousands at the same moment are seconds in which no ack is looked
@@ -14,8 +14,8 @@ from typing import Final
 
 from .metadata_line import MetadataLine
 
-TURN_S: Final = 400e-6
-"""Of the event loop's time, for each writer with periodic work, between two turns: several times what it needs."""
+WORK_S: Final = 400e-6
+"""Of the event loop's time, for each writer with periodic work, in one period: several times what it needs."""
 
 LOOK_S: Final = 2e-3
 """The same for a look at who may take a place, which reads the metadata. News or the loss of a quorum end the pause."""
@@ -23,8 +23,8 @@ LOOK_S: Final = 2e-3
 _GOLDEN: Final = 0.6180339887
 
 
-class WriterTurns:
-    """Shared by the writers of one client.
+class BackgroundPacing:
+    """How often each writer of one client does its periodic work; shared by them.
 
     Attributes:
         metadata: whose turn it is to work on the metadata in the background.
@@ -39,7 +39,7 @@ class WriterTurns:
 
     @contextmanager
     def waiting(self, *, urgent: bool) -> Iterator[None]:
-        """Count a writer that waits for its turn."""
+        """Count a writer that waits for its next period."""
         self._active += 1
         self._urgent += urgent
         try:
@@ -48,14 +48,14 @@ class WriterTurns:
             self._active -= 1
             self._urgent -= urgent
 
-    def pause_s(self, least_s: float, ledger_id: int, *, urgent: bool = False, turn_s: float = TURN_S) -> float:
-        """How long a writer pauses between two turns: ``least_s``, or more where there are very many.
+    def pause_s(self, least_s: float, ledger_id: int, *, urgent: bool = False, work_s: float = WORK_S) -> float:
+        """How long a writer pauses before its next periodic work: ``least_s``, or more where there are very many.
 
         Args:
             urgent: it has no ack quorum; those that have one do not make it wait.
-            turn_s: what the work of one writer may take.
+            work_s: what the work of one writer may take.
         """
-        fair_s = (self._urgent if urgent else self._active) * turn_s
+        fair_s = (self._urgent if urgent else self._active) * work_s
         if fair_s <= least_s:
             return least_s
         return max(least_s, fair_s * (0.5 + ledger_id * _GOLDEN % 1.0))
