@@ -156,6 +156,7 @@ class Collector:
         self._round = asyncio.Lock()
         self._wanted = asyncio.Event()
         self._rounds: asyncio.Task[None] | None = None
+        self._counting: asyncio.Task[None] | None = None
         self._looking: asyncio.Task[None] | None = None
         self._change: asyncio.Task[None] | None = None
         self.reclaimer = Reclaimer(
@@ -221,7 +222,7 @@ class Collector:
 
     async def close(self) -> None:
         """End the rounds, and wait for the change that is under way: half of one would leave storage unusable."""
-        for task in (self._rounds, self._looking):
+        for task in (self._rounds, self._counting, self._looking):
             if task is not None:
                 task.cancel()
                 await asyncio.gather(task, return_exceptions=True)
@@ -229,7 +230,15 @@ class Collector:
             await asyncio.gather(self._change, return_exceptions=True)
 
     async def collect(self) -> None:
-        """One round.
+        """One round, and the count of ledgers in limbo.
+
+        Raises:
+            As ``_collect_once``.
+        """
+        await self._limbo.count(await self._collect_once())
+
+    async def _collect_once(self) -> int:
+        """One round. How many ledgers in limbo it has met.
 
         Raises:
             EntryUnknown: the index is not there to be asked; what was found until then was dropped.
@@ -238,10 +247,11 @@ class Collector:
         """
         async with self._round:
             with self.meter.timing():
-                await self._collect()
+                in_limbo = await self._collect()
             self.rounds += 1
+            return in_limbo
 
-    async def _collect(self) -> None:
+    async def _collect(self) -> int:
         if self._approval_wanted:
             store_approved = await self.check.approve()
             self._approval_wanted = False
@@ -273,7 +283,7 @@ class Collector:
         in_doubt = not self.rounds or bool(in_limbo or self._limbo.ledgers)
         await self.reclaimer.reclaim(in_doubt=in_doubt)
         await self.upkeep.compact_if_worth()
-        await self._limbo.count(in_limbo)
+        return in_limbo
 
     def _report(self) -> None:
         """Count what waits, and say what waits for an operator."""
@@ -298,7 +308,10 @@ class Collector:
             await unless_set(self._wanted, self._clock.sleep(self._interval_seconds))
             self._wanted.clear()
             try:
-                await self.collect()
+                in_limbo = await self._collect_once()
+                # It may read the metadata of all ledgers: a round that is asked for meanwhile does not wait for it.
+                if self._counting is None or self._counting.done():
+                    self._counting = self._tasks.spawn(self._limbo.count(in_limbo), name="count of ledgers in limbo")
             except DiskFailed as error:
                 self._fail_safe(f"the collector failed: {error!r}")
                 raise

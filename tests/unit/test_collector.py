@@ -465,6 +465,27 @@ def test_metadata_that_hang_hold_up_a_round_and_no_more(monkeypatch: pytest.Monk
     play(scenario)
 
 
+def test_a_count_of_ledgers_in_limbo_that_takes_long_holds_up_no_round() -> None:
+    async def scenario(node: DiskBookie, world: World) -> None:
+        collector: Collector = node.bookie._parts.collector
+        begun = []
+
+        async def count(_held: int) -> None:
+            begun.append(world.clock.monotonic())
+            await world.clock.sleep(100)
+
+        collector._limbo.count = count  # type: ignore[method-assign]
+        await world.clock.sleep(5)
+        for _ in range(3):
+            before = collector.rounds
+            node.bookie.request_collection()
+            await world.clock.sleep(0.5)
+            assert collector.rounds > before
+        assert len(begun) == 1
+
+    play(scenario, collect_interval_ms=1000)
+
+
 def test_a_ledger_is_asked_about_at_the_pace_of_the_settings() -> None:
     async def scenario(node: DiskBookie, world: World) -> None:
         for ledger_id in range(1, 17):
