@@ -234,6 +234,7 @@ async def replace_identity(
     registry: CookieRegistry,
     rng: Rng,
     id_counter: Callable[[], Awaitable[int]],
+    note: Callable[[str], Awaitable[None]] | None = None,
 ) -> Cookie:
     """Give a registered bookie id a new, empty directory: ``bookie init --replace``.
 
@@ -242,6 +243,7 @@ async def replace_identity(
 
     Args:
         id_counter: all ledger ids ever handed out lie below what it returns.
+        note: called with the bookie id before what the old directory held is given up.
 
     Raises:
         ForeignDirectory: the directory is not empty.
@@ -254,6 +256,8 @@ async def replace_identity(
             raise ForeignDirectory(f"{directory.layout.root} holds the data of a bookie: only an empty one is replaced")
         await directory.doubt(await id_counter())
         draft = await directory.draft(settings.bookie_id, rng, replace=True)
+        if note is not None:
+            await note(draft.bookie_id)
         await registry.write_cookie(draft.bookie_id, draft.encode(), replace=True)
         await directory.finish(draft)
     finally:

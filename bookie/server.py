@@ -27,6 +27,7 @@ from tallybook.metadata.behind import BehindRecord
 from tallybook.metadata.client import MetadataClient
 from tallybook.metadata.metered import METADATA_METRICS
 from tallybook.metadata.record_format import FIRST
+from tallybook.metadata.replaced import forget_replaced
 from tallybook.metadata.secured import require_security
 from tallybook.metadata.store import BookieInfo, BookieMode
 from tallybook.metadata.uri import open_metadata
@@ -237,6 +238,7 @@ class _Server:
         await enrolment.enter()
         undo.push_async_callback(enrolment.leave)
         await bookie.enrolled()
+        await forget_replaced(metadata.store, bookie.bookie_id)
         self._tasks.spawn(
             follow_mode(metadata.store, bookie.bookie_id, bookie.set_read_only, self._clock, mode),
             name="mode",

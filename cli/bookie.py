@@ -7,6 +7,7 @@ import shlex
 import socket
 from collections.abc import Mapping
 from dataclasses import asdict
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -202,6 +203,7 @@ def init(
     # As above.
     from tallybook.bookie.accepting_loss import accept_loss  # noqa: PLC0415
     from tallybook.bookie.directories import replace_identity  # noqa: PLC0415
+    from tallybook.metadata.replaced import note_replaced  # noqa: PLC0415
 
     from .cluster import cluster  # noqa: PLC0415
 
@@ -216,7 +218,8 @@ def init(
             else:
                 if settings.bookie_id and not force:
                     await _check_others_are_whole(client, settings.bookie_id)
-                cookie = await replace_identity(settings, disk, store, SystemRng(), store.id_counter)
+                note = partial(note_replaced, store)
+                cookie = await replace_identity(settings, disk, store, SystemRng(), store.id_counter, note)
         known = {"bookie_id": cookie.bookie_id, "directory_uuid": cookie.directory_uuid}
         told: Record = {"lost": lost if as_json else "; ".join(lost) or "nothing"} if accept else {}
         return {**known, "data": settings.data_directory, **told}

@@ -14,6 +14,7 @@ from tallybook.client.ports import ClientWorld
 from tallybook.core.errors import InvalidArgument
 from tallybook.core.ids import MAX_ID
 from tallybook.metadata.model import Fragment, LedgerMetadata
+from tallybook.metadata.replaced import replaced_bookies
 
 from .bookie_survey import BookieSurvey
 from .needs import LimboOf, Place, in_limbo_at
@@ -29,6 +30,8 @@ class Reliance:
     """What relies on one bookie while the loss of others is being mended."""
 
     bookie_id: str
+    replaced: frozenset[str] = frozenset()
+    """Bookies that were replaced and have not started since."""
     count: int = 0
     """Ledgers that lack copies elsewhere and have some at this bookie."""
     ledger_ids: list[int] = field(default_factory=list)
@@ -51,7 +54,10 @@ class Reliance:
         ids = ", ".join(map(str, self.ledger_ids))
         more = f" and {self.count - len(self.ledger_ids):,} more" if self.count > len(self.ledger_ids) else ""
         which = f"ledger {ids} lacks" if self.count == 1 else f"ledgers {ids}{more} lack"
-        where = ", ".join(sorted(self.lacking))
+        where = ", ".join(
+            f"{name} (replaced, and not started since)" if name in self.replaced else name
+            for name in sorted(self.lacking)
+        )
         raise InvalidArgument(
             f"{self.bookie_id} cannot be replaced now: {which} copies at {where} and may have "
             "the last ones here. Wait until the repair has given them back, which open ledgers may get once they are "
@@ -71,10 +77,11 @@ async def relying_on(world: ClientWorld, bookie_id: str) -> Reliance:
     await survey.look(name for name in alive if name != bookie_id)
     limbo = dict(await survey.limbo())
     lost = frozenset(await _told_by_the_auditor(world, "lost")) - alive.keys() - {bookie_id}
-    for name in await _told_by_the_auditor(world, "lost_data"):
+    replaced = await replaced_bookies(world.store)
+    for name in (*await _told_by_the_auditor(world, "lost_data"), *replaced):
         if name != bookie_id and name not in survey.statuses:
             limbo[name] = LimboOf(MAX_ID, ())
-    found, findings = Reliance(bookie_id), Findings()
+    found, findings = Reliance(bookie_id, frozenset(replaced)), Findings()
     silent: set[str] = set()
     async for metadata in all_ledgers(world.store, findings):
         if metadata.copies_released:

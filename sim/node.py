@@ -44,6 +44,7 @@ from tallybook.core.errors import (
 )
 from tallybook.metadata.behind import BehindRecord
 from tallybook.metadata.bookie_modes import WantedMode
+from tallybook.metadata.replaced import forget_replaced, note_replaced
 from tallybook.metadata.store import BookieInfo, BookieMode, MetadataStore
 from tallybook.runtime.deterministic import Latency, SimClock, SimDisk
 from tallybook.runtime.rng import Rng
@@ -319,6 +320,7 @@ class BookieNode:
         await bookie.compare_store()
         await enrolment.enter()
         await bookie.enrolled()
+        await forget_replaced(store, self.name)
         if self._has_operator:
             following = follow_mode(store, self.name, bookie.set_read_only, self.clock, mode)
             tasks.spawn(following, name="mode", essential=True)
@@ -335,7 +337,9 @@ class BookieNode:
         god = self._around.god
         god.expect(self._blank, "boot", f"{self.name} is replaced although it lost nothing")
         try:
-            await replace_identity(self.settings, self.disk, store, rng, store.id_counter)
+            await replace_identity(
+                self.settings, self.disk, store, rng, store.id_counter, partial(note_replaced, store)
+            )
         except ForeignDirectory:
             god.mark("bookie: replacement found finished")
         self._to_replace = False

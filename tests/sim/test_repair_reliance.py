@@ -8,6 +8,7 @@ import pytest
 
 from tallybook.client.client import Client
 from tallybook.core.errors import InvalidArgument
+from tallybook.metadata.replaced import forget_replaced, note_replaced
 from tallybook.repair.reliance import MOST_NAMED, relying_on
 from tallybook.repair.service import RepairService
 from tallybook.sim.stage.cluster import MemoryCluster
@@ -35,6 +36,23 @@ async def test_ledgers_that_lack_copies_beside_a_bookie_keep_it_from_being_repla
         for each in ledgers:
             await until_out_of_limbo(cluster, client, one, each)
         (await relying_on(client.world, other)).check_none()
+
+
+@scenario(bookies=4)
+async def test_a_bookie_that_was_replaced_and_has_not_started_since_counts_as_one_without_copies(
+    cluster: MemoryCluster, client: Client
+) -> None:
+    ledger, store = await closed(client, 20), client.world.store
+    one, other, _ = ledger.last_fragment.bookies
+    cluster.die(one)
+    for _ in range(2):
+        await note_replaced(store, one)
+    with pytest.raises(InvalidArgument, match=rf"lacks copies at {one} \(replaced, and not started since\)"):
+        (await relying_on(client.world, other)).check_none()
+    (await relying_on(client.world, one)).check_none()
+    for _ in range(2):
+        await forget_replaced(store, one)
+    (await relying_on(client.world, other)).check_none()
 
 
 @scenario(bookies=4)
