@@ -9,7 +9,6 @@ from tallybook.bookie.settled import Settled
 from tallybook.bookie.storage.entry_log import EntryLogs
 from tallybook.bookie.storage.entry_log_format import log_name
 from tallybook.bookie.storage.told import Told
-from tallybook.bookie.store_check import NeverBehind
 from tallybook.core.errors import (
     DiskFailed,
     EntryAbsent,
@@ -20,7 +19,6 @@ from tallybook.core.errors import (
     TallybookError,
 )
 from tallybook.core.limits import BLOCK_BYTES
-from tallybook.metadata.behind import Behind
 from tallybook.runtime.deterministic import NO_LATENCY, Latency, SimClock, SimDisk, World, run_seed
 from tallybook.runtime.logging import line_of
 from tallybook.sim.stage.disk_bookie import ROOT, DiskBookie, KnownMetadata, batch_of, tiny_settings
@@ -147,45 +145,6 @@ def test_a_ledger_that_is_missing_without_a_record_of_its_deletion_is_kept() -> 
         for ledger_id in LEDGERS:
             assert await all_of(node, ledger_id) == ["held"] * ENTRIES + ["EntryUnknown"]
         assert (await node.add(big(ENTRIES, 3))).code == EntryUnknown.wire_code, "it is held, so it may be fenced"
-        await node.stop()
-
-    run_seed(1, scenario)
-
-
-class Notes(NeverBehind):
-    """An older copy of the metadata, as another bookie has found it, or nobody yet."""
-
-    def __init__(self, found: Behind | None) -> None:
-        self.found = found
-
-    async def read(self) -> Behind | None:
-        return self.found
-
-    async def report(self, bookie_id: str, id_counter: int, highest_id: int) -> Behind:
-        self.found = Behind(id_counter, highest_id, bookie_id, 1)
-        return self.found
-
-
-@pytest.mark.parametrize("shown_by", ["a note", "a ledger above the counter", "a counter that was higher"])
-def test_beside_an_older_copy_of_the_metadata_a_new_index_drops_nothing(shown_by: str) -> None:
-    async def scenario(world: World) -> None:
-        node = await filled(world)
-        if shown_by == "a counter that was higher":
-            await node.boot()
-            await node.bookie.compare_store()
-            await node.stop()
-        await lose(node.disk)
-        node.metadata.fates = {1: Fate.DELETED, 2: Fate.RELEASED}
-        node.behind = notes = Notes(Behind(1, 99, "b7", 1) if shown_by == "a note" else None)
-        if shown_by == "a ledger above the counter":
-            node.metadata.fates[3] = Fate.MISSING
-            node.metadata.id_counter = 3
-        elif shown_by == "a counter that was higher":
-            node.metadata.id_counter = BELOW - 1
-        await node.boot()
-        assert notes.found is not None
-        for ledger_id in LEDGERS:
-            assert (await all_of(node, ledger_id))[:ENTRIES] == ["held"] * ENTRIES
         await node.stop()
 
     run_seed(1, scenario)
