@@ -27,7 +27,6 @@ from tallybook.metadata.behind import BehindRecord
 from tallybook.metadata.client import MetadataClient
 from tallybook.metadata.metered import METADATA_METRICS
 from tallybook.metadata.record_format import FIRST
-from tallybook.metadata.replaced import forget_replaced
 from tallybook.metadata.secured import require_security
 from tallybook.metadata.store import BookieInfo, BookieMode
 from tallybook.metadata.uri import open_metadata
@@ -56,7 +55,7 @@ from tallybook.runtime.under_way import UnderWay
 from .bookie import Bookie
 from .boot import BookieWorld, boot
 from .endpoints import BookieEndpoints
-from .enrolment import Enrolment
+from .enrolment import Enrolment, tell_started
 from .fates import fate_of
 from .limbo_count import named_ledgers
 from .metrics import BOOKIE_METRICS
@@ -238,7 +237,7 @@ class _Server:
         await enrolment.enter()
         undo.push_async_callback(enrolment.leave)
         await bookie.enrolled()
-        await forget_replaced(metadata.store, bookie.bookie_id)
+        await tell_started(metadata.store, bookie.bookie_id)
         self._tasks.spawn(
             follow_mode(metadata.store, bookie.bookie_id, bookie.set_read_only, self._clock, mode),
             name="mode",

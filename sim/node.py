@@ -17,7 +17,7 @@ from typing import Final
 from tallybook.bookie.bookie import Bookie
 from tallybook.bookie.boot import BookieWorld, boot
 from tallybook.bookie.directories import replace_identity
-from tallybook.bookie.enrolment import Enrolment
+from tallybook.bookie.enrolment import Enrolment, tell_started
 from tallybook.bookie.fates import fate_of
 from tallybook.bookie.limbo_count import named_ledgers
 from tallybook.bookie.modes import follow_mode, look_at_mode
@@ -44,7 +44,7 @@ from tallybook.core.errors import (
 )
 from tallybook.metadata.behind import BehindRecord
 from tallybook.metadata.bookie_modes import WantedMode
-from tallybook.metadata.replaced import forget_replaced, note_replaced
+from tallybook.metadata.replaced import note_replaced
 from tallybook.metadata.store import BookieInfo, BookieMode, MetadataStore
 from tallybook.runtime.deterministic import Latency, SimClock, SimDisk
 from tallybook.runtime.rng import Rng
@@ -320,7 +320,7 @@ class BookieNode:
         await bookie.compare_store()
         await enrolment.enter()
         await bookie.enrolled()
-        await forget_replaced(store, self.name)
+        await tell_started(store, self.name)
         if self._has_operator:
             following = follow_mode(store, self.name, bookie.set_read_only, self.clock, mode)
             tasks.spawn(following, name="mode", essential=True)
