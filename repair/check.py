@@ -208,7 +208,7 @@ class CopyCheck:
 
     async def _look(self, metadata: LedgerMetadata, place: Place, found: LedgerCheck) -> None:
         connection = await self._connections.get(place.bookie_id)
-        damaged = await _damaged_of(connection, metadata.ledger_id)
+        damaged = await damaged_of(connection, metadata.ledger_id)
         at = place.first
         while at <= place.last:
             answer = await connection.held(metadata.ledger_id, at, place.last, identity=metadata.identity)
@@ -281,7 +281,7 @@ class CopyCheck:
         return at
 
 
-async def _damaged_of(connection: BookieConnection, ledger_id: int) -> list[EntryRange]:
+async def damaged_of(connection: BookieConnection, ledger_id: int) -> list[EntryRange]:
     """What a bookie knows to be damaged of a ledger."""
     found: list[EntryRange] = []
     after = (ledger_id, -1)

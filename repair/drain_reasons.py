@@ -12,7 +12,8 @@ from tallybook.core.errors import DamagedFile, NewerFormat, NoSuchLedger, PeerEr
 from tallybook.metadata.model import Fragment, LedgerMetadata
 from tallybook.metadata.store import BookieMode
 
-from .check import CopyCheck, nowhere
+from .check import CopyCheck, damaged_of, nowhere
+from .open_lacking import ACCEPT_LOSS, can_be_recovered
 from .pause import paused_since
 from .service import STALE_SECONDS, age_of, repair_status
 
@@ -56,22 +57,31 @@ async def _why(
         return f"no bookie besides {others or bookie_id} takes writes, so that none can take its place: add one"
     if metadata.closed or metadata.last_fragment not in fragments:
         return ""
+    has_writer, without = await _members_say(world, metadata)
+    if not has_writer and not can_be_recovered(metadata, without):
+        return f"it is open, and too few bookies have what they held of it: {ACCEPT_LOSS}"
     if metadata.key_verifier:
         return "it is open and has a password: close it, or use 'ledger recover LEDGER --password-file FILE'"
-    told = "it is open and its writer is connected" if await _has_writer(world, metadata) else "it is open"
+    told = "it is open and its writer is connected" if has_writer else "it is open"
     return f"{told}: the repair ends it after its open_grace_s"
 
 
-async def _has_writer(world: ClientWorld, metadata: LedgerMetadata) -> bool:
-    """Whether a member of the last fragment says that a writer is connected."""
+async def _members_say(world: ClientWorld, metadata: LedgerMetadata) -> tuple[bool, set[str]]:
+    """Whether a member of the last fragment says that a writer is connected; and which of them do not answer, lost
+    their data, or know a damaged copy of that fragment."""
+    first, has_writer, without = metadata.last_fragment.first_entry_id, False, set[str]()
     for name in metadata.last_fragment.bookies:
         try:
             connection = await world.connections.get(name)
-            if (await connection.held(metadata.ledger_id, 0, 0, identity=metadata.identity)).writer:
-                return True
+            held = await connection.held(metadata.ledger_id, first, first, identity=metadata.identity)
+            damaged = await damaged_of(connection, metadata.ledger_id)
         except (PeerError, StorageError, NoSuchLedger):
-            continue  # the others may say so
-    return False
+            without.add(name)
+            continue
+        has_writer = has_writer or bool(held.writer)
+        if held.limbo or any(each.last >= first for each in damaged):
+            without.add(name)
+    return has_writer, without
 
 
 async def _why_nothing_moves(world: ClientWorld) -> str:

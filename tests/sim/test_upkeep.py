@@ -428,11 +428,15 @@ async def test_each_ledger_that_holds_up_a_drain_says_why(cluster: MemoryCluster
     alive, secret = await client.create_ledger(), await client.create_ledger(password=b"secret")
     for each in (alive, secret):
         await each.append_many(lines(10))
-    secret.abandon()
+    torn = await client.create_ledger()
+    await torn.append_many(lines(10))
+    for each in (secret, torn):
+        each.abandon()
     for bookie in cluster.bookies.values():
-        if bookie.durable_batches(bad.ledger_id):
-            bookie.faults.inject(bad.ledger_id, 0, EntryCorrupt)
-    ids = [each.ledger_id for each in (bad, waiting, alive.metadata, secret.metadata)]
+        for each_id in (bad.ledger_id, torn.id):
+            if bookie.durable_batches(each_id):
+                bookie.faults.inject(each_id, 0, EntryCorrupt)
+    ids = [each.ledger_id for each in (bad, waiting, alive.metadata, secret.metadata, torn.metadata)]
 
     async def why_at(name: str) -> dict[int, str]:
         return await why_still_named(client.world, name, ids)
@@ -443,6 +447,7 @@ async def test_each_ledger_that_holds_up_a_drain_says_why(cluster: MemoryCluster
     assert said[waiting.ledger_id] == {"no auditor is at work: is 'tallybook repair run' running?"}
     assert said[alive.id] == {"it is open and its writer is connected: the repair ends it after its open_grace_s"}
     assert all("password" in why for why in said[secret.id])
+    assert all("--accept-loss" in why for why in said[torn.id])
     # Without a fourth one, none can take the place.
     one, *_ = waiting.last_fragment.bookies
     cluster.die(next(name for name in cluster.bookies if name not in waiting.last_fragment.bookies))
