@@ -6,18 +6,28 @@ import asyncio
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
-from typing import Any
+from functools import partial
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 
+from tallybook.bookie.service import BookieService
 from tallybook.client.client import Client
+from tallybook.client.connections import BookieConnections
+from tallybook.client.ports import ClientWorld
 from tallybook.core.batch import decode_header
+from tallybook.core.config import ClientSettings
 from tallybook.core.errors import LedgerFenced
 from tallybook.metadata.faulty import FaultyStore
 from tallybook.metadata.model import LedgerMetadata, begin_recovery
-from tallybook.metadata.store import WriteResult
+from tallybook.metadata.store import BookieInfo, WriteResult
+from tallybook.runtime.deterministic import SimNet, World, run_seed
+from tallybook.runtime.tasks import Tasks
+from tallybook.runtime.transport import Lane, MessageStream
 from tallybook.sim.stage.cluster import MemoryCluster
 from tallybook.sim.stage.direct import DirectConnection
+from tallybook.sim.stage.disk_bookie import tiny_settings
 from tallybook.sim.stage.scenario import SMALL, eventually, lines, scenario
 
 TIMEOUT_S = SMALL.add_timeout_ms / 1000
@@ -139,7 +149,7 @@ async def test_a_ledger_whose_acks_stay_out_does_not_break_the_connection_on_whi
 
 
 @scenario(bookies=3)
-async def test_ten_times_as_many_open_ledgers_with_a_bookie_dead_take_ten_times_as_long_at_most(
+async def test_hundreds_of_open_ledgers_go_on_at_once_when_a_bookie_dies_and_all_note_what_it_misses(
     cluster: MemoryCluster, client: Client
 ) -> None:
     ledgers = [await client.create_ledger() for _ in range(300)]
@@ -152,6 +162,61 @@ async def test_ten_times_as_many_open_ledgers_with_a_bookie_dead_take_ten_times_
     for ledger in ledgers:
         await ledger.close()
         assert [missed.bookie_id for missed in ledger.metadata.missed] == ["bookie-0"]
+
+
+class Counted:
+    """A stream of a client, at the bookie: how many messages with adds come on all of them."""
+
+    messages = 0
+
+    def __init__(self, stream: MessageStream) -> None:
+        self._stream = stream
+
+    async def receive(self) -> bytes | None:
+        message = await self._stream.receive()
+        Counted.messages += message is not None
+        return message
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._stream, name)
+
+
+async def messages_for(world: World, count: int) -> int:
+    """Messages in which one batch of each of so many open ledgers leaves, with the wire of a real client and bookie."""
+    cluster, net = MemoryCluster(world, bookies=1), SimNet(world.rng.fork("net"))
+    await cluster.start()
+    tasks, [(name, bookie)] = Tasks("wire", pytest.fail), cluster.bookies.items()
+    service = BookieService(bookie, tiny_settings(), world.clock, tasks, "", pytest.fail)
+
+    async def accept(lane: Lane, stream: MessageStream) -> None:
+        counted: Any = Counted(stream)
+        await service.accept(lane, counted if lane is Lane.ADD else stream)
+
+    listener = await net.transport(name).listen(f"{name}:1", accept)
+
+    async def bookies() -> dict[str, BookieInfo]:
+        return {name: BookieInfo(name, listener.address, bookie.incarnation)}
+
+    shared, settings, members = cluster.metadata.client(), ClientSettings(), cast(Any, SimpleNamespace(bookies=bookies))
+    pool = BookieConnections(net.transport("client"), members, settings, world.clock, tasks)
+    known = ClientWorld(shared.store, shared.membership, pool, world.clock, world.rng.fork("client"), None)
+    async with Client(known, settings) as client:
+        alone = {"ensemble": 1, "write_quorum": 1, "ack_quorum": 1}
+        ledgers = [await client.create_ledger(**alone) for _ in range(count)]
+        await asyncio.gather(*(ledger.append(b"first") for ledger in ledgers))
+        before = Counted.messages
+        await asyncio.gather(*(ledger.append(b"second") for ledger in ledgers))
+        found = Counted.messages - before
+        for ledger in ledgers:
+            ledger.abandon()
+    await tasks.close()
+    await cluster.stop()
+    return found
+
+
+def test_ten_times_as_many_open_ledgers_take_ten_times_the_messages_at_most() -> None:
+    few, many = (run_seed(1, partial(messages_for, count=count), deadline_seconds=600).value for count in (200, 2000))
+    assert 0 < many <= 10 * few
 
 
 class SlowStore(FaultyStore):
