@@ -143,7 +143,11 @@ class ArchiveLibrary:
         end = found.receipt.entries - 1 if last is None else last
         if empty and end < first:
             return
-        if first < 0 or end >= found.receipt.entries or (last is not None and end < first):
+        if (
+            not 0 <= first <= found.receipt.entries
+            or end >= found.receipt.entries
+            or (last is not None and end < first)
+        ):
             raise InvalidArgument(
                 f"ledger {ledger_id} has entries 0 .. {found.receipt.entries - 1}, not {first} .. {end}"
             )

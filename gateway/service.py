@@ -173,6 +173,7 @@ def _page_start(token: str) -> int:
     """The ledger id above which a page begins."""
     if not token:
         return -1
-    if len(token) > len(str(MAX_ID)) or not (token.isascii() and token.isdecimal()):
+    decimal = token.isascii() and token.isdecimal() and len(token) <= len(str(MAX_ID))
+    if not decimal or int(token) > MAX_ID:
         raise InvalidArgument("the page token is not one that a List has answered")
     return int(token)

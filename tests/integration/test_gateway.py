@@ -20,6 +20,7 @@ from grpc_status import rpc_status
 
 from tallybook.client.client import Client
 from tallybook.core.config import GatewaySettings
+from tallybook.core.ids import MAX_ID
 from tallybook.core.limits import MAX_ENTRY_BYTES, MIB
 from tallybook.gateway.server import serving
 from tallybook.gateway.service import LEDGER_SERVICE
@@ -347,6 +348,7 @@ WRONG_CALLS = {
     "a range below none": ("Read", pb.ReadRequest(ledger_id=0, first=-1), "INVALID_ARGUMENT", "InvalidArgument"),
     "a tail below none": ("Tail", pb.TailRequest(ledger_id=0, first=-5), "INVALID_ARGUMENT", "InvalidArgument"),
     "a page of no list": ("List", pb.ListRequest(page_token="x"), "INVALID_ARGUMENT", "InvalidArgument"),
+    "a page beyond every id": ("List", pb.ListRequest(page_token=str(2**63)), "INVALID_ARGUMENT", "InvalidArgument"),
     "a page beyond all": ("List", pb.ListRequest(page_token="9" * 30), "INVALID_ARGUMENT", "InvalidArgument"),
     "a quorum of too many": ("Create", pb.CreateRequest(ack_quorum=4), "INVALID_ARGUMENT", "InvalidArgument"),
     "more servers than there are": ("Create", pb.CreateRequest(ensemble=60), "UNAVAILABLE", "NotEnoughBookies"),
@@ -363,6 +365,14 @@ async def test_a_call_that_cannot_be_met_says_why(gateway):
                 answer = getattr(client.stub, method)(request)
                 await (answer.read() if method in ("Read", "Tail") else answer)
             assert told["outcome"] == "not done"
+
+
+async def test_a_read_at_the_highest_id_there_is_lies_beyond_the_last_add_confirmed(gateway):
+    async with gateway() as client:
+        ledger_id = (await client.stub.Create(pb.CreateRequest())).ledger_id
+        with refused(grpc.StatusCode.OUT_OF_RANGE, "ReadBeyondLac"):
+            await client.stub.Read(pb.ReadRequest(ledger_id=ledger_id, first=MAX_ID - 1, last=MAX_ID)).read()
+        assert await client.stub.Read(pb.ReadRequest(ledger_id=ledger_id, first=MAX_ID)).read() is grpc.aio.EOF
 
 
 async def test_a_wrong_password_opens_nothing(gateway):

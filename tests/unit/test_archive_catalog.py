@@ -18,7 +18,7 @@ from tallybook.archive.object_encoder import ObjectEncoder
 from tallybook.archive.objects.memory import MemoryStore
 from tallybook.archive.schema import DIRECTORY_KEY, FORMAT, FORMAT_KEY, object_key
 from tallybook.core.batch import encode_batch, verify_batch
-from tallybook.core.errors import DamagedFile, NewerFormat, ObjectMissing
+from tallybook.core.errors import DamagedFile, InvalidArgument, NewerFormat, ObjectMissing
 from tallybook.core.quorum import Quorum
 from tallybook.metadata.codec import encode_ledger
 from tallybook.metadata.memory import MemoryMetadata
@@ -263,6 +263,16 @@ async def test_a_library_goes_on_in_an_older_object_where_the_youngest_is_damage
         if gone:
             await store.delete(YOUNG)
         assert [entry.payload async for entry in library.read(1)] == PAYLOADS
+
+
+@pytest.mark.parametrize("first", [len(PAYLOADS) + 1, 2**63 - 1, 2**63])
+async def test_a_library_refuses_a_range_that_begins_past_the_end(first: int) -> None:
+    store = await store_with_a_damaged_younger_object()
+    async with ArchiveLibrary(store, InlineWorkers()) as library:
+        assert [entry async for entry in library.read(1, len(PAYLOADS))] == []
+        for last in (None, first):
+            with pytest.raises(InvalidArgument):
+                await anext(library.read(1, first, last))
 
 
 async def test_a_library_fails_where_every_object_of_a_ledger_is_damaged_or_gone() -> None:
