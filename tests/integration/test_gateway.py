@@ -20,7 +20,6 @@ from grpc_status import rpc_status
 
 from tallybook.client.client import Client
 from tallybook.core.config import GatewaySettings
-from tallybook.core.ids import MAX_ID
 from tallybook.core.limits import MAX_ENTRY_BYTES, MIB
 from tallybook.gateway.server import serving
 from tallybook.gateway.service import LEDGER_SERVICE
@@ -365,14 +364,6 @@ async def test_a_call_that_cannot_be_met_says_why(gateway):
                 answer = getattr(client.stub, method)(request)
                 await (answer.read() if method in ("Read", "Tail") else answer)
             assert told["outcome"] == "not done"
-
-
-async def test_a_read_at_the_highest_id_there_is_lies_beyond_the_last_add_confirmed(gateway):
-    async with gateway() as client:
-        ledger_id = (await client.stub.Create(pb.CreateRequest())).ledger_id
-        with refused(grpc.StatusCode.OUT_OF_RANGE, "ReadBeyondLac"):
-            await client.stub.Read(pb.ReadRequest(ledger_id=ledger_id, first=MAX_ID - 1, last=MAX_ID)).read()
-        assert await client.stub.Read(pb.ReadRequest(ledger_id=ledger_id, first=MAX_ID)).read() is grpc.aio.EOF
 
 
 async def test_a_wrong_password_opens_nothing(gateway):
