@@ -214,7 +214,7 @@ def _replaced_acks_kept(right: Any) -> Any:
 
 def _local_change(_right: Any) -> Any:
     async def write(self: Any, change: ChangeEnsemble) -> None:
-        self._perform(self._machine.changed(self._clock.monotonic()))
+        self._perform(self._machine.changed(self._attention.now()))
 
     return write
 

@@ -52,6 +52,7 @@ from .actions import (
     SendLater,
     SizesKnown,
 )
+from .attention import Attention
 from .codes import CONNECTION_CODES
 from .machine import WriterMachine
 from .members import Member
@@ -108,14 +109,14 @@ class _Link:
         sending = self.sendings.get(first)
         return None if sending is None else sending.owed_since
 
-    def drop(self, ledger_id: int, silence_s: float, now: float) -> None:
+    def drop(self, ledger_id: int, silence_s: float, attention: Attention) -> None:
         """Have nothing more to do with the connection; break it, with all that is queued on it, if it is silent.
 
         Others share it: while it answers them, only what is kept of this ledger, and not sent for it, goes.
         """
         given_up, self.connection = self.connection, None
         sendings, self.sendings = self.sendings, {}
-        if given_up is not None and now - given_up.progress_at >= silence_s:
+        if given_up is not None and attention.now() - attention.at(given_up.progress_at) >= silence_s:
             sometimes("writer: breaks a silent connection")
             given_up.abort()
             return
@@ -158,6 +159,7 @@ class WriterDriver:
         self.machine = machine
         self._spans = spans
         self._pacing = pacing or BackgroundPacing()
+        self._attention = self._pacing.attention(clock)
         self._limits = {} if limits is None else limits
         self._links = [_Link(at, bookie) for at, bookie in enumerate(machine.fragment.bookies)]
         self._connections = connections
@@ -204,7 +206,8 @@ class WriterDriver:
         """Send a sealed batch to its write set."""
         self._quiet_since = self._clock.monotonic()
         self._lac_sent = self.machine.lac
-        self._perform(self.machine.submit(first, last, payload_bytes, batch, self._quiet_since))
+        self._attention.watch()
+        self._perform(self.machine.submit(first, last, payload_bytes, batch, self._attention.now()))
 
     def die(self, error: TallybookError) -> None:
         """Stop confirming."""
@@ -283,7 +286,7 @@ class WriterDriver:
                 except PeerError as error:
                     failed = error
                     if connection is link.connection and error.wire_code in CONNECTION_CODES:
-                        self._perform(self.machine.disconnected(link.position, self._clock.monotonic()))
+                        self._perform(self.machine.disconnected(link.position, self._attention.now()))
                 else:
                     return
             if self._clock.monotonic() + pause_ms / 1000 >= deadline:
@@ -374,8 +377,7 @@ class WriterDriver:
             link.refusals = 0
             self._perform(self.machine.acked(link.position, answer.first_entry_id, link.bookie_id))
         elif generation == link.generation and self._current(link):
-            now = self._clock.monotonic()
-            self._perform(self.machine.refused(link.position, answer, now))
+            self._perform(self.machine.refused(link.position, answer, self._attention.now()))
 
     def _send_later(self, action: SendLater) -> None:
         link = self._links[action.position]
@@ -383,7 +385,7 @@ class WriterDriver:
         async def resume() -> None:
             await self._clock.sleep(max(action.delay_ms, 1) / 1000)
             if self._current(link):
-                self._perform(self.machine.resume(action.position, action.pause, self._clock.monotonic()))
+                self._perform(self.machine.resume(action.position, action.pause, self._attention.now()))
 
         self._spawn(resume(), "busy")
 
@@ -395,7 +397,7 @@ class WriterDriver:
 
     def _drop(self, link: _Link, *, if_silent: bool = False) -> None:
         """Leave its connection to others, or break it ``if_silent``."""
-        link.drop(self.machine.ledger_id, self._silence_s if if_silent else math.inf, self._clock.monotonic())
+        link.drop(self.machine.ledger_id, self._silence_s if if_silent else math.inf, self._attention)
 
     def _relink(self, action: Replaced) -> None:
         """Other bookies hold these positions now. What those before them still answer concerns nobody."""
@@ -459,7 +461,7 @@ class WriterDriver:
             return
         link.incarnation, link.connection, link.opened_at = life, connection, now
         self._limits[link.bookie_id] = connection.max_batch_bytes
-        self._perform(self.machine.connected(link.position, now))
+        self._perform(self.machine.connected(link.position, self._attention.now()))
 
     # -- timers -----------------------------------------------------------------------
 
@@ -488,7 +490,7 @@ class WriterDriver:
     async def _sleep_late_by(self, period_s: float) -> float:
         """Sleep until the next turn; return by how much too long it was."""
         urgent = self.machine.quorum_lost
-        with self._pacing.waiting(urgent=urgent):
+        with self._pacing.waiting(urgent=urgent), self._attention:
             pause_s = self._pacing.pause_s(period_s, self.machine.ledger_id, urgent=urgent)
             due_at = self._clock.monotonic() + pause_s
             await self._clock.sleep(pause_s)
@@ -496,10 +498,11 @@ class WriterDriver:
 
     def _tick(self) -> None:
         now = self._clock.monotonic()
-        for position, first in self.machine.suspects(now):
+        judged_at = self._attention.now()
+        for position, first in self.machine.suspects(judged_at):
             if (since := self._links[position].owed_since(first)) is not None:
-                self.machine.owed_since(position, first, since)
-        self._perform(self.machine.tick(now))
+                self.machine.owed_since(position, first, self._attention.at(since))
+        self._perform(self.machine.tick(judged_at))
         if self._missed_stale and not self._recording and self.machine.error is None and now >= self._record_again_at:
             # The metadata store may take its time; timers go on meanwhile.
             self._recording = True

@@ -99,7 +99,7 @@ class LedgerWriter:
             metadata.quorum,
             metadata.last_fragment.bookies,
             _rules(settings, deferred_sync),
-            now=context.clock.monotonic(),
+            now=context.pacing.attention(context.clock).now(),
             limits=context.limits,
         )
         self._machine = machine

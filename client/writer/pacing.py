@@ -12,6 +12,9 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Final
 
+from tallybook.runtime.clock import Clock
+
+from .attention import Attention
 from .metadata_line import MetadataLine
 
 WORK_S: Final = 400e-6
@@ -32,10 +35,17 @@ class BackgroundPacing:
 
     def __init__(self) -> None:
         self.metadata = MetadataLine()
+        self._attention: Attention | None = None
         self._active = 0
         """Writers with periodic work."""
         self._urgent = 0
         """Those of them that have no ack quorum."""
+
+    def attention(self, clock: Clock) -> Attention:
+        """The time by which the writers judge their bookies. All have the same clock."""
+        if self._attention is None:
+            self._attention = Attention(clock)
+        return self._attention
 
     @contextmanager
     def waiting(self, *, urgent: bool) -> Iterator[None]:

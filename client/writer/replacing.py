@@ -91,6 +91,7 @@ class Replacing:
         self._learned = learned
         self._spawn = spawn
         self._pacing = pacing
+        self._attention = pacing.attention(clock)
         self._turn: Turn | None = None
         self._task: asyncio.Task[None] | None = None
         self._stopped = False
@@ -120,7 +121,7 @@ class Replacing:
         watch = self._spares.watch()
         self._pause_s = self._look_again_s = LOOK_AGAIN_S
         try:
-            while self._machine.wanted(self._clock.monotonic()):
+            while self._machine.wanted(self._attention.now()):
                 self._turn = self._pacing.metadata.turn(urgent=self._machine.quorum_lost)
                 async with self._turn:
                     tried = await self._try()
@@ -138,14 +139,14 @@ class Replacing:
         """Look for bookies, and have the metadata name them."""
         if not await self._store_answers():
             return Tried.STORE_AWAY
-        positions = self._machine.wanted(self._clock.monotonic())
+        positions = self._machine.wanted(self._attention.now())
         if not positions:
             return Tried.DONE
         found = await self._found(positions)
         if found is None:
             return Tried.STORE_AWAY
         tried = Tried.DONE if found else Tried.NOBODY
-        for action in self._machine.begin_change(found, self._clock.monotonic()):
+        for action in self._machine.begin_change(found, self._attention.now()):
             tried = Tried.DONE
             if not isinstance(action, ChangeEnsemble):
                 self._perform([action])
@@ -237,7 +238,7 @@ class Replacing:
                 if before != now and machine.blames(at):
                     self._spares.avoid(before)
             self._learned(metadata)
-            self._perform(machine.changed(self._clock.monotonic()))
+            self._perform(machine.changed(self._attention.now()))
         return True
 
     async def _after_a_failure(self) -> None:

@@ -27,6 +27,7 @@ from tallybook.metadata.memory import MemoryMetadata
 from tallybook.metadata.model import LedgerMetadata
 from tallybook.metadata.store import BookieInfo, MetadataStore, Ok
 from tallybook.metadata.update import Transition
+from tallybook.runtime.clock import Clock
 from tallybook.runtime.deterministic import World
 from tallybook.runtime.tasks import Tasks
 
@@ -91,25 +92,28 @@ class MemoryCluster:
         *,
         seen_through: SeenThrough | None = None,
         archive: Archive | None = None,
+        clock: Clock | None = None,
     ) -> Client:
         """One more client, with connections of its own.
 
         Args:
             seen_through: wraps the metadata store that this client gets, to make it misbehave.
             archive: where it reads archived ledgers.
+            clock: its own, in place of that of the world.
         """
         self._clients += 1
+        clock = clock or self.world.clock
         shared = self.metadata.client()
         store = seen_through(shared.store) if seen_through else shared.store
         connections = DirectConnections(
             self.bookies,
-            clock=self.world.clock,
+            clock=clock,
             tasks=self._tasks,
             delay=self._delay,
             alive=lambda name: self.bookies[name].alive,
         )
         rng = self.world.rng.fork(f"client-{self._clients}")
-        return Client(ClientWorld(store, shared.membership, connections, self.world.clock, rng, archive), settings)
+        return Client(ClientWorld(store, shared.membership, connections, clock, rng, archive), settings)
 
     async def edit(self, ledger_id: int, change: Transition) -> None:
         """Change a ledger's metadata, as somebody else would."""

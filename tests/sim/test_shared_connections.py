@@ -28,6 +28,7 @@ from tallybook.runtime.transport import Lane, MessageStream
 from tallybook.sim.stage.cluster import MemoryCluster
 from tallybook.sim.stage.direct import DirectConnection
 from tallybook.sim.stage.disk_bookie import tiny_settings
+from tallybook.sim.stage.late_clock import LateClock
 from tallybook.sim.stage.scenario import SMALL, eventually, lines, scenario
 
 TIMEOUT_S = SMALL.add_timeout_ms / 1000
@@ -162,6 +163,28 @@ async def test_hundreds_of_open_ledgers_go_on_at_once_when_a_bookie_dies_and_all
     for ledger in ledgers:
         await ledger.close()
         assert [missed.bookie_id for missed in ledger.metadata.missed] == ["bookie-0"]
+
+
+@scenario(bookies=4)
+async def test_time_in_which_the_event_loop_of_a_client_stands_still_is_no_silence_of_its_bookies(
+    cluster: MemoryCluster, client: Client
+) -> None:
+    clock = LateClock(cluster.world.clock)
+    with held_back(sent=True) as held:
+        async with cluster.client(SMALL, clock=clock) as late:
+            ledger = await late.create_ledger()
+            await ledger.append(b"first")
+            for bookie in cluster.bookies.values():
+                bookie.hold_commits()
+            pending = ledger.append_nowait(b"its acks come after the loop stood still")
+            await clock.sleep(TIMEOUT_S / 4)
+            clock.stand_still(3 * TIMEOUT_S)
+            await clock.sleep(TIMEOUT_S / 4)
+            for bookie in cluster.bookies.values():
+                bookie.release_commits()
+            assert await pending == 1
+            assert held.aborted == []
+            assert len(ledger.metadata.fragments) == 1
 
 
 class Counted:

@@ -1,0 +1,66 @@
+"""The time by which writers judge their bookies: what passes while the event loop is late counts for little."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+
+import pytest
+
+from tallybook.client.writer.attention import BEAT_S, Attention
+from tallybook.runtime.deterministic import World, run_seed
+from tallybook.sim.stage.late_clock import LateClock
+
+
+def played(body: Callable[[LateClock], Awaitable[None]]) -> Callable[[], None]:
+    """Run the decorated coroutine as a test."""
+
+    def test() -> None:
+        async def play(world: World) -> None:
+            await body(LateClock(world.clock))
+
+        run_seed(1, play)
+
+    return test
+
+
+@played
+async def test_judged_time_runs_with_the_clock_while_the_loop_is_in_time(clock: LateClock) -> None:
+    attention = Attention(clock)
+    before = attention.now()
+    with attention:
+        await clock.sleep(100)
+    assert attention.now() - before == pytest.approx(100)
+    await clock.sleep(100)
+    assert attention.now() - before == pytest.approx(200)
+
+
+@played
+async def test_an_eighth_of_the_time_by_which_the_loop_is_late_counts(clock: LateClock) -> None:
+    attention = Attention(clock)
+    with attention:
+        sent_at = clock.monotonic()
+        clock.stand_still(80)
+        assert attention.now() - attention.at(sent_at) == pytest.approx(10, abs=BEAT_S), "it still stands"
+        await clock.sleep(5)
+        assert attention.now() - attention.at(sent_at) == pytest.approx(15, abs=2 * BEAT_S)
+        later = clock.monotonic()
+        clock.stand_still(80)
+        await clock.sleep(5)
+        assert attention.now() - attention.at(later) == pytest.approx(15, abs=2 * BEAT_S)
+        assert attention.now() - attention.at(sent_at) == pytest.approx(30, abs=4 * BEAT_S)
+
+
+@played
+async def test_a_stall_that_begins_with_what_is_sent_is_seen_and_the_beat_ends_when_nobody_waits(
+    clock: LateClock,
+) -> None:
+    attention = Attention(clock)
+    attention.watch()
+    sent_at = clock.monotonic()
+    clock.stand_still(80)
+    await clock.sleep(1)
+    assert attention.now() - attention.at(sent_at) == pytest.approx(11, abs=2 * BEAT_S)
+    before = attention.now()
+    clock.stand_still(80)
+    await clock.sleep(1)
+    assert attention.now() - before == pytest.approx(81), "nobody waits, so nobody looks"
