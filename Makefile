@@ -231,6 +231,10 @@ bench-storage: $(STAMP) ## Measure what a bookie does beside adds and reads (BEN
 bench-operation: $(STAMP) ## Measure TLS, overload and imports (BENCH_ARGS), and write docs/benchmarks-operation.md
 	$(BIN)/python -m tallybook.bench.operation --report docs $(BENCH_ARGS)
 
+.PHONY: bench-open-ledgers
+bench-open-ledgers: $(STAMP) ## Append to 20,000 open ledgers of one client at once, also while a bookie dies (BENCH_ARGS)
+	$(BIN)/python -m tallybook.bench.open_ledgers --dir out/open-ledgers $(BENCH_ARGS)
+
 .PHONY: soak
 soak: $(STAMP) ## Run a cluster with everything on for long (MINUTES), see whether anything grows, and write docs/soak.md
 	$(BIN)/python -m tallybook.bench.soak --minutes $(MINUTES) --report docs

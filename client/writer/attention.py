@@ -50,7 +50,7 @@ class Attention:
         self._waiting = 0
 
     def __enter__(self) -> None:
-        """Somebody waits for a bookie until the block is left."""
+        """Count a writer that waits for its bookies, until the block is left."""
         self._waiting += 1
         self.watch()
 

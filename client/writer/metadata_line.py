@@ -32,7 +32,7 @@ class MetadataLine:
         self._held = 0
         self._urgent: dict[Turn, None] = {}
         self._others: dict[Turn, None] = {}
-        """Who waits, in order."""
+        """The turns that are waited for, in order."""
 
     def turn(self, *, urgent: bool = False) -> Turn:
         """A turn, to be had by ``async with``."""
