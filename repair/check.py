@@ -58,6 +58,11 @@ class Lack(NamedTuple):
     """"absent", "damaged", "unknown" (it may have been lost there), "no answer", or "another ledger" of that id."""
     why: str = ""
 
+    @property
+    def is_lost_where_it_grows(self) -> bool:
+        """Whether the bookie does not know what it held of the fragment that grows: its data are lost, or another's."""
+        return self.verdict == OTHER or self.why == LOST_WHERE_IT_GROWS
+
 
 @dataclass(slots=True)
 class LedgerCheck:
@@ -295,4 +300,5 @@ async def damaged_of(connection: BookieConnection, ledger_id: int) -> list[Entry
 
 def _adjoins(before: Lack, after: Lack) -> bool:
     same = (before.bookie_id, before.verdict) == (after.bookie_id, after.verdict)
-    return same and after.first == before.last + 1
+    grows = before.is_lost_where_it_grows != after.is_lost_where_it_grows
+    return same and not grows and after.first == before.last + 1

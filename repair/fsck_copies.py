@@ -53,16 +53,18 @@ async def check_copies(world: ClientWorld, step: Step) -> AsyncIterator[Finding]
 def _lacks(found: LedgerCheck, metadata: LedgerMetadata) -> list[Finding]:
     told = []
     grows_at = math.inf if metadata.closed else metadata.last_fragment.first_entry_id
-    recoverable = can_be_recovered(metadata, {lack.bookie_id for lack in found.lacks if lack.last >= grows_at})
+    # A bookie that is only away lost nothing: once it is back, the ledger can be recovered.
+    lost = {lack.bookie_id for lack in found.lacks if lack.last >= grows_at and lack.is_lost_where_it_grows}
+    recoverable = can_be_recovered(metadata, lost)
     for lack in found.lacks:
         where = f"ledger {found.ledger_id}, {lack.bookie_id}, entries {lack.first} to {lack.last}"
         why = f": {lack.why}" if lack.why else ""
-        if lack.first >= grows_at and not recoverable:
-            remedy = f"too few bookies know what they held, so that it cannot be recovered: {ACCEPT_LOSS}"
-            told.append(Finding(f"the copy is {lack.verdict}{why}", where, "bad", remedy))
-        elif lack.verdict == SILENT:
+        if lack.verdict == SILENT:
             remedy = "bring it back; if it is lost, the auditor hands its ledgers out after lost_after_s"
             told.append(Finding(f"the bookie does not answer{why}", where, "bad", remedy))
+        elif lack.first >= grows_at and not recoverable:
+            remedy = f"too few bookies know what they held, so that it cannot be recovered: {ACCEPT_LOSS}"
+            told.append(Finding(f"the copy is {lack.verdict}{why}", where, "bad", remedy))
         elif lack.first >= grows_at:
             told.append(Finding(f"the copy is {lack.verdict}{why}", where, "bad", _END[bool(metadata.key_verifier)]))
         elif nowhere(found, metadata, lack.first) and metadata.archived is None:

@@ -224,6 +224,21 @@ async def test_status_and_fsck_promise_no_repair_of_an_open_ledger_that_cannot_b
 
 
 @scenario(bookies=3)
+async def test_fsck_advises_to_accept_no_loss_of_an_open_ledger_whose_bookies_are_only_away(
+    cluster: MemoryCluster, client: Client
+) -> None:
+    ledger_id = await abandoned(client)
+    one, other, third = (await metadata_of(cluster, ledger_id)).last_fragment.bookies
+    await replace_disk(cluster, one, ledger_id + 1)
+    for name in (other, third):
+        cluster.die(name)
+    remedies = {each.where.split(", ")[1]: each.remedy for each in await findings_of(client)}
+    assert remedies[one].startswith("the repair recovers the ledger")
+    assert remedies[other] == remedies[third]
+    assert remedies[other].startswith("bring it back")
+
+
+@scenario(bookies=3)
 async def test_of_many_open_ledgers_some_are_named_and_first_those_that_need_an_operator(
     cluster: MemoryCluster, client: Client
 ) -> None:
