@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import math
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Annotated, Final, cast
 
 import typer
@@ -23,6 +24,8 @@ if TYPE_CHECKING:
 _LOOK_SECONDS: Final = 2.0
 _WHY_SECONDS: Final = 20.0
 """Between two looks for why ledgers still name the bookie: each asks bookies for the copies of some."""
+_WHY_WITHIN_SECONDS: Final = 5.0
+"""A look for why takes no longer, whatever hangs."""
 
 Bookie = Annotated[str, typer.Argument(metavar="BOOKIE", help="Id of the bookie.")]
 
@@ -115,8 +118,14 @@ async def _drain(metadata: str, bookie_id: str, patience: float | None, *, force
             await check_can_end(world.store, world.membership, bookie_id)
         await _switched(client, bookie_id, WantedMode.DRAINING, on=True)
         deadline = clock.monotonic() + (patience or 0)
+
+        async def reasons(ledger_ids: Sequence[int]) -> dict[int, str]:
+            left_s = math.inf if patience is None else max(deadline - clock.monotonic(), 0)
+            within_s = min(_WHY_WITHIN_SECONDS, left_s)
+            return await why_still_named(world, bookie_id, ledger_ids, within_s=within_s)
+
         found = await who_names(world.store, world.membership, bookie_id)
-        why = await why_still_named(world, bookie_id, found.first_ids)
+        why = await reasons(found.first_ids)
         why_again_at = clock.monotonic() + _WHY_SECONDS
         progress = Progress(
             f"draining {bookie_id}",
@@ -130,8 +139,8 @@ async def _drain(metadata: str, bookie_id: str, patience: float | None, *, force
                     raise RequestTimeout(f"after {patience:.0f} s {how_far(_told(found, why))}")
                 await clock.sleep(_LOOK_SECONDS)
                 found = await who_names(world.store, world.membership, bookie_id)
-                if clock.monotonic() >= why_again_at:
-                    why = await why_still_named(world, bookie_id, found.first_ids)
+                if why_again_at <= clock.monotonic() < deadline:
+                    why = await reasons(found.first_ids)
                     why_again_at = clock.monotonic() + _WHY_SECONDS
     return _told(found, why)
 

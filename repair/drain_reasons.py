@@ -5,83 +5,149 @@ Each costs what a check of its copies costs, so only those are asked about that 
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable
+import asyncio
+from collections.abc import Collection, Mapping, Sequence
+from contextlib import suppress
+from enum import Enum
+from typing import Final
 
 from tallybook.client.ports import ClientWorld
-from tallybook.core.errors import DamagedFile, NewerFormat, NoSuchLedger, PeerError, StorageError
+from tallybook.core.errors import (
+    DamagedFile,
+    MetadataUnavailable,
+    NewerFormat,
+    NoSuchLedger,
+    OtherLedger,
+    PeerError,
+    StorageError,
+)
 from tallybook.metadata.model import Fragment, LedgerMetadata
 from tallybook.metadata.store import BookieMode
 
-from .check import CopyCheck, damaged_of, nowhere
+from .check import CopyCheck, LedgerCheck, damaged_of, nowhere
 from .open_lacking import ACCEPT_LOSS, can_be_recovered
 from .pause import paused_since
 from .service import STALE_SECONDS, age_of, repair_status
 
+_AS_ARCHIVED: Final = (
+    ", but the archive has one: it counts no more once the offloader lets bookies drop their copies, "
+    "offload.deletion_lag_s after archiving"
+)
+_PART: Final = 0.4
+"""Of the time for the reasons, what the check of a ledger's copies may take, and a question to its bookies."""
 
-async def why_still_named(world: ClientWorld, bookie_id: str, ledger_ids: Iterable[int]) -> dict[int, str]:
-    """What keeps each of these ledgers at a bookie, in a phrase.
 
-    Raises:
-        MetadataUnavailable: the store does not answer.
-        DamagedFile, NewerFormat: what the auditor wrote down cannot be read.
-    """
-    known = await world.membership.bookies()
-    writable = {name for name, info in known.items() if info.mode is BookieMode.WRITABLE and name != bookie_id}
-    otherwise = await _why_nothing_moves(world)
+async def why_still_named(
+    world: ClientWorld, bookie_id: str, ledger_ids: Sequence[int], *, within_s: float
+) -> dict[int, str]:
+    """What keeps each of these ledgers at a bookie, in a phrase; one whose reason is not known in time is left out."""
     found: dict[int, str] = {}
-    for ledger_id in ledger_ids:
-        try:
-            metadata = (await world.store.read_ledger(ledger_id)).value
-        except NoSuchLedger:
-            continue
-        except (DamagedFile, NewerFormat) as error:
-            found[ledger_id] = f"its metadata cannot be read: {error.message}"
-            continue
+
+    async def look(ledger_id: int, writable: Collection[str], otherwise: str) -> None:
+        with suppress(NoSuchLedger, MetadataUnavailable):
+            why = await _reason(world, bookie_id, ledger_id, writable, within_s * _PART)
+            if why is not None:
+                found[ledger_id] = why or otherwise
+
+    with suppress(TimeoutError, MetadataUnavailable):
+        async with asyncio.timeout(within_s):
+            known = await world.membership.bookies()
+            writable = {name for name, info in known.items() if info.mode is BookieMode.WRITABLE and name != bookie_id}
+            otherwise = await _why_nothing_moves(world)
+            async with asyncio.TaskGroup() as group:
+                for ledger_id in ledger_ids:
+                    group.create_task(look(ledger_id, writable, otherwise))
+    return {ledger_id: found[ledger_id] for ledger_id in ledger_ids if ledger_id in found}
+
+
+async def _reason(
+    world: ClientWorld, bookie_id: str, ledger_id: int, writable: Collection[str], patience_s: float
+) -> str | None:
+    """Why one ledger names the bookie; empty: for no reason of its own; ``None``: it does not."""
+    try:
+        metadata = (await world.store.read_ledger(ledger_id)).value
         fragments = [each for each in metadata.fragments if bookie_id in each.bookies]
-        if fragments:
-            found[ledger_id] = await _why(world, metadata, bookie_id, fragments, writable) or otherwise
-    return found
+        return await _why(world, metadata, bookie_id, fragments, writable, patience_s) if fragments else None
+    except (DamagedFile, NewerFormat) as error:
+        return f"its metadata cannot be read: {error.message}"
 
 
 async def _why(
-    world: ClientWorld, metadata: LedgerMetadata, bookie_id: str, fragments: list[Fragment], writable: Collection[str]
+    world: ClientWorld,
+    metadata: LedgerMetadata,
+    bookie_id: str,
+    fragments: list[Fragment],
+    writable: Collection[str],
+    patience_s: float,
 ) -> str:
-    check = await CopyCheck(world.store, world.connections).one(metadata)
+    check = LedgerCheck(metadata.ledger_id)
+    with suppress(TimeoutError):
+        # A bookie that hangs has not said that it has no good copy, so that nothing can be said for good.
+        async with asyncio.timeout(patience_s):
+            check = await CopyCheck(world.store, world.connections).one(metadata)
     for lack in check.lacks:
         at = metadata.fragment_of(lack.first)
         if at in fragments and nowhere(check, metadata, lack.first):
-            return f"no good copy of entries {lack.first} to {lack.last} is left: restore one, or delete the ledger"
+            which = f"no bookie has a good copy of entries {lack.first} to {lack.last}"
+            return f"{which}{_AS_ARCHIVED if metadata.archived else ': restore one, or delete the ledger'}"
     crowded = next((each for each in fragments if not set(writable) - set(each.bookies)), None)
     if crowded is not None:
         others = ", ".join(name for name in crowded.bookies if name != bookie_id)
         return f"no bookie besides {others or bookie_id} takes writes, so that none can take its place: add one"
     if metadata.closed or metadata.last_fragment not in fragments:
         return ""
-    has_writer, without = await _members_say(world, metadata)
-    if not has_writer and not can_be_recovered(metadata, without):
+    return _why_open(metadata, await _members_say(world, metadata, patience_s))
+
+
+def _why_open(metadata: LedgerMetadata, said: Mapping[str, _Said]) -> str:
+    """Why a ledger names the bookie where it grows."""
+    has_writer = _Said.WRITER in said.values()
+    lost = {name for name, each in said.items() if each is _Said.LOST}
+    silent = {name for name, each in said.items() if each is _Said.NOTHING}
+    none_good = {_Said.LOST, _Said.DAMAGED}.issuperset(said.values())
+    if not has_writer and (none_good or not can_be_recovered(metadata, lost)):
         return f"it is open, and too few bookies have what they held of it: {ACCEPT_LOSS}"
+    if not has_writer and not can_be_recovered(metadata, lost | silent):
+        return f"it is open, and too few of its bookies answer: bring back {', '.join(sorted(silent))}"
     if metadata.key_verifier:
         return "it is open and has a password: close it, or use 'ledger recover LEDGER --password-file FILE'"
     told = "it is open and its writer is connected" if has_writer else "it is open"
     return f"{told}: the repair ends it after its open_grace_s"
 
 
-async def _members_say(world: ClientWorld, metadata: LedgerMetadata) -> tuple[bool, set[str]]:
-    """Whether a member of the last fragment says that a writer is connected; and which of them do not answer, lost
-    their data, or know a damaged copy of that fragment."""
-    first, has_writer, without = metadata.last_fragment.first_entry_id, False, set[str]()
-    for name in metadata.last_fragment.bookies:
-        try:
+class _Said(Enum):
+    """What a member of the fragment that grows says."""
+
+    WRITER = "a writer is connected"
+    GOOD = "it has what it held"
+    DAMAGED = "it knows a damaged copy"
+    LOST = "it lost its data, or has another ledger"
+    NOTHING = "it does not answer in time, or does not know the ledger"
+
+
+async def _members_say(world: ClientWorld, metadata: LedgerMetadata, patience_s: float) -> dict[str, _Said]:
+    """What each member of the fragment that grows says of the ledger."""
+    names = metadata.last_fragment.bookies
+    said = await asyncio.gather(*(_member_says(world, metadata, name, patience_s) for name in names))
+    return dict(zip(names, said, strict=True))
+
+
+async def _member_says(world: ClientWorld, metadata: LedgerMetadata, name: str, patience_s: float) -> _Said:
+    first = metadata.last_fragment.first_entry_id
+    try:
+        async with asyncio.timeout(patience_s):
             connection = await world.connections.get(name)
             held = await connection.held(metadata.ledger_id, first, first, identity=metadata.identity)
             damaged = await damaged_of(connection, metadata.ledger_id)
-        except (PeerError, StorageError, NoSuchLedger):
-            without.add(name)
-            continue
-        has_writer = has_writer or bool(held.writer)
-        if held.limbo or any(each.last >= first for each in damaged):
-            without.add(name)
-    return has_writer, without
+    except OtherLedger:
+        return _Said.LOST
+    except (PeerError, StorageError, NoSuchLedger, TimeoutError):
+        return _Said.NOTHING
+    if held.writer:
+        return _Said.WRITER
+    if held.limbo:
+        return _Said.LOST
+    return _Said.DAMAGED if any(each.last >= first for each in damaged) else _Said.GOOD
 
 
 async def _why_nothing_moves(world: ClientWorld) -> str:

@@ -67,9 +67,14 @@ def _lacks(found: LedgerCheck, metadata: LedgerMetadata) -> list[Finding]:
             told.append(Finding(f"the copy is {lack.verdict}{why}", where, "bad", remedy))
         elif lack.first >= grows_at:
             told.append(Finding(f"the copy is {lack.verdict}{why}", where, "bad", _END[bool(metadata.key_verifier)]))
-        elif nowhere(found, metadata, lack.first) and metadata.archived is None:
-            remedy = "no bookie of its write set has a good copy: bring back one that is away, or restore its disk"
-            told.append(Finding(f"the copy is {lack.verdict}, as all others are{why}", where, "lost", remedy))
+        elif nowhere(found, metadata, lack.first):
+            what = f"the copy is {lack.verdict}, as all others are{why}"
+            if metadata.archived is None:
+                remedy = "no bookie of its write set has a good copy: bring back one that is away, or restore its disk"
+                told.append(Finding(what, where, "lost", remedy))
+            else:
+                remedy = f"readers are given the archive's copy, in object {metadata.archived.key}: keep that"
+                told.append(Finding(what, where, "bad", remedy))
         else:
             told.append(Finding(f"the copy is {lack.verdict}{why}", where, "bad", MEND, Mend(found.ledger_id)))
     if found.more:

@@ -18,11 +18,13 @@ from tallybook.metadata.model import LedgerMetadata
 from tallybook.repair.check import CopyCheck, LedgerCheck
 from tallybook.repair.drain import check_can_end, switch_mode, who_names
 from tallybook.repair.drain_reasons import why_still_named
+from tallybook.repair.fsck import Fsck
 from tallybook.repair.needs import Why
 from tallybook.repair.one_round import OneRound
 from tallybook.repair.overview import overview
 from tallybook.repair.service import STALE_SECONDS, RepairService, told
 from tallybook.repair.tasks import TaskBoard
+from tallybook.sim.stage.archive import ArchiveStage
 from tallybook.sim.stage.cluster import MemoryCluster
 from tallybook.sim.stage.scenario import SMALL, eventually, lines, scenario
 
@@ -439,11 +441,11 @@ async def test_each_ledger_that_holds_up_a_drain_says_why(cluster: MemoryCluster
     ids = [each.ledger_id for each in (bad, waiting, alive.metadata, secret.metadata, torn.metadata)]
 
     async def why_at(name: str) -> dict[int, str]:
-        return await why_still_named(client.world, name, ids)
+        return await why_still_named(client.world, name, ids, within_s=5)
 
     by_bookie = {name: await why_at(name) for name in cluster.bookies}
     said = {ledger_id: {why[ledger_id] for why in by_bookie.values() if ledger_id in why} for ledger_id in ids}
-    assert all(why.startswith("no good copy of entries 0 to ") for why in said[bad.ledger_id])
+    assert all(why.startswith("no bookie has a good copy of entries 0 to ") for why in said[bad.ledger_id])
     assert said[waiting.ledger_id] == {"no auditor is at work: is 'tallybook repair run' running?"}
     assert said[alive.id] == {"it is open and its writer is connected: the repair ends it after its open_grace_s"}
     assert all("password" in why for why in said[secret.id])
@@ -452,6 +454,43 @@ async def test_each_ledger_that_holds_up_a_drain_says_why(cluster: MemoryCluster
     one, *_ = waiting.last_fragment.bookies
     cluster.die(next(name for name in cluster.bookies if name not in waiting.last_fragment.bookies))
     assert "takes writes, so that none can take its place: add one" in (await why_at(one))[waiting.ledger_id]
+
+
+@scenario(bookies=5)
+async def test_a_drain_says_in_time_what_it_can_of_ledgers_at_bookies_that_hang(
+    cluster: MemoryCluster, client: Client
+) -> None:
+    ledgers = [await closed(client, ensemble=3) for _ in range(10)]
+    grows = await client.create_ledger()
+    await grows.append_many(lines(10))
+    grows.abandon()
+    name, hanging, other = grows.metadata.last_fragment.bookies
+    for each in (hanging, other):
+        cluster.bookies[each].pause()
+    ids = [*(each.ledger_id for each in ledgers if name in each.last_fragment.bookies), grows.id]
+    began = client.world.clock.monotonic()
+    why = await why_still_named(client.world, name, ids, within_s=3)
+    assert client.world.clock.monotonic() - began <= 3
+    assert list(why) == ids
+    assert "too few of its bookies answer: bring back" in why.pop(grows.id)
+    assert {each.split(" is ")[0] for each in why.values()} == {"no auditor"}
+
+
+@scenario(bookies=4)
+async def test_neither_a_drain_nor_fsck_calls_a_ledger_lost_that_the_archive_has(
+    cluster: MemoryCluster, client: Client
+) -> None:
+    async with ArchiveStage(cluster) as stage:
+        ledger = await closed(client)
+        await stage.archive(ledger.ledger_id)
+        for bookie in cluster.bookies.values():
+            bookie.delete(ledger.ledger_id)
+        why = await why_still_named(client.world, ledger.last_fragment.bookies[0], [ledger.ledger_id], within_s=5)
+        assert "but the archive has one" in why[ledger.ledger_id]
+        assert "delete" not in why[ledger.ledger_id]
+        findings = [each async for each in Fsck(client.world, (), (), None, None).run() if "ledger" in each.where]
+        assert {(each.how_bad, each.fix) for each in findings} == {("bad", None)}
+        assert all("readers are given the archive's copy" in each.remedy for each in findings)
 
 
 @scenario(bookies=3)
