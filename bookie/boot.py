@@ -527,6 +527,7 @@ class _Assembly:
                 world.behind,
                 bookie_id,
                 SeenCounter(world.disk, self._directory),
+                world.clock,
             ),
             clock=world.clock,
             tasks=world.tasks,

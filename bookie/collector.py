@@ -77,8 +77,8 @@ of the event loop with that of the others: 450 of them held up adds for 36 ms (m
 LOOKUPS_AT_ONCE: Final = 4
 LOOKUP_SECONDS: Final = 10.0
 """Longest wait for one answer of the metadata."""
-SUSPECT_LOOKUPS: Final = 3
-"""What a look at the store is counted as at the pace of the rounds: requests must not have it asked without end."""
+SUSPECTS_SECONDS: Final = 5.0
+"""Time between two looks at the store because of requests, which must not have it asked without end."""
 
 
 class Ends(Protocol):
@@ -158,6 +158,8 @@ class Collector:
         self._rounds: asyncio.Task[None] | None = None
         self._counting: asyncio.Task[None] | None = None
         self._looking: asyncio.Task[None] | None = None
+        self._looks_again = False
+        self._look_due_at = clock.monotonic()
         self._change: asyncio.Task[None] | None = None
         self.reclaimer = Reclaimer(
             held.index,
@@ -213,12 +215,28 @@ class Collector:
 
     def suspect(self, ledger_id: int) -> None:
         """A request is about another ledger of this id than is held here: see soon whether the store is behind."""
-        if self.check.suspect(ledger_id) and (self._looking is None or self._looking.done()):
-            self._looking = self._tasks.spawn(self._look_at_suspects(), name="look at the metadata store")
+        if self.check.suspect(ledger_id):
+            self._looks_again = True
+            if self._looking is None or self._looking.done():
+                self._looking = self._tasks.spawn(self._look_at_suspects(), name="look at the metadata store")
 
     async def _look_at_suspects(self) -> None:
-        await self._pace.spend(SUSPECT_LOOKUPS)
-        await self.check.look()
+        while self._looks_again:
+            await self._clock.sleep(max(0.0, self._look_due_at - self._clock.monotonic()))
+            self._look_due_at = self._clock.monotonic() + SUSPECTS_SECONDS
+            self._looks_again = False
+            if await self.check.other_suspected():
+                await self._stop_dropping()
+
+    async def _stop_dropping(self) -> None:
+        """The metadata know another ledger of an id: drop nothing more in this round, and note it."""
+        self._pause()
+        if (await self.check.look()).paused:
+            self._pause()  # also a round that began meanwhile
+
+    def _pause(self) -> None:
+        self._paused = True
+        self._judge.pause()
 
     async def close(self) -> None:
         """End the rounds, and wait for the change that is under way: half of one would leave storage unusable."""
@@ -264,7 +282,7 @@ class Collector:
             self._clock.monotonic(),
             short_of_space=self._pressed(),
             paused=store.paused,
-            restarts=store.changed,
+            restarts=self.check.take_change(),
         )
         self._leftovers.begin()
         in_limbo = 0
@@ -273,7 +291,7 @@ class Collector:
                 garbage, leftovers = await self._judged(page)
                 if garbage:
                     await self._undisturbed(self._drop(garbage))
-                if leftovers:
+                if leftovers and not self._paused:
                     await self._undisturbed(self._drop_leftovers(leftovers))
                 if self._late is not None:
                     await (self._late.drop() if self._paused else self._late.give(self._pace))
@@ -358,14 +376,13 @@ class Collector:
                     garbage.append(ledger_id)
                 elif not self._paused and self._leftovers.may_go(ledger_id, fate):
                     leftovers.append(ledger_id)
-        return garbage, leftovers
+        return ([], []) if self._paused else (garbage, leftovers)
 
     async def _met_other(self, ledger_id: int) -> None:
         """The metadata know another ledger of this id: they are an older copy, unless an operator knows of that."""
-        if not self._paused and self.check.suspect(ledger_id) and (await self.check.look()).paused:
+        if not self._paused and self.check.met_other(ledger_id):
             sometimes("collector: another ledger of the same id shows that the store is behind")
-            self._paused = True
-            self._judge.pause()
+            await self._stop_dropping()
 
     async def _count_limbo(self, ledger_ids: Iterable[int]) -> int:
         """How many of these ledgers are in limbo. Nothing is looked at where this bookie has never lost anything."""

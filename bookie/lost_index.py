@@ -61,7 +61,7 @@ class IndexSources:
     def rebuild(self, index: Index) -> Rebuild:
         """What fills a new index."""
         seen = SeenBefore(self.seen_counter)
-        check = StoreCheck(index, None, self.fate_of, self.id_counter, self.behind, self.bookie_id, seen)
+        check = StoreCheck(index, None, self.fate_of, self.id_counter, self.behind, self.bookie_id, seen, self.clock)
         return Rebuild(index, self.logs, self.fate_of, check, self.clock)
 
 

@@ -15,14 +15,16 @@ approves.
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Awaitable, Callable
 from typing import Final, NamedTuple, Protocol
 
 from tallybook.core.errors import EntryUnknown, TallybookError, is_defect
 from tallybook.metadata.behind import REMEDY, Behind
+from tallybook.runtime.clock import Clock
 from tallybook.runtime.logging import logger
 
-from .fates import FateOfLedger, counter_in_time
+from .fates import LOOKUP_SECONDS, FateOfLedger, counter_in_time
 from .garbage import Fate
 from .seen_counter import HighestCounter
 from .storage.index import Index
@@ -35,6 +37,9 @@ MAX_LOOKUPS: Final = 1_000
 """Ledgers above the counter, the highest first, of which the metadata are asked."""
 MAX_SUSPECTS: Final = 100
 """Ledgers of which it is looked up whether the metadata know another one of the same id; a few will do."""
+CLEARED_SECONDS: Final = 300.0
+"""How long a request is no news that is about a ledger of which the metadata know no other one."""
+MAX_CLEARED: Final = 10_000
 NO_LEDGER: Final = -1
 
 
@@ -94,12 +99,10 @@ class StoreAge(NamedTuple):
     Attributes:
         id_counter: all ledger ids ever handed out lie below it; ``None``: it cannot be told.
         paused: nothing may be dropped: the store is behind, or that cannot be told.
-        changed: since the last round the store was found behind, or approved: what was found before counts no more.
     """
 
     id_counter: int | None
     paused: bool
-    changed: bool = False
 
 
 class StoreCheck:
@@ -110,6 +113,7 @@ class StoreCheck:
         fate_of: what the metadata say of a ledger that is held here.
         id_counter: a linearizable read.
         seen: the highest counter that this bookie has seen.
+        clock: how long a suspicion is no news.
     """
 
     def __init__(
@@ -121,6 +125,7 @@ class StoreCheck:
         notes: BehindNotes,
         bookie_id: str,
         seen: HighestCounter,
+        clock: Clock,
     ) -> None:
         self._index = index
         self._cache = cache
@@ -129,20 +134,42 @@ class StoreCheck:
         self._notes = notes
         self._bookie_id = bookie_id
         self._seen = seen
+        self._clock = clock
+        self._comparing = asyncio.Lock()
         self._suspects: dict[int, None] = {}
+        self._cleared: dict[int, float] = {}
+        """When it was found of a suspected ledger that the metadata know no other one of its id."""
         self._found: Behind | None = None
-        self._looked: Behind | None = None
+        self._taken: Behind | None = None
+        """What was found when a round began last."""
         self.untold = 0
         """Ledgers at or above the counter that were not looked at, or of which the store did not answer."""
         self.behind = False
         """Whether the store was behind when it was looked at last, and nobody has approved it."""
 
     def suspect(self, ledger_id: int) -> bool:
-        """Note that a request, or the metadata, are about another ledger of this id. Whether that is news."""
-        if ledger_id in self._suspects or len(self._suspects) >= MAX_SUSPECTS or ledger_id <= _noted_up_to(self._found):
+        """Note that a request is about another ledger of this id. Whether that is news."""
+        cleared_at = self._cleared.get(ledger_id)
+        if (
+            ledger_id in self._suspects
+            or len(self._suspects) >= MAX_SUSPECTS
+            or ledger_id <= _noted_up_to(self._found)
+            or (cleared_at is not None and self._clock.monotonic() < cleared_at + CLEARED_SECONDS)
+        ):
             return False
         self._suspects[ledger_id] = None
         return True
+
+    def met_other(self, ledger_id: int) -> bool:
+        """Note that the metadata know another ledger of this id. Whether no approved note covers that."""
+        if ledger_id <= _noted_up_to(self._found) and not self.behind:
+            return False
+        self._suspects[ledger_id] = None
+        return True
+
+    async def other_suspected(self) -> bool:
+        """Whether the metadata know another ledger under the id of one that requests were about."""
+        return await self._lowest_other(self._found) is not None
 
     async def compare(self) -> int:
         """Find out, note it, and raise the counter. The counter as it was before.
@@ -152,6 +179,10 @@ class StoreCheck:
             NewerFormat: what was noted before is of a later version.
             DiskFailed: the index failed, or the highest counter cannot be noted.
         """
+        async with self._comparing:
+            return await self._compare()
+
+    async def _compare(self) -> int:
         counter = await counter_in_time(self._id_counter)
         highest = max(await self._highest_forgotten(counter), self._seen.value - 1)
         if highest >= counter:
@@ -170,7 +201,7 @@ class StoreCheck:
         return counter
 
     async def look(self) -> StoreAge:
-        """The same before a round of the collector, which does not fail where it cannot be told."""
+        """The same for rounds of the collector, which do not fail where it cannot be told."""
         try:
             counter = await self.compare()
         except TallybookError as error:
@@ -178,8 +209,15 @@ class StoreCheck:
                 raise
             _log.warning("nothing is dropped: the metadata store cannot be checked", error=error.message)
             return StoreAge(None, paused=True)
-        changed, self._looked = self._looked != self._found, self._found
-        return StoreAge(counter, paused=self.behind or self.untold > 0, changed=changed)
+        return StoreAge(counter, paused=self.behind or self.untold > 0)
+
+    def take_change(self) -> bool:
+        """Whether the store was found behind, or approved, since the last call: what was found before counts no more.
+
+        Called when a round begins, and by nothing else: what a look for a request finds must reach the next round.
+        """
+        changed, self._taken = self._taken != self._found, self._found
+        return changed
 
     async def approve(self) -> bool:
         """An operator goes on with the store as it is. Whether it was behind, and not approved yet.
@@ -195,7 +233,7 @@ class StoreCheck:
         looked_at = held[: -MAX_LOOKUPS - 1 : -1]
         unknown: list[int] = []
         for ledger_id in looked_at:
-            fate = await self._fate_of(ledger_id)
+            fate = await self._ask(ledger_id)
             if fate in (Fate.MISSING, Fate.OTHER):
                 self.untold = 0
                 return ledger_id
@@ -215,13 +253,27 @@ class StoreCheck:
         Those are left out that the note is about already, approved or not.
         """
         for ledger_id in sorted(self._suspects):
-            fate = Fate.KEPT if ledger_id <= _noted_up_to(found) else await self._fate_of(ledger_id)
+            fate = Fate.KEPT if ledger_id <= _noted_up_to(found) else await self._ask(ledger_id)
             if fate is Fate.UNKNOWN:
                 continue
             if fate is Fate.OTHER:
                 return ledger_id
             self._suspects.pop(ledger_id, None)
+            self._clear(ledger_id)
         return None
+
+    def _clear(self, ledger_id: int) -> None:
+        self._cleared.pop(ledger_id, None)
+        self._cleared[ledger_id] = self._clock.monotonic()
+        if len(self._cleared) > MAX_CLEARED:
+            del self._cleared[next(iter(self._cleared))]
+
+    async def _ask(self, ledger_id: int) -> Fate:
+        try:
+            async with asyncio.timeout(LOOKUP_SECONDS):
+                return await self._fate_of(ledger_id)
+        except TimeoutError:
+            return Fate.UNKNOWN
 
     async def _held_from(self, counter: int) -> list[int]:
         """Ledgers with this id or a higher one of which anything is known here, dropped ones included; ascending."""

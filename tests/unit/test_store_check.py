@@ -1,5 +1,6 @@
 """A metadata store that was restored from an older copy: bookies find out, raise its counter, and drop nothing."""
 
+import asyncio
 from collections.abc import Awaitable, Callable
 
 import pytest
@@ -12,7 +13,7 @@ from tallybook.metadata.behind import RECORD, Behind, BehindRecord, decode_behin
 from tallybook.metadata.memory import MemoryMetadata, MemoryStore
 from tallybook.metadata.model import Fragment, LedgerMetadata
 from tallybook.metadata.store import Versioned
-from tallybook.runtime.deterministic import SimDisk, World, run_seed
+from tallybook.runtime.deterministic import Latency, SimDisk, World, run_seed
 from tallybook.sim.stage.disk_bookie import DiskBookie, KnownMetadata, batch_of, tiny_settings
 
 BEHIND = Behind(10, 21, "b1", 1_000)
@@ -33,7 +34,8 @@ class Around:
         self.known.fate_of = self._fate_of  # type: ignore[method-assign]
         self.known.read_id_counter = self.store.id_counter  # type: ignore[method-assign]
         settings = tiny_settings()
-        self.node = DiskBookie(SimDisk(world.rng), world.clock, self.known, settings)
+        disk = SimDisk(world.rng, latency=Latency(mean_seconds=0.001))
+        self.node = DiskBookie(disk, world.clock, self.known, settings)
         self.node.behind = BehindRecord(self.store, world.clock, world.rng)
 
     async def _fate_of(self, ledger_id: int, bookie_id: str = "", identity: bytes = b"") -> Fate:
@@ -203,6 +205,91 @@ def test_a_request_of_a_wrong_identity_says_nothing_of_the_store() -> None:
         await reads(around, held)
         await around.world.clock.sleep(10)
         assert around.node.bookie.stats()["metadata_behind"] == 0
+
+    play(scenario)
+
+
+def test_two_looks_at_once_note_a_counter_that_has_grown_one_after_the_other() -> None:
+    async def scenario(around: Around) -> None:
+        await around.store.raise_id_counter(700)
+        bookie = around.node.bookie
+        await asyncio.gather(bookie.collect(), bookie.compare_store(), bookie.compare_store())
+        await around.forget(100)
+        await around.restart()
+        assert await around.store.id_counter() == 700
+
+    play(scenario)
+
+
+def test_requests_of_wrong_identities_have_the_metadata_asked_once_in_a_while() -> None:
+    async def scenario(around: Around) -> None:
+        held = [await around.create() for _ in range(3)]
+        read, asked = around.store.read_ledger, 0
+
+        async def counted(ledger_id: int, *, linearizable: bool = False) -> Versioned:
+            nonlocal asked
+            asked += 1
+            return await read(ledger_id, linearizable=linearizable)
+
+        around.store.read_ledger = counted  # type: ignore[method-assign]
+        for _ in range(100):
+            for each in held:
+                await reads(around, each)
+            await around.world.clock.sleep(1)
+        assert asked == len(held)
+
+    play(scenario)
+
+
+def test_how_long_ledgers_are_missing_counts_anew_after_an_approval_whatever_requests_came_meanwhile() -> None:
+    async def scenario(around: Around) -> None:
+        forgotten, kept = await around.create(), await around.create()
+        await around.forget(kept + 1, forgotten)
+        bookie = around.node.bookie
+        await bookie.flush()
+        await bookie.collect()
+        # Another bookie finds it, and an operator goes on.
+        await around.node.behind.report("b2", forgotten, forgotten)
+        await around.node.behind.approve()
+        await reads(around, kept)
+        await around.world.clock.sleep(5 * 3600)
+        bookie.approve_collection()
+        await bookie.collect()
+        assert [each.ledger_id for each in (await bookie.held_ledgers(-1, 10)).ledgers] == [forgotten, kept]
+
+    play(scenario)
+
+
+@pytest.mark.parametrize("shown_by", ["a request", "the round, of a suspect", "the round, after many suspects"])
+def test_a_round_that_runs_when_another_ledger_is_met_drops_nothing_from_then_on(shown_by: str) -> None:
+    async def scenario(around: Around) -> None:
+        first, other, deleted = [await around.create() for _ in range(3)]
+        bookie, clock = around.node.bookie, around.world.clock
+        await around.store.delete_ledger(deleted, 1)
+        await bookie.flush()
+        await bookie.collect()
+        read = around.store.read_ledger
+
+        async def goes_back(ledger_id: int, *, linearizable: bool = False) -> Versioned:
+            """While the round asks about the first ledger, the store turns out to be an older copy."""
+            around.store.read_ledger = read  # type: ignore[method-assign]
+            await around.forget(deleted + 50, other)
+            await around.store.create_ledger(ledger(other, "another creator", ("b2",)))
+            if shown_by == "a request":
+                await reads(around, other)
+            else:
+                suspects = [other] if shown_by == "the round, of a suspect" else range(1_000, 1_200)
+                for each in suspects:
+                    bookie._parts.collector.check.suspect(each)
+            await clock.sleep(5)
+            return await read(ledger_id, linearizable=linearizable)
+
+        around.store.read_ledger = goes_back  # type: ignore[method-assign]
+        await bookie.collect()
+        assert around.store.read_ledger == read
+        held = [each.ledger_id for each in (await bookie.held_ledgers(-1, 10)).ledgers]
+        assert held == [first, other, deleted]
+        assert bookie.stats()["metadata_behind"] == 1
 
     play(scenario)
 
