@@ -8,7 +8,7 @@ is to be deleted; so nothing is deleted that a reader is still led to, and what 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
@@ -17,7 +17,6 @@ from typing import Final
 from tallybook.client.client import Client
 from tallybook.core.errors import (
     MetadataConflict,
-    NoSuchLedger,
     NoSuchStream,
     NoSuchSubscription,
     StreamExists,
@@ -31,6 +30,7 @@ from tallybook.runtime.logging import logger
 
 from .abandoned import AbandonedStreams
 from .catalog import Catalog
+from .deleting import delete_ledgers
 from .deliveries import forget_all
 from .envelope import Marks
 from .head import (
@@ -245,7 +245,7 @@ class Keeper:
             segments: tuple[Segment, ...] = ()
             with suppress(MetadataConflict):
                 segments = await self._catalog.chapter(head.stream_id, chapter)
-            await self._deleted([segment.ledger_id for segment in segments], failed)
+            await delete_ledgers(self._client, [segment.ledger_id for segment in segments], failed)
             if not failed:
                 await self._catalog.forget_chapter(head.stream_id, chapter.number)
         if failed:
@@ -268,25 +268,8 @@ class Keeper:
         await self._catalog.forget(head.stream_id)
 
     async def _delete_doomed(self, head: Head, failed: list[TallybookError]) -> Head:
-        gone = await self._deleted(head.doomed, failed)
+        gone = await delete_ledgers(self._client, head.doomed, failed)
         return await self._catalog.change(head.stream_id, lambda found: forget_doomed(found, gone)) if gone else head
-
-    async def _deleted(self, ledger_ids: Sequence[int], failed: list[TallybookError]) -> list[int]:
-        """Delete ledgers; those that are gone. One that cannot be deleted keeps no other, and its error is appended."""
-        gone: list[int] = []
-        for ledger_id in ledger_ids:
-            try:
-                await self._client.delete_ledger(ledger_id, force=True)
-            except NoSuchLedger:
-                gone.append(ledger_id)
-            except TallybookError as error:
-                if is_defect(error):
-                    raise
-                _log.warning("a ledger is deleted later", ledger_id=ledger_id, error=error.message)
-                failed.append(error)
-            else:
-                gone.append(ledger_id)
-        return gone
 
 
 def expired(head: Head, now_ms: int) -> Truncation | None:

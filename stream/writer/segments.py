@@ -20,15 +20,7 @@ from typing import Any, Final
 
 from tallybook.client.background import defect_of
 from tallybook.client.client import Client
-from tallybook.core.errors import (
-    NoSuchLedger,
-    NoSuchStream,
-    NotEnoughBookies,
-    StreamEnded,
-    StreamFenced,
-    TallybookError,
-    is_defect,
-)
+from tallybook.core.errors import NoSuchStream, NotEnoughBookies, StreamEnded, StreamFenced, TallybookError, is_defect
 from tallybook.core.marks import sometimes
 from tallybook.metadata.ledger_use import STREAM
 from tallybook.offload.policy import OFFLOAD_AFTER
@@ -38,6 +30,7 @@ from tallybook.runtime.logging import logger
 from tallybook.runtime.tasks import Tasks
 
 from ..catalog import Catalog
+from ..deleting import delete_ledgers
 from ..head import Head, Owner, Segment, add_segment, announce, forget_doomed, release, seal
 from ..load import StreamLoad
 from .ending import recovered_end
@@ -377,26 +370,13 @@ class Segments:
     async def tidy(self) -> None:
         """Delete ledgers that nobody may read any more; what cannot be deleted now is left to others."""
         try:
-            gone = [ledger_id for ledger_id in self._head.doomed if await self._is_deleted(ledger_id)]
+            gone = await delete_ledgers(self._client, self._head.doomed, [])
             if gone:
                 await self._change(partial(forget_doomed, ledger_ids=gone))
         except TallybookError as error:
             if is_defect(error):
                 raise
             _log.info("ledgers are deleted later", stream=self._head.name, error=error.message)
-
-    async def _is_deleted(self, ledger_id: int) -> bool:
-        """Delete a ledger; one that cannot be deleted now keeps no other."""
-        try:
-            await self._client.delete_ledger(ledger_id, force=True)
-        except NoSuchLedger:
-            return True
-        except TallybookError as error:
-            if is_defect(error):
-                raise
-            _log.info("a ledger is deleted later", ledger_id=ledger_id, error=error.message)
-            return False
-        return True
 
     def abandon(self) -> None:
         """Let go of everything at once; whoever takes over does the rest."""

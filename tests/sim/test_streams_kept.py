@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from tallybook.client.client import Client
-from tallybook.core.errors import DamagedFile, MetadataConflict
+from tallybook.core.errors import DamagedFile, MetadataConflict, MetadataUnavailable
 from tallybook.metadata.store import Record as StoredRecord
 from tallybook.sim.stage.cluster import MemoryCluster
 from tallybook.sim.stage.scenario import lines, scenario
@@ -118,6 +118,31 @@ async def test_a_ledger_that_cannot_be_deleted_keeps_no_other_record_past_its_re
         assert await streams.keep() == 1
         assert [ledger_id async for ledger_id in client.list_ledgers()] == [damaged]
         assert await streams.keep() == 1
+        client.delete_ledger = delete  # type: ignore[method-assign]
+        assert await streams.keep() == 0
+        assert [ledger_id async for ledger_id in client.list_ledgers()] == []
+
+
+@scenario()
+async def test_a_deletion_with_the_metadata_store_away_ends_at_the_first_ledger(
+    cluster: MemoryCluster, client: Client
+) -> None:
+    async with StreamStore(client) as streams:
+        await streams.create("s", roll_bytes=1024)
+        async with await streams.writer("s") as writer:
+            for line in lines(100):
+                await writer.append(line)
+        assert len([ledger_id async for ledger_id in client.list_ledgers()]) > 2
+        delete, asked = client.delete_ledger, list[int]()
+
+        async def refused(ledger_id: int, **options: Any) -> None:
+            asked.append(ledger_id)
+            raise MetadataUnavailable("the metadata store does not answer")
+
+        client.delete_ledger = refused  # type: ignore[method-assign, assignment]
+        with pytest.raises(MetadataUnavailable):
+            await streams.delete("s")
+        assert len(asked) == 1
         client.delete_ledger = delete  # type: ignore[method-assign]
         assert await streams.keep() == 0
         assert [ledger_id async for ledger_id in client.list_ledgers()] == []
