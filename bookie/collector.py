@@ -297,8 +297,8 @@ class Collector:
                     await (self._late.drop() if self._paused else self._late.give(self._pace))
                 in_limbo += await self._count_limbo(set(page) - {*garbage, *leftovers})
         self._report()
-        # Where ledgers are in limbo, the index may lack rows; how many there are is known after a round.
-        in_doubt = not self.rounds or bool(in_limbo or self._limbo.ledgers)
+        # Where ledgers are in limbo, the index may lack rows, and an older copy of the metadata does not know of all.
+        in_doubt = self._paused or in_limbo > 0 or self._limbo.index_in_doubt
         await self.reclaimer.reclaim(in_doubt=in_doubt)
         await self.upkeep.compact_if_worth()
         return in_limbo

@@ -78,18 +78,27 @@ class LimboCount:
         self._pace = pace
         self._none_of: Limbo | None = None
         """The marker with which no ledger was left in limbo: there is nothing to count until it changes."""
+        self._counted: Limbo | None = None
+        """The marker with which a count came to its end last."""
         self.ledgers = 0
         """As of the last count that came to its end."""
 
-    async def count(self, held: int) -> None:
+    @property
+    def index_in_doubt(self) -> bool:
+        """Whether the index may lack rows: ledgers are in limbo, or may be and were not counted yet."""
+        limbo = self._table.limbo
+        return self.ledgers > 0 or (_may_lack(limbo) and self._counted != limbo)
+
+    async def count(self, held: int, *, believed: bool = True) -> None:
         """Count them.
 
         Args:
             held: in limbo, of those of which something is held.
+            believed: whether the metadata store is no older copy, which may not have all ledgers.
         """
         limbo = self._table.limbo
-        if self._named is None or limbo == self._none_of or not (limbo.events or limbo.awaits_enrolment):
-            self.ledgers = held
+        if self._named is None or limbo == self._none_of or not _may_lack(limbo):
+            self.ledgers, self._counted = held, limbo
             return
         found = 0
         try:
@@ -100,6 +109,9 @@ class LimboCount:
             self.ledgers = max(self.ledgers, held)
             return
         self.ledgers = found
+        if not believed:
+            return
+        self._counted = limbo
         if not found and not limbo.awaits_enrolment:
             self._none_of = limbo
 
@@ -108,3 +120,8 @@ class LimboCount:
             return (await self._table.look(ledger_id)).limbo
         except StorageError:
             return True  # what it is cannot be told, which is what limbo means
+
+
+def _may_lack(limbo: Limbo) -> bool:
+    """Whether anything was ever lost here, or may be."""
+    return bool(limbo.events or limbo.awaits_enrolment)

@@ -6,7 +6,7 @@ How much of a log counts is known from a measurement and what was dropped since 
 too little. A log is removed on proof alone: every ledger in it is gone for certain, or every batch in it has moved.
 Where a log does not tell all that is in it, since its footer or a table is damaged, the whole index is gone through,
 once for all such logs: no row points at what does not count. That waits while ledgers are in limbo, since the index may
-lack rows of them.
+lack rows of them, or while it is not known whether any is.
 Whoever operates the bookie may suspend the copying, and with it compaction.
 """
 

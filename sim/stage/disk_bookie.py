@@ -13,7 +13,7 @@ metadata are simulated, and its index keeps its rows in memory over a log on the
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -40,6 +40,7 @@ from tallybook.core.ids import NO_ENTRY, NO_IDENTITY
 from tallybook.core.limits import KIB
 from tallybook.runtime.clock import Clock
 from tallybook.runtime.deterministic.disk import SimDisk
+from tallybook.runtime.pace import Pace
 from tallybook.runtime.rng import Rng, SeededRng
 from tallybook.runtime.tasks import InlineWorkers, Tasks
 
@@ -187,6 +188,8 @@ class DiskBookie:
         self.settings = settings or tiny_settings()
         self.behind: BehindNotes = NeverBehind()
         """Where it is noted that the metadata store was restored from an older copy."""
+        self.named: Callable[[str, int, Pace], AsyncIterator[int]] | None = None
+        """See ``limbo_count.NamedLedgers``."""
         self.failures: list[str] = []
         """Why the node was ended, in its present life."""
         self._clock = clock
@@ -221,6 +224,7 @@ class DiskBookie:
             registry=self.metadata,
             fail_safe=self.failures.append,
             behind=self.behind,
+            named=self.named,
         )
         try:
             self._bookie = await boot(self.settings, world)

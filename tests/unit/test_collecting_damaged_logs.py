@@ -1,6 +1,6 @@
 """The collector of a bookie and damaged entry logs: the index says what counts in them."""
 
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
 from dataclasses import replace
 
 import pytest
@@ -9,8 +9,12 @@ from tallybook.bookie.garbage import Fate
 from tallybook.bookie.limbo import load_limbo, store_limbo
 from tallybook.bookie.storage.entry_log_format import LOG_HEADER_BYTES, LogFile, encode_log_header
 from tallybook.bookie.storage.told import RowKey, Told, Untold
+from tallybook.bookie.store_check import NeverBehind
+from tallybook.core.errors import MetadataUnavailable
 from tallybook.core.limits import BLOCK_BYTES, SECTOR_BYTES
+from tallybook.metadata.behind import Behind
 from tallybook.runtime.deterministic import World
+from tallybook.runtime.pace import Pace
 from tallybook.sim.stage.disk_bookie import ROOT, DiskBookie
 
 from .test_collector import DROPPED, KEPT, fill, is_gone, logs_of, play
@@ -118,3 +122,39 @@ def test_a_damaged_log_stays_while_the_index_may_lack_rows(why: str) -> None:
         assert damaged in logs_of(node)
 
     play(scenario)
+
+
+@pytest.mark.parametrize("why", ["the metadata do not say which ledgers are in limbo", "the store is behind"])
+def test_a_damaged_log_stays_while_it_is_not_known_of_which_ledgers_the_index_lacks_rows(why: str) -> None:
+    async def scenario(node: DiskBookie, world: World) -> None:
+        await fill(node, DROPPED, *range(8))
+        await fill(node, KEPT, 0)
+        damaged, *_ = logs_of(node)
+        damage_footer(node, damaged)
+        await node.bookie._parts.index.apply((), {}, drop_ledgers=[DROPPED, KEPT])
+        await node.stop()
+        if why == "the store is behind":
+            node.behind = FoundBehind()
+        else:
+            marker = await load_limbo(node.disk, f"{ROOT}/limbo")
+            await store_limbo(node.disk, f"{ROOT}/limbo", replace(marker, events=1, below=100))
+            node.named = away
+        await node.boot()
+        for _ in range(4):
+            await node.bookie.collect()
+        assert damaged in logs_of(node)
+
+    play(scenario)
+
+
+class FoundBehind(NeverBehind):
+    """A note that no operator has approved."""
+
+    async def read(self) -> Behind | None:
+        return Behind(1, 99, "b7", 1)
+
+
+async def away(_bookie_id: str, _below: int, _pace: Pace) -> AsyncIterator[int]:
+    for ledger_id in ():
+        yield ledger_id
+    raise MetadataUnavailable("the metadata are away")

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator
 
+import pytest
+
 from tallybook.bookie.ledger_state import LedgerRow
 from tallybook.bookie.ledger_table import LedgerTable
 from tallybook.bookie.limbo import Limbo
@@ -68,6 +70,7 @@ def test_what_has_no_row_counts_until_it_was_given_back_and_is_not_looked_for_ag
 
     async def scenario(world: World) -> None:
         count = LimboCount(table(rows), named, Pace(world.clock, 0))
+        assert count.index_in_doubt, "nothing was counted yet"
         await count.count(held=0)
         assert count.ledgers == 2
         rows[7] = LedgerRow(repaired_limbo=1)
@@ -77,6 +80,7 @@ def test_what_has_no_row_counts_until_it_was_given_back_and_is_not_looked_for_ag
         await count.count(held=0)
         await count.count(held=0)
         assert (count.ledgers, walks) == (0, 3)
+        assert not count.index_in_doubt
 
     run_seed(1, scenario)
 
@@ -101,6 +105,29 @@ def test_while_the_metadata_do_not_answer_the_last_count_stands() -> None:
     run_seed(1, scenario)
 
 
+@pytest.mark.parametrize("why", ["the metadata are away", "the metadata are an older copy"])
+def test_the_index_is_in_doubt_until_a_count_by_metadata_that_are_believed_finds_no_ledger_in_limbo(why: str) -> None:
+    away = why == "the metadata are away"
+
+    async def named(_below: int, _pace: Pace) -> AsyncIterator[int]:
+        if away:
+            raise MetadataUnavailable("away")
+        for ledger_id in ():
+            yield ledger_id
+
+    async def scenario(world: World) -> None:
+        nonlocal away
+        count = LimboCount(table({}), named, Pace(world.clock, 0))
+        for _ in range(2):
+            await count.count(held=0, believed=away)
+            assert (count.ledgers, count.index_in_doubt) == (0, True)
+        away = False
+        await count.count(held=0)
+        assert not count.index_in_doubt
+
+    run_seed(1, scenario)
+
+
 def test_a_bookie_that_never_lost_anything_asks_nobody() -> None:
     def named(_below: int, _pace: Pace) -> AsyncIterator[int]:
         raise AssertionError
@@ -108,6 +135,6 @@ def test_a_bookie_that_never_lost_anything_asks_nobody() -> None:
     async def scenario(world: World) -> None:
         count = LimboCount(table({}, Limbo()), named, Pace(world.clock, 0))
         await count.count(held=0)
-        assert count.ledgers == 0
+        assert (count.ledgers, count.index_in_doubt) == (0, False)
 
     run_seed(1, scenario)
