@@ -53,6 +53,8 @@ class ComparableStore(Protocol):
 
     behind: bool
     """Whether the store was behind when it was compared last, and nobody has approved it."""
+    untold: int
+    """Ledgers at or above its id counter of which it did not say then whether it knows them."""
 
     async def compare(self) -> int:
         """Compare the store with what is held."""
@@ -261,11 +263,13 @@ class Rebuild:
             try:
                 await self._check.compare()
             except PeerError as error:
-                sometimes("rebuild: the metadata are away")
                 why = error.message
-                await self._clock.sleep(pause_seconds)
             else:
-                return self._check.behind
+                if self._check.behind or not self._check.untold:
+                    return self._check.behind
+                why = f"they do not say whether they know {self._check.untold} ledgers at or above the id counter"
+            sometimes("rebuild: the metadata are away")
+            await self._clock.sleep(pause_seconds)
         raise MetadataUnavailable(
             f"the metadata do not say whether they are an older copy, so that there is no new index: {why}"
         )
