@@ -83,6 +83,8 @@ class AddLane:
         self._load = load
         self._attached: OrderedDict[int, Attach] = OrderedDict()
         """In the order of attaching: the oldest one is forgotten first."""
+        self._overflowed = False
+        """Whether one of them was forgotten that way."""
         self._received = 0
         self._unanswered_bytes = 0
         self._under_way = 0
@@ -118,8 +120,8 @@ class AddLane:
                         await self._clock.sleep(0)
         finally:
             self._ended = True
-            for ledger_id in list(self._attached):
-                self._detach(ledger_id)
+            self._load.attached.stream_ended(self._attached, overflowed=self._overflowed)
+            self._attached = OrderedDict()
             await self._outbox.stop(_STOP_GRACE_SECONDS)
 
     def act_for(self, principal: Principal) -> None:
@@ -138,6 +140,9 @@ class AddLane:
         self._load.attached.add(attach.ledger_id)
         if len(self._attached) > MAX_ATTACHED_LEDGERS:
             self._detach(next(iter(self._attached)))
+            if not self._overflowed:
+                self._overflowed = True
+                self._load.attached.overflowed()
 
     def _detach(self, ledger_id: int) -> None:
         if self._attached.pop(ledger_id, None) is not None:

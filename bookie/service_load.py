@@ -23,7 +23,7 @@ class ServiceLoad:
 
     def __init__(self, clock: Clock) -> None:
         self.clock = clock
-        self.attached = AttachedLedgers()
+        self.attached = AttachedLedgers(clock)
         self.errors = ErrorCounts()
         """Answered to adds and requests, and to streams that were refused."""
         self._requests = dict.fromkeys(REQUEST_KINDS, 0)

@@ -69,8 +69,14 @@ class BookieConnection(Protocol):
     def progress_at(self) -> float:
         """Monotonic second of the last ack, or of the first add since nothing was unanswered; now, if nothing is."""
 
+    def attach(self, ledger_id: int, key: bytes, *, deferred: bool = False, identity: bytes = NO_IDENTITY) -> None:
+        """Let the bookie know that a ledger has a writer, however idle, until ``forget``.
+
+        It is told again over each later connection of this client, which is opened where this one is lost.
+        """
+
     def forget(self, ledger_id: int) -> None:
-        """Nothing is to be added to a ledger any more, for now: release what is kept of it for this connection."""
+        """Nothing is to be added to a ledger any more, for now: release what is kept of it for this bookie."""
 
     def add(
         self, batch: bytes, key: bytes, on_answer: AddCallback, *, deferred: bool = False, identity: bytes = NO_IDENTITY

@@ -40,6 +40,7 @@ from tallybook.runtime.wire_versions import SPOKEN
 from .background import defect_of
 from .bookie_port import AddCallback, Sending
 from .load import ClientLoad
+from .open_ledgers import LedgersAtBookie
 from .rpc_adds import AddStream
 from .rpc_requests import RequestStream
 
@@ -60,8 +61,12 @@ class BookieRpc:
         settings: ClientSettings,
         tasks: Tasks,
         load: ClientLoad,
+        ledgers: LedgersAtBookie | None = None,
+        on_lost: Callable[[], None] = lambda: None,
     ) -> None:
         self._welcome = welcome
+        self._ledgers = LedgersAtBookie() if ledgers is None else ledgers
+        self._on_lost = on_lost
         self._load = load
         load.connected += 1
         self._adds = adds
@@ -79,6 +84,7 @@ class BookieRpc:
         ]
         for receiver in self._receivers:
             receiver.add_done_callback(defect_of)
+        self._ledgers.carried_by(adds)
 
     @property
     def bookie_id(self) -> str:
@@ -109,9 +115,16 @@ class BookieRpc:
         """When adds last made progress; see the port."""
         return self._adds.progress_at
 
+    def attach(self, ledger_id: int, key: bytes, *, deferred: bool = False, identity: bytes = NO_IDENTITY) -> None:
+        """A ledger has a writer; see the port."""
+        self._ledgers.attach(wire.Attach(ledger_id, key, deferred, identity))
+        if self._broken:
+            # It was lost before the ledger counted among those for which it is opened again.
+            self._on_lost()
+
     def forget(self, ledger_id: int) -> None:
         """Release what is kept of a ledger; see the port."""
-        self._adds.forget(ledger_id)
+        self._ledgers.forget(ledger_id)
 
     def add(
         self, batch: bytes, key: bytes, on_answer: AddCallback, *, deferred: bool = False, identity: bytes = NO_IDENTITY
@@ -231,9 +244,11 @@ class BookieRpc:
         self._load.connected -= 1
         _log.info("connection lost", bookie_id=self.bookie_id, error=reason.message)
         lost = BookieUnavailable(f"the connection to {self.bookie_id} was lost: {reason.message}")
+        self._ledgers.left_by(self._adds)
         self._adds.end()
         self._reads.end(lost)
         self._control.end(lost)
+        self._on_lost()
 
     def _of(self, kind: type[T], answer: wire.Answer) -> T:
         if not isinstance(answer, kind):
@@ -259,6 +274,8 @@ async def open_bookie(
     client_id: str = "",
     load: ClientLoad,
     frames: FrameCache | None = None,
+    ledgers: LedgersAtBookie | None = None,
+    on_lost: Callable[[], None] = lambda: None,
 ) -> BookieRpc:
     """Connect to the bookie ``bookie_id`` at ``address``.
 
@@ -266,6 +283,8 @@ async def open_bookie(
         expected: the life of it that is meant; ``None`` takes whichever answers.
         load: counts how long answers take, over all connections of one client.
         frames: shared by all connections of one client, so that a batch is framed once.
+        ledgers: that the client has open at this bookie, to be attached; shared by its connections to it.
+        on_lost: called once, when the connection is lost or closed.
 
     Raises:
         BookieUnavailable: nobody answers within ``settings.connect_timeout_ms``.
@@ -312,6 +331,8 @@ async def open_bookie(
         settings,
         tasks,
         load,
+        ledgers,
+        on_lost,
     )
 
 

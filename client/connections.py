@@ -1,5 +1,7 @@
 """Connections to bookies: opened when first asked for, shared by all handles of a client, replaced when broken.
 
+One over which ledgers are written is replaced at once; any other when it is next asked for.
+
 The address and the present life of a bookie come from the membership, and are remembered: while
 that life goes on, reconnecting needs no metadata. However many ask for one bookie at once, one
 attempt is made; after an attempt that failed, everyone hears its error until a pause has
@@ -9,6 +11,7 @@ passed.
 from __future__ import annotations
 
 import asyncio
+from functools import partial
 from typing import Final, NamedTuple
 
 from tallybook.core.config import ClientSettings
@@ -16,6 +19,7 @@ from tallybook.core.errors import BookieUnavailable, MetadataUnavailable, Tallyb
 from tallybook.metadata.store import BookieInfo, Membership
 from tallybook.runtime.clock import Clock
 from tallybook.runtime.logging import logger
+from tallybook.runtime.rng import Rng, SystemRng
 from tallybook.runtime.seldom import Seldom
 from tallybook.runtime.tasks import Tasks
 from tallybook.runtime.transport import Transport
@@ -23,6 +27,7 @@ from tallybook.runtime.wire import FrameCache
 
 from .bookie_rpc import BookieRpc, open_bookie
 from .load import ClientLoad
+from .open_ledgers import OpenLedgers
 from .refusals import is_refusal
 
 REFUSAL_SECONDS: Final = 60.0
@@ -44,6 +49,7 @@ class BookieConnections:
     Args:
         cluster_id: bookies of another cluster refuse; empty: any will do.
         client_id: names this client in the bookies' logs.
+        rng: for pauses before a bookie is reached again; ``None``: the system's.
     """
 
     def __init__(
@@ -56,6 +62,7 @@ class BookieConnections:
         *,
         cluster_id: str = "",
         client_id: str = "",
+        rng: Rng | None = None,
     ) -> None:
         self._transport = transport
         self._membership = membership
@@ -72,6 +79,9 @@ class BookieConnections:
         self._failed: dict[str, _Failure] = {}
         self._known: dict[str, BookieInfo] = {}
         self._refusals = Seldom(REFUSAL_SECONDS)
+        self._ledgers = OpenLedgers(
+            self.get, clock, tasks, rng or SystemRng(), first_pause_s=settings.reconnect_ms / 1000
+        )
         self._closed = False
 
     async def get(self, bookie_id: str) -> BookieRpc:
@@ -106,6 +116,7 @@ class BookieConnections:
     async def close(self) -> None:
         """Close every connection."""
         self._closed = True
+        await self._ledgers.close()
         opening = list(self._opening.values())
         for task in opening:
             task.cancel()
@@ -197,6 +208,8 @@ class BookieConnections:
                 client_id=self._client_id,
                 load=self.load,
                 frames=self._frames,
+                ledgers=self._ledgers.at(info.bookie_id),
+                on_lost=partial(self._ledgers.lost, info.bookie_id),
             )
         except TallybookError as error:
             self.load.errors.count(error.wire_code)

@@ -33,6 +33,8 @@ from .load import ClientLoad
 _JOINED_BYTES: Final = 64 * 1024
 """Small batches are sent together up to this size; above it, joining costs more than it saves."""
 
+_IDLE_ATTACHES: Final = MAX_ATTACHES // 2
+"""Attachments in one message that no batch of it needs, so that batches of other ledgers can come along."""
 
 _FRONTS_PER_TIMEOUT: Final = 64
 _FRONTS: Final = 2 * _FRONTS_PER_TIMEOUT
@@ -121,6 +123,8 @@ class AddStream:
         self._max_attached = max_attached or FORMERLY_ATTACHED_LEDGERS
         self._detached: dict[int, None] = {}
         """Attached, and not to be any longer."""
+        self._to_attach: dict[int, Attach] = {}
+        """Open for writing, and perhaps not attached yet."""
         self._progress_at = 0.0
         self._front_s = add_timeout_s / _FRONTS_PER_TIMEOUT
         self._fronts: deque[tuple[float, int]] = deque(maxlen=_FRONTS)
@@ -155,8 +159,16 @@ class AddStream:
         self._outbox.kick()
         return add
 
+    def attach(self, attach: Attach) -> None:
+        """Have the bookie attach a ledger, though nothing is added to it, unless it is of before, and does not ask."""
+        if self._joined and not self._ended:
+            self._detached.pop(attach.ledger_id, None)
+            self._to_attach[attach.ledger_id] = attach
+            self._outbox.kick()
+
     def forget(self, ledger_id: int) -> None:
         """Nothing is to be added to a ledger any more: have the bookie forget it."""
+        self._to_attach.pop(ledger_id, None)
         if self._joined and ledger_id in self._attached and not self._ended:
             self._detached[ledger_id] = None
             self._outbox.kick()
@@ -256,10 +268,10 @@ class AddStream:
         )
 
     def _compose(self) -> bytes | None:
-        """The next message: ledgers to forget, the attachments that its batches need, and as many batches as fit."""
+        """The next message: ledgers to forget and to attach, what its batches need, and as many batches as fit."""
         front = [self._detach()] if self._detached else []
         frames: list[bytes] = []
-        size = attaches = 0
+        size, attaches = 0, self._attach_idle(front)
         ledgers: set[int] = set()
         """Of the batches of this message."""
         now = self._load.clock.monotonic()
@@ -305,6 +317,16 @@ class AddStream:
         if not self._joined or attaches >= MAX_ATTACHES or ledger_id in ledgers:
             return False
         return len(self._attached) < self._max_attached or next(iter(self._attached)) not in ledgers
+
+    def _attach_idle(self, front: list[bytes]) -> int:
+        """Attach ledgers to which nothing is added, some in each message, beside batches; return how many."""
+        attaches = 0
+        while self._to_attach and attaches < _IDLE_ATTACHES:
+            attach = self._to_attach.pop(next(iter(self._to_attach)))
+            if self._attached.get(attach.ledger_id) != attach:
+                front.append(self._attach(attach))
+                attaches += 1
+        return attaches
 
     def _attach(self, attach: Attach) -> bytes:
         # The bookie forgets by the same rule, so this side knows what it still remembers.

@@ -61,6 +61,7 @@ async def open_world(uri: str, settings: ClientSettings, *, credentials: StoreCr
         tasks,
         cluster_id=cluster_id,
         client_id=f"pid {os.getpid()}",
+        rng=rng.fork("connections"),
     )
     owned = _OwnedConnections(connections, tasks)
     if security is not None and security.standing.permissions is None:

@@ -81,7 +81,7 @@ class HeldAnswer(NamedTuple):
         looked_up_to: where it lies below the last entry asked for, the rest is for the next question.
         limbo: what is not in ``ranges`` may have been lost (UNKNOWN), else it is ABSENT. So it is of a ledger in limbo,
             and where the index is damaged between the two entries.
-        writer: whether the ledger is attached by a connection that adds to it; ``None``: the bookie does not say.
+        writer: whether a writer's connection has the ledger attached; ``None``: the bookie cannot say, or does not.
     """
 
     ranges: tuple[EntryRange, ...]

@@ -37,6 +37,7 @@ from tallybook.metadata.store import BookieInfo, Membership, MetadataStore
 from tallybook.runtime.clock import Clock
 from tallybook.runtime.logging import logger
 from tallybook.runtime.rng import Rng
+from tallybook.runtime.wire import WRITER_RETURN_SECONDS
 
 from .absences import Absences
 from .bookie_survey import BookieSurvey
@@ -177,8 +178,13 @@ class Auditor:
             if needed.growing is not None:
                 since = to_end[metadata.ledger_id] = self._to_end_since.get(metadata.ledger_id, began)
                 ends_now = began >= since + self._settings.open_grace_s
-                if not ends_now:
-                    next_end = min(since + self._settings.open_grace_s, next_end or math.inf)
+                looks = [since + self._settings.open_grace_s]
+                if needed.growing.ends_if_abandoned:
+                    # At the first one, bookies may not be able to tell yet that no writer is there.
+                    looks.append(looks[0] + WRITER_RETURN_SECONDS)
+                later = [each for each in looks if each > began]
+                if later:
+                    next_end = min(later[0], next_end or math.inf)
             if ends_now and needed.by_hand:
                 findings.note_by_hand(metadata.ledger_id)
                 ends_now = needed.growing is not Why.UNFINISHED

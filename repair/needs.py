@@ -49,6 +49,11 @@ class Why(Enum):
         """Whether others take the places of bookies, which the metadata alone tell: no copy has to be looked at."""
         return self in (Why.LOST, Why.DRAINING)
 
+    @property
+    def ends_if_abandoned(self) -> bool:
+        """Whether an open ledger is ended only if it has no writer: no bookie is lost, leaves or lost data."""
+        return self in (Why.MISSED, Why.DAMAGED)
+
 
 class Need(NamedTuple):
     """What is to be done about a ledger."""

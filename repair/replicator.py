@@ -39,8 +39,7 @@ ROUTINE_LEDGERS: Final = 2
 """Ledgers at a time of a task of the periodic check."""
 
 
-_ENDS_IF_ABANDONED: Final = frozenset({Why.MISSED.value, Why.DAMAGED.value})
-"""Why a ledger may lack copies where it grows though none of its bookies is lost, leaves or lost data."""
+_ENDS_IF_ABANDONED: Final = frozenset(why.value for why in Why if why.ends_if_abandoned)
 
 Mend: TypeAlias = Callable[[int, Task, Mended], Awaitable[None]]
 """Mends a ledger of a task, and notes what comes of it."""

@@ -25,6 +25,12 @@ What it remembers is what the client has open, as the client tells which ledgers
 each of them.
 """
 
+WRITER_RETURN_SECONDS: Final = 60.0
+"""How long a client that lost a connection may take to attach its ledgers again: several pauses and connect timeouts.
+
+For as long, a bookie does not say that they have no writer.
+"""
+
 FORMERLY_ATTACHED_LEDGERS: Final = 1024
 """The same of a bookie that does not say."""
 

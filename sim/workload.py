@@ -189,6 +189,7 @@ class Workload:
             client_tasks(f"{name} connections"),
             cluster_id=around.metadata.shared.cluster_id,
             client_id=name,
+            rng=rng.fork("connections"),
         )
         archive = None if bucket is None else ProcessArchive(process, bucket)
         world = ClientWorld(session.store, session.membership, connections, process.clock, rng.fork("client"), archive)

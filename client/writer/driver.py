@@ -118,6 +118,7 @@ class _Link:
         sendings, self.sendings = self.sendings, {}
         if given_up is not None and attention.now() - attention.at(given_up.progress_at) >= silence_s:
             sometimes("writer: breaks a silent connection")
+            given_up.forget(ledger_id)
             given_up.abort()
             return
         for sending in sendings.values():
@@ -344,6 +345,7 @@ class WriterDriver:
                     self._relink(action)
                 case Died():
                     self._events.died(action.error)
+                    self._let_go()
                 case ChangeEnsemble():
                     raise InvariantViolation("only a replacement that was found changes the ensemble")
         if actions:
@@ -394,6 +396,12 @@ class WriterDriver:
     def _current(self, link: _Link) -> bool:
         """Whether its bookie still holds the position."""
         return self._links[link.position] is link
+
+    def _let_go(self) -> None:
+        """Bookies need not know any more that the ledger has a writer: it adds nothing more."""
+        for link in self._links:
+            if link.connection is not None:
+                link.connection.forget(self.machine.ledger_id)
 
     def _drop(self, link: _Link, *, if_silent: bool = False) -> None:
         """Leave its connection to others, or break it ``if_silent``."""
@@ -461,6 +469,8 @@ class WriterDriver:
             return
         link.incarnation, link.connection, link.opened_at = life, connection, now
         self._limits[link.bookie_id] = connection.max_batch_bytes
+        # It counts as written, and so is not ended for want of a writer, however idle it is.
+        connection.attach(self.machine.ledger_id, self._key, deferred=self._deferred, identity=self._identity)
         self._perform(self.machine.connected(link.position, self._attention.now()))
 
     # -- timers -----------------------------------------------------------------------

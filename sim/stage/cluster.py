@@ -54,6 +54,7 @@ class MemoryCluster:
         self._admin = self.metadata.client()
         self._delays = world.rng.fork("delays")
         self._clients = 0
+        self._connections: list[DirectConnections] = []
         self.bookies: dict[str, MemoryBookie] = {}
         for index in range(bookies):
             self.add(f"bookie-{index}")
@@ -84,6 +85,8 @@ class MemoryCluster:
         """Kill a bookie, and let everybody know at once."""
         self.bookies[name].kill()
         self.metadata.expire(name)
+        for connections in self._connections:
+            connections.lost(name)
         return self.bookies[name]
 
     def client(
@@ -111,7 +114,9 @@ class MemoryCluster:
             tasks=self._tasks,
             delay=self._delay,
             alive=lambda name: self.bookies[name].alive,
+            rng=self.world.rng.fork(f"connections-{self._clients}"),
         )
+        self._connections.append(connections)
         rng = self.world.rng.fork(f"client-{self._clients}")
         return Client(ClientWorld(store, shared.membership, connections, clock, rng, archive), settings)
 

@@ -18,6 +18,7 @@ from tallybook.bookie.attached_ledgers import AttachedLedgers
 from tallybook.bookie.port import LedgerStore
 from tallybook.bookie.tailing import with_batches
 from tallybook.client.bookie_port import AddCallback
+from tallybook.client.open_ledgers import LedgersAtBookie, OpenLedgers
 from tallybook.core.access import Permission
 from tallybook.core.answers import (
     AddAnswer,
@@ -35,9 +36,14 @@ from tallybook.core.batch import EntrySlice, decode_header
 from tallybook.core.errors import OK_CODE, BookieUnavailable, RequestTimeout, error_from_wire
 from tallybook.core.ids import NO_IDENTITY
 from tallybook.runtime.clock import Clock
+from tallybook.runtime.grpc_messages import Attach
+from tallybook.runtime.rng import Rng
 from tallybook.runtime.tasks import Tasks
 
 T = TypeVar("T")
+
+RETURN_PAUSE_SECONDS: Final = 0.5
+"""Longest pause before the first try to reach a bookie that died."""
 
 Delay: TypeAlias = Callable[[], float]
 """Seconds until the next message arrives; drawn anew for each."""
@@ -100,12 +106,37 @@ _lives: Final[WeakKeyDictionary[LedgerStore, tuple[Incarnation, AttachedLedgers]
 """What is attached in the last life of each bookie of which a connection was opened."""
 
 
-def _attached_in(store: LedgerStore) -> AttachedLedgers:
+def _attached_in(store: LedgerStore, clock: Clock) -> AttachedLedgers:
     """What connections to the present life of a bookie have attached."""
     life = _lives.get(store)
     if life is None or life[0] != store.incarnation:
-        life = _lives[store] = store.incarnation, AttachedLedgers()
+        life = _lives[store] = store.incarnation, AttachedLedgers(clock)
     return life[1]
+
+
+class _Attached:
+    """What one connection has attached in one life of a bookie."""
+
+    def __init__(self, by_all: AttachedLedgers) -> None:
+        self.by_all = by_all
+        self._own: set[int] = set()
+
+    def attach(self, attach: Attach) -> None:
+        """Attach a ledger, unless it is; messages about that take no time."""
+        if attach.ledger_id not in self._own:
+            self._own.add(attach.ledger_id)
+            self.by_all.add(attach.ledger_id)
+
+    def forget(self, ledger_id: int) -> None:
+        """Detach a ledger."""
+        if ledger_id in self._own:
+            self._own.remove(ledger_id)
+            self.by_all.remove(ledger_id)
+
+    def end(self) -> None:
+        """The connection has ended."""
+        own, self._own = self._own, set()
+        self.by_all.stream_ended(sorted(own), overflowed=False)
 
 
 class DirectConnection:
@@ -115,6 +146,7 @@ class DirectConnection:
         store: the bookie.
         delay: how long each message takes, in either direction.
         request_timeout_seconds: deadline of everything but adds.
+        ledgers: that the client has open at this bookie.
     """
 
     def __init__(
@@ -125,6 +157,7 @@ class DirectConnection:
         tasks: Tasks,
         delay: Delay = no_delay,
         request_timeout_seconds: float = 5.0,
+        ledgers: LedgersAtBookie | None = None,
     ) -> None:
         self._store = store
         self._incarnation = store.incarnation
@@ -137,9 +170,10 @@ class DirectConnection:
         self._pending: dict[int, tuple[AddAnswer, AddCallback]] = {}
         self._calls: dict[int, Callable[[], None]] = {}
         self._sent = 0
-        self._attached: set[int] = set()
-        self._attached_by_all = _attached_in(store)
+        self._attached = _Attached(_attached_in(store, clock))
+        self._ledgers = LedgersAtBookie() if ledgers is None else ledgers
         self._broken = False
+        self._ledgers.carried_by(self._attached)
 
     @property
     def bookie_id(self) -> str:
@@ -164,8 +198,8 @@ class DirectConnection:
     def cut(self) -> None:
         """Break the connection: what is in flight is lost, everyone who waits hears BookieUnavailable."""
         self._broken = True
-        for ledger_id in list(self._attached):
-            self.forget(ledger_id)
+        self._ledgers.left_by(self._attached)
+        self._attached.end()
         self._there.cut()
         self._back.cut()
         pending, self._pending = self._pending, {}
@@ -185,11 +219,13 @@ class DirectConnection:
         """When it last took an ack, or sent something with nothing unanswered."""
         return self._progress_at if self._pending else self._clock.monotonic()
 
+    def attach(self, ledger_id: int, key: bytes, *, deferred: bool = False, identity: bytes = NO_IDENTITY) -> None:
+        """A ledger has a writer; see the port."""
+        self._ledgers.attach(Attach(ledger_id, key, deferred, identity))
+
     def forget(self, ledger_id: int) -> None:
         """Nothing is to be added to a ledger any more; see the port."""
-        if ledger_id in self._attached:
-            self._attached.remove(ledger_id)
-            self._attached_by_all.remove(ledger_id)
+        self._ledgers.forget(ledger_id)
 
     def add(
         self, batch: bytes, key: bytes, on_answer: AddCallback, *, deferred: bool = False, identity: bytes = NO_IDENTITY
@@ -203,9 +239,7 @@ class DirectConnection:
         if self.broken:
             asyncio.get_running_loop().call_soon(on_answer, lost)
             return sent
-        if header.ledger_id not in self._attached:
-            self._attached.add(header.ledger_id)
-            self._attached_by_all.add(header.ledger_id)
+        self._attached.attach(Attach(header.ledger_id, key, deferred, identity))
         self._sent += 1
         number = self._sent
         self._pending[number] = (lost, on_answer)
@@ -313,7 +347,7 @@ class DirectConnection:
         answer = await self._call(
             self._about(ledger_id, identity, lambda: self._store.held(ledger_id, first, last)), self._timeout_seconds
         )
-        return answer._replace(writer=ledger_id in self._attached_by_all)
+        return answer._replace(writer=self._attached.by_all.writer_of(ledger_id))
 
     async def damaged(self, after: tuple[int, int], limit: int) -> tuple[DamagedBatch, ...]:
         """Copies that are known to be damaged; see the port."""
@@ -401,6 +435,7 @@ class DirectConnections:
 
     Args:
         alive: whether the bookie of this id runs: nobody can connect to one that does not.
+        rng: for pauses before a bookie is reached again.
     """
 
     def __init__(
@@ -412,6 +447,7 @@ class DirectConnections:
         delay: Delay = no_delay,
         request_timeout_seconds: float = 5.0,
         alive: Callable[[str], bool] = _always,
+        rng: Rng,
     ) -> None:
         self._stores = stores
         self._alive = alive
@@ -420,6 +456,7 @@ class DirectConnections:
         self._delay = delay
         self._timeout_seconds = request_timeout_seconds
         self._open: dict[str, DirectConnection] = {}
+        self._ledgers = OpenLedgers(self.get, clock, tasks, rng, first_pause_s=RETURN_PAUSE_SECONDS)
 
     async def get(self, bookie_id: str) -> DirectConnection:
         """The connection to a bookie.
@@ -444,12 +481,21 @@ class DirectConnections:
             tasks=self._tasks,
             delay=self._delay,
             request_timeout_seconds=self._timeout_seconds,
+            ledgers=self._ledgers.at(bookie_id),
         )
         self._open[bookie_id] = made
         return made
 
+    def lost(self, bookie_id: str) -> None:
+        """A bookie has died: clients notice, though they ask it for nothing."""
+        held = self._open.get(bookie_id)
+        if held is not None and not held.broken:
+            held.cut()
+        self._ledgers.lost(bookie_id)
+
     async def close(self) -> None:
         """Break every connection."""
+        await self._ledgers.close()
         held, self._open = self._open, {}
         for connection in held.values():
             connection.cut()

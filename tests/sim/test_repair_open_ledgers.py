@@ -15,6 +15,7 @@ from tallybook.repair.fsck import Finding, Fsck
 from tallybook.repair.open_lacking import MOST_NAMED
 from tallybook.repair.overview import overview
 from tallybook.repair.service import repair_status
+from tallybook.runtime.wire import WRITER_RETURN_SECONDS
 from tallybook.sim.stage.cluster import MemoryCluster
 from tallybook.sim.stage.scenario import SMALL, eventually, lines, read_all, scenario
 
@@ -339,6 +340,42 @@ async def test_an_idle_writer_that_is_there_keeps_a_ledger_of_which_a_bookie_mis
     await ledger.append_many(lines(10, 20))
     await ledger.close()
     assert await read_all(client, ledger.id) == lines(30)
+
+
+@scenario(bookies=3)
+async def test_an_idle_writer_keeps_a_ledger_of_which_a_bookie_missed_entries_when_all_bookies_are_restarted(
+    cluster: MemoryCluster, client: Client
+) -> None:
+    ledger, _ = await missing_entries(cluster, client)
+    async with repair(cluster) as service:
+        for name in sorted(cluster.bookies):
+            cluster.die(name)
+            await cluster.world.clock.sleep(3)
+            cluster.bookies[name].restart()
+            await cluster.register(name)
+            await cluster.world.clock.sleep(3)
+        await cluster.world.clock.sleep(2 * WRITER_RETURN_SECONDS)
+        await eventually(lambda: service.auditor.audit.findings.unfinished == 1, cluster, 60)
+        assert not (await metadata_of(cluster, ledger.id)).closed
+    await ledger.append_many(lines(10, 20))
+    await ledger.close()
+    assert await read_all(client, ledger.id) == lines(30)
+
+
+@scenario(bookies=3)
+async def test_a_writer_that_is_killed_keeps_a_ledger_only_until_it_might_have_come_back(
+    cluster: MemoryCluster, client: Client
+) -> None:
+    async with cluster.client(SMALL) as other:
+        ledger, _ = await missing_entries(cluster, other)
+        # As when its process is killed: nobody detaches the ledger.
+        await other.world.connections.close()
+        ledger.abandon()
+        killed_at = cluster.world.clock.monotonic()
+        async with repair(cluster):
+            await until_closed_with_all_copies(cluster, ledger.id)
+        assert cluster.world.clock.monotonic() - killed_at >= WRITER_RETURN_SECONDS
+    assert await read_all(client, ledger.id) == lines(20)
 
 
 @scenario(bookies=3)

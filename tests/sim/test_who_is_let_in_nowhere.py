@@ -43,7 +43,7 @@ def stranger(cluster: MemoryCluster, doors: list[Doors]) -> Client:
     shared = cluster.metadata.client()
     direct = DirectConnections(
         cluster.bookies, clock=world.clock, tasks=cluster._tasks, delay=cluster._delay,
-        alive=lambda name: cluster.bookies[name].alive,
+        alive=lambda name: cluster.bookies[name].alive, rng=world.rng.fork("direct"),
     )  # fmt: skip
     doors.append(Doors(direct))
     client_world = ClientWorld(shared.store, shared.membership, doors[0], world.clock, world.rng.fork("stranger"), None)

@@ -153,3 +153,29 @@ async def test_an_ack_is_owed_from_when_the_bookie_passed_the_batch_over_or_fell
     assert sendings[5].owed_since == passed
     assert sendings[20].owed_since == sendings[-1].owed_since == connection.progress_at > passed
     await connection.close()
+
+
+@scripted
+async def test_many_open_ledgers_to_which_nothing_is_added_share_messages_also_with_batches_of_others(bookie):
+    bookie.welcomes[Lane.ADD] = WELCOME._replace(max_attached=10_000)
+    connection = await bookie.open()
+    for ledger_id in range(2, MAX_ATTACHES):
+        connection.attach(ledger_id, b"k")
+    connection.forget(3)
+    connection.add(batch(0), b"k", Answers())
+    first, second = [wire.decode_adds(await bookie.heard[Lane.ADD].get()) for _ in range(2)]
+    attached = [each.ledger_id for message in (first, second) for each in message.attaches]
+    assert sorted(attached) == [1, 2, *range(4, MAX_ATTACHES)]
+    assert (len(first.batches), len(second.batches)) == (1, 0)
+    connection.add(batch(0, ledger_id=2), b"k", Answers())
+    assert wire.decode_adds(await bookie.heard[Lane.ADD].get()).attaches == ()
+    await connection.close()
+
+
+@scripted
+async def test_a_bookie_of_before_is_told_of_no_ledger_to_which_nothing_is_added(bookie):
+    connection = await bookie.open()
+    connection.attach(2, b"k")
+    connection.add(batch(0), b"k", Answers())
+    assert await bookie.adds() == (wire.Attach(1, b"k"), [batch(0)])
+    await connection.close()

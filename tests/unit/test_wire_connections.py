@@ -16,6 +16,7 @@ from tallybook.metadata.store import BookieInfo
 from tallybook.runtime.allowance import Allowance
 from tallybook.runtime.deterministic import SimNet, run_seed
 from tallybook.runtime.tasks import Tasks
+from tallybook.runtime.wire import WRITER_RETURN_SECONDS
 from tallybook.sim.stage.memory_bookie import MemoryBookie
 
 PAUSE_SECONDS = 0.5
@@ -154,6 +155,38 @@ async def test_a_lost_connection_is_replaced_when_it_is_asked_for(town):
     assert found is not lost
     assert found.incarnation == bookie.incarnation
     assert found.incarnation.boot == 2
+
+
+@town
+async def test_open_ledgers_are_attached_again_after_a_restart_of_the_bookie_and_no_others(town):
+    bookie = await town.start("b1")
+    first = await town.pool.get("b1")
+    for ledger_id in (1, 2):
+        first.attach(ledger_id, b"k")
+    first.forget(2)
+    town.net.kill("b1")
+    await town.clock.sleep(20)
+    bookie.restart()
+    await town.start("b1", bookie=bookie)
+    await town.clock.sleep(WRITER_RETURN_SECONDS)
+    found = await town.pool.get("b1")
+    assert [(await found.held(ledger_id, 0, 0)).writer for ledger_id in (1, 2)] == [True, False]
+    # A handle still has the connection that was lost; what it has open does not end with that.
+    first.forget(1)
+    await town.clock.sleep(1)
+    assert (await found.held(1, 0, 0)).writer is False
+
+
+@town
+async def test_a_lost_connection_over_which_nothing_is_written_stays_away_until_it_is_asked_for(town):
+    await town.start("b1")
+    (await town.pool.get("b1")).attach(1, b"k")
+    (await town.pool.get("b1")).forget(1)
+    accepted = town.accepted
+    town.net.kill("b1")
+    await town.start("b1")
+    await town.clock.sleep(WRITER_RETURN_SECONDS)
+    assert town.accepted == accepted
 
 
 @town
