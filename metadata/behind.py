@@ -1,11 +1,12 @@
 """The record that the metadata store was found behind the bookies: it was restored from an older copy of itself.
 
 A bookie finds that out which holds a ledger at or above the id counter, of which the store knows nothing; which has
-seen a higher counter; or which holds another ledger than the store has, or has deleted, under one id. It writes the
-record, then raises the counter above all ids that were in use, so that none is handed out again. While the record is
-not approved, no bookie drops anything: what such a store says of ledgers may be out of date. A damaged record counts as
-one that is not approved. An operator who has brought back the right copy has no record any more, since that copy is
-from before; one who goes on with the older copy approves it.
+seen a higher counter; or which holds another ledger than the store has, or has deleted, under one id. So does an
+offloader whose archive has a manifest that counts such a ledger. It writes the record, then raises the counter above
+all ids that were in use, so that none is handed out again. While the record is not approved, no bookie drops anything,
+and no offloader: what such a store says of ledgers may be out of date. A damaged record counts as one that is not
+approved. An operator who has brought back the right copy has no record any more, since that copy is from before; one
+who goes on with the older copy approves it.
 """
 
 from __future__ import annotations
@@ -25,6 +26,8 @@ from .record_update import RecordUpdater
 from .store import MetadataStore
 
 RECORD: Final = "collection/behind"
+MANIFEST: Final = "archive/manifest"
+"""In place of a bookie's id, which it cannot be: an offloader found it in the manifest of the archive."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,7 +37,7 @@ class Behind:
     Attributes:
         id_counter: all ids that the store handed out before it went back, and still knows of, lay below it.
         highest_id: ids up to this one may have been handed out twice.
-        bookie_id: the bookie that found it last; empty: the record was damaged.
+        bookie_id: the bookie that found it last, or ``MANIFEST``; empty: the record was damaged.
         approved_at_ms: when an operator let the bookies go on; 0: not yet.
     """
 
@@ -54,8 +57,9 @@ class Behind:
         """What happened, for people."""
         if not self.bookie_id:
             return f"the record {RECORD} cannot be understood: the metadata store may be an older copy of itself"
+        who = "the manifest of the archive" if self.bookie_id == MANIFEST else f"bookie {self.bookie_id}"
         return (
-            f"bookie {self.bookie_id} knows of ledger ids up to {self.highest_id}, and the metadata store only of "
+            f"{who} knows of ledger ids up to {self.highest_id}, and the metadata store only of "
             f"those below {self.id_counter}: it was restored from an older copy"
         )
 

@@ -27,6 +27,8 @@ class ManifestWriter:
         """Of the cluster whose bucket it says that this is; ``None`` if it does not say."""
         self.ledgers: Mapping[int, str] = {}
         """The ledgers that it counts, and the object of each; empty if that is not known."""
+        self.unreadable = False
+        """Whether the one that was loaded last could not be read, so that it does not say which ledgers it counts."""
         self._content = b""
         """SHA-256 of what it holds; empty if that is not known."""
 
@@ -42,13 +44,14 @@ class ManifestWriter:
         """
         if listed is not None and listed == self._listed:
             return None
-        self._listed, self._content, self.cluster_id = listed, b"", None
+        self._listed, self._content, self.cluster_id, self.unreadable = listed, b"", None, False
         if listed is None:
             return None
         try:
             manifest = await read_manifest(self._store, self._workers)
         except (ObjectDamaged, DamagedFile, ArchiveKeyMissing):
             sometimes("offload: a manifest that cannot be read is replaced")
+            self.unreadable = True
             return None
         if manifest is not None:
             self.cluster_id, self.ledgers = manifest.cluster_id, manifest.ledgers

@@ -36,11 +36,12 @@ from tallybook.core.errors import (
 )
 from tallybook.core.marks import sometimes
 from tallybook.metadata.archived import Receipt, abandon_archiving, release_copies
-from tallybook.metadata.behind import REMEDY, unapproved
+from tallybook.metadata.behind import MANIFEST, REMEDY, BehindRecord, unapproved
 from tallybook.metadata.left_behind import delete_left_behind
 from tallybook.metadata.update import LedgerUpdater
 from tallybook.runtime.clock import Clock
 from tallybook.runtime.logging import logger
+from tallybook.runtime.rng import Rng
 from tallybook.runtime.tasks import Workers
 
 from .dead_space import DeadSpace
@@ -145,6 +146,7 @@ class Offloader:
         workers: Workers,
         settings: OffloadSettings,
         clock: Clock,
+        rng: Rng,
         ready: Callable[[], Awaitable[None]] | None = None,
     ) -> None:
         self._mover = mover
@@ -157,6 +159,7 @@ class Offloader:
         self._clock = clock
         self._orphans = OrphanWatch(settings)
         self._manifest = ManifestWriter(store, workers)
+        self._behind = BehindRecord(survey.store, clock, rng.fork("behind"))
         self._records = RecordsCopier(survey.store, store, workers)
         self._dead_space = DeadSpace(store, reader, settings)
         self._failures = _Failures(settings.retry_s)
@@ -205,9 +208,7 @@ class Offloader:
 
     async def _tidy(self) -> None:
         began = self._clock.monotonic()
-        if (behind := await unapproved(self._survey.store)) is not None:
-            # What such a store does not know has owners that it has forgotten.
-            self._say_failed(f"nothing is merged or removed in {self._store.url}: {behind.told}: {REMEDY}")
+        if await self._is_behind():
             return
         await self._give_up_dead_attempts()
         await delete_left_behind(
@@ -221,12 +222,36 @@ class Offloader:
         # What was archived and released meanwhile; also, an object has its owner before it is in a listing.
         complete = await self._survey.look()
         if await self._own_bucket(objects):
+            if complete and await self._report_behind() and await self._is_behind():
+                return
             await self._compact(objects)
             if self._survey.doubtful:
                 complete = await self._survey.look()
             await self._collect(objects, complete=complete)
             await self._copy_records()
         self._tidied_at = began
+
+    async def _is_behind(self) -> bool:
+        """Whether the metadata are known to be an older copy: what they do not know has owners that they forgot."""
+        behind = await unapproved(self._survey.store)
+        if behind is not None:
+            self._say_failed(f"nothing is merged or removed in {self._store.url}: {behind.told}: {REMEDY}")
+        return behind is not None
+
+    async def _report_behind(self) -> bool:
+        """Report the metadata as an older copy if the manifest counts ledgers beyond their id counter."""
+        if self._manifest.cluster_id is None:
+            return False  # perhaps another cluster's
+        known, store = self._survey.ledgers, self._survey.store
+        unknown = [ledger_id for ledger_id in self._manifest.ledgers if ledger_id not in known]
+        if not unknown or max(unknown) < (id_counter := await store.id_counter()):
+            return False
+        forgotten = [each for each in unknown if each >= id_counter and await store.deletion(each) is None]
+        if not forgotten:
+            return False
+        sometimes("offload: the manifest shows that the metadata are an older copy")
+        await self._behind.report(MANIFEST, id_counter, max(forgotten))
+        return True
 
     async def _own_bucket(self, objects: Sequence[ObjectInfo]) -> bool:
         """Whether the bucket is of this cluster; what another process has seen of orphans is taken over from there."""
@@ -407,8 +432,15 @@ class Offloader:
             return
         if not suspects:
             return
+        if self._manifest.unreadable:
+            # Which ledgers are missing was written there.
+            self._say_failed(f"nothing is removed: the manifest in {self._store.url} could not be read")
+            return
         if not await self._survey.look(everything=True):
             sometimes("offload: removes nothing, for the listing of ledgers broke off")
+            return
+        if await self._is_behind():
+            # Bookies have found it out since the pass began.
             return
         missing |= await self._missing()
         garbage = suspects.without(Owned.by(self._survey.ledgers.values(), missing.values()))

@@ -68,6 +68,7 @@ class Archive:
             self.workers,
             settings,
             self.clock,
+            self.rng,
             self.check_ready,
         )
 

@@ -210,7 +210,9 @@ class OffloadProcess:
         )
         updater = LedgerUpdater(metadata, clock, rng.fork("updater"))
         mover = Mover(self._client, updater, store, InlineWorkers(), settings, clock, rng)
-        self.offloader = Offloader(mover, Survey(metadata), updater, store, reader, InlineWorkers(), settings, clock)
+        self.offloader = Offloader(
+            mover, Survey(metadata), updater, store, reader, InlineWorkers(), settings, clock, rng
+        )
 
     async def __aenter__(self) -> Self:
         await self._client.__aenter__()

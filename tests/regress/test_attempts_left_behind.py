@@ -52,7 +52,9 @@ def offloader(stage: ArchiveStage) -> Offloader:
     world, store = stage.cluster.world, stage.cluster.metadata.client().store
     updater = LedgerUpdater(store, world.clock, world.rng.fork("offloader"))
     workers = InlineWorkers()
-    return Offloader(stage.mover(), Survey(store), updater, stage.store, stage.reader, workers, SETTINGS, world.clock)
+    return Offloader(
+        stage.mover(), Survey(store), updater, stage.store, stage.reader, workers, SETTINGS, world.clock, world.rng
+    )
 
 
 async def comes_to_rest(stage: ArchiveStage, client: Client, ledger_ids: list[int]) -> None:

@@ -76,7 +76,7 @@ def offloader(stage: ArchiveStage, store: ObjectStore) -> Offloader:
     updater = LedgerUpdater(metadata, world.clock, rng.fork("updater"))
     mover = Mover(stage.client, updater, store, InlineWorkers(), SETTINGS, world.clock, rng)
     reader = ArchiveReader(store, InlineWorkers(), Tasks("reader", lambda _name, _error: None))
-    return Offloader(mover, Survey(metadata), updater, store, reader, InlineWorkers(), SETTINGS, world.clock)
+    return Offloader(mover, Survey(metadata), updater, store, reader, InlineWorkers(), SETTINGS, world.clock, rng)
 
 
 async def in_order(stage: ArchiveStage, written: dict[int, int]) -> None:

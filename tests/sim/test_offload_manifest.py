@@ -47,7 +47,9 @@ def offloader(stage: ArchiveStage, metadata: MemoryMetadata | None = None) -> Of
     world, store = stage.cluster.world, (metadata or stage.cluster.metadata).client().store
     updater = LedgerUpdater(store, world.clock, world.rng.fork("offloader"))
     workers = InlineWorkers()
-    return Offloader(stage.mover(), Survey(store), updater, stage.store, stage.reader, workers, SETTINGS, world.clock)
+    return Offloader(
+        stage.mover(), Survey(store), updater, stage.store, stage.reader, workers, SETTINGS, world.clock, world.rng
+    )
 
 
 async def closed(client: Client, count: int) -> int:

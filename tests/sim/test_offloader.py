@@ -8,7 +8,7 @@ import pytest
 
 from tallybook.archive.catalog import read_catalog
 from tallybook.archive.library import ArchiveLibrary
-from tallybook.archive.manifest import MANIFEST_KEY, read_manifest
+from tallybook.archive.manifest import MANIFEST_KEY
 from tallybook.archive.objects.faulty import Fault, FaultyStore, Script
 from tallybook.archive.objects.memory import MemoryStore
 from tallybook.archive.reader import ArchiveReader
@@ -18,7 +18,6 @@ from tallybook.client.writer.handle import LedgerWriter
 from tallybook.core.config import OffloadSettings
 from tallybook.core.errors import ArchiveUnavailable, NoSuchLedger
 from tallybook.metadata.archived import ArchiveAttempt, Receipt, begin_archiving
-from tallybook.metadata.behind import BehindRecord
 from tallybook.metadata.memory import MemoryMetadata
 from tallybook.metadata.model import LedgerMetadata
 from tallybook.metadata.transactions import Transaction
@@ -52,7 +51,9 @@ def offloader(stage: ArchiveStage, settings: OffloadSettings = EAGER, reader: Ar
     store = stage.cluster.metadata.client().store
     updater = LedgerUpdater(store, world.clock, world.rng.fork("offloader"))
     found, workers = reader or stage.reader, InlineWorkers()
-    return Offloader(stage.mover(), Survey(store), updater, stage.store, found, workers, settings, world.clock)
+    return Offloader(
+        stage.mover(), Survey(store), updater, stage.store, found, workers, settings, world.clock, world.rng
+    )
 
 
 async def closed(client: Client, count: int) -> LedgerWriter:
@@ -220,60 +221,6 @@ async def test_what_was_merged_after_its_copies_had_gone_is_not_merged_again(
             await cluster.world.clock.sleep(1)
         assert worker.totals.ledgers_moved == 3
         assert worker.totals.objects_written == 1
-
-
-@scenario()
-async def test_nothing_is_removed_while_the_metadata_are_known_to_be_an_older_copy(
-    cluster: MemoryCluster, client: Client
-) -> None:
-    forgotten = await closed(client, 120)
-    world = client.world
-    record = BehindRecord(world.store, world.clock, world.rng)
-    async with ArchiveStage(cluster, EAGER) as stage:
-        worker = offloader(stage)
-        await worker.round()
-        (archived,) = await keys(stage)
-        manifest = await read_manifest(stage.store, InlineWorkers())
-        del cluster.metadata.ledgers[forgotten.id]
-        await record.report("bookie-0", forgotten.id, forgotten.id)
-        for _ in range(2):
-            await worker.round()
-            await cluster.world.clock.sleep(EAGER.attempt_ttl_s + EAGER.orphan_delay_s)
-        assert await keys(stage) == [archived]
-        assert await read_manifest(stage.store, InlineWorkers()) == manifest, "it counts what was forgotten"
-        assert "older copy" in worker.totals.last_error
-        await record.approve()
-        for _ in range(2):
-            await worker.round()
-            await cluster.world.clock.sleep(EAGER.attempt_ttl_s + EAGER.orphan_delay_s)
-        assert await keys(stage) == [archived], "nobody has deleted the ledger"
-
-
-@scenario()
-async def test_an_object_stays_and_counts_while_the_metadata_of_its_ledger_are_missing(
-    cluster: MemoryCluster, client: Client
-) -> None:
-    ledger, rows = await closed(client, 120), cluster.metadata.ledgers
-    async with ArchiveStage(cluster, EAGER) as stage:
-        worker = offloader(stage)
-        await worker.round()
-        (key,) = await keys(stage)
-        row = rows.pop(ledger.id)
-        for _ in range(2):
-            # Another process knows no more than the bucket says.
-            worker = offloader(stage)
-            await worker.round()
-            assert "without a record" in worker.totals.last_error
-            await cluster.world.clock.sleep(EAGER.attempt_ttl_s + EAGER.orphan_delay_s)
-        manifest = await read_manifest(stage.store, InlineWorkers())
-        assert (manifest.ledgers, manifest.dropped, await keys(stage)) == ({ledger.id: key}, {}, [key])
-        rows[ledger.id] = row
-        await client.delete_ledger(ledger.id)
-        await worker.round()
-        assert (await read_manifest(stage.store, InlineWorkers())).ledgers == {}
-        await cluster.world.clock.sleep(EAGER.orphan_delay_s + 1)
-        await worker.round()
-        assert await keys(stage) == []
 
 
 @scenario()
