@@ -2,7 +2,7 @@
 
 Room is looked for once a flush, because RocksDB takes no change any more after one that failed. Where the disk has none
 all the same (a quota, another process that took it, a write behind the look), RocksDB is opened again once there is
-room, and what was changed since the last sync is written to it again. Until then it answers reads.
+room, and what its log lost of the changes since the last sync is written to it again. Until then it answers reads.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ from tallybook.runtime.disk import Disk
 from tallybook.runtime.logging import logger
 from tallybook.runtime.tasks import Workers
 
-from .index import MAX_FIND_ROWS, CacheBytes, WriteBatch, write_batches
+from .index import MAX_FIND_ROWS, CacheBytes, write_batches
 from .index_figures import TableFigures
 from .index_format import row_key
 from .index_mark import read_mark, write_mark
 from .location import IndexRow
-from .rocks_database import RocksDatabase
+from .rocks_database import RocksDatabase, Written
 from .told import END, LedgersTold, RowKey, Told, undamaged
 
 _log = logger("bookie.index")
@@ -75,7 +75,7 @@ class RocksIndex:
         self._failed = ""
         self._full = ""
         """Why the database takes no changes until it is opened again, which it is when there is room."""
-        self._pending: list[WriteBatch] = []
+        self._pending: list[Written] = []
         """What was written since the last sync, and may be lost when the database is opened again."""
         self._synced = NO_ENTRY
         self._writes_before_look = 0
@@ -200,7 +200,7 @@ class RocksIndex:
                 await self._check_room(makes_room=makes_room)
                 await self._reopened()
                 await self._change(self._database.write, batch)
-                self._pending.append(batch)
+                self._pending.append(Written(batch, self._database.sequence))
                 if len(self._pending) > MAX_PENDING:
                     await self._change(self._database.flush_log)
                     self._pending.clear()
@@ -259,7 +259,7 @@ class RocksIndex:
         """Open the database again if it met a full disk, and write what it may have lost.
 
         Raises:
-            DiskFull: there is still no room.
+            DiskFull: there is still no room, or the database is in use for long.
             DiskFailed: it lost what was synced, or cannot be opened.
         """
         if not self._full:
@@ -270,12 +270,7 @@ class RocksIndex:
         finally:
             await self._disk.unlink(probe)
         sometimes("index: opened again after a full disk")
-        await self._change(self._database.reopen)
-        if self._database.sequence < self._synced:
-            self._failed = f"it lost durable changes: it has {self._database.sequence} of {self._synced}"
-            self._check_usable()
-        for batch in self._pending:
-            await self._change(self._database.write, batch)
+        await self._change(self._database.reopen, self._synced, self._pending)
         self._full = ""
         _log.warning("index opened again: the disk has room", path=self._directory)
 

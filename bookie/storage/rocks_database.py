@@ -36,7 +36,7 @@ import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from itertools import pairwise
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import rocksdict
 
@@ -67,6 +67,15 @@ from .told import LedgersTold, RowKey, Told
 STATES: Final = "states"
 
 _CLOSE_SECONDS: Final = 30.0
+_REOPEN_SECONDS: Final = 5.0
+"""Searches fail while it is waited for those that are under way."""
+
+
+class Written(NamedTuple):
+    """A batch that was written, and the number of its last change."""
+
+    batch: WriteBatch
+    sequence: int
 
 
 class RocksDatabase:
@@ -77,6 +86,8 @@ class RocksDatabase:
         self._users = 0
         self._idle = threading.Condition()
         self._closed = False
+        """Whether nobody may use it."""
+        self._is_open = False
         self._max_cache_bytes = max(cache_bytes, 64 * KIB)
         self._cache = rocksdict.Cache(self._max_cache_bytes)
         self._cache_bytes = cache_bytes
@@ -93,16 +104,35 @@ class RocksDatabase:
             self._states = self._rows.get_column_family(STATES)
         except Exception as error:  # rocksdict raises nothing more special
             raise rocksdb_error(error, f"the index {self._path} cannot be opened") from error
+        self._is_open = True
 
-    def reopen(self) -> None:
-        """Close after a write that failed, and open again. What was not synced may be lost. Reads fail meanwhile.
+    def reopen(self, synced: int, pending: list[Written]) -> None:
+        """Close after a write that failed, open again, and write what the log has lost. Reads fail meanwhile.
+
+        Args:
+            synced: the number of the last change that is durable.
+            pending: all written since, in order; the numbers are replaced of those that are written again.
 
         Raises:
-            DiskFull: there is no room for that; it is closed, and the same call may open it.
-            DamagedFile, DiskFailed: it cannot be opened.
+            DiskFull: there is no room for that, or it is in use for long; the same call may open it.
+            DamagedFile, DiskFailed: it cannot be opened, or lost what is durable.
         """
+        if not self._is_left_alone(_REOPEN_SECONDS):
+            with self._idle:
+                self._closed = False
+            raise DiskFull(f"the index {self._path} met a full disk, and is in use: it is opened again later")
         self._close()
         self._open(create=False)
+        kept = self.sequence
+        if kept < synced:
+            raise DiskFailed(f"the index {self._path} lost durable changes: it has {kept} of {synced}")
+        try:
+            for at, (batch, sequence) in enumerate(pending):
+                if sequence > kept:
+                    self._write(batch)
+                    pending[at] = Written(batch, self.sequence)
+        except Exception as error:  # rocksdict raises nothing more special
+            raise rocksdb_error(error, f"the index {self._path} cannot be written") from error
         with self._idle:
             self._closed = False
 
@@ -118,9 +148,11 @@ class RocksDatabase:
 
     def is_cached(self, key: bytes) -> bool:
         """Whether the block in which ``key`` would lie is in memory."""
-        if self._closed:
-            return False
-        found = self._rows.key_may_exist(key, fetch=True)
+        try:
+            with self._reading():
+                found = self._rows.key_may_exist(key, fetch=True)
+        except EntryUnknown:
+            return False  # a search says why
         may_exist, value = found if isinstance(found, tuple) else (found, None)
         return not may_exist or value is not None
 
@@ -249,24 +281,27 @@ class RocksDatabase:
 
     def write(self, batch: WriteBatch) -> None:
         """Write one batch into memory and, unsynced, into the log."""
-        changes = rocksdict.WriteBatch(raw_mode=True)
         with self._using("written"):
-            # The handle is not kept: it would keep the database open.
-            states = self._rows.get_column_family_handle(STATES)
-            for ledger_id in (*batch.drop_ledgers, *batch.drop_rows):
-                # A range excludes its end, so the last key there can be is deleted by itself.
-                changes.delete_range(row_key(ledger_id, 0), row_key(ledger_id, MAX_ID))
-                changes.delete(row_key(ledger_id, MAX_ID))
-            for ledger_id in batch.drop_ledgers:
-                changes.delete(state_key(ledger_id), states)
-            for each in batch.drop_keys:
-                changes.delete(row_key(*each))
-            for row in batch.rows:
-                changes.put(*encode_row(row))
-            for ledger_id, state in batch.states.items():
-                changes.put(*encode_state(ledger_id, state), states)
-            self.figures = before_write(self.figures, self._rows.property_int_value)
-            self._rows.write(changes)
+            self._write(batch)
+
+    def _write(self, batch: WriteBatch) -> None:
+        changes = rocksdict.WriteBatch(raw_mode=True)
+        # The handle is not kept: it would keep the database open.
+        states = self._rows.get_column_family_handle(STATES)
+        for ledger_id in (*batch.drop_ledgers, *batch.drop_rows):
+            # A range excludes its end, so the last key there can be is deleted by itself.
+            changes.delete_range(row_key(ledger_id, 0), row_key(ledger_id, MAX_ID))
+            changes.delete(row_key(ledger_id, MAX_ID))
+        for ledger_id in batch.drop_ledgers:
+            changes.delete(state_key(ledger_id), states)
+        for each in batch.drop_keys:
+            changes.delete(row_key(*each))
+        for row in batch.rows:
+            changes.put(*encode_row(row))
+        for ledger_id, state in batch.states.items():
+            changes.put(*encode_state(ledger_id, state), states)
+        self.figures = before_write(self.figures, self._rows.property_int_value)
+        self._rows.write(changes)
 
     def flush_log(self) -> None:
         """Make everything written durable."""
@@ -303,24 +338,28 @@ class RocksDatabase:
         Raises:
             DiskFull, DiskFailed: it is closed, and what was not synced may be lost.
         """
+        if not self._is_left_alone(_CLOSE_SECONDS):
+            raise DiskFailed(f"the index {self._path} is in use for more than {_CLOSE_SECONDS} s: not closed")
         refused = self._close()
         if refused is not None:
             raise rocksdb_error(refused, f"the index {self._path} was closed") from refused
 
-    def _close(self) -> Exception | None:
-        """Close; what the database says of writes that failed before."""
+    def _is_left_alone(self, seconds: float) -> bool:
+        """Let nobody use it any more, and wait for those who do. Whether none was left."""
         with self._idle:
-            if self._closed:
-                return None
             self._closed = True
-            if not self._idle.wait_for(lambda: not self._users, _CLOSE_SECONDS):
-                raise DiskFailed(f"the index {self._path} is in use for more than {_CLOSE_SECONDS} s: not closed")
+            return self._idle.wait_for(lambda: not self._users, seconds)
+
+    def _close(self) -> Exception | None:
+        """Close, if it is open; what the database says of writes that failed before."""
         refused: Exception | None = None
-        for table in (self._states, self._rows):
-            try:
-                table.close()
-            except Exception as error:  # noqa: BLE001 - rocksdict raises nothing more special
-                refused = error
+        if self._is_open:
+            self._is_open = False
+            for table in (self._states, self._rows):
+                try:
+                    table.close()
+                except Exception as error:  # noqa: BLE001 - rocksdict raises nothing more special
+                    refused = error
         return refused
 
     def _seek_for_prev(self, key: bytes) -> rocksdict.RdictIter:
