@@ -68,7 +68,7 @@ def test_a_bookie_is_drained_and_then_may_be_switched_off(cli, tmp_path):
         refused = cluster("bookie", "readonly", name)
         assert (refused.code, "drain --cancel" in refused.err) == (2, True)
         late = cluster("bookie", "drain", name, "--wait", "--timeout", "1")
-        assert (late.code, f"still name {name}" in late.err) == (5, True)
+        assert (late.code, f"still names {name}" in late.err) == (5, True)
         assert late.err.startswith(f"draining {name}: 1 ledger still names {name}"), "a pipe is told how far it is"
         assert late.err.splitlines()[0].endswith(
             f": {ledger} (no auditor is at work: is 'tallybook repair run' running?)"
