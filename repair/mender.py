@@ -12,14 +12,12 @@ from functools import partial
 
 from tallybook.client.client import Client
 from tallybook.client.placement import choose_replacements
+from tallybook.client.presence import ask_members
 from tallybook.core.errors import (
     DataMissing,
     InvalidArgument,
     NoSuchLedger,
     NotEnoughBookies,
-    OtherLedger,
-    PeerError,
-    StorageError,
     TallybookError,
     is_defect,
 )
@@ -174,25 +172,12 @@ class Mender:
     async def _ends_for_what_members_say(self, metadata: LedgerMetadata, order: Order) -> bool:
         """Whether a bookie that stays says that it may have lost some of the last fragment; or, where that is asked
         for, all of them say that no writer is there. Silence says nothing."""
-        fragment = metadata.last_fragment
-        writers: list[bool | None] = []
-        for name in fragment.bookies:
-            if name not in order.alive:
-                continue
-            try:
-                connection = await self._client.world.connections.get(name)
-                held = await connection.held(
-                    metadata.ledger_id, fragment.first_entry_id, fragment.first_entry_id, identity=metadata.identity
-                )  # fmt: skip
-            except (PeerError, StorageError, OtherLedger) as error:
-                _log.info("a bookie does not say what it holds", bookie_id=name, error=error.message)
-                writers.append(None)
-                continue
-            if held.limbo:
-                sometimes("repair: an open ledger is ended because a bookie lost its part")
-                return True
-            writers.append(held.writer)
-        abandoned = order.end_if_abandoned and bool(writers) and all(writer is False for writer in writers)
+        said = await ask_members(self._client.world.connections, metadata, order.alive)
+        if any(held is not None and held.limbo for held in said):
+            sometimes("repair: an open ledger is ended because a bookie lost its part")
+            return True
+        gone = bool(said) and all(held is not None and held.writer is False for held in said)
+        abandoned = order.end_if_abandoned and gone
         if abandoned:
             sometimes("repair: an abandoned ledger is ended because its last fragment lacks copies")
         return abandoned

@@ -1,21 +1,25 @@
 """Streams whose writer is gone and has left a segment open: found, and ended after a grace period.
 
 Retention counts from the end of a segment, so one that nobody ends would be kept for ever. A stream counts as abandoned
-while nobody owns it, or the session of its owner is over. The keeper then takes it over as a writer does: it fences the
-open segments, seals them, and lets go. A writer that is there after all learns that it was fenced.
+while nobody owns it, or the session of its owner is over, and no bookie says that a writer has an open segment
+attached: one that is only cut off from the metadata goes on writing. The keeper then takes it over as a writer does: it
+fences the open segments, seals them, and lets go. A writer that is there after all learns that it was fenced.
 """
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Collection
 from functools import partial
 from typing import Final
 
 from tallybook.client.client import Client
-from tallybook.core.errors import StreamEnded, StreamFenced, StreamOwned
+from tallybook.client.presence import ask_members
+from tallybook.core.errors import NoSuchLedger, StreamEnded, StreamFenced, StreamOwned, TallybookError, is_defect
 from tallybook.core.marks import sometimes
 from tallybook.runtime.clock import Clock
 from tallybook.runtime.logging import logger
+from tallybook.runtime.wire import WRITER_RETURN_SECONDS
 
 from .catalog import Catalog
 from .head import Head, Owner, release
@@ -23,6 +27,12 @@ from .writer.opening import take_over
 
 OPEN_GRACE_SECONDS: Final = 60.0
 """How long a stream is left to a writer that may come back; as long as the repair leaves an open ledger by default."""
+
+ENDS_AT_ONCE: Final = 8
+"""Streams that are ended at a time."""
+
+END_SECONDS: Final = 60.0
+"""How long the end of one stream may take before others have its turn."""
 
 _KEEPER: Final = "stream keeper"
 _log = logger("stream.keeper")
@@ -58,11 +68,73 @@ class AbandonedStreams:
             return False
         return now - before[1] >= OPEN_GRACE_SECONDS
 
-    async def end(self, head: Head) -> Head:
+    async def end_all(self, heads: Collection[Head]) -> set[str]:
+        """Seal the open segments of abandoned streams, several at a time; the ids of those that could not be sealed.
+
+        One is left alone while it may have a writer after all. One that cannot be sealed in time, or at all, is tried
+        again after another grace period.
+        """
+        turns = asyncio.Semaphore(ENDS_AT_ONCE)
+
+        async def end(head: Head) -> str | None:
+            async with turns:
+                return None if await self._ended(head) else head.stream_id
+
+        outcomes = await asyncio.gather(*map(end, heads), return_exceptions=True)
+        for outcome in outcomes:
+            if isinstance(outcome, BaseException):
+                raise outcome
+        return {outcome for outcome in outcomes if isinstance(outcome, str)}
+
+    async def _ended(self, head: Head) -> bool:
+        """End one, or find that it need not be; ``False``: it could not be ended."""
+        try:
+            async with asyncio.timeout(END_SECONDS):
+                if not await self._may_have_writer(head):
+                    await self._end(head)
+        except TimeoutError:
+            reason = f"not done within {END_SECONDS:g} s"
+        except TallybookError as error:
+            if is_defect(error):
+                raise
+            reason = error.message
+        else:
+            return True
+        self._since.pop(head.stream_id, None)
+        _log.warning("a stream whose writer is gone is sealed later", stream=head.name, error=reason)
+        return False
+
+    async def _may_have_writer(self, head: Head) -> bool:
+        """Whether bookies say that a writer is there, though its session is over: it is cut off from the metadata; or
+        whether they cannot tell yet."""
+        writers = [writer for segment in head.open_segments for writer in await self._writers(segment.ledger_id)]
+        now = self._clock.monotonic()
+        if True in writers:
+            sometimes("stream keeper: a writer without a session is at its bookies")
+            _log.info("a writer without a session is left alone", stream=head.name, stream_id=head.stream_id)
+            self._since[head.stream_id] = head.owner, now
+            return True
+        # A bookie of before never tells, and must not keep the stream for ever.
+        _, since = self._since.get(head.stream_id, (head.owner, now))
+        return None in writers and now - since < OPEN_GRACE_SECONDS + 2 * WRITER_RETURN_SECONDS
+
+    async def _writers(self, ledger_id: int) -> list[bool | None]:
+        """What each bookie that answers says of the ledger's writer."""
+        world = self._client.world
+        try:
+            metadata = (await world.store.read_ledger(ledger_id)).value
+            if metadata.closed:
+                return []
+            said = await ask_members(world.connections, metadata, metadata.last_fragment.bookies)
+        except NoSuchLedger:
+            return []
+        return [held.writer for held in said if held is not None]
+
+    async def _end(self, head: Head) -> None:
         """Seal the open segments of an abandoned stream; if it has another owner by now, nothing changes.
 
         Raises:
-            As ``writer.opening.take_over``: they are not sealed. It is tried again after another grace period.
+            As ``writer.opening.take_over``: they are not sealed.
         """
         # There is no such session: a writer that comes back need not wait for the keeper.
         ours = Owner(self._client.world.rng.uuid(), self._client.world.rng.uuid(), _KEEPER)
@@ -82,5 +154,4 @@ class AbandonedStreams:
             sometimes("stream keeper: a writer came back to its stream")
         finally:
             self._since.pop(stream_id, None)
-            head = await self._catalog.change(stream_id, partial(release, owner=ours))
-        return head
+            await self._catalog.change(stream_id, partial(release, owner=ours))

@@ -1,6 +1,6 @@
 """Keeping streams: what was truncated, or is too old, is deleted; so is what a deletion, or a creation, left half done.
 
-Where old records are to be deleted, what a killed writer left open is ended first: see ``abandoned``.
+Where old records are to be deleted, what a killed writer left open is ended: see ``abandoned``.
 
 Everything here may be cut off anywhere, and done by several at once. A change of the head comes first, and names what
 is to be deleted; so nothing is deleted that a reader is still led to, and what was not deleted yet is found again.
@@ -8,7 +8,7 @@ is to be deleted; so nothing is deleted that a reader is still led to, and what 
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
@@ -72,19 +72,22 @@ class Keeper:
         Raises:
             MetadataUnavailable: not all streams are known.
         """
-        failed, seen = 0, set[str]()
+        failed, seen = set[str](), set[str]()
         await self._forget_sessions()
+        sessions = frozenset(name.removeprefix(SESSIONS) for name in self._sessions)
+        abandoned: dict[str, Head] = {}
         async for stream_id in self._catalog.ids():
             seen.add(stream_id)
             try:
-                await self.keep(stream_id)
+                await self._keep(stream_id, sessions, abandoned)
             except TallybookError as error:
                 if is_defect(error):
                     raise
-                failed += 1
+                failed.add(stream_id)
                 _log.warning("a stream is looked after later", stream_id=stream_id, error=error.message)
         self._abandoned.forget_all_but(seen)
-        return failed
+        # Retention counts from the end, so what ends now is too old in a later round at the earliest.
+        return len(failed | await self._abandoned.end_all(abandoned.values()))
 
     async def _forget_sessions(self) -> None:
         """Remove the records of sessions that have stood still since the last look, for a lease at least."""
@@ -108,8 +111,12 @@ class Keeper:
             return False
         return True
 
-    async def keep(self, stream_id: str) -> None:
+    async def _keep(self, stream_id: str, sessions: Collection[str], abandoned: dict[str, Head]) -> None:
         """Look after one stream.
+
+        Args:
+            sessions: of processes that were there at the beginning of this round.
+            abandoned: where to note it if a writer that is gone has left it open.
 
         Raises:
             As ``tidy``.
@@ -127,25 +134,12 @@ class Keeper:
         if head.deleting:
             await self._finish_deletion(head)
             return
-        not_ended: TallybookError | None = None
-        if head.policy.retention is not None and self._abandoned.is_due(head, self._present_sessions()):
-            try:
-                head = await self._abandoned.end(head)
-            except TallybookError as error:
-                if is_defect(error):
-                    raise
-                # What has ended before is not kept for the sake of what cannot be ended.
-                not_ended = error
+        if head.policy.retention is not None and self._abandoned.is_due(head, sessions):
+            abandoned[stream_id] = head
         wanted = await self._expired(head, now_ms)
         if wanted is not None:
             head = await self._catalog.change(stream_id, lambda found: truncate(found, wanted))
         await self.tidy(head)
-        if not_ended is not None:
-            raise not_ended
-
-    def _present_sessions(self) -> set[str]:
-        """Sessions of processes that were there at the beginning of this round."""
-        return {name.removeprefix(SESSIONS) for name in self._sessions}
 
     async def _without_name(self, head: Head) -> Head:
         """One that was never named was made by somebody who got no further. Any other has lost its name, and gets it

@@ -456,6 +456,7 @@ class DirectConnections:
         self._delay = delay
         self._timeout_seconds = request_timeout_seconds
         self._open: dict[str, DirectConnection] = {}
+        self._closed = False
         self._ledgers = OpenLedgers(self.get, clock, tasks, rng, first_pause_s=RETURN_PAUSE_SECONDS)
 
     async def get(self, bookie_id: str) -> DirectConnection:
@@ -465,6 +466,8 @@ class DirectConnections:
             BookieUnavailable: there is no bookie of this id, or it is down.
         """
         held = self._open.get(bookie_id)
+        if self._closed:
+            raise BookieUnavailable("this client is closed")
         if bookie_id not in self._stores:
             raise BookieUnavailable(f"bookie {bookie_id} is not known")
         if not self._alive(bookie_id):
@@ -494,7 +497,8 @@ class DirectConnections:
         self._ledgers.lost(bookie_id)
 
     async def close(self) -> None:
-        """Break every connection."""
+        """Break every connection, and make no other."""
+        self._closed = True
         await self._ledgers.close()
         held, self._open = self._open, {}
         for connection in held.values():

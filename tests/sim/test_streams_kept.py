@@ -14,11 +14,17 @@ from tallybook.metadata.store import Record as StoredRecord
 from tallybook.sim.stage.cluster import MemoryCluster
 from tallybook.sim.stage.scenario import lines, scenario
 from tallybook.stream import StreamStore, keep_for_ever
-from tallybook.stream.abandoned import OPEN_GRACE_SECONDS
+from tallybook.stream.abandoned import END_SECONDS, ENDS_AT_ONCE, OPEN_GRACE_SECONDS
 from tallybook.stream.reader.reading import LONGEST_LOOK_SECONDS
 from tallybook.stream.sessions import LEASE_SECONDS, SESSIONS
 
 from .test_streams_on_one_seed import payloads, stores
+
+
+async def kill(streams: StreamStore) -> None:
+    """End a process: its session is not renewed any more, and its connections break."""
+    await streams._tasks.close()
+    await streams._client.world.connections.close()
 
 
 @scenario()
@@ -49,7 +55,7 @@ async def test_a_stream_whose_writer_was_killed_is_ended_after_a_grace_period_an
             writer = await store.writer(name)
             await writer.append_many(lines(10))
             await writer.commit()
-        await killed._tasks.close()
+        await kill(killed)
         for streams in (killed, alive):
             assert (await streams.info("left")).owner
         clock = cluster.world.clock
@@ -76,6 +82,68 @@ async def test_a_stream_whose_writer_was_killed_is_ended_after_a_grace_period_an
 
 
 @scenario()
+async def test_a_writer_that_is_only_cut_off_from_the_metadata_goes_on_and_is_ended_once_it_is_gone(
+    cluster: MemoryCluster, client: Client
+) -> None:
+    async with stores(cluster, 2) as (keeper, cut_off):
+        await keeper.create("s", retention="300s", roll_after="10h")
+        writer = await cut_off.writer("s")
+        await writer.append_many(lines(10))
+        # Its session is not renewed any more; its bookies hear of it.
+        await cut_off._tasks.close()
+        for at in range(10, 40):
+            await cluster.world.clock.sleep(10)
+            assert await keeper.keep() == 0
+            assert (await writer.append(lines(1, at)[0])).segment == 1
+        await writer.commit()
+        assert (await keeper.info("s")).owner
+        await kill(cut_off)
+        for _ in range(20):
+            await cluster.world.clock.sleep(10)
+            assert await keeper.keep() == 0
+        assert not (await keeper.info("s")).owner
+        assert await payloads(keeper, "s") == lines(40)
+
+
+@scenario(deadline_seconds=2000)
+async def test_many_abandoned_streams_are_ended_several_at_a_time(cluster: MemoryCluster, client: Client) -> None:
+    async with stores(cluster, 2) as (keeper, killed):
+        for number in range(3 * ENDS_AT_ONCE):
+            await keeper.create(f"s{number}", retention="300s", roll_after="10h")
+            await (await killed.writer(f"s{number}")).append(b"one")
+        await kill(killed)
+        ending = most = 0
+        recover = keeper._client.open_ledger
+
+        async def slow(*asked: Any, **options: Any) -> Any:
+            nonlocal ending, most
+            ending, most = ending + 1, max(most, ending + 1)
+            try:
+                await cluster.world.clock.sleep(2 * END_SECONDS)
+                return await recover(*asked, **options)
+            finally:
+                ending -= 1
+
+        keeper._client.open_ledger = slow  # type: ignore[method-assign, assignment]
+        failed: list[int] = []
+        clock = cluster.world.clock
+        longest = 0.0
+        while not any(failed):
+            await clock.sleep(10)
+            began = clock.monotonic()
+            failed.append(await keeper.keep())
+            longest = max(longest, clock.monotonic() - began)
+        assert failed[-1] == 3 * ENDS_AT_ONCE
+        assert most == ENDS_AT_ONCE
+        assert longest < 3 * END_SECONDS + 10
+        keeper._client.open_ledger = recover  # type: ignore[method-assign]
+        for _ in range(20):
+            await clock.sleep(10)
+            assert await keeper.keep() == 0
+        assert not [number for number in range(3 * ENDS_AT_ONCE) if (await keeper.info(f"s{number}")).owner]
+
+
+@scenario()
 async def test_what_has_ended_is_given_up_although_the_end_of_a_killed_writer_is_lost(
     cluster: MemoryCluster, client: Client
 ) -> None:
@@ -86,7 +154,7 @@ async def test_what_has_ended_is_given_up_although_the_end_of_a_killed_writer_is
         await (await killed.writer("s")).append(b"lost")
         last = max([ledger_id async for ledger_id in client.list_ledgers()])
         await client.delete_ledger(last, force=True)
-        await killed._tasks.close()
+        await kill(killed)
         failed = 0
         for _ in range(40):
             await cluster.world.clock.sleep(10)

@@ -1,0 +1,37 @@
+"""What members of an open ledger's last fragment say: what they may have lost of it, and whether a writer is there."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Collection
+
+from tallybook.core.answers import HeldAnswer
+from tallybook.core.errors import OtherLedger, PeerError, StorageError
+from tallybook.metadata.model import LedgerMetadata
+from tallybook.runtime.logging import logger
+
+from .ports import Connections
+
+_log = logger("client.presence")
+
+
+async def ask_members(
+    connections: Connections, metadata: LedgerMetadata, names: Collection[str]
+) -> list[HeldAnswer | None]:
+    """The answers of those members of the last fragment that are among ``names``; ``None``: one does not say.
+
+    Raises:
+        NoSuchLedger: the ledger was deleted.
+    """
+    members = [name for name in metadata.last_fragment.bookies if name in names]
+    return [*await asyncio.gather(*(_ask(connections, metadata, name) for name in members))]
+
+
+async def _ask(connections: Connections, metadata: LedgerMetadata, name: str) -> HeldAnswer | None:
+    first = metadata.last_fragment.first_entry_id
+    try:
+        connection = await connections.get(name)
+        return await connection.held(metadata.ledger_id, first, first, identity=metadata.identity)
+    except (PeerError, StorageError, OtherLedger) as error:
+        _log.info("a bookie does not say what it holds", bookie_id=name, error=error.message)
+        return None
