@@ -55,6 +55,10 @@ OWN_DESCRIPTORS: Final = 256
 """Files and connections besides those of clients: bookies, metadata, HTTP."""
 
 
+SPARE_SHARE: Final = 8
+"""Each port accepts this part of ``max_connections`` beyond it at least: what comes between two looks of the watch."""
+
+
 @dataclass(frozen=True, slots=True)
 class Addresses:
     """Where a gateway serves."""
@@ -77,7 +81,7 @@ async def serving(client: Client, settings: GatewaySettings) -> AsyncIterator[Ad
             for so many connections.
     """
     refuse_open_port("a gateway", settings.listen, security=settings.security, insecure=settings.insecure)
-    spare_connections = _spare_connections(settings)
+    spare = spare_connections(settings, raise_descriptor_limit())
     stopping = asyncio.Event()
     async with AsyncExitStack() as undo:
         tasks = Tasks("gateway", _died)
@@ -92,7 +96,7 @@ async def serving(client: Client, settings: GatewaySettings) -> AsyncIterator[Ad
             max_calls=settings.max_streams + 8 * CALLS_BESIDES_STREAMS,
             max_connections=settings.max_connections,
             max_connection_calls=settings.max_connection_streams + CALLS_BESIDES_STREAMS,
-            spare_connections=spare_connections,
+            spare_connections=spare,
             security=security,
             token_address=settings.token_listen,
             refusals=refusals,
@@ -135,22 +139,26 @@ async def serving(client: Client, settings: GatewaySettings) -> AsyncIterator[Ad
             _log.info("stopping", ledger_count=counts.writing, stream_count=counts.writers)
 
 
-def _spare_connections(settings: GatewaySettings) -> int:
+def spare_connections(settings: GatewaySettings, descriptors: int) -> int:
     """How many connections gRPC may accept beyond the bound, for those without an authenticated call to be dropped.
 
-    Twice the bound on each address, or what the files that may be open leave for all addresses.
+    Each port accepts up to twice the bound of all, but always more than that bound: a port that is full by gRPC's own
+    count refuses every new client, and the watch, which counts all ports together, would find nothing to drop.
+
+    Args:
+        descriptors: files that may be open.
 
     Raises:
         InvalidConfig: too few files may be open for the connections that are configured.
     """
-    descriptors = raise_descriptor_limit()
-    if descriptors - OWN_DESCRIPTORS < settings.max_connections:
+    ports, most = 2 if settings.token_listen else 1, settings.max_connections
+    room, least = descriptors - OWN_DESCRIPTORS, ports * (most + max(1, most // SPARE_SHARE))
+    if room < least:
         raise InvalidConfig(
-            f"{descriptors} files may be open at once (ulimit -n), and max_connections = {settings.max_connections} "
-            f"needs {settings.max_connections + OWN_DESCRIPTORS}"
+            f"{descriptors} files may be open at once (ulimit -n), and max_connections = {most} on {ports} port(s) "
+            f"needs {least + OWN_DESCRIPTORS}: allow it more files, or lower max_connections"
         )
-    most = settings.max_connections * (4 if settings.token_listen else 2)
-    return min(most, descriptors - OWN_DESCRIPTORS) - settings.max_connections
+    return min(ports * 2 * most, room) - most
 
 
 async def _stop(ledgers: LedgerService, streams: StreamService) -> None:

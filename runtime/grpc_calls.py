@@ -117,7 +117,8 @@ def bound_calls(
             the watch.
         max_connection_calls: more calls on one connection wait, at the client.
         spare_connections: how many more gRPC accepts, for the watch to choose from; beyond, the newest are dropped. Of
-            all that it accepts, each address has an equal share.
+            all that it accepts, each address has an equal share, which must be more than ``max_connections`` for the
+            watch to see those who come while that many are there.
 
     Raises:
         InvalidConfig: the address cannot be bound.
