@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from typing import Any, Final
 
+from tallybook.bookie.collector import Collector
 from tallybook.bookie.ledger_state import Ledger
 from tallybook.bookie.store_check import StoreAge, StoreCheck
 from tallybook.metadata.memory import MemoryStore
@@ -43,6 +44,13 @@ def _never_paused(right: Any) -> Any:
     return look
 
 
+def _goes_on(_right: Any) -> Any:
+    def pause(self: Collector) -> None:
+        """The round goes on dropping."""
+
+    return pause
+
+
 METADATA_BUGS: Final = {
     "identity of a ledger ignored": Bug(
         "a bookie does not compare which ledger of this id is meant",
@@ -65,7 +73,7 @@ METADATA_BUGS: Final = {
     "pause ignored": Bug(
         "the garbage collector believes a store that is known to be an older copy",
         "I1 I16",
-        [(StoreCheck, "look", _never_paused)],
+        [(StoreCheck, "look", _never_paused), (Collector, "_pause", _goes_on)],
         of_restored=True,
     ),
 }
