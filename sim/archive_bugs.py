@@ -74,8 +74,8 @@ def _dropped_early(right: Any) -> Any:
 
 
 def _only_receipts(right: Any) -> Any:
-    def by(ledgers: Any) -> Owned:
-        owned: Owned = right(replace(metadata, archiving=None) for metadata in ledgers)
+    def by(ledgers: Any, *missing: Any, **named: Any) -> Owned:
+        owned: Owned = right((replace(metadata, archiving=None) for metadata in ledgers), *missing, **named)
         return owned
 
     return by

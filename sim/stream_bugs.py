@@ -72,7 +72,7 @@ def _deleted_first(right: Any) -> Any:
 
 
 def _expired_first(right: Any) -> Any:
-    async def keep(self: Any, stream_id: str) -> None:
+    async def keep(self: Any, stream_id: str, *arguments: Any, **named: Any) -> Any:
         found = await self._catalog.peek(stream_id)
         wanted = None if found is None or found.deleting else expired(found, self._clock.wall_us() // 1000)
         if wanted is not None:
@@ -80,7 +80,7 @@ def _expired_first(right: Any) -> Any:
                 if segment.number < wanted.segment:
                     await self._client.delete_ledger(segment.ledger_id, force=True)
             await self._clock.sleep(0.5)
-        await right(self, stream_id)
+        return await right(self, stream_id, *arguments, **named)
 
     return keep
 
@@ -134,7 +134,7 @@ def _sent_again(_right: Any) -> Any:
 
 
 def _forgotten(_right: Any) -> Any:
-    async def delete_doomed(self: Any, found: Any) -> Any:
+    async def delete_doomed(self: Any, found: Any, _failed: Any) -> Any:
         if not found.doomed:
             return found
         return await self._catalog.change(found.stream_id, partial(head.forget_doomed, ledger_ids=found.doomed))
@@ -170,7 +170,7 @@ STREAM_BUGS: Final[dict[str, Bug]] = {
     "deleted before it is truncated": Bug(
         "segments are deleted before the head says that they were given up",
         "S1",
-        [(StreamStore, "truncate", _deleted_first), (Keeper, "keep", _expired_first)],
+        [(StreamStore, "truncate", _deleted_first), (Keeper, "_keep", _expired_first)],
         of_streams=True,
     ),
     "advance told before it is stored": Bug(
