@@ -120,13 +120,20 @@ class AddLane:
                         await self._clock.sleep(0)
         finally:
             self._ended = True
-            self._load.attached.stream_ended(self._attached, overflowed=self._overflowed)
+            writers = self._attached if self._may_write else ()
+            self._load.attached.stream_ended(writers, overflowed=self._overflowed)
             self._attached = OrderedDict()
             await self._outbox.stop(_STOP_GRACE_SECONDS)
 
     def act_for(self, principal: Principal) -> None:
         """From now on, whoever is at the other end may do what this principal may."""
-        self._may_write = principal.may(Permission.WRITE)
+        may_write = principal.may(Permission.WRITE)
+        if may_write != self._may_write:
+            # Who may not write is no writer of what it has attached.
+            note = self._load.attached.add if may_write else self._load.attached.remove
+            for ledger_id in self._attached:
+                note(ledger_id)
+        self._may_write = may_write
 
     def _attach(self, attach: Attach) -> None:
         if len(attach.identity) not in (0, IDENTITY_BYTES):
@@ -137,15 +144,16 @@ class AddLane:
             raise ProtocolViolation(f"ledger {attach.ledger_id} attached with a key of {len(attach.key)} bytes")
         self._detach(attach.ledger_id)
         self._attached[attach.ledger_id] = attach
-        self._load.attached.add(attach.ledger_id)
+        if self._may_write:
+            self._load.attached.add(attach.ledger_id)
         if len(self._attached) > MAX_ATTACHED_LEDGERS:
             self._detach(next(iter(self._attached)))
-            if not self._overflowed:
+            if self._may_write and not self._overflowed:
                 self._overflowed = True
                 self._load.attached.overflowed()
 
     def _detach(self, ledger_id: int) -> None:
-        if self._attached.pop(ledger_id, None) is not None:
+        if self._attached.pop(ledger_id, None) is not None and self._may_write:
             self._load.attached.remove(ledger_id)
 
     def _follow(self, traceparent: str) -> Span | None:

@@ -10,7 +10,7 @@ from tallybook.runtime import grpc_inspection as inspection
 from tallybook.runtime import grpc_messages as wire
 from tallybook.runtime.allowed import LOOK_SECONDS
 from tallybook.runtime.transport import Lane
-from tallybook.runtime.wire import frame_batch
+from tallybook.runtime.wire import WRITER_RETURN_SECONDS, frame_batch
 from tallybook.sim.wire_bench import batch_of as batch
 from tallybook.sim.wire_bench import bench, reason_of, reply_on
 
@@ -46,6 +46,30 @@ async def test_a_stream_ends_within_a_minute_of_a_change_of_the_rules_that_forbi
     assert made.service.stream_count == 0
     [line] = [record.tallybook_fields for record in caplog.records if record.getMessage() == "refused"]
     assert (line["method"], line["error_type"]) == (f"bookie {lane.value}", "AccessDenied")
+
+
+@bench()
+async def test_a_ledger_has_no_writer_in_one_that_attached_it_and_may_not_write(made):
+    rest = [permission for permission in Permission if permission is not Permission.WRITE]
+    made.service._access = somebody = Somebody(*rest)
+    await made.world.clock.sleep(WRITER_RETURN_SECONDS)
+    adds, _ = await made.attached()
+    control, _ = await made.open(Lane.CONTROL)
+    number = 0
+
+    async def writer() -> bool | None:
+        nonlocal number
+        number += 1
+        await made.world.clock.sleep(LOOK_SECONDS + 1)
+        await control.send(wire.encode_request(number, inspection.AskHeld(1, 0, 0)))
+        return (await reply_on(control, number)).writer
+
+    said = [await writer()]
+    for permissions in (Permission, rest):
+        somebody.principal_now = Principal("somebody", frozenset(permissions))
+        said.append(await writer())
+    adds.abort()
+    assert [*said, await writer()] == [False, True, False, False]
 
 
 @bench()
