@@ -44,6 +44,11 @@ class LedgersAtBookie:
     def __len__(self) -> int:
         return len(self._open)
 
+    @property
+    def carried(self) -> bool:
+        """Whether a connection is there that has them attached."""
+        return self._carrier is not None
+
     def attach(self, attach: Attach) -> None:
         """A writer has a ledger open there, until ``forget``."""
         self._open[attach.ledger_id] = attach
@@ -117,9 +122,10 @@ class OpenLedgers:
         await asyncio.gather(*returning, return_exceptions=True)
 
     async def _return_to(self, bookie_id: str) -> None:
-        pauses = self._pauses_of(bookie_id)
+        pauses, ledgers = self._pauses_of(bookie_id), self._at[bookie_id]
         try:
-            while self._at[bookie_id]:
+            # A connection may be lost again before it is returned here.
+            while ledgers and not ledgers.carried:
                 await self._clock.sleep(pauses.next_s())
                 try:
                     await self._connect(bookie_id)
@@ -129,7 +135,6 @@ class OpenLedgers:
                     # It is away, or its metadata are, or it refuses this client: tried again as long as it matters.
                     continue
                 self._pauses[bookie_id] = pauses, self._clock.monotonic()
-                return
         finally:
             del self._returning[bookie_id]
 

@@ -1,0 +1,92 @@
+"""A client comes back to bookies for the ledgers that it has open there, and only for these."""
+
+from __future__ import annotations
+
+from tallybook.client.background import client_tasks
+from tallybook.client.open_ledgers import LONGEST_PAUSE_SECONDS, OpenLedgers
+from tallybook.core.errors import BookieUnavailable
+from tallybook.runtime.deterministic import World, run_seed
+from tallybook.runtime.grpc_messages import Attach
+
+
+class Carrier:
+    """A connection that keeps what it attached."""
+
+    def __init__(self) -> None:
+        self.attached: list[int] = []
+
+    def attach(self, attach: Attach) -> None:
+        self.attached.append(attach.ledger_id)
+
+    def forget(self, ledger_id: int) -> None:
+        self.attached.remove(ledger_id)
+
+
+class Bookie:
+    """A bookie to which connections are made as a test says."""
+
+    def __init__(self, world: World) -> None:
+        self.world = world
+        self.tried_at: list[float] = []
+        self.up = True
+        self.drops = 0
+        """So many connections are lost as soon as they are made."""
+        self.carrier = Carrier()
+        self.tasks = client_tasks("test")
+        self.ledgers = OpenLedgers(self.connect, world.clock, self.tasks, world.rng, first_pause_s=0.5)
+
+    async def connect(self, bookie_id: str) -> None:
+        self.tried_at.append(self.world.clock.monotonic())
+        if not self.up:
+            raise BookieUnavailable(f"{bookie_id} is down")
+        self.carrier = Carrier()
+        self.ledgers.at(bookie_id).carried_by(self.carrier)
+        if self.drops:
+            self.drops -= 1
+            self.lose(bookie_id)
+
+    def lose(self, bookie_id: str) -> None:
+        self.ledgers.at(bookie_id).left_by(self.carrier)
+        self.ledgers.lost(bookie_id)
+
+    async def close(self) -> None:
+        await self.ledgers.close()
+        await self.tasks.close()
+
+
+def test_a_bookie_that_is_away_is_tried_less_and_less_often_and_not_any_more_once_nothing_is_open_there() -> None:
+    async def play(world: World) -> None:
+        bookie = Bookie(world)
+        await bookie.connect("b1")
+        bookie.ledgers.at("b1").attach(Attach(1, b""))
+        bookie.up = False
+        bookie.lose("b1")
+        await world.clock.sleep(300)
+        pauses = [later - before for before, later in zip(bookie.tried_at[1:], bookie.tried_at[2:], strict=False)]
+        assert pauses[0] <= 1
+        assert max(pauses) <= LONGEST_PAUSE_SECONDS
+        assert 300 / LONGEST_PAUSE_SECONDS <= len(pauses) <= 2 * 300 / LONGEST_PAUSE_SECONDS + 10
+        bookie.ledgers.at("b1").forget(1)
+        await world.clock.sleep(LONGEST_PAUSE_SECONDS)
+        tried = len(bookie.tried_at)
+        await world.clock.sleep(100)
+        assert len(bookie.tried_at) == tried
+        await bookie.close()
+
+    run_seed(1, play)
+
+
+def test_a_connection_that_is_lost_as_soon_as_it_is_made_is_made_again_and_less_often_each_time() -> None:
+    async def play(world: World) -> None:
+        bookie = Bookie(world)
+        await bookie.connect("b1")
+        bookie.ledgers.at("b1").attach(Attach(1, b""))
+        bookie.drops = 8
+        bookie.lose("b1")
+        await world.clock.sleep(120)
+        assert bookie.carrier.attached == [1]
+        assert len(bookie.tried_at) == 10
+        assert bookie.tried_at[-1] - bookie.tried_at[1] > 2 * LONGEST_PAUSE_SECONDS
+        await bookie.close()
+
+    run_seed(1, play)
