@@ -12,6 +12,7 @@ from enum import Enum
 from typing import Final
 
 from tallybook.client.ports import ClientWorld
+from tallybook.client.refusals import is_refusal
 from tallybook.core.errors import (
     DamagedFile,
     MetadataUnavailable,
@@ -20,6 +21,7 @@ from tallybook.core.errors import (
     OtherLedger,
     PeerError,
     StorageError,
+    TallybookError,
 )
 from tallybook.metadata.model import Fragment, LedgerMetadata
 from tallybook.metadata.store import BookieMode
@@ -33,6 +35,7 @@ _AS_ARCHIVED: Final = (
     ", but the archive has one: it counts no more once the offloader lets bookies drop their copies, "
     "offload.deletion_lag_s after archiving"
 )
+_REFUSED: Final = "why is not known, since a bookie refuses this client"
 _PART: Final = 0.4
 """Of the time for the reasons, what the check of a ledger's copies may take, and a question to its bookies."""
 
@@ -44,8 +47,15 @@ async def why_still_named(
     found: dict[int, str] = {}
 
     async def look(ledger_id: int, writable: Collection[str], otherwise: str) -> None:
-        with suppress(NoSuchLedger, MetadataUnavailable):
+        try:
             why = await _reason(world, bookie_id, ledger_id, writable, within_s * _PART)
+        except (NoSuchLedger, MetadataUnavailable):
+            return
+        except TallybookError as error:
+            if not is_refusal(error):
+                raise
+            found[ledger_id] = f"{_REFUSED}: {error.message}"
+        else:
             if why is not None:
                 found[ledger_id] = why or otherwise
 

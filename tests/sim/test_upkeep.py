@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+from typing import NoReturn
 
 import pytest
 
@@ -11,7 +12,7 @@ from tallybook.client.client import Client
 from tallybook.core.answers import CopyTrace
 from tallybook.core.batch import decode_header
 from tallybook.core.config import RepairSettings
-from tallybook.core.errors import EntryCorrupt, InvalidArgument, NoSuchBookie, RequestTimeout
+from tallybook.core.errors import AccessDenied, EntryCorrupt, InvalidArgument, NoSuchBookie, RequestTimeout
 from tallybook.metadata.bookie_modes import WantedMode, wanted_mode
 from tallybook.metadata.faulty import Fault, FaultyStore
 from tallybook.metadata.model import LedgerMetadata
@@ -474,6 +475,23 @@ async def test_a_drain_says_in_time_what_it_can_of_ledgers_at_bookies_that_hang(
     assert list(why) == ids
     assert "too few of its bookies answer: bring back" in why.pop(grows.id)
     assert {each.split(" is ")[0] for each in why.values()} == {"no auditor"}
+
+
+@scenario(bookies=3)
+async def test_a_drain_whose_operator_a_bookie_refuses_says_so_of_each_ledger_there(
+    cluster: MemoryCluster, client: Client
+) -> None:
+    ids = [(await closed(client)).ledger_id for _ in range(3)]
+    growing = await client.create_ledger()
+    await growing.append_many(lines(10))
+
+    async def refused(*_asked: object) -> NoReturn:
+        raise AccessDenied("reader may not keep")
+
+    cluster.bookies["bookie-2"].held = refused  # type: ignore[method-assign]
+    why = await why_still_named(client.world, "bookie-1", [*ids, growing.id], within_s=5)
+    assert list(why) == [*ids, growing.id]
+    assert all("refuses" in each and "reader may not keep" in each for each in why.values())
 
 
 @scenario(bookies=4)
