@@ -6,11 +6,12 @@ import asyncio
 from collections.abc import Collection
 
 from tallybook.core.answers import HeldAnswer
-from tallybook.core.errors import OtherLedger, PeerError, StorageError
+from tallybook.core.errors import OtherLedger, PeerError, StorageError, TallybookError
 from tallybook.metadata.model import LedgerMetadata
 from tallybook.runtime.logging import logger
 
 from .ports import Connections
+from .refusals import is_refusal
 
 _log = logger("client.presence")
 
@@ -18,7 +19,8 @@ _log = logger("client.presence")
 async def ask_members(
     connections: Connections, metadata: LedgerMetadata, names: Collection[str]
 ) -> list[HeldAnswer | None]:
-    """The answers of those members of the last fragment that are among ``names``; ``None``: one does not say.
+    """The answers of those members of the last fragment that are among ``names``; ``None``: one does not say, since it
+    is away or refuses this client.
 
     Raises:
         NoSuchLedger: the ledger was deleted.
@@ -32,6 +34,8 @@ async def _ask(connections: Connections, metadata: LedgerMetadata, name: str) ->
     try:
         connection = await connections.get(name)
         return await connection.held(metadata.ledger_id, first, first, identity=metadata.identity)
-    except (PeerError, StorageError, OtherLedger) as error:
+    except TallybookError as error:
+        if not (isinstance(error, PeerError | StorageError | OtherLedger) or is_refusal(error)):
+            raise
         _log.info("a bookie does not say what it holds", bookie_id=name, error=error.message)
         return None

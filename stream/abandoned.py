@@ -34,6 +34,12 @@ ENDS_AT_ONCE: Final = 8
 END_SECONDS: Final = 60.0
 """How long the end of one stream may take before others have its turn."""
 
+ROUND_SECONDS: Final = 300.0
+"""How long one round goes on to begin with ends; what else the keeper does waits for as long."""
+
+RELEASE_SECONDS: Final = 10.0
+"""How long to let go of one stream may take, also after its end was cut off."""
+
 _KEEPER: Final = "stream keeper"
 _log = logger("stream.keeper")
 
@@ -69,22 +75,34 @@ class AbandonedStreams:
         return now - before[1] >= OPEN_GRACE_SECONDS
 
     async def end_all(self, heads: Collection[Head]) -> set[str]:
-        """Seal the open segments of abandoned streams, several at a time; the ids of those that could not be sealed.
+        """Seal the open segments of abandoned streams, several at a time; the ids of those that are not sealed.
 
         One is left alone while it may have a writer after all. One that cannot be sealed in time, or at all, is tried
-        again after another grace period.
+        again after another grace period, behind those that were not tried yet: a round has time for so many.
         """
-        turns = asyncio.Semaphore(ENDS_AT_ONCE)
+        turns, until, left = asyncio.Semaphore(ENDS_AT_ONCE), self._clock.monotonic() + ROUND_SECONDS, 0
 
         async def end(head: Head) -> str | None:
+            nonlocal left
             async with turns:
+                if self._clock.monotonic() >= until:
+                    left += 1
+                    return head.stream_id
                 return None if await self._ended(head) else head.stream_id
 
-        outcomes = await asyncio.gather(*map(end, heads), return_exceptions=True)
+        outcomes = await asyncio.gather(*map(end, sorted(heads, key=self._seen_at)), return_exceptions=True)
         for outcome in outcomes:
             if isinstance(outcome, BaseException):
                 raise outcome
+        if left:
+            sometimes("stream keeper: a round has no time for all abandoned streams")
+            _log.warning("streams whose writer is gone are sealed in a later round", stream_count=left)
         return {outcome for outcome in outcomes if isinstance(outcome, str)}
+
+    def _seen_at(self, head: Head) -> float:
+        """When it was found abandoned, or was tried and found so again."""
+        seen = self._since.get(head.stream_id)
+        return self._clock.monotonic() if seen is None else seen[1]
 
     async def _ended(self, head: Head) -> bool:
         """End one, or find that it need not be; ``False``: it could not be ended."""
@@ -114,12 +132,12 @@ class AbandonedStreams:
             _log.info("a writer without a session is left alone", stream=head.name, stream_id=head.stream_id)
             self._since[head.stream_id] = head.owner, now
             return True
-        # A bookie of before never tells, and must not keep the stream for ever.
+        # A bookie of before never tells, nor does one that refuses the keeper or is gone; none keeps it for ever.
         _, since = self._since.get(head.stream_id, (head.owner, now))
         return None in writers and now - since < OPEN_GRACE_SECONDS + 2 * WRITER_RETURN_SECONDS
 
     async def _writers(self, ledger_id: int) -> list[bool | None]:
-        """What each bookie that answers says of the ledger's writer."""
+        """What each bookie says of the ledger's writer; ``None``: it does not say."""
         world = self._client.world
         try:
             metadata = (await world.store.read_ledger(ledger_id)).value
@@ -128,7 +146,7 @@ class AbandonedStreams:
             said = await ask_members(world.connections, metadata, metadata.last_fragment.bookies)
         except NoSuchLedger:
             return []
-        return [held.writer for held in said if held is not None]
+        return [None if held is None else held.writer for held in said]
 
     async def _end(self, head: Head) -> None:
         """Seal the open segments of an abandoned stream; if it has another owner by now, nothing changes.
@@ -154,4 +172,5 @@ class AbandonedStreams:
             sometimes("stream keeper: a writer came back to its stream")
         finally:
             self._since.pop(stream_id, None)
-            await self._catalog.change(stream_id, partial(release, owner=ours))
+            async with asyncio.timeout(RELEASE_SECONDS):
+                await self._catalog.change(stream_id, partial(release, owner=ours))

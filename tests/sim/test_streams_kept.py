@@ -9,12 +9,13 @@ from typing import Any
 import pytest
 
 from tallybook.client.client import Client
-from tallybook.core.errors import DamagedFile, MetadataConflict, MetadataUnavailable
+from tallybook.core.errors import AccessDenied, DamagedFile, MetadataConflict, MetadataUnavailable
 from tallybook.metadata.store import Record as StoredRecord
+from tallybook.runtime.wire import WRITER_RETURN_SECONDS
 from tallybook.sim.stage.cluster import MemoryCluster
 from tallybook.sim.stage.scenario import lines, scenario
 from tallybook.stream import StreamStore, keep_for_ever
-from tallybook.stream.abandoned import END_SECONDS, ENDS_AT_ONCE, OPEN_GRACE_SECONDS
+from tallybook.stream.abandoned import END_SECONDS, ENDS_AT_ONCE, OPEN_GRACE_SECONDS, RELEASE_SECONDS, ROUND_SECONDS
 from tallybook.stream.reader.reading import LONGEST_LOOK_SECONDS
 from tallybook.stream.sessions import LEASE_SECONDS, SESSIONS
 
@@ -103,6 +104,75 @@ async def test_a_writer_that_is_only_cut_off_from_the_metadata_goes_on_and_is_en
             assert await keeper.keep() == 0
         assert not (await keeper.info("s")).owner
         assert await payloads(keeper, "s") == lines(40)
+
+
+@pytest.mark.parametrize("refusing", [1, 3])
+def test_a_keeper_that_bookies_refuse_ends_a_stream_unless_another_bookie_knows_its_writer(refusing: int) -> None:
+    @scenario()
+    async def play(cluster: MemoryCluster, _: Client) -> None:
+        async with stores(cluster, 2) as (keeper, killed):
+            await keeper.create("s", retention="300s", roll_after="10h")
+            writer = await killed.writer("s")
+            await writer.append_many(lines(10))
+            await writer.commit()
+
+            async def refused(*_asked: Any) -> Any:
+                raise AccessDenied("writer may not keep")
+
+            for name in sorted(cluster.bookies)[:refusing]:
+                cluster.bookies[name].held = refused  # type: ignore[method-assign]
+            await killed._tasks.close()
+            if refusing < 3:
+                for _ in range(30):
+                    await cluster.world.clock.sleep(10)
+                    assert await keeper.keep() == 0
+                assert (await keeper.info("s")).owner, "its writer is only cut off from the metadata"
+            await kill(killed)
+            ended_s = await ended_after(cluster, keeper)
+            assert OPEN_GRACE_SECONDS < ended_s <= OPEN_GRACE_SECONDS + LEASE_SECONDS + 2 * WRITER_RETURN_SECONDS + 20
+            assert await payloads(keeper, "s") == lines(10)
+
+    play()
+
+
+async def ended_after(cluster: MemoryCluster, keeper: StreamStore) -> float:
+    """Seconds until the keeper has ended the stream."""
+    began = cluster.world.clock.monotonic()
+    while (await keeper.info("s")).owner:
+        await cluster.world.clock.sleep(10)
+        assert await keeper.keep() == 0
+    return cluster.world.clock.monotonic() - began
+
+
+@scenario(deadline_seconds=4000)
+async def test_streams_that_cannot_be_ended_hold_up_no_round_for_long_and_others_come_before_them(
+    cluster: MemoryCluster, client: Client
+) -> None:
+    async with stores(cluster, 2) as (keeper, killed):
+        count = ENDS_AT_ONCE * (int(ROUND_SECONDS / END_SECONDS) + 2)
+        for number in range(count):
+            await keeper.create(f"s{number}", retention="300s", roll_after="10h")
+            await (await killed.writer(f"s{number}")).append(b"one")
+        await kill(killed)
+        change, clock = keeper._keeper._catalog.change, cluster.world.clock
+        tried: list[str] = []
+
+        async def stuck(stream_id: str, transition: Any) -> Any:
+            tried.append(stream_id)
+            await clock.sleep(10 * END_SECONDS)
+            return await change(stream_id, transition)
+
+        keeper._keeper._abandoned._catalog.change = stuck  # type: ignore[method-assign]
+        longest = 0.0
+        for _ in range(30):
+            await clock.sleep(10)
+            began = clock.monotonic()
+            await keeper.keep()
+            longest = max(longest, clock.monotonic() - began)
+            if len(set(tried)) == count:
+                break
+        assert len(set(tried)) == count
+        assert ROUND_SECONDS <= longest <= ROUND_SECONDS + END_SECONDS + RELEASE_SECONDS + 10
 
 
 @scenario(deadline_seconds=2000)
