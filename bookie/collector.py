@@ -253,7 +253,8 @@ class Collector:
         Raises:
             As ``_collect_once``.
         """
-        await self._limbo.count(await self._collect_once())
+        in_limbo = await self._collect_once()
+        await self._limbo.count(in_limbo, believed=not self._paused)
 
     async def _collect_once(self) -> int:
         """One round. How many ledgers in limbo it has met.
@@ -329,7 +330,8 @@ class Collector:
                 in_limbo = await self._collect_once()
                 # It may read the metadata of all ledgers: a round that is asked for meanwhile does not wait for it.
                 if self._counting is None or self._counting.done():
-                    self._counting = self._tasks.spawn(self._limbo.count(in_limbo), name="count of ledgers in limbo")
+                    count = self._limbo.count(in_limbo, believed=not self._paused)
+                    self._counting = self._tasks.spawn(count, name="count of ledgers in limbo")
             except DiskFailed as error:
                 self._fail_safe(f"the collector failed: {error!r}")
                 raise

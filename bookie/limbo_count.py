@@ -108,10 +108,10 @@ class LimboCount:
             _log.info("ledgers in limbo cannot be counted now", error=error.message)
             self.ledgers = max(self.ledgers, held)
             return
-        self.ledgers = found
         if not believed:
+            self.ledgers = max(self.ledgers, found)
             return
-        self._counted = limbo
+        self.ledgers, self._counted = found, limbo
         if not found and not limbo.awaits_enrolment:
             self._none_of = limbo
 

@@ -147,11 +147,51 @@ def test_a_damaged_log_stays_while_it_is_not_known_of_which_ledgers_the_index_la
     play(scenario)
 
 
+@pytest.mark.parametrize("counted_before", [False, True])
+@pytest.mark.parametrize("by_itself", [False, True])
+def test_a_damaged_log_stays_when_the_right_store_is_back_after_an_older_copy_that_knew_no_ledger_in_limbo(
+    counted_before: bool, by_itself: bool
+) -> None:
+    notes = FoundBehind()
+    notes.is_behind = not counted_before
+
+    async def named(_bookie_id: str, _below: int, _pace: Pace) -> AsyncIterator[int]:
+        if not notes.is_behind:
+            yield DROPPED
+
+    async def scenario(node: DiskBookie, world: World) -> None:
+        async def rounds() -> None:
+            for _ in range(3):
+                await (world.clock.sleep(10) if by_itself else node.bookie.collect())
+
+        await fill(node, DROPPED, *range(8))
+        await fill(node, KEPT, 0)
+        damaged, *_ = logs_of(node)
+        damage_footer(node, damaged)
+        await node.bookie._parts.index.apply((), {}, drop_ledgers=[DROPPED, KEPT])
+        await node.stop()
+        marker = await load_limbo(node.disk, f"{ROOT}/limbo")
+        await store_limbo(node.disk, f"{ROOT}/limbo", replace(marker, events=1, below=100))
+        node.behind, node.named = notes, named
+        await node.boot()
+        await rounds()
+        notes.is_behind = True
+        await rounds()
+        notes.is_behind = False
+        await rounds()
+        assert damaged in logs_of(node)
+        assert node.bookie.stats()["ledgers_in_limbo"] == 1
+
+    play(scenario, collect_interval_ms=1_000 if by_itself else 0)
+
+
 class FoundBehind(NeverBehind):
     """A note that no operator has approved."""
 
+    is_behind = True
+
     async def read(self) -> Behind | None:
-        return Behind(1, 99, "b7", 1)
+        return Behind(1, 99, "b7", 1) if self.is_behind else None
 
 
 async def away(_bookie_id: str, _below: int, _pace: Pace) -> AsyncIterator[int]:

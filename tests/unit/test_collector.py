@@ -470,7 +470,7 @@ def test_a_count_of_ledgers_in_limbo_that_takes_long_holds_up_no_round() -> None
         collector: Collector = node.bookie._parts.collector
         begun = []
 
-        async def count(_held: int) -> None:
+        async def count(held: int, *, believed: bool = True) -> None:
             begun.append(world.clock.monotonic())
             await world.clock.sleep(100)
 
