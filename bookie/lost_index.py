@@ -61,7 +61,9 @@ class IndexSources:
     def rebuild(self, index: Index) -> Rebuild:
         """What fills a new index."""
         seen = SeenBefore(self.seen_counter)
-        check = StoreCheck(index, None, self.fate_of, self.id_counter, self.behind, self.bookie_id, seen, self.clock)
+        check = StoreCheck(
+            index, None, self.fate_of, self.id_counter, self.behind, self.bookie_id, seen, self.clock, looks_up_all=True
+        )
         return Rebuild(index, self.logs, self.fate_of, check, self.clock)
 
 

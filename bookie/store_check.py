@@ -16,7 +16,7 @@ approves.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Final, NamedTuple, Protocol
 
 from tallybook.core.errors import EntryUnknown, TallybookError, is_defect
@@ -34,7 +34,12 @@ _log = logger("bookie.store_check")
 
 PAGE_LEDGERS: Final = 4_096
 MAX_LOOKUPS: Final = 1_000
-"""Ledgers above the counter, the highest first, of which the metadata are asked."""
+"""Ledgers at or above the counter, the highest first, of which the metadata are asked."""
+LOOKUPS_AT_ONCE: Final = 8
+LOOKUPS_SECONDS: Final = 30.0
+"""No more lookups begin after this time: a bookie is not registered before they end."""
+MAX_UNKNOWN: Final = 32
+"""After so many ledgers in a row of which nothing is told, the metadata are away: no others are looked up."""
 MAX_SUSPECTS: Final = 100
 """Ledgers of which it is looked up whether the metadata know another one of the same id; a few will do."""
 CLEARED_SECONDS: Final = 300.0
@@ -113,7 +118,8 @@ class StoreCheck:
         fate_of: what the metadata say of a ledger that is held here.
         id_counter: a linearizable read.
         seen: the highest counter that this bookie has seen.
-        clock: how long a suspicion is no news.
+        clock: how long a suspicion is no news, and how long lookups may take.
+        looks_up_all: look up all ledgers at or above the counter, however many there are and however long it takes.
     """
 
     def __init__(
@@ -126,6 +132,8 @@ class StoreCheck:
         bookie_id: str,
         seen: HighestCounter,
         clock: Clock,
+        *,
+        looks_up_all: bool = False,
     ) -> None:
         self._index = index
         self._cache = cache
@@ -135,6 +143,7 @@ class StoreCheck:
         self._bookie_id = bookie_id
         self._seen = seen
         self._clock = clock
+        self._looks_up_all = looks_up_all
         self._comparing = asyncio.Lock()
         self._suspects: dict[int, None] = {}
         self._cleared: dict[int, float] = {}
@@ -230,20 +239,18 @@ class StoreCheck:
     async def _highest_forgotten(self, counter: int) -> int:
         """The highest ledger at or above the counter that is held here and that the store has forgotten, or -1."""
         held = await self._held_from(counter)
-        looked_at = held[: -MAX_LOOKUPS - 1 : -1]
-        unknown: list[int] = []
-        for ledger_id in looked_at:
-            fate = await self._ask(ledger_id)
+        wanted = held[::-1] if self._looks_up_all else held[: -MAX_LOOKUPS - 1 : -1]
+        fates = await self._fates(wanted, (Fate.MISSING, Fate.OTHER))
+        for ledger_id, fate in fates.items():
             if fate in (Fate.MISSING, Fate.OTHER):
                 self.untold = 0
                 return ledger_id
-            if fate is Fate.UNKNOWN:
-                unknown.append(ledger_id)
-        self.untold = len(unknown) + len(held) - len(looked_at)
+        told = sum(fate is not Fate.UNKNOWN for fate in fates.values())
+        self.untold = len(held) - told
         if self.untold:
             _log.warning(
                 "nothing is dropped: whether the metadata know ledgers at or above the id counter cannot be told",
-                ledger_count=self.untold, first_ledger_id=min([*unknown, held[0]]), id_counter=counter,
+                ledger_count=self.untold, first_ledger_id=held[0], id_counter=counter,
             )  # fmt: skip
         return NO_LEDGER
 
@@ -252,14 +259,15 @@ class StoreCheck:
 
         Those are left out that the note is about already, approved or not.
         """
-        for ledger_id in sorted(self._suspects):
-            fate = Fate.KEPT if ledger_id <= _noted_up_to(found) else await self._ask(ledger_id)
-            if fate is Fate.UNKNOWN:
-                continue
+        suspects = sorted(self._suspects)
+        noted = [ledger_id for ledger_id in suspects if ledger_id <= _noted_up_to(found)]
+        fates = dict.fromkeys(noted, Fate.KEPT) | await self._fates(suspects[len(noted) :], (Fate.OTHER,))
+        for ledger_id, fate in fates.items():
             if fate is Fate.OTHER:
                 return ledger_id
-            self._suspects.pop(ledger_id, None)
-            self._clear(ledger_id)
+            if fate is not Fate.UNKNOWN:
+                self._suspects.pop(ledger_id, None)
+                self._clear(ledger_id)
         return None
 
     def _clear(self, ledger_id: int) -> None:
@@ -267,6 +275,25 @@ class StoreCheck:
         self._cleared[ledger_id] = self._clock.monotonic()
         if len(self._cleared) > MAX_CLEARED:
             del self._cleared[next(iter(self._cleared))]
+
+    async def _fates(self, ledger_ids: Sequence[int], sought: Sequence[Fate]) -> dict[int, Fate]:
+        """What the metadata say of these ledgers, in their order, up to the first of a fate that is sought.
+
+        The others are left out where the metadata do not answer, or not in time.
+        """
+        fates: dict[int, Fate] = {}
+        unknown = 0
+        ends_at = self._clock.monotonic() + LOOKUPS_SECONDS
+        for start in range(0, len(ledger_ids), LOOKUPS_AT_ONCE):
+            if unknown >= MAX_UNKNOWN or (self._clock.monotonic() >= ends_at and not self._looks_up_all):
+                break
+            asked = ledger_ids[start : start + LOOKUPS_AT_ONCE]
+            for ledger_id, fate in zip(asked, await asyncio.gather(*map(self._ask, asked)), strict=True):
+                fates[ledger_id] = fate
+                unknown = unknown + 1 if fate is Fate.UNKNOWN else 0
+                if fate in sought:
+                    return fates
+        return fates
 
     async def _ask(self, ledger_id: int) -> Fate:
         try:

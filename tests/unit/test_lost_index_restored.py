@@ -99,3 +99,22 @@ def test_where_it_is_not_told_there_is_no_new_index_and_nothing_has_changed() ->
         await node.stop()
 
     run_seed(1, scenario)
+
+
+def test_a_new_index_is_made_however_many_ledgers_lie_above_the_counter(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def scenario(world: World) -> None:
+        node = await filled(world)
+        await lose(node.disk)
+        node.metadata.fates = {DELETED: Fate.DELETED}
+        node.metadata.id_counter = DELETED
+        node.behind = notes = Notes(None)
+        monkeypatch.setattr("tallybook.bookie.store_check.MAX_LOOKUPS", 1)
+        monkeypatch.setattr("tallybook.bookie.store_check.LOOKUPS_AT_ONCE", 1)
+        monkeypatch.setattr("tallybook.bookie.store_check.LOOKUPS_SECONDS", 0.0)
+        await node.boot()
+        assert notes.found is None
+        assert (await all_of(node, DELETED))[:ENTRIES] != ["held"] * ENTRIES
+        assert (await all_of(node, ABOVE))[:ENTRIES] == ["held"] * ENTRIES
+        await node.stop()
+
+    run_seed(1, scenario)

@@ -437,6 +437,28 @@ def test_while_a_ledger_above_the_counter_cannot_be_told_of_nothing_is_dropped()
     play(scenario)
 
 
+@pytest.mark.parametrize(("answer_seconds", "told"), [(3_600.0, 0), (5.0, 32), (0.01, 100)])
+def test_the_time_of_all_lookups_before_a_bookie_is_registered_is_bounded(answer_seconds: float, told: int) -> None:
+    async def scenario(around: Around) -> None:
+        ledger_ids = [await around.create() for _ in range(100)]
+        around.metadata.id_counter = ledger_ids[0]
+        read = around.store.read_ledger
+
+        async def slow(ledger_id: int, *, linearizable: bool = False) -> Versioned:
+            await around.world.clock.sleep(answer_seconds)
+            return await read(ledger_id, linearizable=linearizable)
+
+        around.store.read_ledger = slow  # type: ignore[method-assign]
+        begun = around.world.clock.monotonic()
+        await around.node.bookie.compare_store()
+        assert around.world.clock.monotonic() - begun < 60
+        untold = around.node.bookie._parts.collector.check.untold
+        assert (untold == 0) == (told == len(ledger_ids))
+        assert len(ledger_ids) - untold >= told
+
+    play(scenario)
+
+
 def away(store: MemoryStore, ledger_id: int) -> Callable[..., Awaitable[Versioned]]:
     read = store.read_ledger
 
