@@ -20,6 +20,7 @@ from typing import Final, NamedTuple
 
 from tallybook.client.bookie_port import BookieConnection
 from tallybook.client.ports import Connections
+from tallybook.client.refusals import is_refusal
 from tallybook.core.answers import DamagedBatch, EntryRange
 from tallybook.core.batch import BatchHeader, Buffer, verify_batch
 from tallybook.core.errors import (
@@ -251,7 +252,9 @@ class Copier:
                     return source, await self._read_from(source, metadata, first, last)
                 except InvalidBatch as error:
                     refusals.append(EntryCorrupt(f"{source} sent a damaged batch: {error.message}"))
-                except (PeerError, StorageError, OtherLedger) as error:
+                except TallybookError as error:
+                    if not (isinstance(error, PeerError | StorageError | OtherLedger) or is_refusal(error)):
+                        raise
                     refusals.append(error)
                     away = isinstance(error, PeerError) and source in lost
                     hope = hope or not (away or isinstance(error, EntryAbsent | EntryCorrupt | OtherLedger))

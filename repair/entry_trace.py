@@ -12,6 +12,7 @@ from typing import Final
 
 from tallybook.archive.place import ArchivePlace
 from tallybook.client.ports import ClientWorld
+from tallybook.client.refusals import is_refusal
 from tallybook.core.answers import CopyTrace
 from tallybook.core.errors import (
     ArchiveDenied,
@@ -24,6 +25,7 @@ from tallybook.core.errors import (
     PeerError,
     ReadBeyondLac,
     StorageError,
+    TallybookError,
 )
 from tallybook.metadata.archived import Receipt
 from tallybook.metadata.model import LedgerMetadata
@@ -139,7 +141,9 @@ async def trace_entry(world: ClientWorld, ledger_id: int, entry_id: int) -> Entr
         try:
             connection = await world.connections.get(name)
             traced = await connection.trace(ledger_id, entry_id, identity=metadata.identity)
-        except (PeerError, StorageError, OtherLedger) as error:
+        except TallybookError as error:
+            if not (isinstance(error, PeerError | StorageError | OtherLedger) or is_refusal(error)):
+                raise
             return BookieCopy(name, name in alive, None, error.message)
         return BookieCopy(name, name in alive, traced, traced.why)
 

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from typing import NoReturn
+
 import pytest
 
 from tallybook.archive.objects.memory import MemoryStore
 from tallybook.client.client import Client
 from tallybook.core.batch import verify_batch
-from tallybook.core.errors import NoSuchLedger, ReadBeyondLac
+from tallybook.core.errors import AccessDenied, NoSuchLedger, ReadBeyondLac
 from tallybook.repair.entry_trace import trace_entry
 from tallybook.sim.stage.archive import ArchiveStage
 from tallybook.sim.stage.cluster import MemoryCluster
@@ -54,6 +56,22 @@ async def test_a_copy_that_is_damaged_absent_or_silent_is_told_and_counts_as_mis
         ("no answer", False),
     ]
     assert found.problems == ["0 bookies have an intact copy, and 3 should"]
+
+
+@scenario(bookies=3)
+async def test_a_bookie_that_refuses_hides_no_copy_of_another(cluster: MemoryCluster, client: Client) -> None:
+    ledger_id = await closed(client)
+    one, *_ = (await client.ledger_metadata(ledger_id)).last_fragment.bookies
+
+    async def refused(*_asked: object) -> NoReturn:
+        raise AccessDenied("reader may not read")
+
+    cluster.bookies[one].trace = refused  # type: ignore[method-assign]
+    found = await trace_entry(client.world, ledger_id, 0)
+    assert [(copy.verdict, copy.why) for copy in found.copies if copy.bookie_id == one] == [
+        ("no answer", "reader may not read")
+    ]
+    assert found.intact == 2
 
 
 @scenario(bookies=3)
