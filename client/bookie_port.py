@@ -76,7 +76,7 @@ class BookieConnection(Protocol):
         """
 
     def forget(self, ledger_id: int) -> None:
-        """Nothing is to be added to a ledger any more, for now: release what is kept of it for this bookie."""
+        """Nothing is to be added to a ledger any more: release what is kept of it for this bookie."""
 
     def add(
         self, batch: bytes, key: bytes, on_answer: AddCallback, *, deferred: bool = False, identity: bytes = NO_IDENTITY

@@ -92,6 +92,8 @@ class _Link:
     position: int
     bookie_id: str
     connection: BookieConnection | None = None
+    attached_over: BookieConnection | None = None
+    """Where the bookie was told that the ledger has a writer: this outlives the connection, until ``detach``."""
     incarnation: Incarnation | None = None
     """The life of the bookie that answered first, or last where any life of the same directories will do."""
     generation: int = 0
@@ -109,22 +111,25 @@ class _Link:
         sending = self.sendings.get(first)
         return None if sending is None else sending.owed_since
 
-    def drop(self, ledger_id: int, silence_s: float, attention: Attention) -> None:
+    def drop(self, silence_s: float, attention: Attention) -> None:
         """Have nothing more to do with the connection; break it, with all that is queued on it, if it is silent.
 
-        Others share it: while it answers them, only what is kept of this ledger, and not sent for it, goes.
+        Others share it: while it answers them, only what is not sent yet of this ledger goes. The ledger stays
+        attached.
         """
         given_up, self.connection = self.connection, None
         sendings, self.sendings = self.sendings, {}
         if given_up is not None and attention.now() - attention.at(given_up.progress_at) >= silence_s:
             sometimes("writer: breaks a silent connection")
-            given_up.forget(ledger_id)
             given_up.abort()
             return
         for sending in sendings.values():
             sending.withdraw()
-        if given_up is not None:
-            given_up.forget(ledger_id)
+
+    def detach(self, ledger_id: int) -> None:
+        """Have the bookie forget the ledger, over this connection or a later one."""
+        if self.attached_over is not None:
+            self.attached_over.forget(ledger_id)
 
 
 class WriterDriver:
@@ -301,6 +306,7 @@ class WriterDriver:
         self._replacing.stop()
         for link in self._links:
             self._drop(link)
+            link.detach(self.machine.ledger_id)
         if self._lac_timer is not None:
             self._lac_timer.cancel()
 
@@ -400,17 +406,17 @@ class WriterDriver:
     def _let_go(self) -> None:
         """Bookies need not know any more that the ledger has a writer: it adds nothing more."""
         for link in self._links:
-            if link.connection is not None:
-                link.connection.forget(self.machine.ledger_id)
+            link.detach(self.machine.ledger_id)
 
     def _drop(self, link: _Link, *, if_silent: bool = False) -> None:
         """Leave its connection to others, or break it ``if_silent``."""
-        link.drop(self.machine.ledger_id, self._silence_s if if_silent else math.inf, self._attention)
+        link.drop(self._silence_s if if_silent else math.inf, self._attention)
 
     def _relink(self, action: Replaced) -> None:
         """Other bookies hold these positions now. What those before them still answer concerns nobody."""
         for at in action.positions:
             self._drop(self._links[at], if_silent=at in action.silent)
+            self._links[at].detach(self.machine.ledger_id)
             self._links[at] = _Link(at, self.machine.fragment.bookies[at])
             self._reconnect(self._links[at])
 
@@ -459,6 +465,9 @@ class WriterDriver:
         return max(shortest_s, min(shortest_s * 2.0 ** min(refusals, 16), self._settings.add_timeout_ms / 1000))
 
     def _connected(self, link: _Link, connection: BookieConnection) -> None:
+        if self._stopped.is_set() or self.machine.error is not None:
+            # It ended while the connection was made, and would stay attached as long as the client lives.
+            return
         life, before, now = connection.incarnation, link.incarnation, self._clock.monotonic()
         if before is not None and before.directory_uuid != life.directory_uuid:
             self._perform(self.machine.gone(link.position))
@@ -470,6 +479,7 @@ class WriterDriver:
         link.incarnation, link.connection, link.opened_at = life, connection, now
         self._limits[link.bookie_id] = connection.max_batch_bytes
         # It counts as written, and so is not ended for want of a writer, however idle it is.
+        link.attached_over = connection
         connection.attach(self.machine.ledger_id, self._key, deferred=self._deferred, identity=self._identity)
         self._perform(self.machine.connected(link.position, self._attention.now()))
 
