@@ -151,7 +151,7 @@ async def test_what_is_held_is_told_in_whole_batches(rig, first, last, ranges):
 
 
 async def test_of_a_ledger_that_was_never_met_nothing_is_held(rig):
-    assert await rig.connection.held(77, 0, 9) == HeldAnswer((), 9, limbo=False)
+    assert await rig.connection.held(77, 0, 9) == HeldAnswer((), 9, limbo=False, writer=None)
 
 
 async def test_a_ledger_has_a_writer_from_its_first_batch_until_the_connection_forgets_it(rig):
@@ -215,13 +215,13 @@ async def test_nothing_is_told_to_be_held_before_it_is_durable(memory_rig):
 async def test_a_repair_ends_the_limbo_of_a_closed_ledger_and_leaves_it_fenced(memory_rig):
     rig = memory_rig
     rig.bookie.faults.limbo_below(4)
-    assert await rig.connection.held(1, 0, 9) == HeldAnswer((), 9, limbo=True)
+    assert await rig.connection.held(1, 0, 9) == HeldAnswer((), 9, limbo=True, writer=None)
     assert (await rig.connection.status()).limbo_below == 4
     await rig.connection.repair_add(rig.batch(0, 5))
     assert (await rig.connection.held_ledgers(-1, 9)).ledgers == (HeldLedger(1, fenced=False, limbo=True),)
     for _ in range(2):
         await rig.connection.end_limbo(1)
-    assert await rig.connection.held(1, 0, 9) == HeldAnswer((EntryRange(0, 4),), 9, limbo=False)
+    assert await rig.connection.held(1, 0, 9) == HeldAnswer((EntryRange(0, 4),), 9, limbo=False, writer=None)
     assert (await rig.connection.read_lac(1)).fenced
     assert rig.bookie.durably_fenced(1)
 
