@@ -131,7 +131,7 @@ async def catalog_of(store: ObjectStore, objects: Iterable[ObjectInfo]) -> Catal
     async def look(found: ObjectInfo) -> list[Found]:
         async with turns:
             try:
-                return await _look(store, found)
+                return await ledgers_in(store, found)
             except ObjectMissing:
                 return []  # collected since the listing
             except (DamagedFile, *OBJECT_ERRORS) as error:
@@ -151,7 +151,16 @@ async def catalog_of(store: ObjectStore, objects: Iterable[ObjectInfo]) -> Catal
     return Catalog(dict(sorted(ledgers.items())), older, damaged, max(ledgers, default=-1))
 
 
-async def _look(store: ObjectStore, found: ObjectInfo) -> list[Found]:
+async def ledgers_in(store: ObjectStore, found: ObjectInfo) -> list[Found]:
+    """The ledgers that an object holds.
+
+    Raises:
+        ObjectMissing: it is not there (any more).
+        ObjectDamaged, DamagedFile: it cannot be understood.
+        NewerFormat: a newer Tallybook has written it.
+        ArchiveKeyMissing: it is encrypted with a key that is not here.
+        ArchiveUnavailable, ArchiveDenied: the store does not give it.
+    """
     part = await _directory_part(store, found)
     stored = await store.read(found.key, part.offset, part.stored_bytes)
     directory = read_directory(stored, part, found.key, found.size_bytes)

@@ -59,7 +59,7 @@ def object_key(object_id: str, ledger_ids: list[int]) -> str:
 
 
 _KEY: Final = re.compile(
-    r"(?:ledgers/[0-9]{19}|sets/[0-9]{19}-[0-9]{19})-(?P<id>[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12})\.parquet"
+    r"(?:ledgers/(?P<only>[0-9]{19})|sets/(?P<first>[0-9]{19})-(?P<last>[0-9]{19}))-(?P<id>[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12})\.parquet"
 )
 
 
@@ -67,3 +67,9 @@ def object_id_of(key: str) -> str | None:
     """Id of the object with this name; ``None`` for a name that is none of ours."""
     match = _KEY.fullmatch(key)
     return match and match["id"]
+
+
+def ledger_ids_in(key: str) -> tuple[int, ...]:
+    """The ledgers that the name of an object has in it: of several the first and the last. A name of ours has some."""
+    match = _KEY.fullmatch(key)
+    return tuple(int(each) for each in match.group("only", "first", "last") if each) if match else ()

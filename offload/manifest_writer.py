@@ -27,8 +27,10 @@ class ManifestWriter:
         """Of the cluster whose bucket it says that this is; ``None`` if it does not say."""
         self.ledgers: Mapping[int, str] = {}
         """The ledgers that it counts, and the object of each; empty if that is not known."""
-        self.unreadable = False
-        """Whether the one that was loaded last could not be read, so that it does not say which ledgers it counts."""
+        self.unreadable = ""
+        """Why the one that was loaded last could not be read, so that it does not say which ledgers it counts."""
+        self.key_missing = False
+        """Whether that is for want of its key: with the key it can be read."""
         self._content = b""
         """SHA-256 of what it holds; empty if that is not known."""
 
@@ -44,14 +46,17 @@ class ManifestWriter:
         """
         if listed is not None and listed == self._listed:
             return None
-        self._listed, self._content, self.cluster_id, self.unreadable = listed, b"", None, False
+        self._listed, self._content, self.cluster_id = listed, b"", None
+        self.unreadable, self.key_missing = "", False
         if listed is None:
             return None
         try:
             manifest = await read_manifest(self._store, self._workers)
-        except (ObjectDamaged, DamagedFile, ArchiveKeyMissing):
-            sometimes("offload: a manifest that cannot be read is replaced")
-            self.unreadable = True
+        except (ObjectDamaged, DamagedFile, ArchiveKeyMissing) as error:
+            sometimes("offload: the manifest cannot be read")
+            # Perhaps only this read went wrong, or the key comes: it is read again, changed or not.
+            self._listed, self.unreadable = None, error.message
+            self.key_missing = isinstance(error, ArchiveKeyMissing)
             return None
         if manifest is not None:
             self.cluster_id, self.ledgers = manifest.cluster_id, manifest.ledgers

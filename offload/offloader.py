@@ -51,6 +51,7 @@ from .orphans import OrphanWatch, Owned
 from .policy import PlannedObject, compact, dead_attempts, due, pack, releasable, waiting
 from .records_copier import RecordsCopier
 from .survey import Survey
+from .unexplained import first_unexplained, without_deletion
 from .waiting_since import WaitingSince
 
 _log = logger("offload")
@@ -221,14 +222,16 @@ class Offloader:
         objects = [found async for page in self._store.list() for found in page]
         # What was archived and released meanwhile; also, an object has its owner before it is in a listing.
         complete = await self._survey.look()
-        if await self._own_bucket(objects):
+        if await self._own_bucket(objects, complete=complete):
             if complete and await self._report_behind() and await self._is_behind():
                 return
             await self._compact(objects)
             if self._survey.doubtful:
                 complete = await self._survey.look()
             await self._collect(objects, complete=complete)
-            await self._copy_records()
+            if self._manifest.cluster_id is not None:
+                # Else the bucket may be another cluster's, and so may the copy in it.
+                await self._copy_records()
         self._tidied_at = began
 
     async def _is_behind(self) -> bool:
@@ -246,15 +249,19 @@ class Offloader:
         unknown = [ledger_id for ledger_id in self._manifest.ledgers if ledger_id not in known]
         if not unknown or max(unknown) < (id_counter := await store.id_counter()):
             return False
-        forgotten = [each for each in unknown if each >= id_counter and await store.deletion(each) is None]
-        if not forgotten:
-            return False
-        sometimes("offload: the manifest shows that the metadata are an older copy")
-        await self._behind.report(MANIFEST, id_counter, max(forgotten))
-        return True
+        for each in sorted((each for each in unknown if each >= id_counter), reverse=True):
+            if await store.deletion(each) is None:
+                sometimes("offload: the manifest shows that the metadata are an older copy")
+                await self._behind.report(MANIFEST, id_counter, each)
+                return True
+        return False
 
-    async def _own_bucket(self, objects: Sequence[ObjectInfo]) -> bool:
-        """Whether the bucket is of this cluster; what another process has seen of orphans is taken over from there."""
+    async def _own_bucket(self, objects: Sequence[ObjectInfo], *, complete: bool) -> bool:
+        """Whether the bucket is of this cluster; what another process has seen of orphans is taken over from there.
+
+        Args:
+            complete: whether no ledger can be missing from the survey.
+        """
         manifest = await self._manifest.load(next((each for each in objects if each.key == MANIFEST_KEY), None))
         owner = self._manifest.cluster_id
         if owner is not None and owner != await self._survey.cluster_id():
@@ -263,9 +270,26 @@ class Offloader:
                 "If its metadata were lost, run 'offload rebuild-catalog'; else give this cluster another archive"
             )
             return False
+        if owner is None and complete and not await self._explained(objects):
+            return False
         if manifest is not None:
             self._orphans.restore(manifest.dropped, monotonic_s=self._clock.monotonic(), wall_ms=self._now_ms())
         return True
+
+    async def _explained(self, objects: Sequence[ObjectInfo]) -> bool:
+        """Whether a manifest may be written where none tells what counts: the metadata explain all objects."""
+        lacks = self._manifest.unreadable or f"{self._store.url} has no manifest"
+        if self._manifest.key_missing:
+            self._say_failed(f"nothing is merged or removed, and the manifest stays: {lacks}: give its key")
+            return False
+        why = await first_unexplained(self._store, self._survey.store, self._survey.ledgers, objects)
+        if why:
+            self._say_failed(
+                f"nothing is merged or removed, and no manifest written: {lacks}, and {why}. If metadata were lost, "
+                "run 'offload rebuild-catalog'; if it is another cluster's archive, give this cluster another one; "
+                "remove the object yourself only if nobody needs it"
+            )
+        return not why
 
     async def _archive(self) -> None:
         now = self._clock.monotonic()
@@ -432,9 +456,10 @@ class Offloader:
             return
         if not suspects:
             return
-        if self._manifest.unreadable:
-            # Which ledgers are missing was written there.
-            self._say_failed(f"nothing is removed: the manifest in {self._store.url} could not be read")
+        if self._manifest.unreadable or self._manifest.cluster_id is None:
+            # Which ledgers are missing was written there, or is not known yet.
+            why = self._manifest.unreadable or f"{self._store.url} has no manifest"
+            self._say_failed(f"nothing is removed in this pass: {why}")
             return
         if not await self._survey.look(everything=True):
             sometimes("offload: removes nothing, for the listing of ledgers broke off")
@@ -464,12 +489,9 @@ class Offloader:
 
     async def _missing(self) -> dict[int, str]:
         """Ledgers that the manifest counts, whose metadata are gone without a record of a deletion; their objects."""
-        known, deletion = self._survey.ledgers, self._survey.store.deletion
-        missing = {
-            ledger_id: key
-            for ledger_id, key in self._manifest.ledgers.items()
-            if ledger_id not in known and await deletion(ledger_id) is None
-        }
+        known, counted = self._survey.ledgers, self._manifest.ledgers
+        unknown = [ledger_id for ledger_id in counted if ledger_id not in known]
+        missing = {each: counted[each] for each in await without_deletion(self._survey.store, unknown)}
         if missing:
             self._say_failed(
                 f"metadata of {len(missing)} archived ledgers are missing, without a record that they were deleted: "

@@ -433,7 +433,7 @@ async def test_a_sink_whose_record_cannot_be_understood_keeps_the_bucket_from_no
     await cluster.metadata.client().store.write_record("sinks/sales", b'{"format": 9}', None)
     async with ArchiveStage(cluster, settings) as stage:
         worker = offloader(stage, settings)
-        await stage.store.put(object_key("0b9b3a2e-8f57-4b38-9c58-0a53a30a3c77", [7]), b"of nobody")
+        await stage.store.put(object_key("0b9b3a2e-8f57-4b38-9c58-0a53a30a3c77", [ledger.id]), b"of nobody")
         await cluster.world.clock.sleep(510)
         await worker.round()
         await cluster.world.clock.sleep(EAGER.orphan_delay_s + 1)

@@ -7,15 +7,32 @@ from collections.abc import Sequence
 import pytest
 
 from tallybook.archive.manifest import MANIFEST_KEY, read_manifest
+from tallybook.archive.objects.memory import MemoryStore
 from tallybook.archive.objects.port import UnfinishedUpload
+from tallybook.archive.objects.sealed import SealedStore
 from tallybook.client.client import Client
 from tallybook.metadata.behind import BehindRecord, unapproved
+from tallybook.metadata.memory import MemoryMetadata
+from tallybook.offload.rebuild import rebuild_catalog
+from tallybook.runtime.rng import SeededRng
 from tallybook.runtime.tasks import InlineWorkers
 from tallybook.sim.stage.archive import ArchiveStage
 from tallybook.sim.stage.cluster import MemoryCluster
+from tallybook.sim.stage.held_keys import HeldKeys
 from tallybook.sim.stage.scenario import scenario
 
+from . import test_offload_manifest
 from .test_offloader import EAGER, closed, keys, offloader
+
+LONG_ENOUGH_S = EAGER.attempt_ttl_s + EAGER.orphan_delay_s
+"""For an object that belongs to nobody to be removed."""
+
+
+async def lose_manifest(stage: ArchiveStage, how: str) -> None:
+    if how == "damaged":
+        await stage.store.put(MANIFEST_KEY, b"no manifest")
+    else:
+        await stage.store.delete(MANIFEST_KEY)
 
 
 @scenario()
@@ -129,3 +146,105 @@ async def test_an_object_stays_and_counts_while_the_metadata_of_its_ledger_are_m
         await cluster.world.clock.sleep(EAGER.orphan_delay_s + 1)
         await worker.round()
         assert await keys(stage) == []
+
+
+@pytest.mark.parametrize("how", ["damaged", "gone"])
+def test_a_missing_ledger_keeps_its_object_over_many_passes_without_a_manifest(how: str) -> None:
+    @scenario(deadline_seconds=6_000)
+    async def play(cluster: MemoryCluster, client: Client) -> None:
+        ledger, deleted, rows = await closed(client, 120), await closed(client, 120), cluster.metadata.ledgers
+        async with ArchiveStage(cluster, EAGER) as stage:
+            await offloader(stage).round()
+            both = await keys(stage)
+            await client.delete_ledger(deleted.id)
+            row = rows.pop(ledger.id)
+            await lose_manifest(stage, how)
+            worker = offloader(stage)
+            for _ in range(4):
+                await worker.round()
+                assert "rebuild-catalog" in worker.totals.last_error
+                assert f"ledger {ledger.id} of " in worker.totals.last_error
+                await cluster.world.clock.sleep(LONG_ENOUGH_S)
+                worker = offloader(stage)
+            assert await keys(stage) == both
+            rows[ledger.id] = row
+            for _ in range(3):
+                await worker.round()
+                await cluster.world.clock.sleep(LONG_ENOUGH_S)
+            manifest = await read_manifest(stage.store, InlineWorkers())
+            assert manifest is not None
+            assert (list(manifest.ledgers), await keys(stage)) == ([ledger.id], [manifest.ledgers[ledger.id]])
+
+    play()
+
+
+@pytest.mark.parametrize("how", ["damaged", "gone"])
+def test_a_new_cluster_leaves_a_bucket_without_a_manifest_alone_until_its_catalog_was_rebuilt(how: str) -> None:
+    @scenario(deadline_seconds=6_000)
+    async def play(cluster: MemoryCluster, client: Client) -> None:
+        ledgers = [await closed(client, 120) for _ in range(2)]
+        async with ArchiveStage(cluster, EAGER) as stage:
+            await offloader(stage).round()
+            before, fresh = await keys(stage), MemoryMetadata(SeededRng(5))
+            await lose_manifest(stage, how)
+            for _ in range(4):
+                worker = test_offload_manifest.offloader(stage, fresh)
+                await worker.round()
+                assert "another cluster's archive" in worker.totals.last_error
+                await cluster.world.clock.sleep(LONG_ENOUGH_S)
+            assert await keys(stage) == before
+            async for rebuilt in rebuild_catalog(stage.store, fresh.client().store, InlineWorkers()):
+                assert not rebuilt.problem or rebuilt.key == MANIFEST_KEY
+            worker = test_offload_manifest.offloader(stage, fresh)
+            for _ in range(3):
+                await worker.round()
+                await cluster.world.clock.sleep(LONG_ENOUGH_S)
+            manifest = await read_manifest(stage.store, InlineWorkers())
+            assert manifest is not None
+            assert (sorted(manifest.ledgers), await keys(stage)) == ([each.id for each in ledgers], before)
+
+    play()
+
+
+@scenario(deadline_seconds=6_000)
+async def test_an_object_of_another_cluster_is_not_taken_for_that_of_a_ledger_with_the_same_id(
+    cluster: MemoryCluster, client: Client
+) -> None:
+    ledger, rows = await closed(client, 120), cluster.metadata.ledgers
+    async with ArchiveStage(cluster, EAGER) as stage:
+        await offloader(stage).round()
+        before = await keys(stage)
+        del rows[ledger.id]
+        cluster.metadata.id_counter = ledger.id
+        async with cluster.client() as another:
+            again = await another.create_ledger()
+            assert again.id == ledger.id
+            await lose_manifest(stage, "damaged")
+            for _ in range(3):
+                worker = offloader(stage)
+                await worker.round()
+                assert before[0] in worker.totals.last_error
+                await cluster.world.clock.sleep(LONG_ENOUGH_S)
+            assert await keys(stage) == before
+            again.abandon()
+
+
+@scenario(deadline_seconds=6_000)
+async def test_a_manifest_whose_key_is_not_here_is_never_replaced(cluster: MemoryCluster, client: Client) -> None:
+    held, below = HeldKeys(), MemoryStore(cluster.world.clock)
+    async with ArchiveStage(cluster, EAGER, store=SealedStore(below, InlineWorkers(), held)) as stage:
+        ledger = await closed(client, 120)
+        await offloader(stage).round()
+        before = await keys(stage)
+        manifest = await read_manifest(stage.store, InlineWorkers())
+        del cluster.metadata.ledgers[ledger.id]
+        without = HeldKeys()
+        without.rotate(keep=False)
+        sealed, stage.store = stage.store, SealedStore(below, InlineWorkers(), without)
+        for _ in range(3):
+            worker = offloader(stage)
+            await worker.round()
+            assert "the manifest stays" in worker.totals.last_error
+            await cluster.world.clock.sleep(LONG_ENOUGH_S)
+        stage.store = sealed
+        assert (await keys(stage), await read_manifest(stage.store, InlineWorkers())) == (before, manifest)
