@@ -246,10 +246,16 @@ class _Server:
         # Before it is told where to ask.
         self._why_not_ready = lambda: None if enrolment.listed else "not registered"
         await self._publish_run_file(bookie, {"grpc": _port(listener.address), "http": _port(http.address)})
+        await self._serve(bookie, listener.address, stop, ready, enrolment)
+
+    async def _serve(
+        self, bookie: Bookie, address: str, stop: asyncio.Event, ready: asyncio.Event, enrolment: Enrolment
+    ) -> None:
+        """Be ready until it is to stop."""
         settle_memory()
         self._tasks.spawn(give_back_when_quiet(self._clock, self._chores), name="memory")
         ready.set()
-        _log.info("ready", bookie_id=bookie.bookie_id, address=listener.address, boot=bookie.incarnation.boot)
+        _log.info("ready", bookie_id=bookie.bookie_id, address=address, boot=bookie.incarnation.boot)
         await self._until_stopped(stop, enrolment)
         self._why_not_ready = lambda: "stopping"
         _log.info("stopping", bookie_id=bookie.bookie_id)

@@ -315,25 +315,13 @@ async def open_bookie(
             raise BookieUnavailable(reason) from None
         raise
     welcome = welcomes[0]
-    return BookieRpc(
-        welcome,
-        AddStream(
-            streams[Lane.ADD],
-            welcome.credit_bytes,
-            tasks,
-            frames or FrameCache(),
-            load,
-            add_timeout_s=settings.add_timeout_ms / 1000,
-            max_attached=welcome.max_attached,
-        ),
-        RequestStream(streams[Lane.READ], welcomes[1], tasks, load),
-        RequestStream(streams[Lane.CONTROL], welcomes[2], tasks, load),
-        settings,
-        tasks,
-        load,
-        ledgers,
-        on_lost,
-    )
+    adds = AddStream(
+        streams[Lane.ADD], welcome.credit_bytes, tasks, frames or FrameCache(), load,
+        add_timeout_s=settings.add_timeout_ms / 1000, max_attached=welcome.max_attached,
+    )  # fmt: skip
+    reads = RequestStream(streams[Lane.READ], welcomes[1], tasks, load)
+    control = RequestStream(streams[Lane.CONTROL], welcomes[2], tasks, load)
+    return BookieRpc(welcome, adds, reads, control, settings, tasks, load, ledgers, on_lost)
 
 
 async def _greet(stream: MessageStream, hello: wire.Hello) -> wire.Welcome:

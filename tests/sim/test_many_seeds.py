@@ -16,11 +16,11 @@ from tallybook.sim.swarm import swarm_of_seed
 from tallybook.sim.themes import THEMES
 
 SEEDS = ENOUGH_SEEDS
-PART = 30
+PART = 15
 LEAST_MARKS = 25
 """How many different marks of the product each part meets at least. A part that meets fewer has become too tame."""
 
-LEAST_CONFIRMED = 900
+LEAST_CONFIRMED = 450
 """Of how many entries in all the writers of a part hear that they are confirmed, at least: half of the poorest part."""
 
 

@@ -82,6 +82,7 @@ EXCUSED = {
     "client/rpc_requests.py:RequestStream._queue": "as many as a bookie lets one stream ask at once",
     "gateway/console/diagnosing.py:Diagnosing._rounds": "the looks of the last minutes",
     "repair/replicator.py:_Work._todo": "the ledgers of one task, which its board bounds",
+    "client/writer/attention.py:Attention._stalls": "at most 256 moments in which the event loop was late",
     "runtime/blocking.py:HandOver._items": "bounded by whoever puts them: pending bytes of the client",
     "runtime/disk_pump.py:ThreadPump._completed": "writes of the journal that are durable and not told yet",
     "runtime/loop_iteration.py:ItemIterator._left": "what is left of one group of items",

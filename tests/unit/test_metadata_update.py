@@ -414,10 +414,10 @@ async def test_a_deletion_goes_on_over_other_peoples_edits():
     await rig.other.create_ledger(ledger())
     original, raced = rig.faulty.delete_ledger, []
 
-    async def delete_after_theirs(ledger_id, version):
+    async def delete_after_theirs(ledger_id, version, identity):
         if not raced:
             raced.append(await rig.edit(begin_recovery))
-        return await original(ledger_id, version)
+        return await original(ledger_id, version, identity)
 
     rig.faulty.delete_ledger = delete_after_theirs
     await rig.updater.delete(7)
