@@ -11,12 +11,16 @@ from collections.abc import Callable
 from typing import Any, Final
 
 from tallybook.metadata.model import LedgerMetadata
+from tallybook.runtime.deterministic import SimClock
 from tallybook.runtime.rng import Rng
 
 from .god import God
+from .metadata import LATEST_SECONDS
 from .node import BookieNode
 from .process import Surroundings
 from .stream_ledgers import KEYS
+
+_CLOCK: Final = SimClock()
 
 SHORTEST_SECONDS: Final = 2.0
 LONGEST_SECONDS: Final = 6.0
@@ -68,13 +72,15 @@ class RowsAway:
         self._later(seconds, self._put_back)
 
     def _candidates(self) -> list[int]:
-        known = self._god.ledgers.items()
-        return [each for each, ledger in known if each not in self._god.missed and _may_be_away(ledger.metadata)]
+        # Not those just created: a creation whose answer was lost may land once more while the row is away.
+        latest_ms = (_CLOCK.wall_us() // 1000) - int(1000 * (LATEST_SECONDS + 1))
+        known = [(each, ledger.metadata) for each, ledger in self._god.ledgers.items() if each not in self._god.missed]
+        return [each for each, metadata in known if metadata.created_at_ms < latest_ms and _may_be_away(metadata)]
 
     def _put_back(self) -> None:
         back, self._away = self._away, {}
         for ledger_id, row in back.items():
-            self._shared.ledgers.setdefault(ledger_id, row)
+            self._shared.ledgers[ledger_id] = row
         self._tell(list(back))
 
     def _tell(self, ledger_ids: list[int]) -> None:
