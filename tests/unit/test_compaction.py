@@ -115,8 +115,6 @@ def test_what_counts_moves_out_of_logs_whose_footers_are_damaged() -> None:
             node.disk.rot.zero_sector(path, len(node.disk.peek(path)) // SECTOR_BYTES - 1)  # the end mark
         await node.boot()
         await drop(node)
-        assert set((await rows(node)).values()) == before, "ledgers may be in limbo, as far as is known"
-        await node.bookie.collect()
         assert not before & set((await rows(node)).values())
         assert not before & set(node.bookie._parts.logs.log_ids)
         for _ in range(2):
