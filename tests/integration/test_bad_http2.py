@@ -11,7 +11,7 @@ import gzip
 import ssl
 import zlib
 from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -205,7 +205,10 @@ async def test_whoever_does_not_get_to_the_point_is_dropped_in_time_and_his_plac
     monkeypatch.setattr(grpc_calls, "gateway_options", lambda **limits: sooner(gateway(**limits), soon))
     async with door() as port, asyncio.timeout(DEADLINE_SECONDS):
         slow = [await port.raw() for _ in range(PLACES // 2)]
-        slow += [await port.spoken() for _ in range(PLACES // 2 - 1)]
+        for _ in range(PLACES // 2 - 1):
+            # A gateway may have dropped it by then: more of one address wait than there may be.
+            with suppress(ConnectionError):
+                slow.append(await port.spoken())
         for at, (_, writer) in enumerate(slow):
             writer.write(PREFACE[: at % 10])
         dripping = [asyncio.ensure_future(drip(writer, PREFACE[at % 10 :])) for at, (_, writer) in enumerate(slow[::2])]

@@ -75,7 +75,8 @@ async def test_ids_are_not_handed_out_again_and_entries_of_forgotten_ledgers_are
         record = await client.world.store.read_record(RECORD)
         assert record is not None
         behind = decode_behind(RECORD, record.value)
-        assert (behind.pauses, behind.highest_id) == (True, max(forgotten))
+        assert behind.pauses
+        assert behind.highest_id >= max(forgotten)
 
         # An id that was handed out before the bookies had raised the counter.
         again = await client.create_ledger(ledger_id=forgotten[0])

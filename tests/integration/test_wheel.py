@@ -314,7 +314,7 @@ import sys
 from pyspark.sql import SparkSession
 
 spark = SparkSession.builder.master("local[1]").config("spark.ui.enabled", "false").getOrCreate()
-spark.sql(f"CREATE TEMPORARY VIEW entries USING tallybook OPTIONS (metadata '{sys.argv[1]}')")
+spark.sql(f"CREATE TEMPORARY VIEW entries USING tallybook OPTIONS (metadata '{sys.argv[1]}', ledger '{sys.argv[2]}')")
 print(spark.sql("SELECT count(*) FROM entries").first()[0])
 """
 
@@ -343,9 +343,9 @@ def test_spark_finds_an_installed_wheel_without_registration(built, installed, c
     cluster("ledger", "append", ledger, "--close", stdin=b"one\ntwo\nthree\n")
     python = str(installed.folder / "bin" / "python")
     words = {"SPARK_LOCAL_IP": "127.0.0.1", "PYSPARK_PYTHON": python, "JAVA_HOME": os.environ.get("JAVA_HOME", "")}
-    counted = installed.run("python", "-c", COUNTED, cluster.metadata, seconds=SPARK_SECONDS, **words)
+    counted = installed.run("python", "-c", COUNTED, cluster.metadata, ledger, seconds=SPARK_SECONDS, **words)
     assert counted.returncode == 0, counted.stderr
-    assert int(counted.stdout.split()[-1]) >= 3
+    assert int(counted.stdout.split()[-1]) == 3
 
 
 SUBMITTED = """
@@ -355,11 +355,10 @@ from tallybook.spark import TallybookDataSource
 
 spark = SparkSession.builder.getOrCreate()
 spark.dataSource.register(TallybookDataSource)
-table = spark.read.format("tallybook").option("metadata", sys.argv[1]).option("minPartitions", 2)
-before = table.load().count()
+stream = {"metadata": sys.argv[1], "stream": "submitted"}
 rows = spark.range(0, 1000, 1, 2).selectExpr("CAST(id AS STRING) AS payload")
-rows.write.format("tallybook").option("metadata", sys.argv[1]).mode("append").save()
-print(spark.sparkContext.master, table.load().count() - before)
+rows.write.format("tallybook").options(**stream, createStream="true").mode("append").save()
+print(spark.sparkContext.master, spark.read.format("tallybook").options(**stream, minPartitions=2).load().count())
 """
 
 
