@@ -25,7 +25,7 @@ _LOOK_SECONDS: Final = 2.0
 _WHY_SECONDS: Final = 20.0
 """Between two looks for why ledgers still name the bookie: each asks bookies for the copies of some."""
 _WHY_WITHIN_SECONDS: Final = 5.0
-"""A look for why takes no longer, whatever hangs."""
+"""Seconds after which the search for the reasons ends, also where a bookie hangs."""
 
 Bookie = Annotated[str, typer.Argument(metavar="BOOKIE", help="Id of the bookie.")]
 

@@ -118,7 +118,7 @@ class BookieSurvey:
 
 
 def _check_no_defect(error: TallybookError) -> None:
-    """A bookie that fails, whatever it says, keeps no other from being asked.
+    """A bookie that fails with any error keeps no other from being asked.
 
     Raises:
         InvariantViolation: ``error``, if it says that something is wrong with Tallybook itself.

@@ -94,7 +94,7 @@ class RocksDatabase:
         self._open(create=create)
         self.figures = self._measured()
         self._read_options = rocksdict.ReadOptions()
-        # Files that an iterator kept alive are deleted in the background, not by whoever drops it.
+        # Files that an iterator kept alive are deleted in the background, not by the thread that drops it.
         self._read_options.set_background_purge_on_iterator_cleanup(True)
 
     def _open(self, *, create: bool) -> None:
@@ -413,7 +413,7 @@ class RocksDatabase:
 
     @contextmanager
     def _reading(self) -> Iterator[None]:
-        """Whatever goes wrong, it is not known what the index holds."""
+        """After any error it is not known what the index holds."""
         try:
             with self._using("read"):
                 yield

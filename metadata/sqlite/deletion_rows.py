@@ -13,7 +13,7 @@ from tallybook.core.ids import NO_IDENTITY
 from ..store import Deletion
 
 TABLE: Final = "CREATE TABLE IF NOT EXISTS deleted_identities (ledger_id INTEGER PRIMARY KEY, digest BLOB NOT NULL)"
-"""Made in each file that is opened for writing, whatever the format of its tables."""
+"""Made in each file that is opened for writing, of every format version."""
 
 
 def read(connection: sqlite3.Connection, ledger_id: int) -> Deletion | None:
