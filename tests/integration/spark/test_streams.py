@@ -42,7 +42,9 @@ def run_stream(tmp_path):
         try:
             assert query.awaitTermination(60)
             sizes = {progress.batchId: progress.numInputRows for progress in query.recentProgress}
-            lags = [json.loads(progress.sources[0].latestOffset)["behind"] for progress in query.recentProgress]
+            latest = [json.loads(progress.sources[0].latestOffset) for progress in query.recentProgress]
+            # A batch that is run again after a restart was planned before: nothing is reported of it.
+            lags = [offset["behind"] for offset in latest if offset is not None]
         finally:
             query.stop()
         # Read without Spark, which wants the log of an output to begin with the first batch of its checkpoint.
