@@ -147,7 +147,12 @@ async def repair(connection: BookieRpc, notes: Notes, ids: Mapping[str, int]) ->
     """What repair and inspection ask."""
     await notes.take("repair", connection.repair_add(batch_of(ids[SETTLED], 1)))
     await notes.take("repair what is open", connection.repair_add(batch_of(ids[PLAIN], 0)))
-    await notes.take("held", connection.held(ids[PLAIN], 0, 1000))
+    await notes.take(
+        "held",
+        connection.held(ids[PLAIN], 0, 1000),
+        # What was told from the first release on.
+        lambda found: (found.ranges, found.looked_up_to, found.limbo),
+    )
     await notes.take("damaged", connection.damaged((-1, -1), 10))
     await notes.take(
         "held ledgers",

@@ -121,7 +121,8 @@ async def test_a_flood_of_pings_is_cut_and_others_are_served_meanwhile():
             await flood_of_pings(*await port.http2())
 
         async with attacking(attack) as flood:
-            await flood.goes_on(port.works)
+            # Where the machine is slow, a client gives a connection up before it is begun.
+            await flood.goes_on(port.works, refusals=(BookieUnavailable,))
 
 
 async def test_headers_that_never_end_are_cut():

@@ -88,7 +88,7 @@ async def test_a_deletion_that_was_cut_off_behind_a_chapter_is_finished(cluster:
         await in_chapters(streams)
         keeper, done = streams._keeper, streams._keeper._delete_doomed
 
-        async def away(_head: object) -> None:
+        async def away(_head: object, _failed: object) -> None:
             raise MetadataUnavailable("away")
 
         keeper._delete_doomed = away  # type: ignore[method-assign, assignment]

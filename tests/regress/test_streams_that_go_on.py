@@ -31,6 +31,7 @@ from tallybook.stream import head as head_module
 from tallybook.stream.envelope import MAX_RECORDS, Marks
 from tallybook.stream.head import Chapter, Head, Segment, SegmentEnd, Truncation
 from tallybook.stream.keeping import expired
+from tallybook.stream.releasing import LONGEST_RELEASE_SECONDS
 from tallybook.stream.writer import loss
 
 
@@ -101,9 +102,9 @@ async def test_what_could_not_be_let_go_of_in_an_outage_is_let_go_of_after_it(
         reader.abandon()
         await cluster.world.clock.sleep(60)
         outage.lasts = False
-        async with await calm.writer("s", wait_s=20):
+        async with await calm.writer("s", wait_s=LONGEST_RELEASE_SECONDS + 5):
             pass
-        async with await calm.subscribe("s", "x", wait_s=20):
+        async with await calm.subscribe("s", "x", wait_s=LONGEST_RELEASE_SECONDS + 5):
             pass
 
 

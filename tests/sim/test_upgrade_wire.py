@@ -17,7 +17,7 @@ from tallybook.bookie.settled import Settled
 from tallybook.client.background import client_tasks
 from tallybook.client.bookie_rpc import open_bookie
 from tallybook.client.load import ClientLoad
-from tallybook.core.answers import BookieStatus, CopyTrace, HeldLedgers, Incarnation
+from tallybook.core.answers import BookieStatus, CopyTrace, HeldAnswer, HeldLedgers, Incarnation
 from tallybook.core.config import BookieSettings, ClientSettings
 from tallybook.core.errors import TallybookError
 from tallybook.core.ids import NO_IDENTITY
@@ -164,6 +164,9 @@ def meaning(lane: Lane, who: str, number: int, message: bytes) -> object:
         return reply.request_id, type(reply.outcome)
     if isinstance(reply.outcome, BookieStatus):
         return reply.request_id, reply.outcome.read_only
+    if isinstance(reply.outcome, HeldAnswer):
+        # Not told by the first release.
+        return reply.request_id, reply.outcome._replace(writer=None)
     if isinstance(reply.outcome, HeldLedgers):
         # Identities come from the metadata, which are others here.
         ledgers = tuple(each._replace(identity=NO_IDENTITY) for each in reply.outcome.ledgers)

@@ -8,7 +8,7 @@ from functools import cache
 
 from crc32c import crc32c
 
-from tallybook.archive.catalog import _look
+from tallybook.archive.catalog import ledgers_in
 from tallybook.archive.index_codec import ArchivedLedger, read_batches, read_directory, read_pages
 from tallybook.archive.manifest import Manifest, decode_manifest, encode_manifest
 from tallybook.archive.object_check import ObjectCheck
@@ -82,7 +82,7 @@ def a_footer() -> Iterator[bytes]:
 
 @TARGET.decoder(
     "archive/catalog.py:_directory_part",
-    "archive/catalog.py:_look",
+    "archive/catalog.py:ledgers_in",
     "archive/catalog.py:_found",
     "archive/catalog.py:_receipts",
     "archive/catalog.py:read_catalog",
@@ -98,7 +98,7 @@ def footer(data: bytes) -> None:
     part = encoded.directory_part
     changed = blob[: part.end] + data
     info = ObjectInfo(KEY, len(changed), 17)
-    attempt(DamagedFile, finished, _look(OneObject(changed), info))
+    attempt(DamagedFile, finished, ledgers_in(OneObject(changed), info))
     found = attempt(DamagedFile, read_footer, data, len(encoded.directory.row_groups), KEY)
     if found is not REFUSED:
         for number in range(found.num_row_groups):
