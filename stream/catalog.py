@@ -85,6 +85,14 @@ class Catalog:
         found = await self._store.read_record(record, linearizable=True)
         return None if found is None else decode_head(record, found.value)
 
+    async def check_store(self, stream_id: str) -> None:
+        """Ask the store anything about a stream, to tell its absence from a trouble of this stream alone.
+
+        Raises:
+            MetadataUnavailable: it does not answer.
+        """
+        await self._store.read_record(head_record(stream_id))
+
     async def ids(self) -> AsyncIterator[str]:
         """Ids of all streams, also of those that have no name, or are being deleted.
 

@@ -35,6 +35,7 @@ from tallybook.core.errors import (
     DataMissing,
     InvalidArgument,
     MetadataConflict,
+    MetadataUnavailable,
     NoSuchLedger,
     NoSuchStream,
     OutOfOrder,
@@ -366,7 +367,7 @@ async def complete_left(client: Client, store_of: Callable[[str], StreamStore]) 
         store_of: the streams of a namespace; closed here.
 
     Raises:
-        MetadataUnavailable: not all of them are known.
+        MetadataUnavailable: the store does not answer; streams are left for the next round.
     """
     world, failed = client.world, 0
     updater = LedgerUpdater(world.store, world.clock, world.rng)
@@ -394,6 +395,8 @@ async def complete_left(client: Client, store_of: Callable[[str], StreamStore]) 
         except TallybookError as error:
             if is_defect(error):
                 raise
+            if isinstance(error, MetadataUnavailable):
+                await catalog.check_store(stream_id)
             failed += 1
             _log.warning("batches are completed later", stream_id=stream_id, error=error.message)
     return failed

@@ -17,6 +17,7 @@ from typing import Final
 from tallybook.client.client import Client
 from tallybook.core.errors import (
     MetadataConflict,
+    MetadataUnavailable,
     NoSuchStream,
     NoSuchSubscription,
     StreamExists,
@@ -70,7 +71,7 @@ class Keeper:
         """Look after every stream once; how many could not be looked after.
 
         Raises:
-            MetadataUnavailable: not all streams are known.
+            MetadataUnavailable: the store does not answer; streams are left for the next round.
         """
         failed, seen = set[str](), set[str]()
         await self._forget_sessions()
@@ -83,6 +84,9 @@ class Keeper:
             except TallybookError as error:
                 if is_defect(error):
                     raise
+                if isinstance(error, MetadataUnavailable):
+                    # Where it is the store, each of the other streams would take its own time-out.
+                    await self._catalog.check_store(stream_id)
                 failed.add(stream_id)
                 _log.warning("a stream is looked after later", stream_id=stream_id, error=error.message)
         self._abandoned.forget_all_but(seen)

@@ -586,7 +586,7 @@ class StreamStore:
         name, and batches that were committed (``deliveries``) and are not in their stream yet.
 
         Raises:
-            MetadataUnavailable: not all streams are known.
+            MetadataUnavailable: the store does not answer; streams are left for the next round.
         """
         failed = await self._keeper.keep_all()
         return failed + await complete_left(self._client, self._of_namespace)

@@ -10,6 +10,7 @@ import pytest
 
 from tallybook.client.client import Client
 from tallybook.core.errors import AccessDenied, DamagedFile, MetadataConflict, MetadataUnavailable
+from tallybook.metadata.faulty import Fault, FaultyStore
 from tallybook.metadata.store import Record as StoredRecord
 from tallybook.runtime.wire import WRITER_RETURN_SECONDS
 from tallybook.sim.stage.cluster import MemoryCluster
@@ -284,6 +285,43 @@ async def test_a_deletion_with_the_metadata_store_away_ends_at_the_first_ledger(
         client.delete_ledger = delete  # type: ignore[method-assign]
         assert await streams.keep() == 0
         assert [ledger_id async for ledger_id in client.list_ledgers()] == []
+
+
+@scenario()
+async def test_a_round_of_the_keeper_ends_where_the_metadata_store_goes_away_and_asks_it_no_more(
+    cluster: MemoryCluster, client: Client
+) -> None:
+    outage = Outage()
+    async with StreamStore(client) as streams:
+        for number in range(20):
+            await streams.create(f"s{number}")
+    async with (
+        cluster.client(seen_through=lambda store: FaultyStore(store, outage, cluster.world.clock)) as other,
+        StreamStore(other) as streams,
+    ):
+        outage.left = 3
+        with pytest.raises(MetadataUnavailable):
+            await streams.keep()
+        assert outage.refused == 2, "the operation of one stream, and a look whether it is the store"
+        outage.left = None
+        assert await streams.keep() == 0
+
+
+class Outage:
+    """Faults of a metadata store that does not answer any more after so many operations; ``None``: it answers."""
+
+    def __init__(self) -> None:
+        self.left: int | None = None
+        self.refused = 0
+
+    def next(self, _operation: str) -> Fault | None:
+        if self.left is None:
+            return None
+        self.left -= 1
+        if self.left >= 0:
+            return None
+        self.refused += 1
+        return Fault.UNAVAILABLE
 
 
 @scenario()
