@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 import math
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from typing import TYPE_CHECKING, Annotated, Final, cast
 
 import typer
@@ -138,7 +140,9 @@ async def _drain(metadata: str, bookie_id: str, patience: float | None, *, force
                 if clock.monotonic() >= deadline:
                     raise RequestTimeout(f"after {patience:.0f} s {how_far(_told(found, why))}")
                 await clock.sleep(_LOOK_SECONDS)
-                found = await who_names(world.store, world.membership, bookie_id)
+                with suppress(TimeoutError):
+                    async with asyncio.timeout(deadline - clock.monotonic()):
+                        found = await who_names(world.store, world.membership, bookie_id)
                 if why_again_at <= clock.monotonic() < deadline:
                     why = await reasons(found.first_ids)
                     why_again_at = clock.monotonic() + _WHY_SECONDS
