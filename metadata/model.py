@@ -18,10 +18,12 @@ for repair.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from bisect import bisect_left
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import Enum
 from itertools import pairwise
+from operator import itemgetter
 
 from tallybook.core.errors import InvalidArgument, LedgerClosed, LedgerFenced, LedgerHasWriter, check
 from tallybook.core.ids import MAX_ID, NO_ENTRY, check_ledger_id, ledger_identity
@@ -265,14 +267,10 @@ def close(
         raise InvalidArgument(f"ledger {metadata.ledger_id} cannot end at entry {last_entry_id}")
     if length < 0 or (last_entry_id == NO_ENTRY and length):
         raise InvalidArgument(f"ledger {metadata.ledger_id} cannot end at {last_entry_id} with {length} bytes")
-    return replace(
-        metadata,
-        state=LedgerState.CLOSED,
-        last_entry_id=last_entry_id,
-        length=length,
-        fragments=kept,
-        missed=_settled(metadata.missed if missed is None else missed, last_entry_id),
+    closed = replace(
+        metadata, state=LedgerState.CLOSED, last_entry_id=last_entry_id, length=length, fragments=kept, missed=()
     )
+    return replace(closed, missed=of_members(closed, metadata.missed if missed is None else missed))
 
 
 def require_open(metadata: LedgerMetadata) -> LedgerMetadata:
@@ -316,9 +314,41 @@ def change_ensemble(
 
 
 def of_members(metadata: LedgerMetadata, missed: Sequence[MissedRange]) -> tuple[MissedRange, ...]:
-    """Those of ``missed`` whose bookies are still in an ensemble: a repair may have replaced the others meanwhile."""
-    members = {bookie for fragment in metadata.fragments for bookie in fragment.bookies}
-    return tuple(entry for entry in missed if entry.bookie_id in members)
+    """What of ``missed`` lies in fragments that name the bookie, in as few ranges as possible.
+
+    The rest is nobody's to mend: the bookie was replaced there, or the ledger ends before it.
+    """
+    spans = _spans(metadata, {entry.bookie_id for entry in missed})
+    ranges: list[MissedRange] = []
+    for entry in missed:
+        named = spans.get(entry.bookie_id, [])
+        end = MAX_ID if entry.last_entry_id is None else entry.last_entry_id
+        for span_first, span_last in named[bisect_left(named, entry.first_entry_id, key=itemgetter(1)) :]:
+            if span_first > end:
+                break
+            last = min(end, span_last)
+            grows = entry.last_entry_id is None and last == MAX_ID
+            ranges.append(MissedRange(entry.bookie_id, max(entry.first_entry_id, span_first), None if grows else last))
+    return _merged(ranges)
+
+
+def _spans(metadata: LedgerMetadata, names: Collection[str]) -> dict[str, list[tuple[int, int]]]:
+    """The entries of fragments that name each of these bookies, ascending; up to 2^63-1 in an unclosed ledger."""
+    spans: dict[str, list[tuple[int, int]]] = {}
+    end = metadata.last_entry_id if metadata.closed else MAX_ID
+    ends = [*(each.first_entry_id - 1 for each in metadata.fragments[1:]), end] if names else []
+    for fragment, last in zip(metadata.fragments, ends, strict=False):
+        first = fragment.first_entry_id
+        for name in fragment.bookies:
+            if name not in names or last < first:
+                continue
+            known = spans.setdefault(name, [])
+            if known and known[-1][1] + 1 == first:
+                first_known, _ = known.pop()
+                known.append((first_known, last))
+            else:
+                known.append((first, last))
+    return spans
 
 
 def _merged(missed: Sequence[MissedRange]) -> tuple[MissedRange, ...]:
@@ -335,31 +365,19 @@ def _merged(missed: Sequence[MissedRange]) -> tuple[MissedRange, ...]:
     return tuple(ranges)
 
 
-def _settled(missed: Sequence[MissedRange], last_entry_id: int) -> tuple[MissedRange, ...]:
-    """Missed ranges of a ledger that ends at ``last_entry_id``: none open, none beyond the end, none twice."""
-    ranges = []
-    for entry in missed:
-        end = last_entry_id if entry.last_entry_id is None else min(entry.last_entry_id, last_entry_id)
-        if entry.first_entry_id <= end:
-            ranges.append(replace(entry, last_entry_id=end))
-    return _merged(ranges)
-
-
 def record_missed(metadata: LedgerMetadata, missed: Sequence[MissedRange]) -> LedgerMetadata:
-    """Replace the missed ranges of an unclosed ledger. Those of one bookie that meet become one.
+    """Replace the missed ranges of an unclosed ledger by what of ``missed`` lies in fragments that name the bookie.
 
     Raises:
         LedgerClosed: the ledger is closed.
-        InvalidArgument: a range names a bookie outside the ensembles, or is empty.
+        InvalidArgument: a range is empty.
     """
     if metadata.closed:
         raise LedgerClosed(f"ledger {metadata.ledger_id} is closed")
-    members = {bookie for fragment in metadata.fragments for bookie in fragment.bookies}
     for entry in missed:
-        empty = entry.last_entry_id is not None and entry.last_entry_id < entry.first_entry_id
-        if entry.bookie_id not in members or entry.first_entry_id < 0 or empty:
-            raise InvalidArgument(f"ledger {metadata.ledger_id}: {entry} is not a range of a member")
-    return replace(metadata, missed=_merged(missed))
+        if entry.first_entry_id < 0 or (entry.last_entry_id is not None and entry.last_entry_id < entry.first_entry_id):
+            raise InvalidArgument(f"ledger {metadata.ledger_id}: {entry} is no range of entries that a bookie can miss")
+    return replace(metadata, missed=of_members(metadata, missed))
 
 
 def check_succession(old: LedgerMetadata, new: LedgerMetadata) -> None:

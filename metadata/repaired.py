@@ -44,7 +44,12 @@ def replace_member(metadata: LedgerMetadata, first_entry_id: int, position: int,
 
 def copies_given_back(metadata: LedgerMetadata, bookie_id: str, first: int, last: int) -> LedgerMetadata:
     """``bookie_id`` has all entries ``first .. last`` that it is to hold: it has missed none of them."""
-    return replace(metadata, missed=without(metadata.missed, bookie_id, first, last))
+    return replace(metadata, missed=of_members(metadata, without(metadata.missed, bookie_id, first, last)))
+
+
+def without_strays(metadata: LedgerMetadata) -> LedgerMetadata:
+    """The same, less missed ranges that are nobody's to mend: no fragment names their bookie there (any more)."""
+    return replace(metadata, missed=of_members(metadata, metadata.missed))
 
 
 def without(missed: tuple[MissedRange, ...], bookie_id: str, first: int, last: int) -> tuple[MissedRange, ...]:

@@ -24,7 +24,7 @@ from tallybook.core.errors import (
 from tallybook.core.marks import sometimes
 from tallybook.core.setting_types import PlacementPolicy
 from tallybook.metadata.model import LedgerMetadata, LedgerState
-from tallybook.metadata.repaired import copies_given_back, replace_member
+from tallybook.metadata.repaired import copies_given_back, replace_member, without_strays
 from tallybook.metadata.store import BookieInfo, Versioned
 from tallybook.metadata.update import LedgerUpdater
 from tallybook.runtime.logging import logger
@@ -205,6 +205,10 @@ class Mender:
                 incomplete.add(place.bookie_id)
                 done.left.append(error)
             done.places_seen += 1
+        if without_strays(current.value) != current.value:
+            # As clients of earlier versions left them: no place that is mended takes such a range away.
+            sometimes("repair: a missed range of no place is taken away")
+            current = await self._updater.update(metadata.ledger_id, without_strays, known=current)
         if order.thorough:
             # Otherwise a bookie may have places that were not looked at: the auditor sends somebody who looks at all.
             for bookie_id in sorted(limbo - incomplete):

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 from collections import Counter
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Final, TypeAlias, TypeVar
 
@@ -17,7 +17,7 @@ from tallybook.core.batch import BatchHeader
 from tallybook.core.config import ClientSettings
 from tallybook.core.errors import BookieUnavailable, Busy, Conflict, RecoveryFailed, TallybookError, is_defect
 from tallybook.core.marks import sometimes
-from tallybook.metadata.model import LedgerMetadata, begin_recovery, close, of_members
+from tallybook.metadata.model import LedgerMetadata, begin_recovery, close
 from tallybook.runtime.clock import Clock
 from tallybook.runtime.logging import logger
 
@@ -169,8 +169,7 @@ def closed_at(known: LedgerMetadata, end: Close, fresh: LedgerMetadata) -> Ledge
     if fresh.last_fragment != known.last_fragment:
         raise LastFragmentChanged
     fragments = (*fresh.fragments[:-1], *end.fragments)
-    closed = close(fresh, end.last_entry_id, end.length, fragments=fragments, missed=(*fresh.missed, *end.missed))
-    return replace(closed, missed=of_members(closed, closed.missed))
+    return close(fresh, end.last_entry_id, end.length, fragments=fragments, missed=(*fresh.missed, *end.missed))
 
 
 def _settled_by(actions: list[Action]) -> tuple[type[Action], ...]:

@@ -28,7 +28,7 @@ from tallybook.core.errors import (
 )
 from tallybook.core.ids import NO_ENTRY
 from tallybook.core.marks import sometimes
-from tallybook.metadata.model import LedgerMetadata, LedgerState, of_members, record_missed
+from tallybook.metadata.model import LedgerMetadata, LedgerState, record_missed
 from tallybook.runtime.clock import Clock
 from tallybook.runtime.tasks import Tasks
 from tallybook.runtime.tracing import Span, under
@@ -575,4 +575,4 @@ class WriterDriver:
     def _with_missed(self, metadata: LedgerMetadata) -> LedgerMetadata:
         if metadata.state is not LedgerState.OPEN:
             raise LedgerFenced(f"ledger {metadata.ledger_id} is not open for writing any more: {metadata.state.value}")
-        return record_missed(metadata, of_members(metadata, self.machine.missed()))
+        return record_missed(metadata, self.machine.missed())

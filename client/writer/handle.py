@@ -25,7 +25,7 @@ from tallybook.core.errors import (
     Unauthorized,
 )
 from tallybook.core.ids import NO_ENTRY
-from tallybook.metadata.model import LedgerMetadata, LedgerState, close, of_members
+from tallybook.metadata.model import LedgerMetadata, LedgerState, close
 from tallybook.runtime.clock import Clock
 from tallybook.runtime.lifetime import Lifetime, close_or_abandon, while_open
 from tallybook.runtime.tasks import Tasks
@@ -358,8 +358,7 @@ class LedgerWriter:
             raise LedgerFenced(f"ledger {self.id} is being recovered by another client")
         if metadata.closed and (metadata.last_entry_id, metadata.length) != (last, length):
             raise LedgerFenced(f"ledger {self.id} was closed by another client at entry {metadata.last_entry_id}")
-        missed = of_members(metadata, self._machine.missed())
-        return close(metadata, last, length if last != NO_ENTRY else 0, missed=missed)
+        return close(metadata, last, length if last != NO_ENTRY else 0, missed=self._machine.missed())
 
     def _end_of_other(self, metadata: LedgerMetadata) -> LedgerMetadata:
         """The ledger as the client that took it from this handle closed it: a success if that is our end, too."""

@@ -23,7 +23,7 @@ from tallybook.core.errors import (
     is_defect,
 )
 from tallybook.core.marks import sometimes
-from tallybook.metadata.model import LedgerMetadata, change_ensemble, of_members, record_missed, require_open
+from tallybook.metadata.model import LedgerMetadata, change_ensemble, record_missed, require_open
 from tallybook.metadata.store import MembershipWatch
 from tallybook.runtime.clock import Clock
 from tallybook.runtime.logging import logger
@@ -218,7 +218,7 @@ class Replacing:
             if machine.error is not None:
                 raise LedgerClosed(f"ledger {machine.ledger_id}: its writer has ended")
             fresh = change_ensemble(metadata, change.known, change.wanted.first_entry_id, change.wanted.bookies)
-            return record_missed(fresh, of_members(fresh, machine.missed()))
+            return record_missed(fresh, machine.missed())
 
         try:
             metadata = await self._settled(changed)

@@ -1,6 +1,8 @@
 """The life of a ledger as its metadata tells it: what each transition does, what it refuses, and what always holds."""
 
+from collections.abc import Iterable
 from dataclasses import replace
+from itertools import accumulate
 
 import pytest
 from hypothesis import given, settings
@@ -194,10 +196,8 @@ def test_custom_metadata_that_is_not_text_to_bytes_is_refused(custom):
         ledger(custom=custom)
 
 
-@pytest.mark.parametrize(
-    "missed", [MissedRange("b9", 0, 1), MissedRange("b1", -1, 1), MissedRange("b1", 5, 4)], ids=repr
-)
-def test_a_missed_range_of_nobody_or_of_nothing_is_refused(missed):
+@pytest.mark.parametrize("missed", [MissedRange("b1", -1, 1), MissedRange("b1", 5, 4)], ids=repr)
+def test_a_missed_range_of_nothing_is_refused(missed):
     with pytest.raises(InvalidArgument):
         record_missed(ledger(), [missed])
 
@@ -302,7 +302,52 @@ def test_what_a_bookie_missed_that_is_no_member_any_more_is_forgotten():
     old = record_missed(ledger(), missed)
     assert change_ensemble(old, old.last_fragment, 0, OTHERS).missed == missed[1:]
     assert change_ensemble(old, old.last_fragment, 5, OTHERS).missed == missed
-    assert of_members(ledger(), [MissedRange("b9", 0, 1), missed[0]]) == missed[:1]
+    assert record_missed(ledger(), [MissedRange("b9", 0, 1), missed[0]]).missed == missed[:1]
+
+
+def test_what_a_bookie_misses_ends_where_another_one_takes_its_place():
+    absent = record_missed(ledger(), [MissedRange("b3", 0, None)])
+    replaced = change_ensemble(absent, absent.last_fragment, 5, OTHERS)
+    assert replaced.missed == (MissedRange("b3", 0, 4),)
+    assert record_missed(replaced, absent.missed).missed == (MissedRange("b3", 0, 4),)
+    assert close(replaced, 9, 100, missed=absent.missed).missed == (MissedRange("b3", 0, 4),)
+    back = change_ensemble(replaced, replaced.last_fragment, 8, ENSEMBLE)
+    assert record_missed(back, absent.missed).missed == (MissedRange("b3", 0, 4), MissedRange("b3", 8, None))
+
+
+@given(
+    st.lists(st.tuples(st.integers(1, 9), st.permutations(["b1", "b2", "b3", "b4", "b5"])), max_size=4),
+    st.lists(
+        st.tuples(st.sampled_from(["b1", "b4", "b5", "b9"]), st.integers(0, 40), st.none() | st.integers(0, 9)),
+        max_size=5,
+    ),
+    st.none() | st.integers(0, 9),
+)
+def test_ranges_of_members_are_what_fragments_name_their_bookies_for(changes, ranges, tail):
+    firsts = [0, *accumulate(gap for gap, _ in changes)]
+    fragments = [
+        Fragment(first, tuple(names[:3])) for first, (_, names) in zip(firsts, [(0, ENSEMBLE), *changes], strict=True)
+    ]
+    metadata = ledger(fragments=tuple(fragments))
+    if tail is not None:
+        metadata = close(metadata, firsts[-1] - 1 + tail, firsts[-1] + tail)
+    missed = [MissedRange(name, first, None if size is None else first + size) for name, first, size in ranges]
+    beyond = metadata.last_entry_id + 1 if metadata.closed else 100
+
+    def entries(of: Iterable[MissedRange]) -> set[tuple[str, int]]:
+        return {
+            (each.bookie_id, entry)
+            for each in of
+            for entry in range(each.first_entry_id, (99 if each.last_entry_id is None else each.last_entry_id) + 1)
+        }
+
+    told = of_members(metadata, missed)
+    assert entries(told) == {
+        (name, entry)
+        for name, entry in entries(missed)
+        if entry < beyond and name in metadata.fragment_of(entry).bookies
+    }
+    assert of_members(metadata, told) == told
 
 
 def test_no_update_moves_the_start_of_an_older_fragment():
@@ -402,10 +447,8 @@ class LedgerLife(RuleBasedStateMachine):
             self.becomes(record_missed(self.now, [*self.now.missed, missed]))
         except LedgerClosed:
             assert self.end is not None
-        except InvalidArgument:
-            assert not member
         else:
-            assert member
+            assert member or bookie not in {each.bookie_id for each in self.now.missed}
 
     @invariant()
     def a_settled_end_stays(self):
