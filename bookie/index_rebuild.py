@@ -4,9 +4,8 @@ The tables of the logs name every batch with its place. They do not tell whether
 which LAC its writer sent by itself, and which ledgers were deleted. So
 
 - every ledger is in limbo afterwards: its fence may be lost, and with a damaged log some of its entries;
-- the metadata are asked about each one. A ledger that they do not have, though its id was given out, or of which copies
-  need not be kept, gets a tombstone instead of rows. Where they do not answer, there is no new index. Where the store
-  turns out to be an older copy of itself (store_check.py), which is looked at before, every ledger keeps its rows.
+- ledgers that were dropped before come back, as far as their batches are still in a log. The garbage collector drops
+  them again, with the delays, the share and the operator's approval that hold for any ledger (garbage.py).
 
 A batch may be found twice: compaction was cut off between its copies and the removal of the log, or a repair brought a
 good copy of a damaged one. Then the one that passes its checks counts. Two that pass and differ cannot both be what was
@@ -19,21 +18,17 @@ may have torn it. All else is left to be checked by who reads it, and by the scr
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import AsyncGenerator, Iterator, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass, field, replace
 from typing import Final, Protocol
 
-from tallybook.core.errors import DamagedFile, EntryCorrupt, EntryUnknown, MetadataUnavailable, PeerError
+from tallybook.core.errors import DamagedFile, EntryCorrupt, EntryUnknown
 from tallybook.core.ids import NO_ENTRY
 from tallybook.core.marks import sometimes
-from tallybook.runtime.clock import Clock
 from tallybook.runtime.logging import logger
 
-from .fates import LOOKUP_SECONDS, FateOfLedger
-from .garbage import Fate
-from .ledger_state import TOMBSTONE, LedgerRow, decode_row, encode_row
+from .ledger_state import LedgerRow, decode_row, encode_row
 from .storage.entry_log_format import TableRow
 from .storage.index import MAX_FIND_ROWS, WRITE_BATCH_ROWS, Index
 from .storage.location import NOWHERE_LOG_ID, IndexRow, Location
@@ -42,22 +37,6 @@ _log = logger("bookie.index_rebuild")
 
 PIECE_BATCHES: Final = WRITE_BATCH_ROWS // 2
 """Batches that are looked at together: their rows and the states of their ledgers are one write batch."""
-
-LOOKUPS_AT_ONCE: Final = 8
-PAUSES_SECONDS: Final = (1.0, 5.0, 15.0, 30.0)
-"""Between attempts to ask the metadata."""
-
-
-class ComparableStore(Protocol):
-    """The part of a ``StoreCheck`` that a rebuild needs."""
-
-    behind: bool
-    """Whether the store was behind when it was compared last, and nobody has approved it."""
-    untold: int
-    """Ledgers at or above its id counter of which it did not say then whether it knows them."""
-
-    async def compare(self) -> int:
-        """Compare the store with what is held."""
 
 
 class ScannableLogs(Protocol):
@@ -88,8 +67,6 @@ class RebuildReport:
     """Batches that were found more than once."""
     torn: int = 0
     """Batches left out, because a crash cut them off before they were durable."""
-    dropped_ledgers: int = 0
-    """Ledgers that need not be kept."""
     damage: list[str] = field(default_factory=list)
     """Logs of which a part cannot be read."""
     conflicts: list[str] = field(default_factory=list)
@@ -99,27 +76,20 @@ class RebuildReport:
 class Rebuild:
     """Fills an empty index."""
 
-    def __init__(
-        self, index: Index, logs: ScannableLogs, fate_of: FateOfLedger, check: ComparableStore, clock: Clock
-    ) -> None:
+    def __init__(self, index: Index, logs: ScannableLogs) -> None:
         self._index = index
         self._logs = logs
-        self._fate_of = fate_of
-        self._check = check
-        self._clock = clock
         self.report = RebuildReport()
 
     async def run(self) -> RebuildReport:
         """Fill the index, and make it durable.
 
         Raises:
-            MetadataUnavailable: the metadata do not say which ledgers there are.
             DiskFailed, EntryUnknown: a log or the new index cannot be read or written.
             DiskFull: there is no room for the index.
         """
         for log_id in self._logs.log_ids:
             await self._add_log(log_id)
-        await self._drop_garbage()
         await self._index.sync()
         return self.report
 
@@ -234,73 +204,6 @@ class Rebuild:
             if known is None or lac > known.lac:
                 states[ledger_id] = encode_row(ledger_id, replace(known or LedgerRow(limbo=True), lac=lac))
         return states
-
-    # -- ledgers that need not be kept ----------------------------------------------------------
-
-    async def _drop_garbage(self) -> None:
-        if await self._is_store_behind():
-            sometimes("rebuild: the metadata are an older copy")
-            return
-        after = -1
-        while page := await self._index.ledgers_with_rows(after, PIECE_BATCHES):
-            fates = await self._fates(page)
-            garbage = [each for each in page if fates[each] in (Fate.RELEASED, Fate.DELETED)]
-            if garbage:
-                sometimes("rebuild: a ledger need not be kept")
-                tombstones = {ledger_id: encode_row(ledger_id, TOMBSTONE) for ledger_id in garbage}
-                await self._index.apply((), tombstones, drop_ledgers=garbage)
-                self.report.dropped_ledgers += len(garbage)
-            after = page[-1]
-
-    async def _is_store_behind(self) -> bool:
-        """Whether the metadata are an older copy; asked again for a while where it cannot be told.
-
-        Raises:
-            MetadataUnavailable: it cannot be told.
-        """
-        why = ""
-        for pause_seconds in (*PAUSES_SECONDS, 0.0):
-            try:
-                await self._check.compare()
-            except PeerError as error:
-                why = error.message
-            else:
-                if self._check.behind or not self._check.untold:
-                    return self._check.behind
-                why = f"they do not say whether they know {self._check.untold} ledgers at or above the id counter"
-            sometimes("rebuild: the metadata are away")
-            await self._clock.sleep(pause_seconds)
-        raise MetadataUnavailable(
-            f"the metadata do not say whether they are an older copy, so that there is no new index: {why}"
-        )
-
-    async def _fates(self, ledger_ids: Sequence[int]) -> dict[int, Fate]:
-        fates: dict[int, Fate] = {}
-        for start in range(0, len(ledger_ids), LOOKUPS_AT_ONCE):
-            asked = ledger_ids[start : start + LOOKUPS_AT_ONCE]
-            fates.update(zip(asked, await asyncio.gather(*map(self._fate, asked)), strict=True))
-        return fates
-
-    async def _fate(self, ledger_id: int) -> Fate:
-        """What becomes of a ledger; asked again for a while where the metadata do not say.
-
-        Raises:
-            MetadataUnavailable: they do not say it.
-        """
-        for pause_seconds in (*PAUSES_SECONDS, 0.0):
-            try:
-                async with asyncio.timeout(LOOKUP_SECONDS):
-                    fate = await self._fate_of(ledger_id)
-            except TimeoutError:
-                fate = Fate.UNKNOWN
-            if fate is not Fate.UNKNOWN:
-                return fate
-            sometimes("rebuild: the metadata are away")
-            await self._clock.sleep(pause_seconds)
-        raise MetadataUnavailable(
-            f"the metadata do not say whether ledger {ledger_id} still exists, "
-            "and without that the index cannot be made again: start the bookie again when they answer"
-        )
 
 
 def _runs(rows: Sequence[IndexRow]) -> Iterator[Sequence[IndexRow]]:

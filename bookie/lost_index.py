@@ -10,31 +10,31 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable
 from contextlib import AsyncExitStack, suppress
 from dataclasses import dataclass, replace
-from functools import partial
+from typing import Final
 
 from tallybook.core.config import BookieSettings
-from tallybook.core.errors import DamagedFile, DiskFailed, DiskFull
+from tallybook.core.errors import DamagedFile, DiskFailed, DiskFull, MetadataUnavailable
 from tallybook.core.marks import sometimes
-from tallybook.metadata.behind import read_behind
 from tallybook.metadata.store import MetadataStore
 from tallybook.runtime.clock import Clock
 from tallybook.runtime.disk import Disk
 from tallybook.runtime.logging import logger
 
-from .directories import IDS, identified, read_format, read_limbo, wanted_paths
-from .fates import FateOfLedger, counter_in_time, fate_of
+from .directories import identified, read_format, read_limbo, wanted_paths
+from .fates import counter_in_time
 from .index_home import IndexHome, OpenIndex
 from .index_rebuild import Rebuild, RebuildReport
 from .limbo import Limbo, store_limbo
 from .lost_places import find_places
 from .places import LEDGERS, listed_places
-from .seen_counter import SeenBefore
 from .storage.entry_log import EntryLogs
 from .storage.index import Index
 from .storage.index_mark import read_mark
-from .store_check import BehindNotes, StoreCheck, UnwrittenNotes
 
 _log = logger("bookie.lost_index")
+
+PAUSES_SECONDS: Final = (1.0, 5.0, 15.0, 30.0)
+"""Between attempts to read the id counter: a rebuild that took hours does not fail for an outage of seconds."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,28 +43,33 @@ class IndexSources:
 
     Attributes:
         limbo_path: the limbo marker.
-        fate_of: what the metadata say of a ledger that is held here.
-        id_counter, behind: see ``boot.BookieWorld``.
-        seen_counter: the highest counter that the bookie has seen.
+        id_counter: see ``boot.BookieWorld``.
     """
 
     disk: Disk
     limbo_path: str
     logs: EntryLogs
-    fate_of: FateOfLedger
     id_counter: Callable[[], Awaitable[int]]
     clock: Clock
-    behind: BehindNotes
-    bookie_id: str
-    seen_counter: int
 
     def rebuild(self, index: Index) -> Rebuild:
         """What fills a new index."""
-        seen = SeenBefore(self.seen_counter)
-        check = StoreCheck(
-            index, None, self.fate_of, self.id_counter, self.behind, self.bookie_id, seen, self.clock, looks_up_all=True
-        )
-        return Rebuild(index, self.logs, self.fate_of, check, self.clock)
+        return Rebuild(index, self.logs)
+
+    async def below(self) -> int:
+        """All ledgers of which something may be lost lie below this id; asked again for a while.
+
+        Raises:
+            MetadataUnavailable: it cannot be told.
+        """
+        for pause_seconds in PAUSES_SECONDS:
+            try:
+                return await counter_in_time(self.id_counter)
+            except MetadataUnavailable as error:
+                sometimes("rebuild: the metadata are away")
+                _log.warning("a new index waits for the id counter", error=error.message)
+                await self.clock.sleep(pause_seconds)
+        return await counter_in_time(self.id_counter)
 
 
 async def open_or_rebuild(
@@ -78,7 +83,7 @@ async def open_or_rebuild(
 
     Raises:
         ForeignDirectory: the index belongs to another bookie.
-        MetadataUnavailable: it is lost, and the metadata do not say which ledgers there are.
+        MetadataUnavailable: it is lost, and the metadata do not say how many ledgers there are.
         DiskFailed, DiskFull: the device failed, or has no room for a new one.
     """
     try:
@@ -110,7 +115,7 @@ async def rebuild(home: IndexHome, sources: IndexSources, limbo: Limbo) -> tuple
         index = await home.make(number)
         undo.push_async_callback(index.close)
         report = await sources.rebuild(index).run()
-        below = await counter_in_time(sources.id_counter)
+        below = await sources.below()
         await home.sign(number)
         limbo = replace(limbo.again(below), index=number)
         await store_limbo(sources.disk, sources.limbo_path, limbo)
@@ -122,7 +127,6 @@ async def rebuild(home: IndexHome, sources: IndexSources, limbo: Limbo) -> tuple
         batch_count=report.batches,
         twice_count=report.twice,
         torn_count=report.torn,
-        dropped_ledger_count=report.dropped_ledgers,
         damaged_log_count=len(report.damage),
         conflict_count=len(report.conflicts),
     )
@@ -159,11 +163,7 @@ async def rebuild_stopped(
         logs = await EntryLogs.open(disk, paths, cookie.directory_uuid, settings.storage, clock)
         try:
             home = IndexHome(disk, layout, cookie, open_index)
-            fate_here = partial(fate_of, store, bookie_id=cookie.bookie_id)
-            notes, seen = UnwrittenNotes(partial(read_behind, store)), int(values.get(IDS, "0"))
-            sources = IndexSources(
-                disk, layout.limbo, logs, fate_here, store.id_counter, clock, notes, cookie.bookie_id, seen
-            )
+            sources = IndexSources(disk, layout.limbo, logs, store.id_counter, clock)
             if dry_run:
                 report = await try_rebuild(home, sources, limbo)
             else:

@@ -6,8 +6,6 @@ garbage collector.
 
 from __future__ import annotations
 
-from typing import Protocol
-
 from tallybook.core.errors import DiskFull
 from tallybook.runtime.disk import Disk
 from tallybook.runtime.logging import logger
@@ -15,27 +13,6 @@ from tallybook.runtime.logging import logger
 from .directories import BEGUN, IDS, JOURNAL_STATE, DataDirectory, write_format
 
 _log = logger("bookie.store_check")
-
-
-class HighestCounter(Protocol):
-    """The highest counter that a bookie has seen."""
-
-    @property
-    def value(self) -> int:
-        """All ledger ids that the store had handed out, as far as this bookie knows, lie below it."""
-
-    async def saw(self, counter: int) -> None:
-        """Remember a counter, if it is the highest."""
-
-
-class SeenBefore:
-    """What it was when the bookie stopped: nothing is noted, since it is not running yet."""
-
-    def __init__(self, value: int) -> None:
-        self.value = value
-
-    async def saw(self, counter: int) -> None:
-        """Remember nothing."""
 
 
 class SeenCounter:

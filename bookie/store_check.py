@@ -26,7 +26,7 @@ from tallybook.runtime.logging import logger
 
 from .fates import LOOKUP_SECONDS, FateOfLedger, counter_in_time
 from .garbage import Fate
-from .seen_counter import HighestCounter
+from .seen_counter import SeenCounter
 from .storage.index import Index
 from .storage.write_cache import WriteCache
 
@@ -77,27 +77,6 @@ class NeverBehind:
         return False
 
 
-class UnwrittenNotes:
-    """What is noted, and what is found besides, of which nothing is written: for commands that change no metadata."""
-
-    def __init__(self, read: Callable[[], Awaitable[Behind | None]]) -> None:
-        self._read = read
-        self._found: Behind | None = None
-
-    async def read(self) -> Behind | None:
-        """What was found now, or what is noted."""
-        return self._found or await self._read()
-
-    async def report(self, bookie_id: str, id_counter: int, highest_id: int) -> Behind:
-        """Remember it. The counter is raised when the bookie starts."""
-        self._found = Behind(id_counter, highest_id, bookie_id, 0)
-        return self._found
-
-    async def approve(self) -> bool:
-        """Nothing is approved here."""
-        return False
-
-
 class StoreAge(NamedTuple):
     """What a round of the collector has to know.
 
@@ -114,26 +93,22 @@ class StoreCheck:
     """Looks whether the metadata store is behind.
 
     Args:
-        cache: ``None``: all that is held is in the index.
         fate_of: what the metadata say of a ledger that is held here.
         id_counter: a linearizable read.
         seen: the highest counter that this bookie has seen.
         clock: how long a suspicion is no news, and how long lookups may take.
-        looks_up_all: look up all ledgers at or above the counter, however many there are and however long it takes.
     """
 
     def __init__(
         self,
         index: Index,
-        cache: WriteCache | None,
+        cache: WriteCache,
         fate_of: FateOfLedger,
         id_counter: Callable[[], Awaitable[int]],
         notes: BehindNotes,
         bookie_id: str,
-        seen: HighestCounter,
+        seen: SeenCounter,
         clock: Clock,
-        *,
-        looks_up_all: bool = False,
     ) -> None:
         self._index = index
         self._cache = cache
@@ -143,7 +118,6 @@ class StoreCheck:
         self._bookie_id = bookie_id
         self._seen = seen
         self._clock = clock
-        self._looks_up_all = looks_up_all
         self._comparing = asyncio.Lock()
         self._suspects: dict[int, None] = {}
         self._cleared: dict[int, float] = {}
@@ -239,8 +213,7 @@ class StoreCheck:
     async def _highest_forgotten(self, counter: int) -> int:
         """The highest ledger at or above the counter that is held here and that the store has forgotten, or -1."""
         held = await self._held_from(counter)
-        wanted = held[::-1] if self._looks_up_all else held[: -MAX_LOOKUPS - 1 : -1]
-        fates = await self._fates(wanted, (Fate.MISSING, Fate.OTHER))
+        fates = await self._fates(held[: -MAX_LOOKUPS - 1 : -1], (Fate.MISSING, Fate.OTHER))
         for ledger_id, fate in fates.items():
             if fate in (Fate.MISSING, Fate.OTHER):
                 self.untold = 0
@@ -285,7 +258,7 @@ class StoreCheck:
         unknown = 0
         ends_at = self._clock.monotonic() + LOOKUPS_SECONDS
         for start in range(0, len(ledger_ids), LOOKUPS_AT_ONCE):
-            if unknown >= MAX_UNKNOWN or (self._clock.monotonic() >= ends_at and not self._looks_up_all):
+            if unknown >= MAX_UNKNOWN or self._clock.monotonic() >= ends_at:
                 break
             asked = ledger_ids[start : start + LOOKUPS_AT_ONCE]
             for ledger_id, fate in zip(asked, await asyncio.gather(*map(self._ask, asked)), strict=True):
@@ -312,7 +285,7 @@ class StoreCheck:
                 after = page[-1]
         except EntryUnknown:
             found = await self._readable_from(counter)
-        cached = [] if self._cache is None else self._cache.ledger_ids(counter - 1, PAGE_LEDGERS)
+        cached = self._cache.ledger_ids(counter - 1, PAGE_LEDGERS)
         return sorted({*found, *cached})
 
     async def _readable_from(self, counter: int) -> list[int]:

@@ -19,6 +19,7 @@ from tallybook.core.errors import (
     TallybookError,
 )
 from tallybook.core.limits import BLOCK_BYTES
+from tallybook.runtime.clock import Clock
 from tallybook.runtime.deterministic import NO_LATENCY, Latency, SimClock, SimDisk, World, run_seed
 from tallybook.runtime.logging import line_of
 from tallybook.sim.stage.disk_bookie import ROOT, DiskBookie, KnownMetadata, batch_of, tiny_settings
@@ -121,46 +122,58 @@ def test_j19_what_is_in_the_journal_only_is_replayed_over_the_new_index_with_its
     run_seed(1, scenario)
 
 
-def test_a_ledger_that_was_deleted_or_released_is_not_brought_back_by_a_new_index() -> None:
+def test_a_new_index_leaves_it_to_the_collector_which_ledgers_go_and_when() -> None:
+    deleted, released, missing = LEDGERS
+    delay_s = SETTINGS.collection.missing_delay_s // 4
+
     async def scenario(world: World) -> None:
-        node = await filled(world)
+        collection = SETTINGS.collection.model_copy(update={"deleted_delay_s": delay_s})
+        node = await filled(world, settings=SETTINGS.model_copy(update={"collection": collection}))
         await lose(node.disk)
-        node.metadata.fates = {1: Fate.DELETED, 2: Fate.RELEASED}
-        await node.boot()
-        for ledger_id in (1, 2):
-            assert await all_of(node, ledger_id) == ["NoSuchLedger"] * (ENTRIES + 1)
-            assert (await node.add(big(0, ledger_id), recovery=True)).code == NoSuchLedger.wire_code
-        assert await all_of(node, 3) == ["held"] * ENTRIES + ["EntryUnknown"]
-        await node.stop()
-
-    run_seed(1, scenario)
-
-
-def test_a_ledger_that_is_missing_without_a_record_of_its_deletion_is_kept() -> None:
-    async def scenario(world: World) -> None:
-        node = await filled(world)
-        await lose(node.disk)
-        node.metadata.fates = {1: Fate.MISSING}
+        node.metadata.fates = {deleted: Fate.DELETED, released: Fate.RELEASED, missing: Fate.MISSING}
         await node.boot()
         for ledger_id in LEDGERS:
             assert await all_of(node, ledger_id) == ["held"] * ENTRIES + ["EntryUnknown"]
-        assert (await node.add(big(ENTRIES, 3))).code == EntryUnknown.wire_code, "it is held, so it may be fenced"
+            assert (await node.add(big(ENTRIES, ledger_id))).code == EntryUnknown.wire_code, "it may be fenced"
+        await node.bookie.collect()
+        assert await said_of(node, released, 0) == "NoSuchLedger"
+        assert await said_of(node, deleted, 0) == "held", "its metadata may come back"
+        await world.clock.sleep(delay_s)
+        await node.bookie.collect()
+        assert await all_of(node, deleted) == ["NoSuchLedger"] * (ENTRIES + 1)
+        assert (await node.add(big(0, deleted), recovery=True)).code == NoSuchLedger.wire_code
+        assert await said_of(node, missing, 0) == "held", "no operator has approved it"
         await node.stop()
 
     run_seed(1, scenario)
 
 
-def test_without_the_metadata_there_is_no_new_index_and_nothing_has_changed() -> None:
+class AwayMetadata(KnownMetadata):
+    """Metadata that do not answer for a while."""
+
+    def __init__(self, before: KnownMetadata, clock: Clock, away_seconds: float) -> None:
+        super().__init__(cookies=before.cookies, id_counter=BELOW, settled=SETTLED)
+        self._clock = clock
+        self._back = clock.monotonic() + away_seconds
+
+    async def read_id_counter(self) -> int:
+        if self._clock.monotonic() < self._back:
+            await self._clock.sleep(3_600)
+        return BELOW
+
+
+def test_without_the_id_counter_there_is_no_new_index_and_nothing_has_changed() -> None:
     async def scenario(world: World) -> None:
         node = await filled(world)
         await lose(node.disk)
-        node.metadata.fates = {2: Fate.UNKNOWN}
+        before = node.metadata
+        node.metadata = AwayMetadata(before, world.clock, 7_200)
         began = world.clock.monotonic()
-        with pytest.raises(MetadataUnavailable, match="ledger 2 still exists"):
+        with pytest.raises(MetadataUnavailable, match="how many ledgers there are"):
             await node.boot()
         assert world.clock.monotonic() - began < 120
         assert (await load_limbo(node.disk, f"{ROOT}/limbo")).events == 0
-        node.metadata.fates = {}
+        node.metadata = before
         await node.boot()
         assert await all_of(node, 2) == ["held"] * ENTRIES + ["EntryUnknown"]
         await node.stop()
@@ -170,16 +183,9 @@ def test_without_the_metadata_there_is_no_new_index_and_nothing_has_changed() ->
 
 def test_a_metadata_store_that_is_away_for_a_while_only_delays_the_new_index() -> None:
     async def scenario(world: World) -> None:
-        class Slow(KnownMetadata):
-            async def fate_of(self, ledger_id: int, _bookie_id: str = "", _identity: bytes = b"") -> Fate:
-                if world.clock.monotonic() < back:
-                    await world.clock.sleep(3_600)
-                return Fate.KEPT
-
         node = await filled(world)
         await lose(node.disk)
-        node.metadata = Slow(cookies=node.metadata.cookies, id_counter=BELOW, settled=SETTLED)
-        back = world.clock.monotonic() + 20
+        node.metadata = AwayMetadata(node.metadata, world.clock, 20)
         await node.boot()
         assert await all_of(node, 2) == ["held"] * ENTRIES + ["EntryUnknown"]
         await node.stop()
@@ -309,14 +315,9 @@ def test_what_others_left_among_the_logs_is_not_put_into_a_new_index() -> None:
 
 def test_a_bookie_that_must_ask_how_many_ledgers_there_are_does_not_wait_for_the_metadata_for_ever() -> None:
     async def scenario(world: World) -> None:
-        class Away(KnownMetadata):
-            async def read_id_counter(self) -> int:
-                await world.clock.sleep(3_600)
-                return BELOW
-
         node = await filled(world)
         await store_limbo(node.disk, f"{ROOT}/limbo", Limbo(1, 0, awaits_enrolment=True))
-        node.metadata = Away(cookies=node.metadata.cookies)
+        node.metadata = AwayMetadata(node.metadata, world.clock, 7_200)
         began = world.clock.monotonic()
         with pytest.raises(MetadataUnavailable, match="how many ledgers there are"):
             await node.boot()
