@@ -36,7 +36,7 @@ from .sink_record import (
     is_once,
 )
 from .store import MetadataStore, Ok, Versioned, WriteResult
-from .transactions import StoredSink, Transaction, is_pending, names, read_clock, read_sink, settled, transaction_of
+from .transactions import StoredSink, Transaction, is_pending, names, read_clock, read_sink, settled
 from .update import LedgerUpdater
 
 _log = logger("transactions")
@@ -73,8 +73,8 @@ async def commit(
 
     Raises:
         InvalidArgument: too many ledgers.
-        Conflict: the sink belongs to another owner, or ledgers are gone (given up as nobody committed them for long);
-            nothing comes into view.
+        Conflict: the sink belongs to another owner, or ledgers are gone (given up as nobody committed them for long),
+            or were not written by this transaction; nothing comes into view.
         MetadataConflict, MetadataOutcomeUnknown, MetadataUnavailable: it may be committed; the same call settles it.
         DamagedFile: the record cannot be understood.
         What ``allowed`` raises: nothing comes into view.
@@ -106,6 +106,7 @@ async def commit(
             if (await read_sink(store, sink)).version != stored.version:
                 continue  # a younger transaction may have swept them away
             _refuse(transaction, set(wanted.ledger_ids) - set(known))
+        _check_marks(transaction, known)
         record, wrote = SinkRecord(wanted, given_up=record.given_up), True
         if isinstance(await write_sink(store, sink, record, stored), Ok):
             done = True
@@ -160,8 +161,7 @@ async def was_committed(store: MetadataStore, transaction: Transaction) -> bool:
     while True:
         page = await store.list_ledgers(after)
         for found in await each(partial(read_if_there, store), page.ledger_ids):
-            mark = transaction_of(found.value) if found is not None and not is_pending(found.value) else None
-            if mark and (mark.sink, mark.number) == (transaction.sink, transaction.number):
+            if found is not None and not is_pending(found.value) and transaction.wrote(found.value):
                 return True
         if page.complete:
             return False
@@ -183,7 +183,7 @@ async def abandon(
     sink = transaction.sink
     record = await renew(store, sink, transaction.number)
     await settle(updater, await dated(store, sink) if is_once(sink) else record)
-    await each(partial(discard_pending, updater), ledger_ids)
+    await each(partial(discard_pending, updater, transaction), ledger_ids)
     if transaction.is_once and record.last == NOTHING:
         # Nobody commits to this sink any more, and what has become of it all is settled.
         await sweep(store, updater, sink, SinkRecord(Committed(transaction.number, ())))
@@ -238,14 +238,16 @@ async def discard(updater: LedgerUpdater, ledger_ids: Iterable[int]) -> None:
             continue
 
 
-async def discard_pending(updater: LedgerUpdater, ledger_id: int) -> bool:
-    """Delete a ledger, unless it is settled; says whether it was there to be deleted.
+async def discard_pending(updater: LedgerUpdater, transaction: Transaction, ledger_id: int) -> bool:
+    """Delete a ledger of a transaction, unless it is settled; says whether it was there to be deleted.
+
+    A ledger without the marks of the transaction is left alone.
 
     Raises:
         As ``discard``.
     """
     try:
-        await updater.update(ledger_id, _not_left_behind)
+        await updater.update(ledger_id, partial(_not_left_behind, transaction))
     except Conflict:
         await discard(updater, [ledger_id])
         return True
@@ -266,7 +268,7 @@ async def sweep(store: MetadataStore, updater: LedgerUpdater, sink: str, record:
         if attempt is None or attempt[0] > record.last.number:
             return
         if attempt[1] not in committed:
-            await discard_pending(updater, attempt[1])
+            await discard_pending(updater, Transaction(sink, attempt[0]), attempt[1])
         await delete_attempt(store, name)
 
     committed = set(record.last.ledger_ids)
@@ -383,13 +385,23 @@ def _refuse(transaction: Transaction, gone: set[int]) -> None:
         )
 
 
+def _check_marks(transaction: Transaction, known: Mapping[int, Versioned]) -> None:
+    """Refuse ledgers of others, which would come into view before their own transaction is committed."""
+    for ledger_id, found in known.items():
+        if not transaction.wrote(found.value):
+            raise Conflict(
+                f"transaction {transaction.number} of sink {transaction.sink} cannot be committed: ledger {ledger_id} "
+                "was not written by it; nothing of it is in view"
+            )
+
+
 async def _any_settled(store: MetadataStore, committed: Committed) -> bool:
     """Whether ledgers were committed by a transaction that others have followed since."""
     found = await each(partial(read_if_there, store), committed.ledger_ids)
     return any(one is not None and not is_pending(one.value) for one in found)
 
 
-def _not_left_behind(metadata: LedgerMetadata) -> LedgerMetadata:
-    if is_pending(metadata):
+def _not_left_behind(transaction: Transaction, metadata: LedgerMetadata) -> LedgerMetadata:
+    if is_pending(metadata) and transaction.wrote(metadata):
         raise Conflict(f"ledger {metadata.ledger_id} belongs to no transaction that was committed")
     return metadata

@@ -96,7 +96,7 @@ async def _give_up(
     """Delete those of these ledgers that are not committed; how many that were."""
 
     async def one(ledger_id: int) -> bool:
-        deleted = await discard_pending(updater, ledger_id)
+        deleted = await discard_pending(updater, transaction, ledger_id)
         # After the ledger: while there is word of it, the record of its sink stays.
         await delete_attempt(store, attempt_name(transaction.sink, transaction.number, ledger_id))
         return deleted

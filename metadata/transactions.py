@@ -71,6 +71,11 @@ class Transaction:
         """Custom metadata of a ledger that it is to have."""
         return {SINK: f"{self.sink}/{self.number}".encode(), PENDING: b"1"}
 
+    def wrote(self, metadata: LedgerMetadata) -> bool:
+        """Whether a ledger carries its marks. An id alone may be that of another ledger, in another cluster."""
+        mark = transaction_of(metadata)
+        return mark is not None and (mark.sink, mark.number) == (self.sink, self.number)
+
 
 @dataclass(frozen=True, slots=True)
 class View:

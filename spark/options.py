@@ -56,6 +56,24 @@ class Place:
     credentials: StoreCredentials | None = None
     """Of the archive's object store; ``None``: those of the environment of each process."""
 
+    def check_cluster(self, planned: str, found: str) -> None:
+        """Make sure that a step of a query has found the cluster that the query was planned on.
+
+        Args:
+            planned: id of that cluster; empty where nothing has been planned yet, or where its place does not say it.
+            found: id of the cluster that is here; empty where its place does not say it.
+
+        Raises:
+            InvalidConfig: it is another one.
+        """
+        if planned and planned != found:
+            kind, where = ("URI", self.metadata) if self.metadata is not None else ("URL", self.archive)
+            raise InvalidConfig(
+                f"the query was planned on cluster {planned}, and at {where} this machine finds "
+                f"{f'cluster {found}' if found else 'what does not say of which cluster it is'}: give a {kind} that "
+                "names the same store on the driver and on every executor"
+            )
+
 
 @dataclass(frozen=True, slots=True)
 class PayloadOptions:
@@ -124,6 +142,8 @@ class WriteOptions:
     stream: str | None = None
     namespace: str = DEFAULT_NAMESPACE
     create_stream: bool = False
+    cluster_id: str = ""
+    """Of the cluster that the write was planned on; empty before it is planned."""
 
 
 _LEDGER_BOUNDS: Final = frozenset({

@@ -24,7 +24,7 @@ from tallybook.client.reader.handle import LedgerReader
 from tallybook.client.world import open_world
 from tallybook.core.batch import BatchHeader, Buffer
 from tallybook.core.config import ClientSettings
-from tallybook.core.errors import ArchiveUnavailable, InvalidConfig, InvariantViolation, NoSuchLedger
+from tallybook.core.errors import ArchiveUnavailable, InvariantViolation, NoSuchLedger
 from tallybook.metadata.archived import Receipt
 from tallybook.metadata.model import LedgerMetadata
 from tallybook.metadata.store import BookieInfo, MetadataStore
@@ -138,12 +138,8 @@ async def opened(
         settings = ClientSettings(security=place.security, archive_keys=place.archive_keys)
         world = await open_world(place.metadata, settings, credentials=place.credentials)
         client = await stack.enter_async_context(Client(world, settings))
-        found, planned = await world.store.cluster_id(), partition.cluster_id if partition else cluster_id
-        if planned and planned != found:
-            raise InvalidConfig(
-                f"the query was planned on cluster {planned}, and at {place.metadata} this executor finds cluster "
-                f"{found}: give a URI that names the same store on the driver and on every executor"
-            )
+        found = await world.store.cluster_id()
+        place.check_cluster(partition.cluster_id if partition else cluster_id, found)
         yield Cluster(client, world.store, found, _LateArchive(stack, place), place)
 
 

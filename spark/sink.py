@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import chain
 from typing import TYPE_CHECKING, Final, TypeVar
 
@@ -86,8 +86,8 @@ class LedgerWriter(DataSourceArrowWriter):
     """Writes a batch."""
 
     def __init__(self, options: WriteOptions, schema: StructType, *, overwrite: bool) -> None:
-        self._options = options
         self._column = payload_column(schema, overwrite=overwrite)
+        self._options = planned(options)
         self._transaction = self._chosen()
 
     def _chosen(self) -> Transaction:
@@ -128,8 +128,8 @@ class LedgerStreamWriter(DataSourceStreamArrowWriter):
     def __init__(self, options: WriteOptions, schema: StructType, *, overwrite: bool) -> None:
         if options.transaction is not None:
             raise InvalidConfig("the transactions of a stream are its micro-batches: give no option transaction")
-        self._options = options
         self._column = payload_column(schema, overwrite=overwrite)
+        self._options = planned(options)
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> Written:
         """One task: a ledger, or none if there are no rows."""
@@ -250,11 +250,17 @@ class Writing:
         """Reach the cluster.
 
         Raises:
-            InvalidConfig, MetadataUnavailable: it cannot be reached.
+            InvalidConfig, MetadataUnavailable: it cannot be reached, or is not the one that the write was planned on.
         """
         settings = ClientSettings(security=options.place.security, archive_keys=options.place.archive_keys)
         world = await open_world(options.place.metadata or "", settings, credentials=options.place.credentials)
-        return cls(Client(world, settings), world.store, await world.store.cluster_id())
+        cluster = cls(Client(world, settings), world.store, await world.store.cluster_id())
+        try:
+            options.place.check_cluster(options.cluster_id, cluster.cluster_id)
+        except InvalidConfig:
+            await cluster.close()
+            raise
+        return cluster
 
     def check_cluster(self, written: Sequence[Written]) -> None:
         """Make sure that tasks have written to this cluster.
@@ -368,12 +374,29 @@ def _was_committed(options: WriteOptions, transaction: Transaction) -> bool:
 
 
 def undo(options: WriteOptions, transaction: Transaction, messages: Sequence[WriterCommitMessage | None]) -> None:
-    """Delete what was written, unless it is committed after all."""
+    """Delete what was written to this cluster, unless it is committed after all.
+
+    Ledgers of another cluster are left for its offloader: here their ids are those of other ledgers.
+    """
 
     async def work(cluster: Writing) -> None:
-        await abandon(cluster.store, cluster.updater, transaction, ledger_ids_of(written_of(messages)))
+        here = [each for each in written_of(messages) if each.cluster_id in ("", cluster.cluster_id)]
+        await abandon(cluster.store, cluster.updater, transaction, ledger_ids_of(here))
 
     on_cluster(options, work)
+
+
+def planned(options: WriteOptions) -> WriteOptions:
+    """The options, with the cluster that every step of the write has to find.
+
+    Raises:
+        InvalidConfig, MetadataUnavailable: there is none to be reached.
+    """
+
+    async def work(cluster: Writing) -> WriteOptions:
+        return replace(options, cluster_id=cluster.cluster_id)
+
+    return on_cluster(options, work)
 
 
 def next_number(options: WriteOptions, sink: str) -> int:

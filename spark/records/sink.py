@@ -46,6 +46,7 @@ from ..sink import (
     local_property,
     next_number,
     on_cluster,
+    planned,
     task_ledger,
     undo,
     written_of,
@@ -77,8 +78,8 @@ class RecordWriter(DataSourceArrowWriter):
 
     def __init__(self, options: WriteOptions, schema: StructType, *, overwrite: bool) -> None:
         check_rows(schema, overwrite=overwrite)
-        self._options = options
-        self._target = Target.of(options)
+        self._options = planned(options)
+        self._target = Target.of(self._options)
         self._sink = options.sink or f"once-{SystemRng().uuid()}"
         self._number = self._chosen()
 
@@ -130,8 +131,8 @@ class RecordStreamWriter(DataSourceStreamArrowWriter):
         if options.transaction is not None:
             raise InvalidConfig("the transactions of a stream are its micro-batches: give no option transaction")
         check_rows(schema, overwrite=overwrite)
-        self._options = options
-        self._target = Target.of(options)
+        self._options = planned(options)
+        self._target = Target.of(self._options)
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> Staged:
         """One task: a staged ledger, or none if there are no rows."""

@@ -1,17 +1,29 @@
 """A query is about one cluster: that of the driver, which every task must find as well."""
 
+import asyncio
 import os
+import pickle
+from types import SimpleNamespace
 
+import pyarrow as pa
 import pytest
 from pyspark.sql.types import BinaryType, StructField, StructType
 
 from tallybook.core.errors import InvalidConfig, NoSuchCluster
+from tallybook.core.quorum import Quorum
+from tallybook.metadata.model import Fragment, LedgerMetadata
+from tallybook.metadata.transactions import Transaction
+from tallybook.metadata.uri import open_metadata
+from tallybook.runtime.clock import RealClock
+from tallybook.runtime.rng import SystemRng
+from tallybook.spark import sink
 from tallybook.spark.batch import EntryReader, TableReader
 from tallybook.spark.columns import columns_for
 from tallybook.spark.options import batch_options, options_of, write_options
+from tallybook.spark.records import sink as record_sink
 from tallybook.spark.records.batch import RecordReader
-from tallybook.spark.records.sink import Staged
-from tallybook.spark.sink import LedgerWriter, Written
+from tallybook.spark.records.sink import RecordStreamWriter, RecordWriter, Staged
+from tallybook.spark.sink import LedgerStreamWriter, LedgerWriter, Written
 
 WRITTEN = StructType([StructField("payload", BinaryType())])
 
@@ -63,13 +75,59 @@ def test_a_partition_names_the_cluster_that_it_was_planned_on(query, new_cluster
     assert [each.cluster_id for each in query(new_cluster("planned")).partitions()] == ["planned"]
 
 
-@pytest.mark.parametrize(
-    "written", [Written("sink", "", (7,), cluster_id="other"), Staged("s", "", (7,), cluster_id="o")]
-)
-def test_what_a_task_wrote_to_another_cluster_is_not_committed(written, new_cluster):
-    writer = LedgerWriter(write_options({"metadata": new_cluster(), "sink": "sink"}), WRITTEN, overwrite=False)
-    with pytest.raises(InvalidConfig, match="a task has written ledgers 7 to cluster o"):
-        writer.commit([written])
+def ledgers_of(uri, *marks):
+    """The ledgers of a cluster, after one was created for each of ``marks``."""
+
+    async def done():
+        metadata = await open_metadata(uri, clock=RealClock(), rng=SystemRng())
+        try:
+            store = metadata.store
+            for custom in marks:
+                ledger_id = await store.next_ledger_id()
+                fragments = (Fragment(0, ("b1",)),)
+                await store.create_ledger(
+                    LedgerMetadata(ledger_id, Quorum(1, 1, 1), fragments, "creator", 0, custom=custom)
+                )
+            return list((await store.list_ledgers()).ledger_ids)
+        finally:
+            await metadata.close()
+
+    return asyncio.run(done())
+
+
+@pytest.mark.parametrize("kind", [Written, Staged])
+def test_what_a_task_wrote_to_another_cluster_is_not_committed_and_no_ledger_of_this_one_is_deleted(kind, new_cluster):
+    uri = new_cluster("here")
+    [ledger_id] = there = ledgers_of(uri, Transaction("of-another-job", 0).marks)
+    writer = LedgerWriter(write_options({"metadata": uri, "sink": "sink"}), WRITTEN, overwrite=False)
+    written = [kind("sink", "", (ledger_id,), cluster_id="other")]
+    with pytest.raises(InvalidConfig, match=f"a task has written ledgers {ledger_id} to cluster other"):
+        writer.commit(written)
+    writer.abort(written)  # as Spark does where a commit fails
+    assert ledgers_of(uri) == there
+
+
+def writers(uri, name):
+    options = write_options({"metadata": uri} | ({"stream": "s", "createStream": "true"} if "Record" in name else {}))
+    return {
+        "LedgerWriter": LedgerWriter, "LedgerStreamWriter": LedgerStreamWriter,
+        "RecordWriter": RecordWriter, "RecordStreamWriter": RecordStreamWriter,
+    }[name](options, WRITTEN, overwrite=False)  # fmt: skip
+
+
+@pytest.mark.parametrize("name", ["LedgerWriter", "LedgerStreamWriter", "RecordWriter", "RecordStreamWriter"])
+def test_a_task_that_finds_another_cluster_writes_nothing_there(name, new_cluster, tmp_path, monkeypatch):
+    properties = {"sql.streaming.queryId": "query", "streaming.sql.batchId": "0"}
+    context = SimpleNamespace(getLocalProperty=properties.get, partitionId=lambda: 0)
+    for module in (sink, record_sink):
+        monkeypatch.setattr(module, "TaskContext", SimpleNamespace(get=lambda: context))
+    uri = new_cluster("planned")
+    writer = pickle.loads(pickle.dumps(writers(uri, name)))
+    new_cluster("other")
+    os.replace(tmp_path / "other.db", tmp_path / "planned.db")  # what another machine has at that path
+    with pytest.raises(InvalidConfig, match=r"planned on cluster planned, and .* finds cluster other"):
+        writer.write(iter([pa.RecordBatch.from_pydict({"payload": pa.array([b"x"], pa.binary())})]))
+    assert ledgers_of(uri) == []
 
 
 @pytest.mark.parametrize("uri", ["sqlite:///./metadata.db", "sqlite:///../metadata.db"])

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from tallybook.core.config import OffloadSettings
 from tallybook.core.errors import (
+    Conflict,
     DamagedFile,
     MetadataConflict,
     MetadataOutcomeUnknown,
@@ -207,6 +208,21 @@ async def test_attempts_at_younger_transactions_and_at_other_sinks_are_left_alon
     assert await stage.commit(1, younger)
     assert await stage.visible() == good + younger
     assert len(await stage.attempts()) == len(other)
+
+
+async def test_a_ledger_of_another_transaction_is_neither_committed_nor_deleted() -> None:
+    stage = Stage()
+    [other] = await stage.attempt(0, 1, sink="of-another-job")
+    mine, transaction = await stage.attempt(0), Transaction(SINK, 0)
+    store, updater = stage.through(Script([]))
+    with pytest.raises(Conflict, match=f"ledger {other} was not written by it"):
+        await commit(store, updater, transaction, [*mine, other])
+    assert await stage.visible() == []
+    await note_attempt(store, transaction, other)  # which a store that was restored may have under another ledger's id
+    await commit(store, updater, transaction, mine)
+    await abandon(store, updater, Transaction(SINK, 1), [other])
+    assert sorted(await stage.ledgers()) == [other, *mine]
+    assert await stage.visible() == mine
 
 
 async def test_an_older_transaction_is_not_committed_any_more() -> None:
