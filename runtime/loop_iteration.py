@@ -12,7 +12,7 @@ from collections import deque
 from collections.abc import AsyncIterator, Callable, Collection, Coroutine
 from typing import Any, Final, Generic, Protocol, Self, TypeVar, cast
 
-from tallybook.core.errors import InvalidArgument
+from tallybook.core.errors import HandleClosed, InvalidArgument, Outcome
 
 from .steps import DEFAULT_BATCH
 
@@ -52,14 +52,26 @@ class Halt:
         self._running.discard(production)
 
 
+class Failure:
+    """An error of a source, among its items."""
+
+    def __init__(self, error: Exception) -> None:
+        self.error = error
+
+
 class Production(Generic[T]):
-    """Makes the items of one source, on the loop, a few ahead of their consumer."""
+    """Makes the items of one source, on the loop, a few ahead of their consumer.
+
+    After an error it goes on once more is asked for: the source says whether there is more.
+    """
 
     def __init__(self, source: AsyncIterator[T], ahead: int, halts: Collection[Halt]) -> None:
         self._source = source
         self._halts = halts
         self._items: asyncio.Queue[T | object] = asyncio.Queue()
         self._room = asyncio.Semaphore(ahead)
+        self._asked = asyncio.Event()
+        """Since the last error."""
         self._task: asyncio.Task[None] | None = None
         self._cancelled = False
 
@@ -81,17 +93,25 @@ class Production(Generic[T]):
         try:
             while True:
                 await self._room.acquire()
-                self._items.put_nowait(await anext(self._source))
-        except StopAsyncIteration:
-            return
+                try:
+                    self._items.put_nowait(await anext(self._source))
+                except StopAsyncIteration:
+                    return
+                except Exception as error:  # noqa: BLE001 - the consumer gets it
+                    self._items.put_nowait(Failure(error))
+                    self._asked.clear()
+                    await self._asked.wait()
         finally:
             await _closed(self._source)
 
-    async def take(self, most: int, within_s: float | None = None) -> list[T]:
+    async def take(self, most: int, within_s: float | None = None) -> list[T | Failure]:
         """The next items, as many as there are; none if there are none within ``within_s`` seconds.
 
-        The last of all is ``_END``.
+        The last of all is ``_END``. An error is a ``Failure``.
         """
+        if self._items.empty():
+            # An error that there was has been handed over.
+            self._asked.set()
         try:
             async with asyncio.timeout(within_s):
                 found = [await self._items.get()]
@@ -101,7 +121,7 @@ class Production(Generic[T]):
             found.append(self._items.get_nowait())
         for _ in found:
             self._room.release()
-        return cast("list[T]", found)
+        return cast("list[T | Failure]", found)
 
     async def outcome(self) -> None:
         """Raise what ended the source, unless that was its end."""
@@ -156,8 +176,8 @@ class LoopIterator(Generic[T]):
         self._together = together
         self._run = run
         self._end = end
-        self._found: deque[T] = deque()
-        self._begun = self._at_end = self._over = False
+        self._found: deque[T | Failure] = deque()
+        self._begun = self._at_end = self._over = self._cut_off = False
 
     def __iter__(self) -> Self:
         return self
@@ -181,6 +201,8 @@ class LoopIterator(Generic[T]):
                 self._run(self._production.begin())
             items = self._run(self._production.take(self._together, within_s))
         except BaseException:
+            # What has crossed over already is lost.
+            self._cut_off = True
             self.close()
             raise
         if items and items[-1] is _END:
@@ -194,10 +216,16 @@ class LoopIterator(Generic[T]):
 
         Raises:
             StopIteration: there is none any more.
+            HandleClosed: a wait was cut off before, by an interrupt or a close.
             Whatever the source raises.
         """
         if self._found:
-            return self._found.popleft()
+            item = self._found.popleft()
+            if isinstance(item, Failure):
+                raise item.error
+            return item
+        if self._cut_off:
+            raise HandleClosed("the iterator was cut off in a wait: begin another one", outcome=Outcome.NOT_DONE)
         try:
             if not self._over:
                 self._run(self._production.outcome())
@@ -208,7 +236,7 @@ class LoopIterator(Generic[T]):
     @property
     def buffered(self) -> bool:
         """Whether ``take`` gives an item now."""
-        return bool(self._found)
+        return bool(self._found) and not isinstance(self._found[0], Failure)
 
     def close(self) -> None:
         """End the source. Nothing the second time."""

@@ -90,6 +90,9 @@ class Steps(Generic[T]):
                 self._given_up.clear()
                 self._step = self._items = None
                 step = await self._waited(deadline)
+        if step is not self._step:
+            # Another task has closed the iterator, which is not the end of what it reads.
+            raise self._lifetime.closed()
         return step.done()
 
     async def _waited(self, deadline: float | None) -> asyncio.Task[Any]:

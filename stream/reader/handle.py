@@ -205,6 +205,11 @@ class StreamReader(ItemReader[Record]):
         self._lifetime.end()
         await self.aclose()
 
+    def abandon(self) -> None:
+        """Close the reader at once; what is under way ends by itself."""
+        self._lifetime.end()
+        self.go_back(self.bookmark())
+
     async def __aenter__(self) -> Self:
         return self
 

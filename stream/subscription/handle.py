@@ -100,6 +100,7 @@ class SubscriptionReader:
         self._trouble: TallybookError | None = None
         """Why an advance was given up that may be tried again."""
         self._closing = self._closed = False
+        self._one_closes = asyncio.Lock()
 
     @property
     def name(self) -> str:
@@ -294,15 +295,17 @@ class SubscriptionReader:
             StreamFenced: another reader has it.
             MetadataUnavailable, RequestTimeout, ...: it may not be stored, or not let go of; close again.
         """
-        if self._closed:
-            return
-        with self._lifetime.use():
-            self._closing = True
-            self._begin_to_store()
-            await self._until_stored(self._wanted)
-            await self._rest(leave=True)
-            self._closed = True
-        self._lifetime.end()
+        async with self._one_closes:
+            if self._closed:
+                return
+            with self._lifetime.use():
+                self._closing = True
+                self._begin_to_store()
+                await self._until_stored(self._wanted)
+                await self._rest(leave=True)
+                self._closed = True
+            self._lifetime.end()
+        await self._reader.close()
 
     def abandon(self) -> None:
         """Let go of everything at once; whoever comes next takes it over."""
@@ -311,6 +314,7 @@ class SubscriptionReader:
         self._closed = True
         self._let_go()
         self._lifetime.end()
+        self._reader.abandon()
         if self._storing is not None:
             self._storing.cancel()
         if self._ledger is not None:

@@ -285,3 +285,31 @@ async def test_a_subscription_whose_close_fails_is_let_go_of_while_its_session_l
         # As in a gateway, whose one store goes on for all of its clients.
         async with await streams.subscribe("s", "billing", wait_s=5) as second:
             assert await next_of(second) == lines(1, 4)[0]
+
+
+@scenario()
+async def test_nothing_of_a_subscription_goes_on_when_it_is_closed_and_its_handle_is_kept(
+    cluster: MemoryCluster, client: Client
+) -> None:
+    async with written(client) as (streams, positions):
+        for leave in (SubscriptionReader.close, SubscriptionReader.abandon):
+            before = {task.get_name() for task in asyncio.all_tasks()}
+            reader = await streams.subscribe("s", "billing", start=Start.after(positions[-1]))
+            with pytest.raises(TimeoutError):
+                await reader.next(0.2)
+            left = leave(reader)
+            if left is not None:
+                await left
+            await cluster.world.clock.sleep(1)
+            assert {task.get_name() for task in asyncio.all_tasks()} <= before
+            with pytest.raises(StreamClosed):
+                await reader.next()
+
+
+@scenario()
+async def test_two_closes_of_a_subscription_at_once_are_one(cluster: MemoryCluster, client: Client) -> None:
+    async with written(client) as (streams, positions):
+        reader = await streams.subscribe("s", "billing")
+        reader.advance_nowait(positions[3])
+        await asyncio.gather(reader.close(), reader.close())
+        assert (await cursors(streams))["billing"] == f"after {positions[3]}"

@@ -13,10 +13,10 @@ from typing import Any
 
 import pytest
 
-from tallybook.core.errors import HandleClosed, InvalidArgument
+from tallybook.core.errors import BookieUnavailable, HandleClosed, InvalidArgument
 from tallybook.runtime import blocking
 from tallybook.runtime.blocking import MOST_IN_A_TURN, HandOver, LoopThread
-from tallybook.runtime.loop_iteration import Halt
+from tallybook.runtime.loop_iteration import Halt, ItemIterator
 
 PATIENCE = 10.0
 """Seconds, for what takes microseconds unless it is broken."""
@@ -524,3 +524,50 @@ def consuming_error(items: Generator[int, None, None]) -> Exception | None:
     except OSError as error:
         return error
     return None
+
+
+class Failing:
+    """A source of groups that fails in place of the second one, and goes on."""
+
+    def __init__(self) -> None:
+        self.asked = 0
+
+    def __aiter__(self) -> "Failing":
+        return self
+
+    async def __anext__(self) -> list[int]:
+        self.asked += 1
+        if self.asked == 2:
+            raise BookieUnavailable("away")
+        if self.asked > 3:
+            raise StopAsyncIteration
+        return [self.asked]
+
+
+def test_items_go_on_behind_an_error_where_their_source_does_and_not_before_they_are_asked_for(
+    loop: LoopThread,
+) -> None:
+    source = Failing()
+    items = ItemIterator(loop.iterate(source))
+    assert items.next() == 1
+    with pytest.raises(BookieUnavailable):
+        items.next()
+    assert source.asked == 2
+    assert items.next() == 3
+    assert items.next() is None
+
+
+def test_an_iterator_whose_wait_was_interrupted_does_not_say_that_it_has_come_to_its_end(
+    loop: LoopThread, interrupting: Callable[[], None]
+) -> None:
+    work = Work(interrupting)
+
+    async def groups() -> AsyncGenerator[list[int], None]:
+        await work.wait()
+        yield []
+
+    items = ItemIterator(loop.iterate(groups()))
+    with pytest.raises(InterruptedByTestError):
+        items.next()
+    with pytest.raises(HandleClosed):
+        items.next()

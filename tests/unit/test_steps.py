@@ -182,3 +182,15 @@ def test_a_listing_hands_out_pages_item_by_item():
         assert await listing.next() is None
 
     asyncio.run(main())
+
+
+def test_who_waits_is_told_where_another_task_closes_the_iterator():
+    async def main() -> None:
+        steps = Numbers(-1).steps()
+        waiting = asyncio.ensure_future(anext(steps))
+        await turns()
+        await steps.aclose()
+        with pytest.raises(HandleClosed):
+            await waiting
+
+    asyncio.run(main())
