@@ -149,8 +149,8 @@ class AppendStream:
         self._call.caller.about["ledger_id"] = writer.id
         closed: LedgerMetadata | None = None
         try:
-            most = int(self._context.settings.client.max_entry_bytes)
-            opened = pb.AppendOpened(ledger_id=writer.id, window=shown_window(self._credit, most))
+            window = shown_window(self._credit, writer.max_entry_bytes)
+            opened = pb.AppendOpened(ledger_id=writer.id, window=window)
             await self._tell(pb.AppendReply(opened=opened))
             await self._ways.run(self._feed(writer, first), self._acknowledge(), str(writer.id))
             closed = await writer.close()
@@ -179,9 +179,7 @@ class AppendStream:
     async def _append(self, writer: LedgerWriter, payloads: list[bytes]) -> None:
         """Append the payloads of one message; wait for nothing but room for all of them."""
         sizes = list(map(len, payloads))
-        most = int(self._context.settings.client.max_entry_bytes)
-        if max(sizes) > most:
-            raise EntryTooLarge(f"a payload of {max(sizes)} bytes exceeds the limit of {most}; nothing was appended")
+        _check_fits(writer, max(sizes))
         count = len(payloads)
         cost = self._credit.take(count, sum(sizes))
         room = sum(sizes) + count * BATCH_TABLE_ROW_BYTES
@@ -191,6 +189,8 @@ class AppendStream:
         append = writer.append_held
         appended: list[PendingAppend] = []
         try:
+            # Other bookies, with other limits, may have come while it waited.
+            _check_fits(writer, max(sizes))
             for payload, size in zip(payloads, sizes, strict=True):
                 appended.append(append(payload, size + BATCH_TABLE_ROW_BYTES))
         finally:
@@ -268,3 +268,9 @@ class AppendStream:
         self._context.counts.writing -= 1
         del self._context.streams[writer.id]
         self._over.set()
+
+
+def _check_fits(writer: LedgerWriter, largest: int) -> None:
+    most = writer.max_entry_bytes
+    if largest > most:
+        raise EntryTooLarge(f"a payload of {largest} bytes exceeds the limit of {most}; nothing was appended")

@@ -103,10 +103,10 @@ class StreamAppend:
                     await self._write(writer, first)
 
     async def _write(self, writer: StreamWriter, first: pb.StreamAppendRequest) -> None:
-        last, most = writer.last_position, int(self._context.settings.client.max_entry_bytes)
+        last = writer.last_position
         opened = pb.StreamAppendOpened(
             stream_id=writer.stream_id,
-            window=shown_window(self._credit, most),
+            window=shown_window(self._credit, writer.max_record_bytes),
             last_position="" if last is None else str(last),
         )
         await self._tell(pb.StreamAppendReply(opened=opened))

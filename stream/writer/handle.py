@@ -139,7 +139,7 @@ class StreamWriter:
         if plain and type(payload) is bytes and not self._closing and self._flow.error is None:
             # In few steps, since most records are like this, and come by the hundred thousand a second.
             size = len(payload)
-            if size <= self._most_plain_bytes and self._budget.try_take(size + ROOM_BYTES):
+            if size <= self.max_record_bytes and self._budget.try_take(size + ROOM_BYTES):
                 return self._flow.gather(payload, size, None, None, None, None)
         record = Outgoing.of(payload, timestamp_ms, key, dedup_id, txid)
         size = self._admissible(record)
@@ -374,8 +374,8 @@ class StreamWriter:
                 return
 
     @property
-    def _most_plain_bytes(self) -> int:
-        """The largest record that is alone in its envelope."""
+    def max_record_bytes(self) -> int:
+        """The largest record that is taken now: an ensemble change may bring bookies with other limits."""
         return min(self._flow.max_entry_bytes - HEADER_BYTES - RECORD_OVERHEAD_BYTES, MAX_RECORD_BYTES)
 
     # -- steps of an append ------------------------------------------------------------------------------------------
@@ -391,7 +391,7 @@ class StreamWriter:
         if self._closing or self._flow.error is not None:
             raise self._refusal()
         size = size_of(record)
-        if size > self._most_plain_bytes:
+        if size > self.max_record_bytes:
             raise EntryTooLarge(f"a record of {size} bytes does not fit an entry of {self._flow.max_entry_bytes}")
         return size
 

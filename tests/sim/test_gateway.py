@@ -224,3 +224,22 @@ async def test_a_gateway_that_stops_waits_for_its_ledgers_no_longer_than_it_may(
         await eventually(gateway.idle, cluster)
         assert call.replies[-1].closed.last_entry_id == 1
         assert gateway.idle()
+
+
+@scenario()
+async def test_a_payload_that_bookies_do_not_take_is_refused_before_any_of_its_message_is_appended(
+    cluster: MemoryCluster, client: Client
+) -> None:
+    for bookie in cluster.bookies.values():
+        bookie.max_batch_bytes = 8 * KIB
+    async with stage(cluster, client) as gateway:
+        call = AppendCall()
+        call.say(CREATE)
+        serving = gateway.call("Append", call)
+        await eventually(lambda: bool(call.replies), cluster)
+        call.say(pb.AppendRequest(payloads=[b"first"]))
+        await eventually(lambda: call.acked() == 1, cluster)
+        call.say(pb.AppendRequest(payloads=[b"small", b"x" * 10_000]))
+        assert (await refusal(serving))[1] == "EntryTooLarge"
+        await eventually(gateway.idle, cluster)
+        assert await last_entry(client, call.ledger_id()) == 0
