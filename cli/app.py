@@ -23,7 +23,7 @@ from tallybook.core.errors import Fault, TallybookError
 from tallybook.runtime.logging import set_up_logging
 
 from .exits import Exit, Interrupted, RefusedToStart, disk_failed, error_object, exit_code, sentence
-from .invocation import RUNNING, invocation_of
+from .invocation import PROGRAM, CheckedCommand
 from .output import complain
 from .standard_output import OutputFailed, guard
 
@@ -86,7 +86,7 @@ _NEGATIVE: Final = re.compile(r"-[0-9]+")
 def build(names: Collection[str]) -> typer.Typer:
     """The command line with the commands ``names``; of the others it knows only that they are there."""
     root = typer.Typer(
-        name="tallybook",
+        name=PROGRAM,
         help="Tallybook stores ledgers: append-only logs, replicated, and durable before they are acknowledged.",
         add_completion=False,
         pretty_exceptions_enable=False,
@@ -99,17 +99,18 @@ def build(names: Collection[str]) -> typer.Typer:
         else:
             module = importlib.import_module(COMMANDS[name])
             if hasattr(module, "app"):
-                _reflow(module.app)
+                _prepare(module.app)
                 root.add_typer(module.app, name=name)
             else:
                 root.command(name)(getattr(module, name))
-    _reflow(root)
+    _prepare(root)
     return root
 
 
-def _reflow(commands: typer.Typer) -> None:
-    """Make each paragraph of a help text one line, for the terminal to wrap."""
+def _prepare(commands: typer.Typer) -> None:
+    """Have each command check its right, and make each paragraph of its help one line, for the terminal to wrap."""
     for command in commands.registered_commands:
+        command.cls = CheckedCommand
         if command.help is not None:
             continue
         paragraphs = (inspect.getdoc(command.callback) or "").split("\n\n")
@@ -161,10 +162,9 @@ def _run(arguments: Sequence[str], as_json: bool) -> int:
     set_up_logging("WARNING", "json" if as_json else "text", silent=_SILENT)
     meant = next((word for word in arguments if not word.startswith("-")), "")
     command = typer.main.get_command(build([meant]))
-    RUNNING.set(invocation_of(command, arguments))
     try:
         # Not by calling it: that would take broken pipes and Ctrl-C for its own business.
-        with command.make_context("tallybook", list(arguments)) as context:
+        with command.make_context(PROGRAM, list(arguments)) as context:
             result = command.invoke(context)
     except typer.Exit as ended:
         return ended.exit_code

@@ -15,8 +15,6 @@ from __future__ import annotations
 import shlex
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from tallybook.client.authorization import authorize
-from tallybook.client.ports import ClientWorld
 from tallybook.core.access import Permission, Principal
 from tallybook.core.errors import AccessDenied, check
 from tallybook.runtime.audit import audit
@@ -24,6 +22,7 @@ from tallybook.runtime.audit import audit
 from .invocation import RUNNING
 
 if TYPE_CHECKING:
+    from tallybook.client.ports import ClientWorld
     from tallybook.runtime.security import Standing
 
 
@@ -34,10 +33,10 @@ class Needs(NamedTuple):
     serves: bool = False
     """A server: its own directory decides, for there may be no bookie yet. It authorizes what it is asked to do."""
     only_with: frozenset[str] = frozenset()
-    """Options without all of which it only reads."""
-    not_with: str = ""
+    """Options of which it needs one to do more than read."""
+    not_with: str | None = None
     """Option with which it only reads."""
-    administers_with: str = ""
+    administers_with: str | None = None
     """Option with which it needs the permission to administer."""
 
 
@@ -135,10 +134,9 @@ def needed() -> Needs | None:
     found = RIGHTS[running.command]
     if found is None:
         return None
-    options = {word.partition("=")[0] for word in running.arguments}
-    if (found.only_with and not found.only_with & options) or found.not_with in options:
+    if found.not_with in running.options or (found.only_with and not found.only_with & running.options):
         return _READ
-    return _ADMINISTER if found.administers_with in options else found
+    return _ADMINISTER if found.administers_with in running.options else found
 
 
 def check_own_right(security: str) -> Standing | None:
@@ -168,6 +166,9 @@ async def check_right(world: ClientWorld, standing: Standing | None) -> None:
     running, needs = RUNNING.get(), needed()
     if standing is None or running is None or needs is None or needs.serves or needs.permission is Permission.READ:
         return
+    # Most commands ask for nothing; a client is loaded by now.
+    from tallybook.client.authorization import authorize  # noqa: PLC0415
+
     arguments = shlex.join(running.arguments)[:_MAX_ARGUMENTS]
     if await authorize(world, needs.permission, running.command, arguments) is not None:
         return

@@ -5,7 +5,6 @@ No bookie is alive, so a process's own directory decides; test_cli_security.py h
 """
 
 import re
-import shlex
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -19,7 +18,7 @@ from tallybook.bench.zookeeper_server import ZooKeeperServer
 from tallybook.bookie.endpoints import BookieEndpoints
 from tallybook.cli.app import COMMANDS, build
 from tallybook.cli.cluster import cluster
-from tallybook.cli.invocation import RUNNING, Invocation, invocation_of
+from tallybook.cli.invocation import RUNNING, Invocation
 from tallybook.cli.rights import RIGHTS, needed
 from tallybook.client.client import Client
 from tallybook.core.access import Permission, Role
@@ -80,7 +79,7 @@ def options_of(words: str) -> list[str]:
 @pytest.mark.parametrize("words", [words for words, needs in RIGHTS.items() if needs is not None])
 def test_no_option_but_those_of_the_table_changes_who_may_run_a_command(words):
     def needs(*options: str) -> Permission:
-        RUNNING.set(Invocation(words, options))
+        RUNNING.set(Invocation(words, options=frozenset(options)))
         found = needed()
         assert found is not None
         return found.permission
@@ -133,7 +132,9 @@ def metadata(request, directories, tmp_path_factory) -> Iterator[str]:
 
 async def outcome_of(words: str, metadata: str) -> str:
     """Open what a command opens, and change something: which of the two is refused, if one is."""
-    RUNNING.set(invocation_of(TREE, shlex.split(words)))
+    command = " ".join(word for word in words.split() if not word.startswith("-"))
+    options = frozenset(words.split()) - frozenset(command.split())
+    RUNNING.set(Invocation(command, options=options))
     try:
         client = await cluster(metadata).__aenter__()
     except AccessDenied:

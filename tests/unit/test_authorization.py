@@ -7,17 +7,10 @@ import pytest
 
 from tallybook.cli import rights
 from tallybook.cli.invocation import Invocation
-from tallybook.cli.rights import check_right, needed
+from tallybook.cli.rights import check_right
 from tallybook.client.authorization import ALLOWED_SECONDS, MAX_ASKED, WriteGuard, authorize
 from tallybook.core.access import Permission
-from tallybook.core.errors import (
-    AccessDenied,
-    BookieUnavailable,
-    InvalidArgument,
-    InvariantViolation,
-    MetadataUnavailable,
-    Unauthenticated,
-)
+from tallybook.core.errors import AccessDenied, BookieUnavailable, InvalidArgument, MetadataUnavailable, Unauthenticated
 from tallybook.runtime.deterministic.world import World, run_seed
 from tallybook.runtime.rng import SeededRng
 from tallybook.runtime.security import Standing
@@ -89,30 +82,7 @@ def running(monkeypatch) -> Callable[..., None]:
     return be
 
 
-# -- what a command needs -------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    ("command", "words", "permission"),
-    [
-        ("fsck", ["--json"], Permission.READ),
-        ("fsck", ["--json", "--repair"], Permission.ADMINISTER),
-        ("stream policy", ["orders"], Permission.READ),
-        ("stream policy", ["orders", "--retention=7d"], Permission.WRITE),
-        ("stream policy", ["orders", "--retention", "7d"], Permission.WRITE),
-        ("offload rekey", [], Permission.ADMINISTER),
-        ("offload rekey", ["--dry-run"], Permission.READ),
-    ],
-)
-def test_a_command_that_only_looks_needs_to_read_only(running, command, words, permission):
-    running(command, *words)
-    assert needed().permission is permission
-
-
-def test_a_command_whose_right_nobody_has_stated_is_a_defect(running):
-    running("ledger forge")
-    with pytest.raises(InvariantViolation, match="ledger forge"):
-        needed()
+# -- where no bookie can say ------------------------------------------------------------------------------------------
 
 
 async def test_without_a_bookie_the_own_certificate_decides_and_the_command_is_noted_here(running, caplog):

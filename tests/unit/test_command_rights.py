@@ -1,0 +1,137 @@
+"""What right a command needs, from the words of its command line as they are parsed."""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import typer
+import typer.main
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tallybook.cli.app import COMMANDS, _run, build
+from tallybook.cli.exits import Exit
+from tallybook.cli.invocation import PROGRAM, RUNNING, Invocation, invocation_of
+from tallybook.cli.rights import RIGHTS, needed
+from tallybook.core.access import Permission
+from tallybook.core.errors import InvariantViolation
+
+TREE = typer.main.get_command(build(COMMANDS))
+RANKS = list(Permission)
+ONLY_LOOKS = {"offload rekey": "--dry-run"}
+"""The one option that lowers the right of its command."""
+
+
+@pytest.fixture(autouse=True, scope="module")
+def nothing_left() -> Iterator[None]:
+    """Leave no command running behind, and the log as it was."""
+    root = logging.getLogger()
+    handlers, level = list(root.handlers), root.level
+    yield
+    RUNNING.set(None)
+    root.handlers[:] = handlers
+    root.setLevel(level)
+
+
+def parsed(words: list[str]) -> Invocation:
+    """What the command line makes of words, without running the command."""
+    context = TREE.make_context(PROGRAM, list(words))
+    while hasattr(context.command, "commands"):
+        name, command, rest = context.command.resolve_command(context, context._protected_args + context.args)
+        context = command.make_context(name, rest, parent=context)
+    return invocation_of(context)
+
+
+def permission_of(words: list[str]) -> Permission:
+    """The permission that a command needs with these words."""
+    RUNNING.set(parsed(words))
+    found = needed()
+    assert found is not None
+    return found.permission
+
+
+def parameters(words: str) -> list[Any]:
+    """The parameters of a command."""
+    command: Any = TREE
+    for word in words.split():
+        command = command.commands[word]
+    return list(command.params)
+
+
+def least(words: str) -> list[str]:
+    """The fewest words with which a command is understood."""
+    found = words.split()
+    for each in parameters(words):
+        if each.required:
+            found += ["7"] if each.param_type_name == "argument" else [each.opts[0], "7"]
+    return found
+
+
+@st.composite
+def command_lines(draw: st.DrawFn) -> tuple[str, list[str]]:
+    """A command, and words that may be added to it."""
+    words = draw(st.sampled_from([command for command, needs in RIGHTS.items() if needs is not None]))
+    options = sorted({name for each in parameters(words) for name in (*each.opts, *each.secondary_opts)})
+    odd = st.sampled_from(["", "=", "==", "-", "--", "-=", "--=", "7", "x", *options])
+    joined = st.tuples(st.sampled_from(options), st.sampled_from(["", "7", "=", *options])).map("=".join)
+    return words, draw(st.lists(odd | joined, max_size=6))
+
+
+@given(command_lines())
+def test_no_word_that_a_command_takes_lowers_the_right_that_it_needs(line: tuple[str, list[str]]) -> None:
+    words, added = line
+    try:
+        found = parsed([*least(words), *added])
+    except (typer.TyperException, typer.Exit):
+        return
+    if ONLY_LOOKS.get(words) in found.options:
+        return
+    RUNNING.set(found)
+    needs = needed()
+    assert needs is not None
+    assert RANKS.index(needs.permission) >= RANKS.index(permission_of(least(words)))
+
+
+@pytest.mark.parametrize(
+    ("words", "permission"),
+    [
+        ("bookie drain b1 --force --metadata= --metadata URI", Permission.ADMINISTER),
+        ("fsck --metadata URI --json", Permission.READ),
+        ("fsck --metadata URI --json --repair", Permission.ADMINISTER),
+        ("fsck --metadata --repair", Permission.READ),
+        ("stream policy orders --metadata URI", Permission.READ),
+        ("stream policy orders --metadata URI --retention=7d", Permission.WRITE),
+        ("stream policy orders --metadata URI --retention 7d", Permission.WRITE),
+        ("ledger recover 7 --metadata URI", Permission.WRITE),
+        ("ledger recover --accept-loss 7 --metadata URI", Permission.ADMINISTER),
+        ("offload rekey --metadata URI", Permission.ADMINISTER),
+        ("offload rekey --metadata URI --dry-run", Permission.READ),
+        ("offload rekey --metadata --dry-run", Permission.ADMINISTER),
+        ("offload rebuild-catalog -- --metadata", Permission.READ),
+        ("offload rebuild-catalog URL --metadata=", Permission.ADMINISTER),
+    ],
+)
+def test_a_command_needs_the_right_of_what_its_options_have_it_do(words: str, permission: Permission) -> None:
+    assert permission_of(words.split()) is permission
+
+
+def test_words_between_the_parts_of_a_command_do_not_hide_which_one_it_is() -> None:
+    found = parsed(["--", "ledger", "--", "rm", "7", "--metadata", "URI"])
+    assert found == ("ledger rm", ("7", "--metadata", "URI"), {"--metadata"})
+
+
+@pytest.mark.parametrize("words", [["--", "ledger", "ls"], ["ledger", "--", "ls"]])
+def test_a_command_with_such_words_runs(words: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    line = [*words, "--metadata", "sqlite:////none/metadata.db", "--json"]
+    assert _run(line, as_json=True) == Exit.CALLER
+    assert json.loads(capsys.readouterr().err)["error"]["type"] == "NoSuchCluster"
+
+
+def test_a_command_whose_right_is_not_stated_is_a_defect() -> None:
+    RUNNING.set(Invocation("ledger forge"))
+    with pytest.raises(InvariantViolation, match="ledger forge"):
+        needed()
