@@ -2,8 +2,9 @@
 
 Each request has an id; its reply names it. How many may be unanswered, and how many bytes of
 recovery and repair adds, is for the bookie to grant; a call beyond that waits its turn, within its own
-deadline. A call that is given up keeps its place until the bookie has answered it, because
-the bookie still counts it.
+deadline. The deadline of recovery and repair adds counts from the last answer to one of them: many are sent
+together, and over a narrow link each takes its time. A call that is given up keeps its place until the
+bookie has answered it, because the bookie still counts it.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from tallybook.runtime.allowance import Allowance
 from tallybook.runtime.grpc_inspection import RepairAdd
 from tallybook.runtime.grpc_messages import Answer, Ask, RecoveryAdd, WaitLac, Welcome, decode_reply, encode_request
 from tallybook.runtime.outbox import Outbox
+from tallybook.runtime.progress import Progress
 from tallybook.runtime.span_catalogue import REQUEST
 from tallybook.runtime.tasks import Tasks
 from tallybook.runtime.tracing import Span, SpanKind, current_span
@@ -48,6 +50,7 @@ class RequestStream:
         self._calls: dict[int, _Call] = {}
         self._last_id = 0
         self._answered_at = -math.inf
+        self._adding = Progress(load.clock)
         self._queue: deque[bytes] = deque()
         self._outbox = Outbox(stream, self._compose, tasks, f"requests to {stream.peer}")
 
@@ -55,7 +58,7 @@ class RequestStream:
         """Ask, and wait for the answer. ``identity``: of the ledger that it is about.
 
         Raises:
-            RequestTimeout: there was none in time.
+            RequestTimeout: there was none in time; for a recovery or repair add, nor one to another of them.
             Busy: so many others wait for one, and get it, that it was not sent in time.
             BookieUnavailable: the connection was lost first.
             TallybookError: the bookie answered with this error.
@@ -76,7 +79,8 @@ class RequestStream:
         began = self._load.clock.monotonic()
         call: _Call | None = None
         try:
-            async with asyncio.timeout(timeout_seconds):
+            adds = isinstance(ask, RecoveryAdd | RepairAdd)
+            async with self._adding.timeout(timeout_seconds) if adds else asyncio.timeout(timeout_seconds):
                 call = await self._send(ask, identity, span)
                 return await call.answered
         except TimeoutError:
@@ -109,7 +113,9 @@ class RequestStream:
                     raise outcome
                 raise ProtocolViolation(f"{self._stream.peer} answered request {request_id}, which was not asked")
             call.places.give(1)
-            self._recovery.give(call.recovery_bytes)
+            if call.recovery_bytes:
+                self._adding.made()
+                self._recovery.give(call.recovery_bytes)
             if call.answered.done():
                 continue  # given up by its caller
             if isinstance(outcome, TallybookError):

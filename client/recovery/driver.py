@@ -7,7 +7,7 @@ event at a time, in the order in which answers came.
 from __future__ import annotations
 
 import asyncio
-from collections import Counter
+from collections import defaultdict
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from functools import partial
@@ -20,12 +20,14 @@ from tallybook.core.marks import sometimes
 from tallybook.metadata.model import LedgerMetadata, begin_recovery, close
 from tallybook.runtime.clock import Clock
 from tallybook.runtime.logging import logger
+from tallybook.runtime.progress import Progress
 
 from ..bookie_port import BookieConnection
 from ..deeds import Deeds
 from ..ports import Connections, UpdateLedger
 from ..reader.handle import LedgerReader
 from ..spares import Spares
+from .lane import Lane
 from .last_held import last_held
 from .lossy import AcceptedLoss, LossyRecoveryMachine
 from .machine import (
@@ -195,9 +197,8 @@ class _Run:
         self._machine = machine
         # Requests that are not over, or not looked at yet, are few per position; beyond that an answer waits.
         self._events: asyncio.Queue[Callable[[], list[Action]]] = asyncio.Queue(4 * len(self._bookies))
-        self._written_off: dict[str, TallybookError] = {}
+        self._lanes: defaultdict[str, Lane] = defaultdict(lambda: Lane(context.clock))
         self._straggler_wait_s = STRAGGLER_WAIT_S
-        self._unanswered: Counter[str] = Counter()
 
     async def run(self) -> Close:
         """Run the machine to its end.
@@ -278,28 +279,25 @@ class _Run:
 
     async def _add(self, action: RecoveryAdd) -> None:
         at, to, entry_id = action.position, action.bookie_id, action.entry_id
-        if to in self._written_off:
-            # It failed a write-back before; asking again would cost a timeout for every batch.
-            await self._report(self._machine.add_failed, at, entry_id, self._written_off[to])
-            return
-        self._unanswered[to] += 1
-        try:
-            await self._while_busy(
-                to,
-                lambda bookie: bookie.recovery_add(action.batch, self._key, identity=self._identity),
-                self._settings.add_timeout_ms,
-            )
-        except TallybookError as error:
-            self._written_off[to] = error
-            if isinstance(error, Conflict):
-                _log.error("other bytes at a bookie", bookie_id=to, ledger_id=self._ledger_id, entry_id=entry_id)
-                # That was said of this entry, and not of those after it.
-                self._written_off[to] = BookieUnavailable(f"{to} holds other bytes from entry {entry_id}")
-            self._unanswered[to] -= 1
-            await self._report(self._machine.add_failed, at, entry_id, error)
-        else:
-            self._unanswered[to] -= 1
+        lane = self._lanes[to]
+        error = await lane.add(len(action.batch), partial(self._send, lane, action))
+        if error is None:
             await self._report(self._machine.added, at, entry_id)
+            return
+        if isinstance(error, Conflict):
+            _log.error("other bytes at a bookie", bookie_id=to, ledger_id=self._ledger_id, entry_id=entry_id)
+            # That was said of this entry, and not of those after it.
+            lane.write_off(BookieUnavailable(f"{to} holds other bytes from entry {entry_id}"))
+        lane.write_off(error)
+        await self._report(self._machine.add_failed, at, entry_id, error)
+
+    async def _send(self, lane: Lane, action: RecoveryAdd) -> None:
+        await self._while_busy(
+            action.bookie_id,
+            lambda bookie: bookie.recovery_add(action.batch, self._key, identity=self._identity),
+            self._settings.add_timeout_ms,
+            lane.progress,
+        )
 
     async def _await_stragglers(self, action: AwaitStragglers) -> None:
         began = self._context.clock.monotonic()
@@ -308,10 +306,12 @@ class _Run:
         finally:
             left = self._straggler_wait_s - (self._context.clock.monotonic() - began)
             self._straggler_wait_s = max(left, LEAST_STRAGGLER_WAIT_S)
-        for bookie_id in +self._unanswered:
+        for bookie_id, lane in self._lanes.items():
+            if not lane.unanswered:
+                continue
             # It lacks what is on record; asking again would cost this wait in every window.
             _log.warning("a recovery does not wait for it any longer", bookie_id=bookie_id, ledger_id=self._ledger_id)
-            self._written_off.setdefault(bookie_id, BookieUnavailable(f"{bookie_id} did not answer in time"))
+            lane.write_off(BookieUnavailable(f"{bookie_id} did not answer in time"))
         await self._report(self._machine.stragglers_late, action.round_number)
 
     async def _find_spares(self, action: FindSpares) -> None:
@@ -335,15 +335,26 @@ class _Run:
             # Who is alive cannot be told: then it has to do without.
         await self._report(self._machine.spares_found, found)
 
-    async def _while_busy(self, bookie_id: str, ask: Callable[[BookieConnection], Awaitable[T]], patience_ms: int) -> T:
-        """Ask a bookie; while it is BUSY, again after the pause it names."""
-        deadline = self._context.clock.monotonic() + patience_ms / 1000
+    @property
+    def _written_off(self) -> list[str]:
+        return [bookie_id for bookie_id, lane in self._lanes.items() if lane.written_off]
+
+    async def _while_busy(
+        self,
+        bookie_id: str,
+        ask: Callable[[BookieConnection], Awaitable[T]],
+        patience_ms: int,
+        progress: Progress | None = None,
+    ) -> T:
+        """Ask a bookie; while it is BUSY, again after the pause it names. The patience counts from its ``progress``."""
+        began = self._context.clock.monotonic()
         while True:
             try:
                 return await ask(await self._context.connections.get(bookie_id))
             except Busy as busy:
                 pause_s = max(busy.retry_after_ms, 1) / 1000
-                if self._context.clock.monotonic() + pause_s >= deadline:
+                since = max(began, progress.at) if progress else began
+                if self._context.clock.monotonic() + pause_s >= since + patience_ms / 1000:
                     raise
                 await self._context.clock.sleep(pause_s)
 

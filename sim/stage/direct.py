@@ -37,6 +37,7 @@ from tallybook.core.errors import OK_CODE, BookieUnavailable, RequestTimeout, er
 from tallybook.core.ids import NO_IDENTITY
 from tallybook.runtime.clock import Clock
 from tallybook.runtime.grpc_messages import Attach
+from tallybook.runtime.progress import Progress
 from tallybook.runtime.rng import Rng
 from tallybook.runtime.tasks import Tasks
 
@@ -164,6 +165,7 @@ class DirectConnection:
         self._tasks = tasks
         self._clock = clock
         self._progress_at = clock.monotonic()
+        self._adding = Progress(clock)
         self._timeout_seconds = request_timeout_seconds
         self._there = _Way(clock, tasks, delay, f"to {store.bookie_id}")
         self._back = _Way(clock, tasks, delay, f"from {store.bookie_id}")
@@ -279,7 +281,8 @@ class DirectConnection:
             add(lambda answer: _settle(answered, answer))
             return await answered
 
-        answer = await self._call(work, self._timeout_seconds)
+        answer = await self._call(work, self._timeout_seconds, self._adding)
+        self._adding.made()
         if answer.code != OK_CODE:
             raise error_from_wire(answer.code, f"{self.bookie_id}: {refused}", answer.retry_after_ms)
 
@@ -402,8 +405,10 @@ class DirectConnection:
         if lost_and_callback is not None:
             lost_and_callback[1](answer)
 
-    async def _call(self, work: Callable[[], Coroutine[Any, Any, T]], deadline_seconds: float) -> T:
-        """Do ``work`` at the bookie: a message there, the call, a message back."""
+    async def _call(
+        self, work: Callable[[], Coroutine[Any, Any, T]], deadline_seconds: float, progress: Progress | None = None
+    ) -> T:
+        """Do ``work`` at the bookie: a message there, the call, a message back, in time after the last ``progress``."""
         if self.broken:
             raise BookieUnavailable(f"the connection to {self.bookie_id} is broken")
         self._sent += 1
@@ -418,7 +423,7 @@ class DirectConnection:
 
         self._there.send(lambda: self._deliver(spawn))
         try:
-            async with asyncio.timeout(deadline_seconds):
+            async with progress.timeout(deadline_seconds) if progress else asyncio.timeout(deadline_seconds):
                 outcome = await arrived
         except TimeoutError:
             raise RequestTimeout(f"{self.bookie_id} did not answer within {deadline_seconds} s") from None

@@ -4,17 +4,19 @@ from __future__ import annotations
 
 import asyncio
 import traceback
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 import pytest
 
 from tallybook.client.client import Client
+from tallybook.client.recovery.lane import LANE_BYTES
 from tallybook.client.recovery.machine import Action, RecoveryMachine
 from tallybook.core.answers import AddAnswer
 from tallybook.core.batch import encode_batch
 from tallybook.core.errors import RecoveryFailed, TallybookError
 from tallybook.metadata.model import LedgerState
 from tallybook.sim.stage.cluster import MemoryCluster
+from tallybook.sim.stage.memory_bookie import Gate
 from tallybook.sim.stage.scenario import lines, read_all, scenario
 
 
@@ -147,3 +149,60 @@ def test_one_slow_member_costs_a_recovery_one_bounded_wait_for_any_tail(batches:
             assert late == []
 
     play()
+
+
+def narrow(cluster: MemoryCluster, names: Iterable[str], seconds_per_batch: float) -> None:
+    """Let what is added again pass one after the other, each bookie over a link of its own bandwidth."""
+
+    def link() -> Gate:
+        passing = asyncio.Lock()
+
+        async def pass_through(method: str, _ledger_id: int) -> None:
+            if method == "recovery_add":
+                async with passing:
+                    await cluster.world.clock.sleep(seconds_per_batch)
+
+        return pass_through
+
+    for name in names:
+        cluster.bookies[name].gate = link()
+
+
+@pytest.mark.parametrize(("batches", "seconds_per_batch"), [(8, 0.9), (40, 0.25), (3, 4.0)])
+def test_a_recovery_over_narrow_links_takes_its_time_and_succeeds(batches: int, seconds_per_batch: float) -> None:
+    @scenario(bookies=4, deadline_seconds=10_000)
+    async def play(cluster: MemoryCluster, client: Client) -> None:
+        ledger_id, _ = await tail_of(cluster, client, batches)
+        narrow(cluster, cluster.bookies, seconds_per_batch)
+        closed = await client.recover_ledger(ledger_id)
+        assert (closed.last_entry_id, closed.missed, len(closed.fragments)) == (batches - 1, (), 1)
+
+    play()
+
+
+@scenario(bookies=3, deadline_seconds=1000)
+async def test_few_bytes_are_in_flight_to_one_bookie(cluster: MemoryCluster, client: Client) -> None:
+    ledger = await client.create_ledger()
+    ledger.abandon()
+    members = ledger.metadata.last_fragment.bookies
+    for first in range(12):
+        for name in members:
+            await hold(cluster, name, ledger.id, first, [bytes(300_000)])
+    under_way = dict.fromkeys(members, 0)
+    most = 0
+
+    def counted(name: str) -> Gate:
+        async def count(method: str, _ledger_id: int) -> None:
+            nonlocal most
+            if method == "recovery_add":
+                under_way[name] += 1
+                most = max(most, under_way[name])
+                await cluster.world.clock.sleep(0.1)
+                under_way[name] -= 1
+
+        return count
+
+    for name in members:
+        cluster.bookies[name].gate = counted(name)
+    assert (await client.recover_ledger(ledger.id)).last_entry_id == 11
+    assert 2 <= most <= LANE_BYTES // 300_000

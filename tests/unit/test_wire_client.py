@@ -519,6 +519,28 @@ async def test_recovery_and_repair_adds_wait_for_credit(bookie, repair):
     await connection.close()
 
 
+@pytest.mark.parametrize("repair", [False, True])
+@scripted
+async def test_the_deadline_of_recovery_and_repair_adds_counts_from_the_last_answer(bookie, repair):
+    connection = await bookie.open()
+    each_s = 0.9 * bookie.settings.request_timeout_ms / 1000
+    calls = [
+        bookie.call(connection.repair_add(batch(first)) if repair else connection.recovery_add(batch(first), b""))
+        for first in range(5)
+    ]
+    for answered in range(3):
+        await bookie.world.clock.sleep(each_s)
+        request = await bookie.asked(Lane.CONTROL)
+        await bookie.reply(Lane.CONTROL, request.request_id, None)
+        await calls[answered]
+    began = bookie.world.clock.monotonic()
+    for late in calls[3:]:
+        with pytest.raises(RequestTimeout):
+            await late
+    assert bookie.world.clock.monotonic() - began <= 1.01 * bookie.settings.request_timeout_ms / 1000
+    await connection.close()
+
+
 @scripted
 async def test_long_polls_have_places_of_their_own(bookie):
     bookie.welcomes[Lane.READ] = WELCOME._replace(max_waits=2, max_requests=1)

@@ -1,0 +1,61 @@
+"""What a recovery adds again at one bookie: in order, with few bytes in flight, and when it was last answered."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from contextlib import suppress
+from typing import Final
+
+from tallybook.core.errors import BookieUnavailable, TallybookError
+from tallybook.runtime.allowance import Allowance
+from tallybook.runtime.clock import Clock
+from tallybook.runtime.progress import Progress
+
+LANE_BYTES: Final = 1 << 20
+"""In flight to one bookie: a narrow link carries that within a request's deadline, for each member of an ensemble."""
+
+LEAST_BYTES: Final = 2 << 10
+"""A smaller batch counts as this much, so that the requests of one recovery leave room for those of others."""
+
+
+class Lane:
+    """The way of batches to one bookie."""
+
+    def __init__(self, clock: Clock) -> None:
+        self._room = Allowance(LANE_BYTES)
+        self.progress = Progress(clock)
+        """Of its acks."""
+        self.unanswered = 0
+        """Batches that it has to answer, or is to be asked to take."""
+        self.written_off: TallybookError | None = None
+        """Why nothing more is added there: asking again would cost a timeout for every batch."""
+
+    def write_off(self, reason: TallybookError) -> None:
+        """Add nothing more there; what waits for its turn fails with ``reason``, which stays the first one."""
+        if self.written_off is None:
+            self.written_off = reason
+            self._room.fail(BookieUnavailable("it was written off"))
+
+    async def add(self, batch_bytes: int, send: Callable[[], Awaitable[None]]) -> TallybookError | None:
+        """Send one batch in its turn; the error if the bookie does not take it, or was written off before."""
+        cost = min(max(batch_bytes, LEAST_BYTES), LANE_BYTES)
+        self.unanswered += 1
+        try:
+            if self.written_off is None:
+                await self._take(cost)
+            if self.written_off is not None:
+                return self.written_off
+            try:
+                await send()
+            except TallybookError as error:
+                return error
+            finally:
+                self._room.give(cost)
+            self.progress.made()
+            return None
+        finally:
+            self.unanswered -= 1
+
+    async def _take(self, cost: int) -> None:
+        with suppress(BookieUnavailable):
+            await self._room.take(cost)
