@@ -25,8 +25,13 @@ def defect_of(task: asyncio.Task[Any]) -> TallybookError | None:
     """The error that ended ``task``, logged; for a callback of tasks that handle every error they expect."""
     if task.cancelled() or (error := task.exception()) is None:
         return None
-    _log.error("background task died", task=task.get_name(), error=repr(error))
-    return error if isinstance(error, TallybookError) else InvariantViolation(f"{task.get_name()} died: {error!r}")
+    return defect(task.get_name(), error)
+
+
+def defect(name: str, error: BaseException) -> TallybookError:
+    """The error of background work that ended with one that nobody expected, logged."""
+    _log.error("background task died", task=name, error=repr(error))
+    return error if isinstance(error, TallybookError) else InvariantViolation(f"{name} died: {error!r}")
 
 
 def _never_essential(name: str, error: BaseException) -> None:

@@ -54,8 +54,8 @@ from .reader.handle import LedgerReader
 from .recovery.driver import RecoveryContext, recover_accepting_loss, recover_ledger
 from .recovery.lossy import AcceptedLoss
 from .spares import Spares
+from .writer.common import CommonWork
 from .writer.handle import LedgerWriter, WriterContext
-from .writer.pacing import BackgroundPacing
 
 _log = logger("client")
 
@@ -96,7 +96,8 @@ class Client:
         self._deeds = Deeds()
         self._limits: dict[str, int] = {}
         """The largest batch of each bookie that was connected to."""
-        self._pacing = BackgroundPacing()
+        self._common: CommonWork | None = None
+        """What its writers do together."""
         self._bad_copies = Seldom()
         self._unsettled: dict[int, str] = {}
         """The token of each adoption that may or may not have taken effect, by ledger id."""
@@ -342,8 +343,10 @@ class Client:
 
     def _writer(self, metadata: LedgerMetadata, password: bytes, *, deferred_sync: bool = False) -> LedgerWriter:
         world = self.world
+        if self._common is None:
+            self._common = CommonWork(world.connections, world.clock, self._tasks, self._settings)
         context = WriterContext(
-            world.connections,
+            self._common,
             self._spares,
             world.clock,
             self._tasks,
@@ -353,7 +356,6 @@ class Client:
             self._deeds,
             self._limits,
             self._lifetime,
-            self._pacing,
         )
         key, signing = _keys(metadata, password)
         update = partial(self._update, metadata.ledger_id)

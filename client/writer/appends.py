@@ -44,6 +44,7 @@ class Appends:
         machine: the rules of writing.
         metadata: of the ledger, as the handle found it.
         digest_key: signs batches, where the ledger's digest is an HMAC.
+        soon: calls in one of the next iterations of the event loop.
     """
 
     def __init__(
@@ -55,8 +56,10 @@ class Appends:
         budget: ByteBudget,
         digest_key: bytes | None,
         deeds: Deeds,
+        soon: Callable[[Callable[[], None]], None],
     ) -> None:
         self._deeds = deeds
+        self._soon = soon
         self._machine = machine
         self._settings = settings
         self._clock = clock
@@ -163,7 +166,7 @@ class Appends:
         pending = self._accumulator.add(payload if isinstance(payload, bytes) else bytes(payload))
         if not self._flush_scheduled:
             self._flush_scheduled = True
-            asyncio.get_running_loop().call_soon(self._flush)
+            self._soon(self._flush)
         return pending
 
     def _flush(self) -> None:

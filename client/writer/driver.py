@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import asyncio
 import math
-from collections.abc import Coroutine, Mapping
+from collections.abc import Callable, Coroutine, Mapping
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any, Final, Protocol, TypeVar
+from typing import Any, Protocol, TypeVar
 
 from tallybook.core.answers import AddAnswer, Incarnation
 from tallybook.core.config import ClientSettings
@@ -33,9 +33,9 @@ from tallybook.runtime.clock import Clock
 from tallybook.runtime.tasks import Tasks
 from tallybook.runtime.tracing import Span, under
 
-from ..background import defect_of
+from ..background import defect, defect_of
 from ..bookie_port import BookieConnection, Sending
-from ..ports import Connections, UpdateLedger
+from ..ports import UpdateLedger
 from ..spares import Spares
 from .actions import (
     Action,
@@ -54,16 +54,13 @@ from .actions import (
 )
 from .attention import Attention
 from .codes import CONNECTION_CODES
+from .common import CommonWork
 from .machine import WriterMachine
 from .members import Member
-from .pacing import BackgroundPacing
 from .replacing import Replacing
+from .rounds import Rounds
 
 T = TypeVar("T")
-
-
-_MOST_LATE: Final = 32
-"""A writer that wakes up later than by this part of the add timeout waits again before it judges anybody."""
 
 
 class WriterEvents(Protocol):
@@ -85,10 +82,11 @@ class WriterEvents(Protocol):
         """Nothing more will be confirmed."""
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)
 class _Link:
     """The connection to the bookie that holds one position of the ensemble."""
 
+    driver: WriterDriver
     position: int
     bookie_id: str
     connection: BookieConnection | None = None
@@ -98,13 +96,35 @@ class _Link:
     """The life of the bookie that answered first, or last where any life of the same directories will do."""
     generation: int = 0
     """Counts connections: a failure reported by an earlier one says nothing about this one."""
-    connecting: bool = False
+    waiting: bool = False
+    """For a connection."""
+    timer: asyncio.TimerHandle | None = None
+    """Until it waits for one."""
     opened_at: float = float("-inf")
     refused_at: float = float("-inf")
     refusals: int = 0
     """How often it refused since it last acked: each time it is left alone for longer."""
     sendings: dict[int, Sending] = field(default_factory=dict)
     """Batches that the connection was given and has not answered, by their first entry."""
+
+    def reached(self, connection: BookieConnection) -> None:
+        """See ``Waiting``."""
+        self.driver.reached(self, connection)
+
+    def unreached(self, error: TallybookError) -> None:
+        """See ``Waiting``."""
+        self.driver.unreached(self, error)
+
+    def broken(self, error: TallybookError) -> None:
+        """See ``Waiting``."""
+        self.driver.die(error)
+
+    def wait_no_more(self) -> None:
+        """No connection is wanted any more."""
+        self.waiting = False
+        if self.timer is not None:
+            self.timer.cancel()
+        self.driver.common.reaching.leave(self.bookie_id, self)
 
     def owed_since(self, first: int) -> float | None:
         """From when on its bookie owes the ack of a batch, where the connection knows."""
@@ -137,20 +157,19 @@ class WriterDriver:
 
     Args:
         machine: the rules.
-        connections: where connections come from.
+        common: shared by the writers of a client.
         key: the ledger key shown to bookies.
         update: compare-and-set on the ledger's metadata, for what members missed.
         events: whom to tell.
         spans: of batches that are traced, by their first entry; ``None``: none ever is.
         limits: told of the largest batch of each bookie that is connected to.
-        pacing: shared by the writers of a client.
     """
 
     def __init__(
         self,
         machine: WriterMachine,
         metadata: LedgerMetadata,
-        connections: Connections,
+        common: CommonWork,
         spares: Spares,
         key: bytes,
         update: UpdateLedger,
@@ -160,15 +179,15 @@ class WriterDriver:
         settings: ClientSettings,
         spans: Mapping[int, Span] | None = None,
         limits: dict[str, int] | None = None,
-        pacing: BackgroundPacing | None = None,
     ) -> None:
         self.machine = machine
         self._spans = spans
-        self._pacing = pacing or BackgroundPacing()
-        self._attention = self._pacing.attention(clock)
+        self.common = common
+        self._attention = common.attention
+        self._rounds: Rounds | None = None
+        """Which of the client's timers visits it, if one does."""
         self._limits = {} if limits is None else limits
-        self._links = [_Link(at, bookie) for at, bookie in enumerate(machine.fragment.bookies)]
-        self._connections = connections
+        self._links = [_Link(self, at, bookie) for at, bookie in enumerate(machine.fragment.bookies)]
         self._key = key
         self._identity = metadata.identity
         self._update = update
@@ -178,10 +197,8 @@ class WriterDriver:
         self._settings = settings
         self._deferred = machine.rules.deferred
         self._silence_s = machine.rules.add_timeout_s
-        self._stopped = asyncio.Event()
+        self._stopped = False
         self._moved = asyncio.Event()
-        self._woken = asyncio.Event()
-        """Set by whatever may have brought the machine out of its rest."""
         self._lac_timer: asyncio.TimerHandle | None = None
         self._missed_stale = False
         self._recording = False
@@ -199,14 +216,14 @@ class WriterDriver:
             perform=self._perform,
             learned=events.ensemble_changed,
             spawn=self._spawn,
-            pacing=self._pacing,
+            common=common,
         )
 
     def start(self) -> None:
         """Begin to connect to every bookie of the ensemble."""
         for link in self._links:
             self._reconnect(link)
-        self._spawn(self._watch(), "timer")
+        self._let_visit()
 
     def submit(self, first: int, last: int, payload_bytes: int, batch: bytes) -> None:
         """Send a sealed batch to its write set."""
@@ -236,7 +253,7 @@ class WriterDriver:
         A writer that has ended for itself does so, too, until it is stopped, or its client closed: its LAC stands.
         """
         lac = self.machine.lac
-        if self._lac_shown < lac and not self._stopped.is_set() and not self._tasks.closing:
+        if self._lac_shown < lac and not self._stopped and not self._tasks.closing:
             everyone = set(range(len(self._links)))
             telling = {
                 self._spawn(self._write_lac(link.connection, lac), f"show-{link.position}"): link.position
@@ -301,10 +318,12 @@ class WriterDriver:
 
     def stop(self) -> None:
         """End background work; connections stay with the pool they came from."""
-        self._stopped.set()
-        self._woken.set()
+        self._stopped = True
+        if self._rounds is not None:
+            self._rounds.leave(self)
         self._replacing.stop()
         for link in self._links:
+            link.wait_no_more()
             self._drop(link)
             link.detach(self.machine.ledger_id)
         if self._lac_timer is not None:
@@ -320,6 +339,13 @@ class WriterDriver:
         error = defect_of(task)
         if error is not None:
             self.die(error)
+
+    def _guarded(self, call: Callable[[], None]) -> None:
+        """The same for what others call in the background."""
+        try:
+            call()
+        except Exception as error:  # noqa: BLE001 - it must not end what the writers of a client share
+            self.die(defect(f"writer-{self.machine.ledger_id}", error))
 
     # -- actions ----------------------------------------------------------------------
 
@@ -356,10 +382,10 @@ class WriterDriver:
                     raise InvariantViolation("only a replacement that was found changes the ensemble")
         if actions:
             self._moved.set()
-        self._woken.set()
+        self._let_visit()
         if self._lac_timer is None and self.machine.lac > self._lac_sent:
             pause_s: float = self._settings.explicit_lac_ms / 1000
-            self._tell_lac_in(self._pacing.pause_s(pause_s, self.machine.ledger_id))
+            self._tell_lac_in(pause_s)
 
     def _send(self, action: Send) -> None:
         link = self._links[action.position]
@@ -415,9 +441,10 @@ class WriterDriver:
     def _relink(self, action: Replaced) -> None:
         """Other bookies hold these positions now. What those before them still answer concerns nobody."""
         for at in action.positions:
+            self._links[at].wait_no_more()
             self._drop(self._links[at], if_silent=at in action.silent)
             self._links[at].detach(self.machine.ledger_id)
-            self._links[at] = _Link(at, self.machine.fragment.bookies[at])
+            self._links[at] = _Link(self, at, self.machine.fragment.bookies[at])
             self._reconnect(self._links[at])
 
     def _reconnect(self, link: _Link, *, breaking: bool = False) -> None:
@@ -428,36 +455,34 @@ class WriterDriver:
             link.refused_at = self._clock.monotonic()
         # What it still holds for a bookie that does not keep up must not stay in memory.
         self._drop(link, if_silent=breaking)
-        if not link.connecting and not self._stopped.is_set():
-            link.connecting = True
-            self._spawn(self._connect(link), f"connect-{link.position}")
+        if not link.waiting and not self._stopped:
+            link.waiting = True
+            # A bookie that lets us in and then refuses must not be asked in a tight loop.
+            # The connection may be old, so its age alone is no pause.
+            again_at = max(link.opened_at, link.refused_at) + self._patience_s(link.refusals)
+            pause_s = again_at - self._clock.monotonic()
+            if pause_s > 0:
+                link.timer = asyncio.get_running_loop().call_later(pause_s, self._want, link)
+            else:
+                self._want(link)
 
-    async def _connect(self, link: _Link) -> None:
-        """Try until the position is connected, gone or somebody else's, or the writer stops."""
-        try:
-            connection = await self._connection(link)
-        finally:
-            link.connecting = False
-        if connection is not None and self._current(link):
-            self._connected(link, connection)
+    def _want(self, link: _Link) -> None:
+        """Wait until the position is connected, gone or somebody else's, or the writer ends."""
+        if not self._stopped and self.machine.error is None and self._current(link):
+            self.common.reaching.want(link.bookie_id, link)
+        else:
+            link.waiting = False
 
-    async def _connection(self, link: _Link) -> BookieConnection | None:
-        pause_s = self._settings.reconnect_ms / 1000
-        # A bookie that lets us in and then refuses must not be asked in a tight loop.
-        # The connection may be old, so its age alone is no pause.
-        opened_again_at = max(link.opened_at, link.refused_at) + self._patience_s(link.refusals)
-        await self._clock.sleep(max(0.0, opened_again_at - self._clock.monotonic()))
-        while not self._stopped.is_set() and self.machine.error is None and self._current(link):
-            try:
-                connection = await self._connections.get(link.bookie_id)
-            except TallybookError as error:
-                # A peer that is away is expected: the machine counts how long.
-                if self._current(link):
-                    self._perform(self.machine.unreached(link.position, error))
-                await self._clock.sleep(self._pacing.pause_s(pause_s, self.machine.ledger_id))
-                continue
-            return connection
-        return None
+    def reached(self, link: _Link, connection: BookieConnection) -> None:
+        """A position may be connected."""
+        link.waiting = False
+        if self._current(link):
+            self._guarded(partial(self._connected, link, connection))
+
+    def unreached(self, link: _Link, error: TallybookError) -> None:
+        """It is away: expected, the machine counts how long."""
+        if self._current(link):
+            self._guarded(lambda: self._perform(self.machine.unreached(link.position, error)))
 
     def _patience_s(self, refusals: int) -> float:
         """How long to leave a position alone: longer with every refusal, up to the add timeout."""
@@ -465,7 +490,7 @@ class WriterDriver:
         return max(shortest_s, min(shortest_s * 2.0 ** min(refusals, 16), self._settings.add_timeout_ms / 1000))
 
     def _connected(self, link: _Link, connection: BookieConnection) -> None:
-        if self._stopped.is_set() or self.machine.error is not None:
+        if self._stopped or self.machine.error is not None:
             # It ended while the connection was made, and would stay attached as long as the client lives.
             return
         life, before, now = connection.incarnation, link.incarnation, self._clock.monotonic()
@@ -485,36 +510,18 @@ class WriterDriver:
 
     # -- timers -----------------------------------------------------------------------
 
-    async def _watch(self) -> None:
-        """Timeouts, and notes of what members missed. A writer at rest, one of thousands maybe, costs nothing."""
-        period_s = max(min(100, self._settings.add_timeout_ms // 8, self._settings.away_timeout_ms // 16), 10) / 1000
-        while not self._stopped.is_set():
-            self._woken.clear()
-            if self.machine.at_rest and not self._missed_stale and self.machine.error is None:
-                await self._woken.wait()
-            await self._pause(period_s)
-            self._tick()
-            if self.machine.error is not None:
-                return
+    def _let_visit(self) -> None:
+        """Something has happened, so time may change more of it. A writer at rest costs nothing."""
+        if self._rounds is None and not self._stopped:
+            self._rounds = self.common.rounds(urgent=self.machine.quorum_lost)
+            self._rounds.visit(self)
 
-    async def _pause(self, period_s: float) -> None:
-        """Sleep until the next turn, and again while this process wakes up late, for another add timeout at most.
-
-        It stood still, or has too much to do: acks may have come that nobody has looked at, so nobody is judged yet.
-        """
-        late_s = await self._sleep_late_by(period_s)
-        until = self._clock.monotonic() + self._silence_s
-        while late_s > self._silence_s / _MOST_LATE and not self._stopped.is_set() and self._clock.monotonic() < until:
-            late_s = await self._sleep_late_by(period_s)
-
-    async def _sleep_late_by(self, period_s: float) -> float:
-        """Sleep until the next turn; return by how much too long it was."""
-        urgent = self.machine.quorum_lost
-        with self._pacing.waiting(urgent=urgent), self._attention:
-            pause_s = self._pacing.pause_s(period_s, self.machine.ledger_id, urgent=urgent)
-            due_at = self._clock.monotonic() + pause_s
-            await self._clock.sleep(pause_s)
-        return self._clock.monotonic() - due_at
+    def tick(self) -> None:
+        """Time has passed: timeouts, and notes of what members missed."""
+        self._guarded(self._tick)
+        self._rounds = None
+        if self.machine.error is None and (self._missed_stale or not self.machine.at_rest):
+            self._let_visit()
 
     def _tick(self) -> None:
         now = self._clock.monotonic()
@@ -560,7 +567,7 @@ class WriterDriver:
 
     async def _record_missed(self) -> None:
         try:
-            async with self._pacing.metadata.turn():
+            async with self.common.metadata.turn():
                 self._missed_stale = False
                 await self._update(self._with_missed)
         except TallybookError as error:

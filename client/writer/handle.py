@@ -33,13 +33,13 @@ from tallybook.runtime.tracing import NO_TRACER, Span, Tracer
 
 from ..budget import ByteBudget
 from ..deeds import Deeds
-from ..ports import Connections, Transition, UpdateLedger
+from ..ports import Transition, UpdateLedger
 from ..spares import Spares
 from .appends import Appends
 from .chosen_ids import ChosenIdsWriter
+from .common import CommonWork
 from .driver import WriterDriver
 from .machine import WriterMachine
-from .pacing import BackgroundPacing
 from .pending import PendingAppend
 from .rules import WriterRules
 from .traced_appends import TracedAppends
@@ -49,7 +49,7 @@ from .traced_appends import TracedAppends
 class WriterContext:
     """What a handle shares with its client."""
 
-    connections: Connections
+    common: CommonWork
     spares: Spares
     clock: Clock
     tasks: Tasks
@@ -61,7 +61,6 @@ class WriterContext:
     """The largest batch of each bookie that was connected to."""
     lifetime: Lifetime = field(default_factory=partial(Lifetime, "the client"))
     """Of the client."""
-    pacing: BackgroundPacing = field(default_factory=BackgroundPacing)
 
 
 _NOT_OURS: Final = (LedgerFenced, LedgerClosed, NoSuchLedger, Unauthorized, AccessDenied, Conflict, OtherLedger)
@@ -99,7 +98,7 @@ class LedgerWriter:
             metadata.quorum,
             metadata.last_fragment.bookies,
             _rules(settings, deferred_sync),
-            now=context.pacing.attention(context.clock).now(),
+            now=context.common.attention.now(),
             limits=context.limits,
         )
         self._machine = machine
@@ -108,7 +107,7 @@ class LedgerWriter:
         self._driver = WriterDriver(
             machine,
             metadata,
-            context.connections,
+            context.common,
             context.spares,
             key,
             update,
@@ -118,7 +117,6 @@ class LedgerWriter:
             settings,
             spans,
             context.limits,
-            context.pacing,
         )
         self._appends.submit, self._appends.end = self._driver.submit, self._driver.die
         self._driver.start()
@@ -409,7 +407,8 @@ def _appends(
     context: WriterContext, machine: WriterMachine, metadata: LedgerMetadata, digest_key: bytes | None
 ) -> tuple[Appends, Mapping[int, Span] | None]:
     """What gathers, and the spans of batches that are traced; ``None``: none ever is."""
-    needed = (machine, metadata, context.settings, context.clock, context.budget, digest_key, context.deeds)
+    soon = context.common.slices.soon
+    needed = (machine, metadata, context.settings, context.clock, context.budget, digest_key, context.deeds, soon)
     if context.tracer is NO_TRACER:
         return Appends(*needed), None
     traced = TracedAppends(*needed, tracer=context.tracer)

@@ -137,8 +137,12 @@ class WriterMachine:
 
     @property
     def at_rest(self) -> bool:
-        """Whether time alone changes nothing: every member is there, owes nothing and is not doubted."""
-        return self.settled and self._change is None and all(member.at_rest for member in self._positions)
+        """Whether time alone changes nothing: no member owes anything, or is merely away.
+
+        What a member that was given up asks for, a replacement, it asked for then.
+        """
+        resting = self.settled and self._change is None and self.sizes.known
+        return resting and all(member.at_rest for member in self._positions)
 
     def member(self, position: int) -> Member:
         """How a position stands."""

@@ -113,8 +113,8 @@ class Position:
 
     @property
     def at_rest(self) -> bool:
-        """Whether it is there, and nothing is held against it."""
-        return self.state is Member.UP and not self.doubted and self.busy_since is None
+        """Whether it is there and not busy, or given up: who is away for a moment may be lost by time alone."""
+        return self.state is not Member.DOWN and self.busy_since is None
 
     def failed(self, now: float, patience_s: float) -> bool:
         """Whether another bookie should take its place. A newcomer has the whole add timeout for its first ack."""

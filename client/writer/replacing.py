@@ -31,9 +31,9 @@ from tallybook.runtime.logging import logger
 from ..ports import Transition, UpdateLedger
 from ..spares import Spares
 from .actions import Action, ChangeEnsemble
+from .common import CommonWork
 from .machine import WriterMachine
 from .metadata_line import Turn
-from .pacing import LOOK_S, WORK_S, BackgroundPacing
 
 _log = logger("client.writer")
 
@@ -66,7 +66,7 @@ class Replacing:
         perform: does what the machine says.
         learned: told of the metadata after each change.
         spawn: runs a task of the writer.
-        pacing: shared by the writers of a client.
+        common: shared by the writers of a client.
     """
 
     def __init__(
@@ -80,7 +80,7 @@ class Replacing:
         perform: Callable[[list[Action]], None],
         learned: Callable[[LedgerMetadata], None],
         spawn: Callable[[Coroutine[Any, Any, None], str], asyncio.Task[None]],
-        pacing: BackgroundPacing,
+        common: CommonWork,
     ) -> None:
         self._machine = machine
         self._metadata = metadata
@@ -90,8 +90,8 @@ class Replacing:
         self._perform = perform
         self._learned = learned
         self._spawn = spawn
-        self._pacing = pacing
-        self._attention = pacing.attention(clock)
+        self._common = common
+        self._attention = common.attention
         self._turn: Turn | None = None
         self._task: asyncio.Task[None] | None = None
         self._stopped = False
@@ -122,7 +122,7 @@ class Replacing:
         self._pause_s = self._look_again_s = LOOK_AGAIN_S
         try:
             while self._machine.wanted(self._attention.now()):
-                self._turn = self._pacing.metadata.turn(urgent=self._machine.quorum_lost)
+                self._turn = self._common.metadata.turn(urgent=self._machine.quorum_lost)
                 async with self._turn:
                     tried = await self._try()
                 if tried is Tried.NOBODY:
@@ -191,12 +191,13 @@ class Replacing:
         lost = self._machine.quorum_lost
         if lost:
             self._look_again_s = LOOK_AGAIN_S
-        work_s = WORK_S if lost else LOOK_S
-        pause_s = self._pacing.pause_s(self._look_again_s, self._machine.ledger_id, urgent=lost, work_s=work_s)
+        looks = self._common.looks
         try:
-            async with asyncio.timeout(pause_s) as pause:
-                self._long_pause = None if lost else pause
-                await watch.changed()
+            with looks.pausing(urgent=lost):
+                pause_s = looks.pause_s(self._look_again_s, self._machine.ledger_id, urgent=lost)
+                async with asyncio.timeout(pause_s) as pause:
+                    self._long_pause = None if lost else pause
+                    await watch.changed()
         except TimeoutError:
             self._look_again_s = min(2 * self._look_again_s, LONGEST_LOOK_AGAIN_S)
             return

@@ -88,6 +88,7 @@ EXCUSED = {
     "runtime/loop_iteration.py:ItemIterator._left": "what is left of one group of items",
     "runtime/loop_iteration.py:LoopIterator._found": "what has crossed over to one thread at a time",
     "runtime/loop_iteration.py:Production._items": "a few items ahead of one thread",
+    "runtime/slices.py:Slices._due": "one callback for each writer that has something to send, or was told something",
     "runtime/steps.py:ItemReader._left": "what is left of one group of items",
     "runtime/tls_contexts.py:client_context": "four TLS contexts",
     "runtime/tls_contexts.py:server_material": "four TLS contexts",

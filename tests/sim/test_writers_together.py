@@ -1,0 +1,173 @@
+"""Very many writers of one client: tasks and timers are of the client and its connections, and none of them fails."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import Any, cast
+
+from tallybook.client.background import client_tasks
+from tallybook.client.client import Client
+from tallybook.client.writer.handle import LedgerWriter
+from tallybook.client.writer.reaching import Reaching
+from tallybook.core.config import ClientSettings
+from tallybook.core.errors import AccessDenied, BookieUnavailable, TallybookError
+from tallybook.runtime.deterministic import World, run_seed
+from tallybook.runtime.slices import Slices
+from tallybook.sim.stage.cluster import MemoryCluster
+from tallybook.sim.stage.scenario import scenario
+
+SETTINGS = ClientSettings(add_timeout_ms=2000)
+MANY = 300
+
+
+async def open_ledgers(client: Client, count: int) -> list[LedgerWriter]:
+    """So many ledgers with one entry each."""
+    writers = [await client.create_ledger() for _ in range(count)]
+    await append_to_all(writers)
+    return writers
+
+
+async def append_to_all(writers: list[LedgerWriter]) -> None:
+    await asyncio.gather(*(writer.append(b"an entry") for writer in writers))
+
+
+def work_of_writers() -> list[str]:
+    """Names of the tasks that writers have."""
+    return [name for task in asyncio.all_tasks() if "writer" in (name := task.get_name()) and "lac" not in name]
+
+
+@scenario(deadline_seconds=3600)
+async def test_all_of_very_many_writers_go_on_where_one_bookie_of_three_is_killed(
+    cluster: MemoryCluster, client: Client
+) -> None:
+    async with cluster.client(SETTINGS) as many:
+        writers = await open_ledgers(many, MANY)
+        cluster.bookies[min(cluster.bookies)].kill()
+        for _ in range(3):
+            await append_to_all(writers)
+            await cluster.world.clock.sleep(30)
+        assert [writer.last_add_confirmed for writer in writers] == [3] * MANY
+
+
+@scenario(deadline_seconds=3600)
+async def test_writers_that_wait_for_acks_or_for_a_bookie_share_their_tasks(
+    cluster: MemoryCluster, client: Client
+) -> None:
+    async with cluster.client(SETTINGS) as many:
+        writers = await open_ledgers(many, MANY)
+        await cluster.world.clock.sleep(10)
+        assert work_of_writers() == [], "at rest"
+        for bookie in cluster.bookies.values():
+            bookie.hold_commits()
+        appending = asyncio.ensure_future(append_to_all(writers))
+        await cluster.world.clock.sleep(1)
+        assert len(work_of_writers()) <= 2, "one timer, and one for those without an ack quorum"
+        for bookie in cluster.bookies.values():
+            bookie.release_commits()
+        await appending
+        away = cluster.bookies[min(cluster.bookies)]
+        away.kill()
+        await append_to_all(writers)
+        await cluster.world.clock.sleep(1)
+        assert len(work_of_writers()) <= 3, "and one for the bookie that is away"
+
+
+class Position:
+    """One that waits for a connection, and notes what it is told."""
+
+    def __init__(self) -> None:
+        self.told: list[str] = []
+
+    def reached(self, connection: object) -> None:
+        self.told.append("reached")
+
+    def unreached(self, error: TallybookError) -> None:
+        self.told.append(str(error))
+
+    def broken(self, error: TallybookError) -> None:
+        self.told.append(f"broken: {error}")
+
+
+class Attempts:
+    """Connections that fail with what ``outcome`` gives, if it gives something."""
+
+    def __init__(self) -> None:
+        self.made = 0
+        self.outcome: Callable[[], Exception | None] = lambda: None
+
+    async def get(self, bookie_id: str) -> object:
+        self.made += 1
+        if (error := self.outcome()) is not None:
+            raise error
+        return object()
+
+    async def close(self) -> None:
+        pass
+
+
+def reaching(body: Callable[[World, Attempts, Reaching], Awaitable[None]]) -> Callable[[], None]:
+    """Run the decorated coroutine as a test."""
+
+    def test() -> None:
+        async def play(world: World) -> None:
+            tasks, attempts = client_tasks("test"), Attempts()
+            slices = Slices(world.clock)
+            await body(world, attempts, Reaching(cast("Any", attempts), world.clock, tasks, slices, pause_s=1.0))
+            await tasks.close()
+
+        run_seed(1, play)
+
+    return test
+
+
+@reaching
+async def test_one_attempt_at_a_time_serves_all_that_wait_for_a_bookie(
+    world: World, attempts: Attempts, reach: Reaching
+) -> None:
+    attempts.outcome = lambda: BookieUnavailable("it is away")
+    waiting = [Position() for _ in range(100)]
+    for each in waiting:
+        reach.want("b1", each)
+    gone = waiting.pop()
+    await world.clock.sleep(9.5)
+    reach.leave("b1", gone)
+    assert attempts.made == 10
+    late = Position()
+    reach.want("b1", late)
+    attempts.outcome = lambda: None
+    await world.clock.sleep(1)
+    assert attempts.made == 11
+    assert {tuple(each.told) for each in (*waiting, late)} == {("it is away", "reached")}, "a reason is told once"
+    assert gone.told == ["it is away"]
+    reach.want("b1", gone)
+    await world.clock.sleep(0)
+    assert attempts.made == 12, "who comes later is not forgotten"
+
+
+@reaching
+async def test_each_new_reason_is_told_and_a_refusal_each_time(
+    world: World, attempts: Attempts, reach: Reaching
+) -> None:
+    reasons: list[TallybookError] = [
+        BookieUnavailable("it is away"), BookieUnavailable("it is away"), BookieUnavailable("it is not registered"),
+        AccessDenied("a reader"), AccessDenied("a reader"),
+    ]  # fmt: skip
+    attempts.outcome = lambda: reasons.pop(0) if reasons else None
+    waits = Position()
+    reach.want("b1", waits)
+    await world.clock.sleep(10)
+    assert waits.told == ["it is away", "it is not registered", "a reader", "a reader", "reached"]
+
+
+@reaching
+async def test_a_defect_in_an_attempt_is_told_to_all_that_wait(
+    world: World, attempts: Attempts, reach: Reaching
+) -> None:
+    attempts.outcome = lambda: ValueError("a defect")
+    waiting = [Position() for _ in range(3)]
+    for each in waiting:
+        reach.want("b1", each)
+    await world.clock.sleep(1)
+    assert all("broken" in told and "a defect" in told for each in waiting for told in each.told)
+    assert [len(each.told) for each in waiting] == [1, 1, 1]
