@@ -1,7 +1,9 @@
 """Types and values of Avro as Spark has them.
 
 A union of null and one other type is that type, nullable; one of int and long is BIGINT, one of float and double
-DOUBLE. Any other union is a struct with one field for each member, ``member0`` and so on, as of Spark's ``from_avro``.
+DOUBLE. Any other union is a struct with one field for each member, ``member0`` and so on, as of Spark's ``from_avro``;
+but int and long share the field of the first of them, as BIGINT, and float and double do as DOUBLE: fastavro does not
+tell which of them a value was written as.
 """
 
 from __future__ import annotations
@@ -43,7 +45,8 @@ _TIMES: Final = {
 _LOGICAL: Final = frozenset({"decimal", *_TIMES})
 """Logical types that are more than what they stand for. A uuid is text, in Spark."""
 
-_WIDER: Final = ((frozenset({"int", "long"}), "BIGINT"), (frozenset({"float", "double"}), "DOUBLE"))
+_WIDER: Final = {"int": "long", "float": "double"}
+"""The type that holds the values of both, where a union has both."""
 _NAMED: Final = frozenset({"record", "error", "enum", "fixed"})
 _CLASSES: Final[Mapping[str, type]] = {
     "boolean": bool, "int": int, "long": int, "float": float, "double": float, "string": str, "bytes": bytes,
@@ -124,9 +127,10 @@ def converter_of(schema: Any) -> Convert | None:
 
 
 def _converter_of_union(schema: list[Any]) -> Convert | None:
-    others = _others(schema)
-    if len(others) == 1:
-        inner, named = converter_of(others[0]), _name_of(others[0]) is not None
+    members = _members(schema)
+    if len(members) == 1:
+        [only] = members.values()
+        inner, named = converter_of(only), _name_of(only) is not None
         if not named and inner is None:
             return None
 
@@ -135,17 +139,19 @@ def _converter_of_union(schema: list[Any]) -> Convert | None:
             return bare if inner is None or bare is None else inner(bare)
 
         return of_one
-    if not others or _wider(others) is not None:
+    if not members:
         return None
-    members = [(_fits(each), converter_of(each), _name_of(each) is not None) for each in others]
+    fields = [
+        (name, _fits(each), converter_of(each), _name_of(each) is not None) for name, each in members.items()
+    ]  # fmt: skip
 
     def of_many(value: Any) -> Any:
         if value is None:
             return None
-        for number, (fits, convert, named) in enumerate(members):
+        for name, fits, convert, named in fields:
             if fits(value):
                 bare = value[1] if named else value
-                return {f"member{number}": bare if convert is None else convert(bare)}
+                return {name: bare if convert is None else convert(bare)}
         raise TypeError(f"{value!r:.50} is of no member of its union")
 
     return of_many
@@ -172,32 +178,48 @@ def _name_of(schema: Any) -> str | None:
     return schema["name"] if isinstance(kind, str) and kind in _NAMED else None
 
 
-def _others(union: list[Any]) -> list[Any]:
-    return [each for each in union if each not in ("null", {"type": "null"})]
+def _members(union: list[Any]) -> dict[str, Any]:
+    """The members of a union, by their fields: no two of them have values of one class of Python.
+
+    Raises:
+        InvalidConfig: it has two members of one type, or a union.
+    """
+    found: dict[str, Any] = {}
+    field_of: dict[str, str] = {}
+    seen = set[str]()
+    for each in union:
+        bare = _bare(each)
+        kind = bare.get("type") if isinstance(bare, Mapping) else bare
+        if not isinstance(kind, str):
+            raise _strange("a union is a member of a union" if isinstance(kind, list) else f"{each!r} is not a type")
+        if (identity := _name_of(bare) or kind) in seen:
+            raise _strange(f"a union has {identity!r} twice")
+        seen.add(identity)
+        if bare == "null":
+            continue
+        name = f"member{len(seen) - ('null' in seen) - 1}"
+        if bare == kind:
+            name = field_of.setdefault(_WIDER.get(kind, kind), name)
+        found[name] = _WIDER.get(kind, kind) if name in found else bare
+    return found
 
 
-def _wider(members: list[Any]) -> str | None:
-    """The type that holds the values of all members of a union of numbers."""
-    plain = [each.get("type") if isinstance(each, Mapping) and "logicalType" not in each else each for each in members]
-    return next(
-        (
-            ddl
-            for kinds, ddl in _WIDER
-            if len(plain) > 1 and all(isinstance(each, str) and each in kinds for each in plain)
-        ),
-        None,
-    )
+def _bare(schema: Any) -> Any:
+    """The name of a type of which the schema says no more that matters here; else the schema."""
+    while isinstance(schema, Mapping) and "logicalType" not in schema:
+        inner = schema.get("type")
+        if not isinstance(inner, Mapping) and not (isinstance(inner, str) and inner in _PRIMITIVE.keys() - _NAMED):
+            break
+        schema = inner
+    return schema
 
 
 def _ddl(schema: Any) -> str:
     if isinstance(schema, list):
-        if any(isinstance(each.get("type") if isinstance(each, Mapping) else each, list) for each in schema):
-            raise _strange("a union is a member of a union")
-        others = _others(schema)
-        if len(others) <= 1:
-            return _ddl(others[0]) if others else _PRIMITIVE["null"]
-        wider = _wider(others)
-        return wider or f"STRUCT<{', '.join(f'`member{at}`: {_ddl(each)}' for at, each in enumerate(others))}>"
+        members = _members(schema)
+        if len(members) <= 1:
+            return next(map(_ddl, members.values()), _PRIMITIVE["null"])
+        return f"STRUCT<{', '.join(f'`{name}`: {_ddl(each)}' for name, each in members.items())}>"
     if isinstance(schema, str):
         if schema not in _PRIMITIVE:
             raise _strange(f"type {schema!r} is not known, or refers to itself")

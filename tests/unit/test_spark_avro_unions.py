@@ -2,13 +2,18 @@
 
 import io
 import json
-from datetime import datetime
+from datetime import UTC, date, datetime
+from decimal import Decimal
 from typing import Any
 
 import fastavro
 import pyarrow as pa
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from pyspark.sql import types as spark
 
+from tallybook.core.errors import InvalidConfig
 from tallybook.spark.options import PayloadOptions
 from tallybook.spark.payloads import parser_of, value_ddl
 
@@ -55,7 +60,12 @@ def spark_type(ddl: str) -> spark.DataType:
                 fields.append(spark.StructField(name.strip("`"), spark_type(kind)))
                 start = at + 1
         return spark.StructType(fields)
+    if ddl.startswith("ARRAY<"):
+        return spark.ArrayType(spark_type(ddl[len("ARRAY<") : -1]))
+    if ddl.startswith("MAP<STRING, "):
+        return spark.MapType(spark.StringType(), spark_type(ddl[len("MAP<STRING, ") : -1]))
     return {
+        "FLOAT": spark.FloatType(), "DECIMAL(9, 2)": spark.DecimalType(9, 2),
         "BIGINT": spark.LongType(), "STRING": spark.StringType(), "INT": spark.IntegerType(), "VOID": spark.NullType(),
         "BINARY": spark.BinaryType(),
         "TIMESTAMP_LTZ": spark.TimestampType(), "TIMESTAMP_NTZ": spark.TimestampNTZType(), "DOUBLE": spark.DoubleType(),
@@ -101,6 +111,52 @@ def test_unions_of_several_types_have_a_field_for_each() -> None:
         {**nothing, "member5": True}, None,
     ]  # fmt: skip
     assert {(value["b"], value["c"]) for value in values} == {(None, 1.5)}
+
+
+BRANCHES: dict[str, tuple[Any, Any]] = {
+    "null": ("null", None), "boolean": ("boolean", True), "int": ("int", 7), "long": ("long", 5_000_000_000),
+    "float": ("float", 0.5), "double": ("double", 1e300), "bytes": ("bytes", b"\xff"), "string": ("string", "x"),
+    "date": ({"type": "int", "logicalType": "date"}, date(2026, 11, 1)),
+    "timestamp": ({"type": "long", "logicalType": "timestamp-micros"}, datetime(2026, 11, 1, 1, 2, 3, 4, UTC)),
+    "local": ({"type": "long", "logicalType": "local-timestamp-micros"}, datetime(2026, 11, 1, 1, 2, 3, 4)),  # noqa: DTZ001
+    "decimal": ({"type": "bytes", "logicalType": "decimal", "precision": 9, "scale": 2}, Decimal("1.25")),
+    "array": ({"type": "array", "items": "int"}, [1, 2]), "map": ({"type": "map", "values": "int"}, [("a", 1)]),
+    "record": ({"type": "record", "name": "R", "fields": [{"name": "i", "type": "int"}]}, {"i": 1}),
+    "enum": ({"type": "enum", "name": "E", "symbols": ["x"]}, "x"),
+    "fixed": ({"type": "fixed", "name": "F", "size": 2}, b"ab"),
+    "wrapped": ({"type": "int", "doc": "an int"}, 7),
+}  # fmt: skip
+"""A type that a union may have, and a value of it."""
+
+
+SHARED = {"int": "long", "wrapped": "long", "float": "double"}
+"""What shares a field with the wider type."""
+
+
+def avro_name(kind: Any) -> str:
+    return kind if isinstance(kind, str) else kind.get("name", kind["type"])
+
+
+@given(st.lists(st.sampled_from(sorted(BRANCHES)), min_size=1, max_size=4, unique=True), st.data())
+@settings(max_examples=300)
+def test_a_value_gets_to_the_field_of_the_member_that_it_was_written_as(names: list[str], data: st.DataObject) -> None:
+    union = [BRANCHES[name][0] for name in names]
+    schema = avro(union)
+    if len(set(map(avro_name, union))) < len(union):
+        with pytest.raises(InvalidConfig, match="twice"):
+            value_ddl(PayloadOptions("avro", schema))
+        return
+    written = data.draw(st.sampled_from(names))
+    kind, value = BRANCHES[written]
+    branch, body = io.BytesIO(), encoded(avro(kind), {"a": dict(value) if written == "map" else value})
+    fastavro.schemaless_writer(branch, "long", names.index(written))
+    [row], [reason] = parsed(schema, branch.getvalue() + body)
+    assert reason is None
+    groups = [SHARED.get(name, name) for name in names if name != "null"]
+    if len(set(groups)) > 1 and row["a"] is not None:
+        row["a"] = {name: each for name, each in row["a"].items() if each is not None}
+        value = {f"member{groups.index(SHARED.get(written, written))}": value}
+    assert row["a"] == value
 
 
 def test_payloads_of_avro_are_read_by_another_schema_than_they_were_written_with() -> None:
