@@ -31,8 +31,6 @@ class Naming:
     """Whether no other ledger can name it."""
     chosen: bool
     """Whether clients may still choose it for new ledgers."""
-    ensemble: int = 0
-    """The largest ensemble of these ledgers: so many other bookies have to take copies before it is empty."""
     first_ids: tuple[int, ...] = ()
     """The ids of the first ``MAX_NAMED`` of these ledgers."""
 
@@ -59,7 +57,7 @@ async def who_names(store: MetadataStore, membership: Membership, bookie_id: str
     info = (await membership.bookies()).get(bookie_id)
     chosen = info is not None and info.mode is BookieMode.WRITABLE
     findings = Findings()
-    ledgers = growing = ensemble = 0
+    ledgers = growing = 0
     first_ids: list[int] = []
     async for metadata in all_ledgers(store, findings):
         if metadata.copies_released:
@@ -68,29 +66,37 @@ async def who_names(store: MetadataStore, membership: Membership, bookie_id: str
             ledgers += 1
             if len(first_ids) < MAX_NAMED:
                 first_ids.append(metadata.ledger_id)
-            ensemble = max(ensemble, metadata.quorum.ensemble)
         growing += not metadata.closed and bookie_id in metadata.last_fragment.bookies
     complete = findings.complete and not findings.unreadable
-    return Naming(bookie_id, ledgers, growing, complete, chosen, ensemble, tuple(first_ids))
+    return Naming(bookie_id, ledgers, growing, complete, chosen, tuple(first_ids))
 
 
 async def check_can_end(store: MetadataStore, membership: Membership, bookie_id: str) -> None:
     """Check that the other bookies can take what a bookie has, before it is drained.
 
     Raises:
-        InvalidArgument: too few of them take writes, so that the drain would not end.
+        InvalidArgument: a ledger has all of those that take writes already, so that the drain would not end.
         MetadataUnavailable: the store does not answer.
     """
     if await wanted_mode(store, bookie_id) is WantedMode.DRAINING:
         return
-    naming = await who_names(store, membership, bookie_id)
     known = await membership.bookies()
-    others = [name for name, info in known.items() if name != bookie_id and info.mode is BookieMode.WRITABLE]
-    if len(others) < naming.ensemble:
-        takers = counted(len(others), "other bookie takes", "other bookies take")
+    others = {name for name, info in known.items() if name != bookie_id and info.mode is BookieMode.WRITABLE}
+    stuck, first_ids = 0, list[int]()
+    async for metadata in all_ledgers(store, Findings()):
+        if metadata.copies_released:
+            continue
+        ensembles = [set(fragment.bookies) for fragment in metadata.fragments if bookie_id in fragment.bookies]
+        # Members that are away are replaced, too; those that take no writes stay where they are.
+        if any(len(others - ensemble) < len(ensemble - known.keys() | {bookie_id}) for ensemble in ensembles):
+            stuck += 1
+            if len(first_ids) < MAX_NAMED:
+                first_ids.append(metadata.ledger_id)
+    if stuck:
         raise InvalidArgument(
-            f"{bookie_id} cannot be emptied: {counted(naming.ledgers, 'ledger names', 'ledgers name')} it, with "
-            f"ensembles of up to {naming.ensemble}, and {takers} writes ({', '.join(others) or 'none'}). "
+            f"{bookie_id} cannot be emptied: {counted(stuck, 'ledger names', 'ledgers name')} it "
+            f"({some_ids(first_ids, stuck)}), and too few bookies outside of their ensembles take writes (in all: "
+            f"{', '.join(sorted(others)) or 'none'}). "
             'Add bookies first, or drain it all the same with --force (over HTTP: "force": true)'
         )
 

@@ -112,8 +112,10 @@ class Ledgers:
     """In the archive alone: bookies may drop their copies."""
     waiting_bytes: int = 0
     """Of closed ledgers that are not in the archive."""
-    ensemble: int = 0
-    """The largest ensemble of those that bookies keep."""
+    open_ensemble: int = 0
+    """The largest ensemble of those that are open."""
+    newest_id: int = -1
+    newest_ensemble: int = 0
     open_lacking: OpenLackings = field(default_factory=OpenLackings)
     """Open ones that may lack copies at bookies that lost data."""
 
@@ -123,8 +125,10 @@ class Ledgers:
         self.states[metadata.state.value] += 1
         self.archived += metadata.archived is not None
         self.released += metadata.copies_released
-        if not metadata.copies_released:
-            self.ensemble = max(self.ensemble, metadata.quorum.ensemble)
+        if not metadata.closed:
+            self.open_ensemble = max(self.open_ensemble, metadata.quorum.ensemble)
+        if metadata.ledger_id > self.newest_id:
+            self.newest_id, self.newest_ensemble = metadata.ledger_id, metadata.quorum.ensemble
         self.waiting_bytes += metadata.length if metadata.closed and metadata.archived is None else 0
 
 
@@ -206,7 +210,8 @@ class Overview:
         """The problem that ledgers like the existing ones cannot be created; unknown while they are not counted."""
         if self.ledgers is None or not any(bookie.info for bookie in self.bookies):
             return []
-        ensemble = self.ledgers.ensemble or DEFAULT_ENSEMBLE
+        # What was closed long ago says nothing of what clients create now, but for the newest.
+        ensemble = max(self.ledgers.open_ensemble, self.ledgers.newest_ensemble) or DEFAULT_ENSEMBLE
         writable = sum(bookie.mode == "writable" for bookie in self.bookies)
         if writable >= ensemble:
             return []
@@ -250,9 +255,8 @@ class Census:
         """Which ledgers name a bookie."""
         whole = self.ledgers.complete and not self.ledgers.unreadable
         chosen = self.known.get(bookie_id, False)
-        return Naming(
-            bookie_id, self.named[bookie_id], self.growing[bookie_id], whole, chosen, 0, self.first(bookie_id)
-        )
+        named, growing = self.named[bookie_id], self.growing[bookie_id]
+        return Naming(bookie_id, named, growing, whole, chosen, self.first(bookie_id))
 
     def first(self, bookie_id: str) -> tuple[int, ...]:
         """The ids of the first ledgers that name a bookie."""

@@ -232,13 +232,35 @@ async def test_a_drain_that_cannot_end_is_refused_and_names_what_holds_it(
     world = client.world
     await check_can_end(world.store, world.membership, one)
     cluster.die(other)
-    with pytest.raises(InvalidArgument, match=f"{one} cannot be emptied: 1 ledger names it, with ensembles of up to 3"):
+    with pytest.raises(InvalidArgument, match=f"{one} cannot be emptied: 1 ledger names it"):
         await check_can_end(world.store, world.membership, one)
     await switch(client, one, WantedMode.DRAINING, on=True)
     await check_can_end(world.store, world.membership, one)
     assert (await who_names(world.store, world.membership, one)).first_ids == (ledger.ledger_id,)
     [view] = [bookie for bookie in (await overview(world)).bookies if bookie.bookie_id == one]
     assert view.draining == f"{one} is drained; 1 ledger names it: {ledger.ledger_id}"
+
+
+@scenario(bookies=4)
+async def test_a_drain_may_begin_where_each_ledger_has_a_bookie_to_go_to(
+    cluster: MemoryCluster, client: Client
+) -> None:
+    one, other, _ = (await closed(client)).last_fragment.bookies
+    cluster.bookies[other].read_only = True
+    await check_can_end(client.world.store, client.world.membership, one)
+
+
+@scenario(bookies=5)
+async def test_an_old_ledger_with_a_wide_ensemble_is_no_problem_for_those_that_are_made_now(
+    cluster: MemoryCluster, client: Client
+) -> None:
+    wide = await client.create_ledger(ensemble=5, write_quorum=3, ack_quorum=2)
+    cluster.die("bookie-4")
+    problems = (await overview(client.world)).problems
+    assert any("an ensemble of 5 cannot be created" in problem for problem in problems)
+    await wide.close()
+    await closed(client)
+    assert not any("cannot be created" in problem for problem in (await overview(client.world)).problems)
 
 
 @scenario(bookies=3)
