@@ -543,10 +543,12 @@ class Client:
             raise Unauthorized(f"ledger {metadata.ledger_id}: the password does not fit")
 
     @while_open
+    @while_open
     async def bookies(self) -> Mapping[str, BookieInfo]:
         """Live bookies by id.
 
         Raises:
+            HandleClosed: the client is closed.
             MetadataUnavailable: the store does not answer.
             DamagedFile, NewerFormat: a registration cannot be decoded.
         """

@@ -25,7 +25,16 @@ from tallybook.runtime.rng import SeededRng
 from tallybook.runtime.tasks import InlineWorkers
 from tallybook.sim.stage.cluster import MemoryCluster
 from tallybook.sim.stage.scenario import SMALL, lines, scenario
-from tallybook.stream import Position, Start, StreamReader, StreamStore, StreamWriter, SubscriptionReader, keep_for_ever
+from tallybook.stream import (
+    Outgoing,
+    Position,
+    Start,
+    StreamReader,
+    StreamStore,
+    StreamWriter,
+    SubscriptionReader,
+    keep_for_ever,
+)
 
 pytestmark = pytest.mark.filterwarnings(
     "error:coroutine:RuntimeWarning", "error::pytest.PytestUnraisableExceptionWarning"
@@ -90,7 +99,10 @@ class Handles:
         self.gate.set()
         world = cluster.client()._cluster
         gated = dataclasses.replace(
-            world, store=Gated(world.store, self.gate), connections=Gated(world.connections, self.gate)
+            world,
+            store=Gated(world.store, self.gate),
+            membership=Gated(world.membership, self.gate),
+            connections=Gated(world.connections, self.gate),
         )
         self.client = client = Client(gated, SMALL)
         async with await client.create_ledger() as ledger:
@@ -127,6 +139,8 @@ OF_CLIENT: dict[str, Call] = {
     "client.adopt_ledger": lambda on: on.client.adopt_ledger(on.reader.id),
     "client.open_ledger": lambda on: on.client.open_ledger(on.reader.id),
     "client.recover_ledger": lambda on: on.client.recover_ledger(on.writer.id),
+    "client.bookies": lambda on: on.client.bookies(),
+    "client.recover_accepting_loss": lambda on: on.client.recover_accepting_loss(on.writer.id),
     "client.ledger_metadata": lambda on: on.client.ledger_metadata(on.reader.id),
     "client.list_ledgers": lambda on: anext(on.client.list_ledgers()),
     "client.delete_ledger": lambda on: on.client.delete_ledger(on.reader.id),
@@ -138,6 +152,7 @@ OF_CLIENT: dict[str, Call] = {
     "reader.read_batch": lambda on: on.reader.read_batch(3),
     "reader.refresh": lambda on: on.reader.refresh(),
     "reader.read_last_add_confirmed": lambda on: on.tailing.read_last_add_confirmed(),
+    "reader.ask_last_add_confirmed": lambda on: on.tailing.ask_last_add_confirmed(),
     "reader.try_read_last_add_confirmed": lambda on: on.tailing.try_read_last_add_confirmed(),
     "tail": lambda on: anext(on.tailing.tail(1)),
     "tail.next": lambda on: on.tailing.tail(1).next(),
@@ -147,6 +162,7 @@ OF_CLIENT: dict[str, Call] = {
 OF_WRITER: dict[str, Call] = {
     "writer.append": lambda on: on.writer.append(b"y"),
     "writer.append_many": lambda on: on.writer.append_many([b"y", b"z"]),
+    "writer.show": lambda on: _behind_a_ledger_append(on, on.writer.show),
     "writer.append_without_room": lambda on: _without_room(on, on.writer.append),
 }
 CLOSING_WRITER: dict[str, Call] = {
@@ -156,6 +172,10 @@ OF_STORE: dict[str, Call] = {
     "streams.create": lambda on: on.streams.create("t"),
     "streams.create_namespace": lambda on: on.streams.create_namespace(),
     "streams.info": lambda on: on.streams.info("s"),
+    "streams.info_by_id": lambda on: on.streams.info_by_id(on.stream_writer.stream_id),
+    "streams.sequence_of": lambda on: on.streams.sequence_of("s", on.subscription.cursor),
+    "streams.delete_namespace": lambda on: on.streams.delete_namespace(),
+    "streams.writer_by_id": lambda on: on.streams.writer_by_id(on.stream_writer.stream_id),
     "streams.last": lambda on: on.streams.last("s"),
     "streams.exists": lambda on: on.streams.exists("s"),
     "streams.list": lambda on: anext(on.streams.list()),
@@ -177,6 +197,8 @@ OF_STREAM_WRITER: dict[str, Call] = {
     "stream_writer.append_if": lambda on: on.stream_writer.append(b"y", if_position=on.position),
     "stream_writer.append_many": lambda on: on.stream_writer.append_many([b"y", b"z"]),
     "stream_writer.append_set": lambda on: on.stream_writer.append_set([b"y", b"z"]),
+    "stream_writer.send": lambda on: _without_room(on, lambda each: on.stream_writer.send([Outgoing(each)])),
+    "stream_writer.send_many": lambda on: _without_room(on, lambda each: on.stream_writer.send_many([each])),
     "stream_writer.append_without_room": lambda on: _without_room(on, on.stream_writer.append),
     "stream_writer.commit": lambda on: _behind_an_append(on, on.stream_writer.commit),
     "stream_writer.flush": lambda on: _behind_an_append(on, on.stream_writer.flush),
@@ -211,6 +233,11 @@ CALLS = OF_CLIENT | OF_WRITER | CLOSING_WRITER | IN_STREAMS
 async def _without_room(on: Handles, append: Callable[[bytes], Awaitable[object]]) -> object:
     await on.fill()
     return await append(b"y")
+
+
+async def _behind_a_ledger_append(on: Handles, call: Callable[[], Awaitable[object]]) -> object:
+    on.writer.append_nowait(b"y")
+    return await call()
 
 
 async def _behind_an_append(on: Handles, call: Callable[[], Awaitable[object]]) -> object:
@@ -254,6 +281,34 @@ CLOSES: dict[str, tuple[dict[str, Call], Call]] = {
     "the stream reader": (OF_STREAM_READER, _close_reader),
     "the subscription": (OF_SUBSCRIPTION | CLOSING_SUBSCRIPTION, _abandon("subscription")),
 }
+
+
+HANDLES = {
+    "client": Client,
+    "reader": LedgerReader,
+    "writer": LedgerWriter,
+    "streams": StreamStore,
+    "stream_writer": StreamWriter,
+    "stream_reader": StreamReader,
+    "subscription": SubscriptionReader,
+}
+NOT_TRIED = {
+    "client.close": "it is the close",
+    "streams.close": "it is the close",
+    "stream_reader.close": "it is the close",
+    "stream_reader.aclose": "it waits for nothing but the end of what it ends",
+    "writer.force": "there is nothing to force without deferred sync",
+}
+
+
+def test_every_coroutine_of_a_handle_is_tried() -> None:
+    coroutines = {
+        f"{handle}.{name}"
+        for handle, made in HANDLES.items()
+        for name, _ in inspect.getmembers(made, inspect.iscoroutinefunction)
+        if not name.startswith("_")
+    }
+    assert coroutines - CALLS.keys() == NOT_TRIED.keys()
 
 
 def each_close(*, but: tuple[str, ...] = ()) -> Any:
