@@ -324,9 +324,13 @@ class Bookie:
         """Have the next of these rounds at once, where they come by themselves."""
         self._parts.collector.request()
 
-    def approve_collection(self) -> None:
-        """Have a round at once that drops what waits for an operator, too; see ``Collector.approve``."""
-        self._parts.collector.approve()
+    async def approve_store(self) -> None:
+        """Go on with a metadata store that was found behind; see ``Collector.approve_store``."""
+        await self._parts.collector.approve_store()
+
+    async def approve_drop(self) -> None:
+        """Have a round at once that drops what waits for an operator, too; see ``Collector.approve_drop``."""
+        await self._parts.collector.approve_drop()
 
     @property
     def compaction_suspended(self) -> bool:

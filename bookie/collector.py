@@ -35,6 +35,7 @@ from typing import Any, Final, Protocol
 from tallybook.core.config import CollectionSettings
 from tallybook.core.errors import (
     Busy,
+    Conflict,
     DiskFailed,
     EntryUnknown,
     MetadataUnavailable,
@@ -152,7 +153,8 @@ class Collector:
         self._late = late
         self.check = check
         self._paused = False
-        self._approval_wanted = False
+        self._drop_approved = False
+        """Whether the next round that begins is approved, whatever becomes of it."""
         self._round = asyncio.Lock()
         self._wanted = asyncio.Event()
         self._rounds: asyncio.Task[None] | None = None
@@ -204,13 +206,29 @@ class Collector:
         """Ask for a round at once, where there are rounds at all."""
         self._wanted.set()
 
-    def approve(self) -> None:
-        """An operator lets go on what waits for one, in a round at once, and in no other.
+    async def approve_store(self) -> None:
+        """An operator lets the bookies of the cluster go on with a metadata store that was found behind.
 
-        Where the metadata store was found behind, the bookies of the cluster go on with it, and that is all: how long
-        ledgers are deleted or missing counts anew, and dropping those that wait for an operator takes another approval.
+        How long ledgers are deleted or missing counts anew, and dropping what waits for an operator takes an approval
+        of its own.
+
+        Raises:
+            As ``StoreCheck.approve``.
         """
-        self._approval_wanted = True
+        await self.check.approve()
+        self.request()
+
+    async def approve_drop(self) -> None:
+        """An operator lets one round, which begins at once, drop what waits for one.
+
+        Raises:
+            Conflict: no ledger waits for that, or the metadata store was found behind.
+            MetadataUnavailable, NewerFormat: whether it was cannot be told.
+        """
+        await self.check.refuse_if_behind()
+        if not (self.held or self.missing_ledgers):
+            raise Conflict("no deleted or missing ledger waits for an operator, as of the last round of this bookie")
+        self._drop_approved = True
         self.request()
 
     def suspect(self, ledger_id: int) -> None:
@@ -271,18 +289,17 @@ class Collector:
             return in_limbo
 
     async def _collect(self) -> int:
-        if self._approval_wanted:
-            store_approved = await self.check.approve()
-            self._approval_wanted = False
-            if not store_approved:
-                self._judge.approve()
+        approved, self._drop_approved = self._drop_approved, False
         store = await self.check.look()
         self._paused = store.paused
+        if approved and store.paused:
+            _log.error("approval to drop ledgers is void", error="nothing is dropped in this round: see above")
         self._judge.begin(
             store.id_counter,
             self._clock.monotonic(),
             short_of_space=self._pressed(),
             paused=store.paused,
+            approved=approved,
             restarts=self.check.take_change(),
         )
         self._leftovers.begin()
@@ -313,13 +330,13 @@ class Collector:
             _log.error(
                 "dropping deleted ledgers waits for an operator",
                 ledger_count=self.deleted_ledgers,
-                error="a large share of all ledgers is deleted: see that this is meant, then POST gc/approve",
+                error="a large share of all ledgers is deleted: see that this is meant, then POST gc/approve_drop",
             )
         if self.missing_ledgers:
             _log.error(
                 "metadata of ledgers are missing",
                 ledger_count=self.missing_ledgers,
-                error="there is no record that these were deleted: bring their metadata back, or POST gc/approve",
+                error="there is no record that these were deleted: bring their metadata back, or POST gc/approve_drop",
             )
 
     async def _run_for_ever(self) -> None:

@@ -3,7 +3,8 @@
 GET  /api/v1/bookie/state                    how it is
 GET  /api/v1/bookie/gc                       what its collector of garbage has done
 POST /api/v1/bookie/gc                       have a round of it now
-POST /api/v1/bookie/gc/approve               go on with a store that was behind, or else a round that drops what waits
+POST /api/v1/bookie/gc/approve_store         go on with a metadata store that was found behind
+POST /api/v1/bookie/gc/approve_drop          have a round now that also drops what waits for an operator
 POST /api/v1/bookie/gc/suspend_compaction    let it compact nothing
 POST /api/v1/bookie/gc/resume_compaction     let it compact again
 GET  /api/v1/bookie/config                   the settings in force
@@ -54,7 +55,8 @@ class BookieEndpoints:
             Endpoint("GET", "/api/v1/bookie/state", Permission.READ, self._state),
             Endpoint("GET", "/api/v1/bookie/gc", Permission.READ, self._gc),
             _change("gc", self._collect, "collect garbage"),
-            _change("gc/approve", self._approve, "approve the metadata store, or dropping deleted and missing ledgers"),
+            _change("gc/approve_store", self._approve_store, "approve an older metadata store"),
+            _change("gc/approve_drop", self._approve_drop, "approve dropping deleted and missing ledgers"),
             _change("gc/suspend_compaction", self._suspend, "suspend compaction"),
             _change("gc/resume_compaction", self._resume, "resume compaction"),
             Endpoint("GET", "/api/v1/bookie/config", Permission.ADMINISTER, self._config),
@@ -80,18 +82,26 @@ class BookieEndpoints:
         return self._collected()
 
     async def _collect(self, asked: Asked) -> object:
-        return self._requested(lambda bookie: bookie.request_collection())
+        bookie = self._with_rounds()
+        before = self._collected()
+        bookie.request_collection()
+        return {"requested": True, **before}
 
-    async def _approve(self, asked: Asked) -> object:
-        return self._requested(lambda bookie: bookie.approve_collection())
+    async def _approve_store(self, asked: Asked) -> object:
+        await self._there().approve_store()
+        return {"approved": True, **self._collected()}
 
-    def _requested(self, request: Callable[[Bookie], None]) -> object:
+    async def _approve_drop(self, asked: Asked) -> object:
+        bookie = self._with_rounds()
+        before = self._collected()
+        await bookie.approve_drop()
+        return {"requested": True, **before}
+
+    def _with_rounds(self) -> Bookie:
         bookie = self._there()
         if not self._settings.collection.interval_ms:
             raise InvalidConfig("there are no rounds of this collector: collection.interval_ms is 0")
-        before = self._collected()
-        request(bookie)
-        return {"requested": True, **before}
+        return bookie
 
     async def _suspend(self, asked: Asked) -> object:
         self._there().suspend_compaction(True)

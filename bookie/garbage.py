@@ -87,16 +87,11 @@ class Judge:
         self._short_of_space = False
         self._paused = False
         self._approved = False
-        self._approves_next = False
         self._looked_at = 0
         self._before: dict[int, tuple[Fate, float]] = {}
         """Ledgers that the round before found deleted or missing, and since when they are."""
         self._now: dict[int, tuple[Fate, float]] = {}
         self.held = False
-
-    def approve(self) -> None:
-        """An operator says that the next round may drop what waits for that."""
-        self._approves_next = True
 
     def begin(
         self,
@@ -105,6 +100,7 @@ class Judge:
         *,
         short_of_space: bool,
         paused: bool = False,
+        approved: bool = False,
         restarts: bool = False,
     ) -> None:
         """A round begins.
@@ -114,13 +110,14 @@ class Judge:
             now_seconds: by a monotonic clock.
             short_of_space: whether the bookie needs space more than it needs time.
             paused: whether nothing may be dropped in this round.
+            approved: whether an operator says that this round may drop what waits for that.
             restarts: whether what rounds before this one found counts no more.
         """
         self._counter = 0 if id_counter is None else id_counter
         self._now_seconds = now_seconds
         self._short_of_space = short_of_space
         self._paused = paused
-        self._approved, self._approves_next = self._approves_next, False
+        self._approved = approved
         deleted = sum(fate is Fate.DELETED for fate, _ in self._now.values())
         many = deleted > max(FEW_LEDGERS, self._delays.max_share * self._looked_at)
         self.held = many and not (self._approved or short_of_space)

@@ -19,7 +19,7 @@ import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Final, NamedTuple, Protocol
 
-from tallybook.core.errors import EntryUnknown, TallybookError, is_defect
+from tallybook.core.errors import Conflict, EntryUnknown, TallybookError, is_defect
 from tallybook.metadata.behind import REMEDY, Behind
 from tallybook.runtime.clock import Clock
 from tallybook.runtime.logging import logger
@@ -202,13 +202,27 @@ class StoreCheck:
         changed, self._taken = self._taken != self._found, self._found
         return changed
 
-    async def approve(self) -> bool:
-        """An operator goes on with the store as it is. Whether it was behind, and not approved yet.
+    async def approve(self) -> None:
+        """An operator goes on with the store as it is.
 
         Raises:
+            Conflict: it was not found behind, or that was approved already.
             MetadataUnavailable, MetadataConflict, MetadataOutcomeUnknown: it was not noted, or may not have been.
+            DamagedFile, NewerFormat: see ``BehindRecord.approve``.
         """
-        return await self._notes.approve()
+        if not await self._notes.approve():
+            raise Conflict("the metadata store was not found behind, or an operator has approved it already")
+
+    async def refuse_if_behind(self) -> None:
+        """See that no bookie has found the store behind, unless an operator has approved it.
+
+        Raises:
+            Conflict: one has.
+            MetadataUnavailable, NewerFormat: it cannot be told.
+        """
+        found = await self._notes.read()
+        if found is not None and found.pauses:
+            raise Conflict(f"nothing is dropped: {found.told}: {REMEDY}")
 
     async def _highest_forgotten(self, counter: int) -> int:
         """The highest ledger at or above the counter that is held here and that the store has forgotten, or -1."""

@@ -151,12 +151,12 @@ class CollectionSettings(Settings):
     missing_delay_s: Seconds = Field(
         14_400,
         description="How long a ledger must be missing from the metadata, without a record of its deletion, before an "
-        "operator may have it dropped (POST /api/v1/bookie/gc/approve).",
+        "operator may have it dropped (POST /api/v1/bookie/gc/approve_drop).",
     )
     max_deleted_percent: Share = Field(
         50,
         description="A round that would drop more than this part of all ledgers, and more than 1,000, because they are "
-        "deleted waits for an operator (POST /api/v1/bookie/gc/approve), unless a disk is short of space.",
+        "deleted waits for an operator (POST /api/v1/bookie/gc/approve_drop), unless a disk is short of space.",
     )
     lookups_per_second: Count = Field(200, description="Ledgers that the metadata store is asked about for it.")
     compact_below_percent: Share = Field(

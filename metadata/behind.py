@@ -94,7 +94,7 @@ UNREADABLE: Final = Behind(0, 0, "", 0)
 
 REMEDY: Final = (
     "stop every writer and bring back the right copy of the metadata, or go on with this one: "
-    "POST /api/v1/bookie/gc/approve to a bookie"
+    "POST /api/v1/bookie/gc/approve_store to a bookie"
 )
 """What an operator can do."""
 

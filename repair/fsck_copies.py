@@ -145,7 +145,7 @@ _GONE: Final = _NotNeeded(
 )
 _KEPT: Final = (
     "bring back the right copy of the metadata; the bookie keeps it until an operator approves: "
-    "POST /api/v1/bookie/gc/approve"
+    "POST /api/v1/bookie/gc/approve_drop"
 )
 _FORGOTTEN: Final = _NotNeeded(
     "it holds a ledger of which the metadata have neither an entry nor a record of its deletion", _KEPT, "bad"

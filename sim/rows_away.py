@@ -10,6 +10,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, Final
 
+from tallybook.bookie.bookie import Bookie
+from tallybook.core.errors import Conflict, PeerError
 from tallybook.metadata.model import LedgerMetadata
 from tallybook.runtime.deterministic import SimClock
 from tallybook.runtime.rng import Rng
@@ -89,10 +91,20 @@ class RowsAway:
 
     def _request_rounds(self, *, approved: bool) -> None:
         for node in self._nodes.values():
-            if node.bookie is not None and approved:
-                node.bookie.approve_collection()
-            elif node.bookie is not None:
+            if node.bookie is None:
+                continue
+            if approved and node.process is not None:
+                node.process.spawn(_approve_drop(node.bookie))
+            else:
                 node.bookie.request_collection()
+
+
+async def _approve_drop(bookie: Bookie) -> None:
+    """An approved round, or one as any other where nothing is known yet that waits for an operator."""
+    try:
+        await bookie.approve_drop()
+    except (Conflict, PeerError):
+        bookie.request_collection()
 
 
 def _may_be_away(metadata: LedgerMetadata) -> bool:

@@ -23,7 +23,8 @@ EVERYBODY, ADMINS = frozenset(ROLES), frozenset({"admin"})
 MAY = {
     "state": {"GET": EVERYBODY},
     "gc": {"GET": EVERYBODY, "POST": ADMINS},
-    "gc/approve": {"POST": ADMINS},
+    "gc/approve_store": {"POST": ADMINS},
+    "gc/approve_drop": {"POST": ADMINS},
     "gc/suspend_compaction": {"POST": ADMINS},
     "gc/resume_compaction": {"POST": ADMINS},
     "config": {"GET": ADMINS},
@@ -32,7 +33,8 @@ MAY = {
 VERBS = ("GET", "HEAD", "POST", "DELETE", "PUT", "PATCH", "OPTIONS", "TRACE")
 DONE = {
     ("POST", "gc"): "collect",
-    ("POST", "gc/approve"): "approve",
+    ("POST", "gc/approve_store"): "approve store",
+    ("POST", "gc/approve_drop"): "approve drop",
     ("POST", "gc/suspend_compaction"): "suspend",
     ("POST", "gc/resume_compaction"): "resume",
 }
@@ -62,8 +64,11 @@ class Bookie:
     def request_collection(self) -> None:
         self.done.append("collect")
 
-    def approve_collection(self) -> None:
-        self.done.append("approve")
+    async def approve_store(self) -> None:
+        self.done.append("approve store")
+
+    async def approve_drop(self) -> None:
+        self.done.append("approve drop")
 
     def suspend_compaction(self, suspended: bool) -> None:
         self.done.append("suspend" if suspended else "resume")
@@ -122,8 +127,8 @@ async def test_what_was_done_and_what_was_refused_is_in_the_audit_log_with_who_w
                 await served("POST", f"/api/v1/bookie/{path}", authorization=tokens[who], **JSON)
     lines = [record for record in caplog.records if record.name.endswith("audit")]
     done = [(line.getMessage(), line.tallybook_fields["identity"]) for line in lines if line.levelname == "INFO"]
-    approved = "approve the metadata store, or dropping deleted and missing ledgers"
-    events = ("collect garbage", approved, "suspend compaction", "resume compaction")
+    approved = "approve an older metadata store", "approve dropping deleted and missing ledgers"
+    events = ("collect garbage", *approved, "suspend compaction", "resume compaction")
     assert done == [(event, "admin") for event in events]
     refused = [line.tallybook_fields for line in lines if line.getMessage() == "refused"]
     assert [(line["identity"], line["method"]) for line in refused] == [

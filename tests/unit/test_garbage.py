@@ -38,11 +38,17 @@ class Rounds:
         self.now = 0.0
 
     def round(
-        self, fates: Mapping[int, Fate], *, after: float = 3600.0, counter: int | None = 1_000_000, short: bool = False
+        self,
+        fates: Mapping[int, Fate],
+        *,
+        after: float = 3600.0,
+        counter: int | None = 1_000_000,
+        short: bool = False,
+        approved: bool = False,
     ) -> set[int]:
         """The ledgers that a round finds to be garbage."""
         self.now += after
-        self.judge.begin(counter, self.now, short_of_space=short)
+        self.judge.begin(counter, self.now, short_of_space=short, approved=approved)
         found = {ledger_id for ledger_id, fate in fates.items() if self.judge.is_garbage(ledger_id, fate)}
         for ledger_id in found:
             self.judge.dropped(ledger_id)
@@ -98,11 +104,9 @@ def test_what_is_kept_or_missing_or_cannot_be_told_is_never_garbage(fate: Fate) 
 def test_a_missing_ledger_goes_in_the_one_round_that_an_operator_approves_after_hours(short: bool) -> None:
     rounds, missing = Rounds(), {7: Fate.MISSING}
     assert not rounds.round(missing, short=short)
-    rounds.judge.approve()
-    assert not rounds.round(missing, after=3599, short=short), "however often it is asked for"
+    assert not rounds.round(missing, after=3599, short=short, approved=True), "however often it is asked for"
     assert not rounds.round(missing, after=1, short=short), "an approval is for one round"
-    rounds.judge.approve()
-    assert rounds.round({**missing, 8: Fate.MISSING}, after=0, short=short) == {7}
+    assert rounds.round({**missing, 8: Fate.MISSING}, after=0, short=short, approved=True) == {7}
 
 
 def many(count: int, fate: Fate = Fate.DELETED) -> dict[int, Fate]:
@@ -115,8 +119,7 @@ def test_a_round_that_would_drop_a_large_share_waits_for_an_operator() -> None:
     assert not rounds.round(many(2001))
     assert rounds.judge.held
     assert rounds.judge.count(Fate.DELETED) == 2001
-    rounds.judge.approve()
-    assert len(rounds.round(many(2001))) == 2001
+    assert len(rounds.round(many(2001), approved=True)) == 2001
     assert not rounds.judge.held
 
 

@@ -7,7 +7,7 @@ import pytest
 
 from tallybook.bookie.fates import fate_of
 from tallybook.bookie.garbage import Delays, Fate, Judge
-from tallybook.core.errors import DamagedFile, MetadataUnavailable, NewerFormat, OtherLedger
+from tallybook.core.errors import Conflict, DamagedFile, MetadataUnavailable, NewerFormat, OtherLedger
 from tallybook.core.quorum import Quorum
 from tallybook.metadata.behind import RECORD, Behind, BehindRecord, decode_behind, encode_behind
 from tallybook.metadata.memory import MemoryMetadata, MemoryStore
@@ -113,7 +113,7 @@ def test_nothing_is_dropped_beside_a_store_that_was_behind_until_an_operator_app
             await bookie.collect()
             await clock.sleep(5 * 3600)
         assert [each.ledger_id for each in (await bookie.held_ledgers(-1, 10)).ledgers] == [deleted, forgotten]
-        bookie.approve_collection()
+        await bookie.approve_store()
         for _ in range(2):
             await bookie.collect()
         assert bookie.stats()["metadata_behind"] == 0
@@ -130,19 +130,76 @@ def test_to_go_on_with_a_store_is_no_approval_of_what_is_missing_and_its_time_be
         await around.restart()
         bookie, clock = around.node.bookie, around.world.clock
 
-        async def held_after(*, hours: float, approved: bool) -> bool:
+        async def held_after(*, hours: float, approved: Callable[[], Awaitable[None]] | None = None) -> bool:
             await clock.sleep(hours * 3600)
-            if approved:
-                bookie.approve_collection()
+            if approved is not None:
+                await approved()
             await bookie.collect()
             return bool((await bookie.held_ledgers(-1, 10)).ledgers)
 
         for _ in range(3):
-            assert await held_after(hours=5, approved=False)
-        assert await held_after(hours=5, approved=True), "goes on with the store"
-        assert await held_after(hours=0, approved=True), "missing for no time yet"
-        assert await held_after(hours=5, approved=False), "nobody has approved it in this round"
-        assert not await held_after(hours=0, approved=True)
+            assert await held_after(hours=5)
+        assert await held_after(hours=5, approved=bookie.approve_store)
+        assert await held_after(hours=0, approved=bookie.approve_drop), "missing for no time yet"
+        assert await held_after(hours=5), "nobody has approved it in this round"
+        assert not await held_after(hours=0, approved=bookie.approve_drop)
+
+    play(scenario)
+
+
+def test_an_approval_to_drop_is_refused_where_nothing_waits_or_the_store_was_found_behind_meanwhile() -> None:
+    async def scenario(around: Around) -> None:
+        missing, kept = await around.create(), await around.create()
+        bookie, clock, record = around.node.bookie, around.world.clock, around.node.behind
+        assert isinstance(record, BehindRecord)
+        await bookie.flush()
+        await bookie.collect()
+        with pytest.raises(Conflict, match="waits for an operator"):
+            await bookie.approve_drop()
+        with pytest.raises(Conflict, match="not found behind"):
+            await bookie.approve_store()
+        await around.forget(kept + 1, missing)
+        await bookie.collect()
+        await clock.sleep(5 * 3600)
+        # The operator looks at the ledgers that are missing; another bookie finds out why they are.
+        await record.report("b2", missing, missing)
+        with pytest.raises(Conflict, match="older copy"):
+            await bookie.approve_drop()
+        await bookie.collect()
+        found = await record.read()
+        assert found is not None
+        assert found.pauses, "nobody has approved the store"
+
+    play(scenario)
+
+
+@pytest.mark.parametrize("fails", ["the store is away", "another bookie finds the store behind"])
+def test_an_approval_to_drop_ends_with_the_next_round_also_where_that_drops_nothing(fails: str) -> None:
+    async def scenario(around: Around) -> None:
+        missing, kept = await around.create(), await around.create()
+        await around.forget(kept + 1, missing)
+        bookie, clock, record = around.node.bookie, around.world.clock, around.node.behind
+        assert isinstance(record, BehindRecord)
+        await bookie.flush()
+        await bookie.collect()
+        await clock.sleep(5 * 3600)
+        await bookie.approve_drop()
+        if fails == "the store is away":
+
+            async def away(_name: str, *, linearizable: bool = False) -> None:
+                raise MetadataUnavailable("the store is away")
+
+            around.store.read_record, answers = away, around.store.read_record  # type: ignore[method-assign, assignment]
+            await bookie.collect()
+            around.store.read_record = answers  # type: ignore[method-assign]
+        else:
+            await record.report("b2", missing, missing)
+            await bookie.collect()
+            await bookie.approve_store()
+        for _ in range(3):
+            await bookie.collect()
+            await clock.sleep(5 * 3600)
+        assert [each.ledger_id for each in (await bookie.held_ledgers(-1, 10)).ledgers] == [missing, kept]
 
     play(scenario)
 
@@ -253,7 +310,7 @@ def test_how_long_ledgers_are_missing_counts_anew_after_an_approval_whatever_req
         await around.node.behind.approve()
         await reads(around, kept)
         await around.world.clock.sleep(5 * 3600)
-        bookie.approve_collection()
+        await bookie.approve_drop()
         await bookie.collect()
         assert [each.ledger_id for each in (await bookie.held_ledgers(-1, 10)).ledgers] == [forgotten, kept]
 
@@ -303,7 +360,7 @@ def test_an_approved_store_is_not_found_behind_again_for_ledgers_that_the_operat
         bookie = around.node.bookie
         await bookie.flush()
         await bookie.collect()
-        bookie.approve_collection()
+        await bookie.approve_store()
         for _ in range(3):
             await bookie.collect()
         assert bookie.stats()["metadata_behind"] == 0
@@ -361,7 +418,7 @@ def test_the_deletion_of_another_ledger_of_the_same_id_is_no_reason_to_drop_what
         for _ in range(3):
             await bookie.collect()
         assert bookie.stats()["metadata_behind"] == 1
-        bookie.approve_collection()
+        await bookie.approve_store()
         for _ in range(2):
             await bookie.collect()
         assert [each.ledger_id for each in (await bookie.held_ledgers(-1, 10)).ledgers] == [held]
@@ -383,7 +440,7 @@ def test_a_damaged_record_counts_as_behind_and_the_bookie_serves_until_an_operat
             await clock.sleep(5 * 3600)
         assert [each.ledger_id for each in (await bookie.held_ledgers(-1, 10)).ledgers] == [deleted, kept]
         assert bookie.stats()["metadata_behind"] == 1
-        bookie.approve_collection()
+        await bookie.approve_store()
         for _ in range(2):
             await bookie.collect()
         assert [each.ledger_id for each in (await bookie.held_ledgers(-1, 10)).ledgers] == [kept]
@@ -412,8 +469,7 @@ def test_what_a_bookie_finds_takes_the_place_of_a_damaged_record_and_raises_the_
 def test_a_paused_round_drops_nothing_whatever_the_metadata_say() -> None:
     judge = Judge(Delays(0, 0, 1.0))
     for paused in (True, True, False):
-        judge.begin(10, 100.0, short_of_space=True, paused=paused)
-        judge.approve()
+        judge.begin(10, 100.0, short_of_space=True, paused=paused, approved=True)
         dropped = [judge.is_garbage(number, fate) for number, fate in enumerate([Fate.RELEASED, Fate.DELETED])]
         assert dropped == [not paused] * 2
 
