@@ -32,10 +32,10 @@ async def named_ledgers(store: MetadataStore, bookie_id: str, below: int, pace: 
     """See ``NamedLedgers``. Ledgers whose metadata cannot be read are among them.
 
     Raises:
-        MetadataUnavailable: the store does not answer.
+        MetadataUnavailable: the store does not answer, or not with all of it.
     """
-    after = -1
-    while True:
+    after: int | None = -1
+    while after is not None and after < below:
         page = await store.list_ledgers(after, PAGE)
         wanted = [ledger_id for ledger_id in page.ledger_ids if ledger_id < below]
         for at in range(0, len(wanted), LOOKUPS_AT_ONCE):
@@ -45,9 +45,7 @@ async def named_ledgers(store: MetadataStore, bookie_id: str, below: int, pace: 
             for ledger_id, named in zip(chunk, found, strict=True):
                 if named:
                     yield ledger_id
-        if page.complete or len(wanted) < len(page.ledger_ids) or not wanted:
-            return
-        after = wanted[-1]
+        after = page.next_after()
 
 
 async def _names(store: MetadataStore, ledger_id: int, bookie_id: str) -> bool:

@@ -19,15 +19,7 @@ from types import TracebackType
 from typing import ClassVar, Final, Self
 
 from tallybook.core.config import ClientSettings
-from tallybook.core.errors import (
-    InvalidArgument,
-    LedgerInUse,
-    MetadataUnavailable,
-    Outcome,
-    PeerError,
-    TallybookError,
-    Unauthorized,
-)
+from tallybook.core.errors import InvalidArgument, LedgerInUse, Outcome, PeerError, TallybookError, Unauthorized
 from tallybook.core.ids import check_ledger_id
 from tallybook.core.keys import SALT_BYTES, digest_key, key_fits, key_verifier, ledger_key
 from tallybook.core.limits import DEFAULT_STRIPE_ENTRIES, MAX_BATCH_BYTES, MAX_ENTRY_BYTES
@@ -491,19 +483,15 @@ class Client:
             MetadataUnavailable: the store does not answer.
             HandleClosed: the client is closed.
         """
-        after = -1
+        after: int | None = -1
 
         async def pages() -> AsyncGenerator[Sequence[int], None]:
             nonlocal after
-            while True:
+            while after is not None:
                 page = await self.world.store.list_ledgers(after)
+                after = page.next_after()
                 if page.ledger_ids:
-                    after = page.ledger_ids[-1]
                     yield page.ledger_ids
-                elif not page.complete:
-                    raise MetadataUnavailable("a listing of ledgers was cut off")
-                if page.complete:
-                    return
 
         return Listing(Steps(pages, partial(self._tasks.spawn, name="list"), self._lifetime))
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from .batch import Buffer
-from .errors import OK_CODE
+from .errors import OK_CODE, ProtocolViolation
 from .ids import NO_IDENTITY
 
 
@@ -113,6 +113,18 @@ class HeldLedgers(NamedTuple):
 
     ledgers: tuple[HeldLedger, ...]
     complete: bool
+
+    def next_after(self) -> int | None:
+        """The id behind which the listing goes on; ``None``: this was all of it.
+
+        Raises:
+            ProtocolViolation: the bookie says that there is more, and gives nothing.
+        """
+        if self.complete:
+            return None
+        if not self.ledgers:
+            raise ProtocolViolation("a bookie cut off its listing of the ledgers that it holds")
+        return self.ledgers[-1].ledger_id
 
 
 class DirectorySpace(NamedTuple):

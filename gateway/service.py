@@ -163,10 +163,8 @@ class LedgerService:
         self._authorizer.check_all_ledgers(caller, Permission.READ)
         after = _page_start(request.page_token)
         page = await self._client.world.store.list_ledgers(after, min(request.page_size or MAX_PAGE, MAX_PAGE))
-        if not page.complete and not page.ledger_ids:
-            raise MetadataUnavailable("a listing of ledgers was cut off")
-        token = "" if page.complete else str(page.ledger_ids[-1])
-        return pb.ListReply(ledger_ids=page.ledger_ids, next_page_token=token)
+        following = page.next_after()
+        return pb.ListReply(ledger_ids=page.ledger_ids, next_page_token="" if following is None else str(following))
 
 
 def _page_start(token: str) -> int:

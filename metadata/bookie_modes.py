@@ -47,11 +47,11 @@ async def wanted_modes(store: MetadataStore, *, linearizable: bool = False) -> d
     """What is wanted of every bookie of which something is wanted; ``linearizable`` as for ``wanted_mode``.
 
     Raises:
-        MetadataUnavailable: the store does not answer.
+        MetadataUnavailable: the store does not answer, or not with all of it.
     """
     found: dict[str, WantedMode] = {}
-    after = ""
-    while True:
+    after: str | None = ""
+    while after is not None:
         page = await store.list_records(PREFIX, after, LISTED_AT_ONCE)
         for name in page.names:
             bookie_id = name.removeprefix(PREFIX)
@@ -63,9 +63,8 @@ async def wanted_modes(store: MetadataStore, *, linearizable: bool = False) -> d
                 continue
             if mode is not WantedMode.NORMAL:
                 found[bookie_id] = mode
-        if page.complete or not page.names:
-            return found
-        after = page.names[-1]
+        after = page.next_after()
+    return found
 
 
 async def want_mode(store: MetadataStore, clock: Clock, rng: Rng, bookie_id: str, mode: WantedMode) -> None:

@@ -14,7 +14,6 @@ from tallybook.core.errors import (
     Conflict,
     MetadataConflict,
     MetadataOutcomeUnknown,
-    MetadataUnavailable,
     NoSuchLedger,
     PeerError,
     StorageError,
@@ -157,17 +156,14 @@ async def was_committed(store: MetadataStore, transaction: Transaction) -> bool:
     Raises:
         MetadataUnavailable, DamagedFile: the ledgers cannot be looked at.
     """
-    after = -1
-    while True:
+    after: int | None = -1
+    while after is not None:
         page = await store.list_ledgers(after)
         for found in await each(partial(read_if_there, store), page.ledger_ids):
             if found is not None and not is_pending(found.value) and transaction.wrote(found.value):
                 return True
-        if page.complete:
-            return False
-        if not page.ledger_ids:
-            raise MetadataUnavailable("a listing of ledgers was cut off")
-        after = page.ledger_ids[-1]
+        after = page.next_after()
+    return False
 
 
 async def abandon(

@@ -15,6 +15,7 @@ from enum import Enum
 from typing import NamedTuple, Protocol, TypeAlias
 
 from tallybook.core.answers import Incarnation
+from tallybook.core.errors import MetadataUnavailable
 from tallybook.core.ids import DELETED_IDENTITY_BYTES, NO_IDENTITY
 
 from .model import LedgerMetadata
@@ -79,6 +80,18 @@ class LedgerPage(NamedTuple):
     ledger_ids: tuple[int, ...]
     complete: bool
 
+    def next_after(self) -> int | None:
+        """The id behind which the listing goes on; ``None``: this was all of it.
+
+        Raises:
+            MetadataUnavailable: the page was cut off before its first ledger, so that nothing says what there is.
+        """
+        if self.complete:
+            return None
+        if not self.ledger_ids:
+            raise MetadataUnavailable("a listing of ledgers was cut off: try again")
+        return self.ledger_ids[-1]
+
 
 class Record(NamedTuple):
     """A small named value beside the ledgers, with the version that a compare-and-set on it must name.
@@ -96,6 +109,18 @@ class RecordPage(NamedTuple):
 
     names: tuple[str, ...]
     complete: bool
+
+    def next_after(self) -> str | None:
+        """The name behind which the listing goes on; ``None``: this was all of it.
+
+        Raises:
+            MetadataUnavailable: as for ``LedgerPage.next_after``.
+        """
+        if self.complete:
+            return None
+        if not self.names:
+            raise MetadataUnavailable("a listing of records was cut off: try again")
+        return self.names[-1]
 
 
 class LedgerWatch(Protocol):

@@ -20,7 +20,7 @@ from collections.abc import AsyncIterator, Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Final, NamedTuple
 
-from tallybook.core.errors import DamagedFile, InvalidArgument, MetadataUnavailable
+from tallybook.core.errors import DamagedFile, InvalidArgument
 from tallybook.core.ids import MAX_ID
 
 from .at_once import each
@@ -232,15 +232,12 @@ async def names(store: MetadataStore, prefix: str, after: str = "") -> AsyncIter
     Raises:
         MetadataUnavailable: there may be more than the store tells.
     """
-    while True:
-        page = await store.list_records(prefix, after)
+    start: str | None = after
+    while start is not None:
+        page = await store.list_records(prefix, start)
         for name in page.names:
             yield name
-        if page.complete:
-            return
-        if not page.names:
-            raise MetadataUnavailable(f"a listing of {prefix} was cut off")
-        after = page.names[-1]
+        start = page.next_after()
 
 
 def _since(metadata: LedgerMetadata) -> int | None:

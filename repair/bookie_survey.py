@@ -93,20 +93,19 @@ class BookieSurvey:
 
     async def _mended(self, name: str) -> set[int] | None:
         """Ledgers that the bookie has got back in full; ``None`` if it does not answer."""
+        mended: set[int] = set()
+        after: int | None = -1
         try:
             connection = await self._connections.get(name)
-            mended: set[int] = set()
-            after = -1
-            while True:
+            while after is not None:
                 page = await connection.held_ledgers(after, PAGE)
                 mended.update(held.ledger_id for held in page.ledgers if not held.limbo)
-                if page.complete or not page.ledgers:
-                    return mended
-                after = page.ledgers[-1].ledger_id
+                after = page.next_after()
         except TallybookError as error:
             _check_no_defect(error)
             _log.info("a bookie does not say what it holds", bookie_id=name, error=error.message)
             return None
+        return mended
 
     async def _damaged_at(self, name: str) -> dict[int, int]:
         try:

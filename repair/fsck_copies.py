@@ -105,8 +105,8 @@ async def check_held(world: ClientWorld, step: Step) -> AsyncIterator[Finding]:
 async def _held(world: ClientWorld, name: str, step: Step) -> AsyncIterator[HeldLedger]:
     """Ledgers that a bookie holds and that do not name it, as far as an answer tells that may be old."""
     connection = await world.connections.get(name)
-    after = -1
-    while True:
+    after: int | None = -1
+    while after is not None:
         page = await connection.held_ledgers(after, HELD_PAGE)
         held = page.ledgers
         for at in range(0, len(held), CONCURRENT_READS):
@@ -116,9 +116,7 @@ async def _held(world: ClientWorld, name: str, step: Step) -> AsyncIterator[Held
                 step()
                 if why_not is not None:
                     yield each
-        if page.complete or not held:
-            return
-        after = held[-1].ledger_id
+        after = page.next_after()
 
 
 async def _left_over(store: MetadataStore, name: str, held: HeldLedger) -> Finding | None:

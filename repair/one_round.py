@@ -73,10 +73,9 @@ class OneRound:
 
     async def _listed(self) -> frozenset[str]:
         found: set[str] = set()
-        after = ""
-        while True:
+        after: str | None = ""
+        while after is not None:
             page = await self._world.store.list_records(PREFIX, after)
             found.update(page.names)
-            if page.complete or not page.names:
-                return frozenset(found)
-            after = page.names[-1]
+            after = page.next_after()
+        return frozenset(found)

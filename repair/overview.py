@@ -373,10 +373,10 @@ def _holds(metadata: LedgerMetadata, bookie_id: str) -> bool:
 
 
 async def _tasks(world: ClientWorld) -> int:
-    count, after = 0, ""
-    while True:
+    count = 0
+    after: str | None = ""
+    while after is not None:
         page = await world.store.list_records(PREFIX, after)
         count += len(page.names)
-        if page.complete or not page.names:
-            return count
-        after = page.names[-1]
+        after = page.next_after()
+    return count

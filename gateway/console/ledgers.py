@@ -32,7 +32,7 @@ class Ledgers:
         rows = await asyncio.gather(*map(self._row, page.ledger_ids))
         return {
             "ledgers": [row for row in rows if row is not None],
-            "next": None if page.complete or not page.ledger_ids else page.ledger_ids[-1],
+            "next": page.next_after(),
         }
 
     async def _row(self, ledger_id: int) -> dict[str, object] | None:

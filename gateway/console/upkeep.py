@@ -99,7 +99,8 @@ class Upkeep:
         limit = asked.count("limit", PAGE, MOST) or PAGE
         page = await store.list_records(prefix, PREFIX + after if after else "", limit)
         found = [each for each in await asyncio.gather(*map(self._task, page.names)) if each is not None]
-        following = None if page.complete or not page.names else page.names[-1].removeprefix(PREFIX)
+        last = page.next_after()
+        following = None if last is None else last.removeprefix(PREFIX)
         urgent = [task for _, task in found if task is not None and task.urgent]
         return {
             "tasks": [row for row, _ in found],

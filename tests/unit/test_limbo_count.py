@@ -14,6 +14,7 @@ from tallybook.core.errors import MetadataUnavailable
 from tallybook.core.quorum import Quorum
 from tallybook.metadata.memory import MemoryMetadata
 from tallybook.metadata.model import Fragment, LedgerMetadata, LedgerState
+from tallybook.metadata.store import LedgerPage
 from tallybook.runtime.deterministic import World, run_seed
 from tallybook.runtime.pace import Pace
 from tallybook.runtime.rng import SeededRng
@@ -54,6 +55,28 @@ def test_ledgers_are_named_whose_entries_a_bookie_is_to_have_or_may_be() -> None
             await client.store.create_ledger(each)
         pace = Pace(world.clock, 0)
         assert [each async for each in named_ledgers(client.store, "b1", 6, pace)] == [0, 2, 3]
+
+    run_seed(1, scenario)
+
+
+def test_a_listing_that_was_cut_off_is_no_count_and_the_index_stays_in_doubt() -> None:
+    async def scenario(world: World) -> None:
+        client = MemoryMetadata(SeededRng(1)).client()
+        await client.store.create_ledger(ledger(0, "b1 b2"))
+        listed = client.store.list_ledgers
+
+        async def cut_off(after: int = -1, limit: int = 1000) -> LedgerPage:
+            return LedgerPage((), complete=False)
+
+        client.store.list_ledgers = cut_off  # type: ignore[method-assign]
+        count = LimboCount(
+            table({}), lambda below, pace: named_ledgers(client.store, "b1", below, pace), Pace(world.clock, 0)
+        )
+        await count.count(held=0)
+        assert count.index_in_doubt
+        client.store.list_ledgers = listed  # type: ignore[method-assign]
+        await count.count(held=0)
+        assert count.ledgers == 1
 
     run_seed(1, scenario)
 
