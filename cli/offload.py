@@ -383,7 +383,7 @@ async def _rebuild(url: str, metadata: str) -> tuple[Record, dict[str, str], lis
                     damaged[found.key] = found.problem
         # A segment is kept or given up by whether its ledger has come back.
         async for record in restore_streams(archive.metadata, await read_records(archive.store, archive.workers)):
-            restored += not record.known and not record.problem
+            restored += not (record.known or record.deleted or record.problem)
             lost |= dict.fromkeys(record.lost, "it was not archived, and does not come back")
             if record.problem:
                 unreadable[record.name] = record.problem

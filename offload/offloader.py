@@ -161,7 +161,7 @@ class Offloader:
         self._orphans = OrphanWatch(settings)
         self._manifest = ManifestWriter(store, workers)
         self._behind = BehindRecord(survey.store, clock, rng.fork("behind"))
-        self._records = RecordsCopier(survey.store, store, workers)
+        self._records = RecordsCopier(survey.store, store, workers, clock)
         self._dead_space = DeadSpace(store, reader, settings)
         self._failures = _Failures(settings.retry_s)
         self._waiting_since = WaitingSince(settings)

@@ -1,20 +1,33 @@
-"""Copies the records of streams into the bucket, so that they outlive the metadata store as archived ledgers do."""
+"""Copies the records of streams into the bucket, so that they outlive the metadata store as archived ledgers do.
+
+Nothing in the metadata says whether a record that has gone was deleted or lost. It stays in the copy for
+``GONE_KEPT_SECONDS``; what comes back from the bucket decides by the ledgers that it names (``stream/restoring.py``).
+"""
 
 from __future__ import annotations
 
 import asyncio
-from hashlib import sha256
+from collections.abc import Mapping
 from typing import Final
 
 from tallybook.archive.objects.port import ObjectStore
-from tallybook.archive.records import RECORDS_KEY, encode_records
+from tallybook.archive.records import RECORDS_KEY, RecordsCopy, encode_records, read_records
+from tallybook.core.errors import DamagedFile, ObjectDamaged
 from tallybook.core.marks import sometimes
 from tallybook.metadata.store import MetadataStore
+from tallybook.metadata.transactions import names
+from tallybook.runtime.clock import Clock
+from tallybook.runtime.logging import logger
 from tallybook.runtime.tasks import Workers
+
+_log = logger("offload.records_copier")
 
 COPIED: Final = ("stream-chapters/", "stream-heads/", "stream-names/", "stream-namespaces/", "stream-subscriptions/")
 """What the names of copied records begin with (``stream/names.py``)."""
 CONCURRENT_READS: Final = 32
+GONE_KEPT_SECONDS: Final = 30 * 86_400.0
+MAX_GONE: Final = 10_000
+"""Records that have gone; of more, those stay that have gone last."""
 _ALL: Final = "stream-"
 
 
@@ -25,44 +38,53 @@ class RecordsCopier:
         workers: where it is encoded.
     """
 
-    def __init__(self, metadata: MetadataStore, store: ObjectStore, workers: Workers) -> None:
+    def __init__(self, metadata: MetadataStore, store: ObjectStore, workers: Workers, clock: Clock) -> None:
         self._metadata = metadata
         self._store = store
         self._workers = workers
-        self._content = b""
-        """SHA-256 of what this process has written last."""
+        self._clock = clock
 
     async def copy(self) -> bool:
-        """Replace the copy if a record has changed since this process wrote it; whether it was replaced.
+        """Replace the copy if a record has changed since it was made; whether it was replaced.
 
         A record is read on its own, so the copy is of no single moment: who restores it settles contradictions.
 
         Raises:
-            MetadataUnavailable: the records cannot be read.
+            MetadataUnavailable: the records cannot be read, or not all of them can be listed.
             ArchiveUnavailable, ArchiveDenied: the copy may not have been replaced.
+            ArchiveKeyMissing, NewerFormat: the present copy cannot be read, and stays.
         """
-        names = [name for name in await self._listed() if name.startswith(COPIED)]
-        records: dict[str, bytes] = {}
-        for at in range(0, len(names), CONCURRENT_READS):
-            chunk = names[at : at + CONCURRENT_READS]
-            for name, record in zip(chunk, await asyncio.gather(*map(self._metadata.read_record, chunk)), strict=True):
-                if record is not None:
-                    records[name] = record.value
-        if not records and not self._content:
+        before = await self._present()
+        after = _next(before, await self._records(), self._clock.wall_us() // 1000)
+        if after == before:
             return False
-        data = await self._workers.run(encode_records, records)
-        content = sha256(data).digest()
-        if content == self._content:
-            return False
-        await self._store.put(RECORDS_KEY, data)
-        self._content = content
+        await self._store.put(RECORDS_KEY, await self._workers.run(encode_records, after))
         sometimes("offload: records of streams are copied")
         return True
 
-    async def _listed(self) -> list[str]:
-        names: list[str] = []
-        while True:
-            page = await self._metadata.list_records(_ALL, names[-1] if names else "")
-            names += page.names
-            if page.complete or not page.names:
-                return names
+    async def _present(self) -> RecordsCopy:
+        try:
+            return await read_records(self._store, self._workers)
+        except (DamagedFile, ObjectDamaged) as error:
+            _log.error("the copy of the records of streams is damaged, and made anew", error=error.message)
+            return RecordsCopy()
+
+    async def _records(self) -> dict[str, bytes]:
+        listed = [name async for name in names(self._metadata, _ALL) if name.startswith(COPIED)]
+        records: dict[str, bytes] = {}
+        for at in range(0, len(listed), CONCURRENT_READS):
+            chunk = listed[at : at + CONCURRENT_READS]
+            for name, record in zip(chunk, await asyncio.gather(*map(self._metadata.read_record, chunk)), strict=True):
+                if record is not None:
+                    records[name] = record.value
+        return records
+
+
+def _next(before: RecordsCopy, records: Mapping[str, bytes], now_ms: int) -> RecordsCopy:
+    """The copy after ``before``: what there is, and what has gone not too long ago."""
+    gone = {name: before.gone_at_ms.get(name, now_ms) for name in before.records if name not in records}
+    oldest_ms = now_ms - GONE_KEPT_SECONDS * 1000
+    latest = sorted((name for name in gone if gone[name] > oldest_ms), key=gone.__getitem__, reverse=True)[:MAX_GONE]
+    return RecordsCopy(
+        {**{name: before.records[name] for name in latest}, **records}, {name: gone[name] for name in latest}
+    )

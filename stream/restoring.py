@@ -5,6 +5,9 @@ ledgers is mended: a segment that was still open, and an advance of a subscripti
 stream goes on behind its last archived segment, and the subscription where its cursor ledger was begun, which is
 earlier. A segment that had ended and was not archived stays listed, and readers meet a gap there. All of that is
 reported. Ids of ledgers that a record names are not given out again: bookies may still have entries of them.
+
+A record that had gone from the metadata before they were lost was deleted, or lost on its own. It comes back only where
+something of it is left: a ledger that it names, or the stream that bears a name.
 """
 
 from __future__ import annotations
@@ -13,14 +16,16 @@ from collections.abc import AsyncIterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Final
 
+from tallybook.archive.records import RecordsCopy
 from tallybook.core.errors import DamagedFile, InvalidArgument, MetadataOutcomeUnknown, NewerFormat, NoSuchLedger
-from tallybook.metadata.ledger_use import HEADS
+from tallybook.metadata.ledger_use import HEADS, head_record
 from tallybook.metadata.store import MetadataStore, Ok, Unknown
 from tallybook.offload.rebuild import raise_counter
 
+from .catalog import decode_name
 from .head import Head
 from .head_codec import decode_chapter, decode_head, encode_head
-from .names import CHAPTERS, NAMES, NAMESPACES, SUBSCRIPTIONS
+from .names import CHAPTERS, NAMES, NAMESPACES, SUBSCRIPTIONS, chapter_record, name_record
 from .subscription import record as subscriptions
 
 ORDER: Final = (NAMESPACES, CHAPTERS, HEADS, SUBSCRIPTIONS, NAMES)
@@ -36,25 +41,28 @@ class RestoredRecord:
     """Whether the metadata store had one of that name, which stays as it is."""
     lost: tuple[str, ...] = ()
     """What does not come back, in words."""
+    deleted: bool = False
+    """Whether it had gone from the metadata before, and nothing of it is left: it does not come back."""
     problem: str = ""
     """Why the record does not come back."""
 
 
-async def restore_streams(metadata: MetadataStore, records: Mapping[str, bytes]) -> AsyncIterator[RestoredRecord]:
+async def restore_streams(metadata: MetadataStore, copy: RecordsCopy) -> AsyncIterator[RestoredRecord]:
     """Enter the records of streams into a metadata store; those that are there already stay as they are.
-
-    Args:
-        records: by name, as they were copied.
 
     Raises:
         MetadataUnavailable, MetadataOutcomeUnknown: the metadata store; the same call goes on where it ended.
     """
+    records = copy.records
     for prefix in ORDER:
         for name in sorted(name for name in records if name.startswith(prefix)):
             if await metadata.read_record(name, linearizable=True) is not None:
                 yield RestoredRecord(name, known=True)
                 continue
             try:
+                if name in copy.gone_at_ms and not await _is_left(metadata, name, records):
+                    yield RestoredRecord(name, deleted=True)
+                    continue
                 value, lost = await _mended(metadata, name, records[name])
                 result = await metadata.write_record(name, value, None)
             except (DamagedFile, NewerFormat, InvalidArgument) as error:
@@ -63,6 +71,36 @@ async def restore_streams(metadata: MetadataStore, records: Mapping[str, bytes])
             if isinstance(result, Unknown):
                 raise MetadataOutcomeUnknown(f"{name} may have been restored: {result.reason}; run it again")
             yield RestoredRecord(name, known=not isinstance(result, Ok), lost=lost)
+
+
+async def _is_left(metadata: MetadataStore, name: str, records: Mapping[str, bytes]) -> bool:
+    """Whether anything of a record that has gone is still there, so that it was lost rather than deleted."""
+    if name.startswith(NAMESPACES):
+        streams = name_record(name.removeprefix(NAMESPACES), "")
+        return any(each.startswith(streams) for each in records)
+    if name.startswith(NAMES):
+        leads_to = head_record(decode_name(name, records[name]))
+        found = await metadata.read_record(leads_to, linearizable=True)
+        head = None if found is None else decode_head(leads_to, found.value)
+        return head is not None and name_record(head.namespace, head.name) == name
+    return any([await _exists(metadata, ledger_id) for ledger_id in _ledgers_of(name, records)])
+
+
+def _ledgers_of(name: str, records: Mapping[str, bytes]) -> list[int]:
+    """The ledgers that a head, with its chapters, a chapter, or a subscription names."""
+    if name.startswith(SUBSCRIPTIONS):
+        return list(subscriptions.ledgers_of(subscriptions.decode(name, records[name])))
+    if name.startswith(CHAPTERS):
+        return [each.ledger_id for each in decode_chapter(name, records[name])]
+    head = decode_head(name, records[name])
+    if head.deleting:
+        return []
+    found = [each.ledger_id for each in head.segments]
+    for chapter in head.chapters:
+        record = chapter_record(head.stream_id, chapter.number)
+        if record in records:
+            found += _ledgers_of(record, records)
+    return found
 
 
 async def _mended(metadata: MetadataStore, name: str, value: bytes) -> tuple[bytes, tuple[str, ...]]:

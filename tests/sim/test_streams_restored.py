@@ -5,16 +5,18 @@ from contextlib import asynccontextmanager
 
 import pytest
 
-from tallybook.archive.records import decode_records, encode_records, read_records
+from tallybook.archive.records import RecordsCopy, decode_records, encode_records, read_records
 from tallybook.client.client import Client
 from tallybook.core.config import OffloadSettings
-from tallybook.core.errors import DamagedFile
+from tallybook.core.errors import DamagedFile, MetadataUnavailable
 from tallybook.metadata.memory import MemoryMetadata
+from tallybook.metadata.store import RecordPage
 from tallybook.metadata.update import LedgerUpdater
 from tallybook.offload.offloader import Offloader
 from tallybook.offload.rebuild import rebuild_catalog
-from tallybook.offload.records_copier import COPIED
+from tallybook.offload.records_copier import COPIED, GONE_KEPT_SECONDS, RecordsCopier
 from tallybook.offload.survey import Survey
+from tallybook.runtime.deterministic import SimClock
 from tallybook.runtime.rng import SeededRng
 from tallybook.runtime.tasks import InlineWorkers
 from tallybook.sim.stage.archive import ArchiveStage
@@ -59,8 +61,9 @@ def test_every_kind_of_record_that_is_copied_is_restored_in_an_order() -> None:
 
 
 def test_bytes_that_are_no_copy_of_records_are_refused() -> None:
-    data = encode_records({"stream-names/a": b"x"})
-    assert decode_records(data, "it") == {"stream-names/a": b"x"}
+    copy = RecordsCopy({"stream-names/a": b"x", "stream-names/b": b"y"}, {"stream-names/b": 7})
+    data = encode_records(copy)
+    assert decode_records(data, "it") == copy
     for cut in (0, 4, len(data) - 1):
         with pytest.raises(DamagedFile, match="it cannot be understood"):
             decode_records(data[:cut], "it")
@@ -127,7 +130,80 @@ async def test_a_record_that_cannot_be_understood_is_named_and_keeps_no_other_fr
     records = {name: record.value for name in names if (record := await source.read_record(name)) is not None}
     bad = next(name for name in names if name.startswith("stream-heads/"))
     fresh = MemoryMetadata(SeededRng(7)).client().store
-    found = [each async for each in restore_streams(fresh, records | {bad: b"no head"})]
+    found = [each async for each in restore_streams(fresh, RecordsCopy(records | {bad: b"no head"}))]
     assert [each.name for each in found if each.problem] == [bad]
     assert len(found) == len(records)
     assert await fresh.read_record(bad) is None
+
+
+async def copied(stage: ArchiveStage) -> RecordsCopy:
+    await offloader(stage).round()
+    return await read_records(stage.store, InlineWorkers())
+
+
+class ClockAhead(SimClock):
+    ahead_seconds = 0.0
+
+    def wall_us(self) -> int:
+        return super().wall_us() + int(self.ahead_seconds * 1_000_000)
+
+
+def of_streams(copy: RecordsCopy, *prefixes: str) -> list[str]:
+    return [name for name in sorted(copy.records) if name.startswith(prefixes)]
+
+
+@scenario()
+async def test_records_that_were_lost_from_the_metadata_come_back_from_the_bucket_and_those_that_were_deleted_do_not(
+    cluster: MemoryCluster, client: Client
+) -> None:
+    store = cluster.metadata.client().store
+    async with ArchiveStage(cluster, SETTINGS) as stage, StreamStore(client) as streams:
+        for name in ("lost", "deleted"):
+            await streams.create(name)
+            async with await streams.writer(name) as writer:
+                await writer.append(b"x")
+            async with await streams.subscribe(name, "billing") as billing:
+                await billing.advance((await anext(streams.reader(name, follow=False))).position)
+        before = await copied(stage)
+        await streams.delete("deleted")
+        for name in of_streams(before, "stream-heads/", "stream-names/"):
+            if (record := await store.read_record(name)) is not None:
+                await store.delete_record(name, record.version)
+        after = await copied(stage)
+        assert after.records.keys() >= before.records.keys()
+        assert set(of_streams(before, "stream-heads/", "stream-names/")) <= after.gone_at_ms.keys()
+        assert await copied(stage) == after, "nothing has changed"
+        found = [each async for each in restore_streams(store, after)]
+        assert [each.problem for each in found if each.problem] == []
+        assert [name async for name in streams.list()] == ["lost"]
+        assert [each.name async for each in streams.subscriptions("lost")] == ["billing"]
+        assert [record.payload async for record in streams.reader("lost", follow=False)] == [b"x"]
+
+
+@scenario()
+async def test_what_has_gone_stays_in_the_copy_for_a_month_and_a_listing_that_was_cut_off_changes_nothing(
+    cluster: MemoryCluster, client: Client
+) -> None:
+    async with ArchiveStage(cluster, SETTINGS) as stage, StreamStore(client) as streams:
+        await streams.create("kept")
+        await streams.create("deleted")
+        before = await copied(stage)
+        store, clock = cluster.metadata.client().store, ClockAhead()
+        copier = RecordsCopier(store, stage.store, InlineWorkers(), clock)
+
+        async def cut_off(prefix: str = "", after: str = "", limit: int = 1000) -> RecordPage:
+            return RecordPage((), complete=False)
+
+        listed, store.list_records = store.list_records, cut_off  # type: ignore[method-assign]
+        with pytest.raises(MetadataUnavailable):
+            await copier.copy()
+        store.list_records = listed  # type: ignore[method-assign]
+        assert await read_records(stage.store, InlineWorkers()) == before
+        await streams.delete("deleted")
+        assert await copier.copy()
+        assert (await read_records(stage.store, InlineWorkers())).records.keys() == before.records.keys()
+        clock.ahead_seconds = GONE_KEPT_SECONDS
+        assert await copier.copy()
+        after = await read_records(stage.store, InlineWorkers())
+        assert after.gone_at_ms == {}
+        assert of_streams(after, "stream-names/") == ["stream-names/default/kept"]

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from tallybook.archive.manifest import Manifest, decode_manifest, encode_manifest, read_manifest, write_manifest
 from tallybook.archive.objects.memory import MemoryStore
 from tallybook.archive.objects.port import ObjectInfo
-from tallybook.archive.records import decode_records, encode_records, read_records
+from tallybook.archive.records import RecordsCopy, decode_records, encode_records, read_records
 from tallybook.archive.root_file import encode_root_file
 from tallybook.archive.schema import object_key
 from tallybook.core.errors import ArchiveDenied, DamagedFile, NewerFormat
@@ -48,7 +48,10 @@ def test_bytes_that_are_no_manifest_are_refused() -> None:
     ("data", "decode"),
     [
         (encode_manifest(SOME), decode_manifest),
-        (encode_records({"stream-names/a": b"x" * 50, "stream-heads/b": b"y"}), decode_records),
+        (
+            encode_records(RecordsCopy({"stream-names/a": b"x" * 50, "stream-heads/b": b"y"}, {"stream-heads/b": 7})),
+            decode_records,
+        ),
     ],
     ids=["manifest", "records of streams"],
 )
@@ -95,7 +98,7 @@ class Forbidding(MemoryStore):
 async def test_what_is_forbidden_and_in_no_listing_is_not_there() -> None:
     store = Forbidding(RealClock())
     assert await read_manifest(store, InlineWorkers()) is None
-    assert await read_records(store, InlineWorkers()) == {}
+    assert await read_records(store, InlineWorkers()) == RecordsCopy()
     await write_manifest(store, InlineWorkers(), SOME)
     with pytest.raises(ArchiveDenied):
         await read_manifest(store, InlineWorkers())

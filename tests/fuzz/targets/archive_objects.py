@@ -14,7 +14,7 @@ from tallybook.archive.manifest import Manifest, decode_manifest, encode_manifes
 from tallybook.archive.object_check import ObjectCheck
 from tallybook.archive.object_encoder import EncodedObject, EncoderOptions, ObjectEncoder
 from tallybook.archive.objects.port import ObjectInfo
-from tallybook.archive.records import decode_records, encode_records
+from tallybook.archive.records import RecordsCopy, decode_records, encode_records
 from tallybook.archive.row_groups import extent_of, read_footer
 from tallybook.archive.scan import _decoded, _decoded_index
 from tallybook.archive.schema import object_id_of, object_key
@@ -223,8 +223,9 @@ def manifest(data: bytes) -> None:
 
 def some_records() -> Iterator[bytes]:
     """None, and two."""
-    yield encode_records({})
-    yield encode_records({"stream-names/default/a": b'{"format": 1}', "stream-heads/00/0": bytes(100)})
+    yield encode_records(RecordsCopy())
+    found = {"stream-names/default/a": b'{"format": 1}', "stream-heads/00/0": bytes(100)}
+    yield encode_records(RecordsCopy(found, {"stream-heads/00/0": 1_700_000_000_000}))
 
 
 @TARGET.decoder("archive/records.py:decode_records", seeds=some_records)
