@@ -312,7 +312,7 @@ class Collector:
                 if leftovers and not self._paused:
                     await self._undisturbed(self._drop_leftovers(leftovers))
                 if self._late is not None:
-                    await (self._late.drop() if self._paused else self._late.give(self._pace))
+                    await (self._late.drop() if self._paused else self._late.give(self._pace, store.reused_up_to))
                 in_limbo += await self._count_limbo(set(page) - {*garbage, *leftovers})
         self._report()
         # Where ledgers are in limbo, the index may lack rows, and an older copy of the metadata does not know of all.

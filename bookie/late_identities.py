@@ -1,8 +1,9 @@
 """Gives ledgers their identity that are held without one: an earlier version met them, or their index was rebuilt.
 
 Rounds of the garbage collector come upon them, and ask the metadata. What these say is taken only while the store is
-not known to be behind, and where the key verifier, if it is known, is the same. The next checkpoint writes it; what a
-crash takes away, a later round gives again.
+not known to be behind, and where the key verifier, if it is known, is the same. Ids that may have been handed out
+twice, since the store was behind once, get none: the entries may be the earlier ledger's, and the metadata the later
+one's. The next checkpoint writes an identity; what a crash takes away, a later round gives again.
 """
 
 from __future__ import annotations
@@ -47,11 +48,17 @@ class LateIdentities:
         """Forget them: the metadata are not to be believed now."""
         self._noted = {}
 
-    async def give(self, pace: Pace) -> None:
-        """Ask for the identities of those that were noted; what cannot be had now waits for the next round."""
+    async def give(self, pace: Pace, above: int) -> None:
+        """Ask for the identities of those that were noted; what cannot be had now waits for the next round.
+
+        Args:
+            above: ids up to this one may have been handed out twice.
+        """
         noted, self._noted = self._noted, {}
         try:
             for ledger_id in noted:
+                if ledger_id <= above:
+                    continue
                 if not self._has_room():
                     return
                 await pace.spend(1)

@@ -83,10 +83,12 @@ class StoreAge(NamedTuple):
     Attributes:
         id_counter: all ledger ids ever handed out lie below it; ``None``: it cannot be told.
         paused: nothing may be dropped: the store is behind, or that cannot be told.
+        reused_up_to: ids up to this one may have been handed out twice, approved or not; -1: none.
     """
 
     id_counter: int | None
     paused: bool
+    reused_up_to: int
 
 
 class StoreCheck:
@@ -191,8 +193,8 @@ class StoreCheck:
             if is_defect(error):
                 raise
             _log.warning("nothing is dropped: the metadata store cannot be checked", error=error.message)
-            return StoreAge(None, paused=True)
-        return StoreAge(counter, paused=self.behind or self.untold > 0)
+            return StoreAge(None, True, _noted_up_to(self._found))
+        return StoreAge(counter, self.behind or self.untold > 0, _noted_up_to(self._found))
 
     def take_change(self) -> bool:
         """Whether the store was found behind, or approved, since the last call: what was found before counts no more.

@@ -540,6 +540,33 @@ def test_a_ledger_that_is_held_without_an_identity_is_given_none_by_a_store_that
     play(scenario)
 
 
+def test_an_id_that_may_have_been_handed_out_twice_is_given_no_identity_also_after_an_approval() -> None:
+    async def scenario(around: Around) -> None:
+        async def identity_of(ledger_id: int) -> bytes:
+            page = await around.node.bookie.held_ledgers(-1, 10)
+            return next(each.identity for each in page.ledgers if each.ledger_id == ledger_id)
+
+        store, add = around.store, around.node.add
+        held = await store.next_ledger_id()
+        await store.create_ledger(ledger(held))
+        assert (await add(batch_of(0, ledger_id=held))).code == 0
+        await around.forget(held, held)
+        again = (await store.create_ledger(ledger(held, "another creator"))).value
+        around.known.identities[held] = again.identity
+        await around.node.behind.report("b2", held, held)
+        later = await store.next_ledger_id()
+        assert (await add(batch_of(0, ledger_id=later))).code == 0
+        around.known.identities[later] = (await store.create_ledger(ledger(later))).value.identity
+        await around.node.bookie.flush()
+        await around.node.bookie.approve_store()
+        for _ in range(2):
+            await around.node.bookie.collect()
+        assert await identity_of(held) == b"", "it may be the earlier ledger"
+        assert await identity_of(later) == around.known.identities[later]
+
+    play(scenario)
+
+
 @pytest.mark.parametrize("second", [(10, 5), (3, 21), (30, 40)])
 def test_findings_of_several_bookies_are_one_and_a_new_one_is_not_approved(second: tuple[int, int]) -> None:
     async def scenario(world: World) -> None:
