@@ -1,4 +1,4 @@
-"""After healing: what was begun comes to its end, and all that a client may want can be done (L0 to L10).
+"""After healing: what was begun comes to its end, and all that a client may want can be done (L0 to L11).
 
     L0   every bookie serves and is registered
     L2   writers whose ledger nobody takes from them confirm what they append now; a newcomer writes one on all bookies
@@ -10,6 +10,7 @@
     L7   bookies that scrub know what is damaged (``scrubbed``)
     L3   closed ledgers get back all of their copies, where there is a repair (``repairing``)
     L9   and so do open ones, over a disk that was replaced (``open_ledgers``)
+    L11  and one that its writer holds open stays its writer's (``held_ledger``)
     L4   bookies drop what was deleted, released to the archive, or given to others
 
 Each of them has ``LIVENESS_SECONDS``. A client that the nemesis has left asleep does its part

@@ -10,7 +10,9 @@ from typing import Any, Final
 from tallybook.bookie.collector import Collector
 from tallybook.bookie.ledger_state import Ledger
 from tallybook.bookie.store_check import StoreAge, StoreCheck
+from tallybook.core.ids import NO_IDENTITY
 from tallybook.metadata.memory import MemoryStore
+from tallybook.metadata.store import WriteResult
 
 from .bug import Bug
 
@@ -20,6 +22,16 @@ def _any_identity(_right: Any) -> Any:
         return True
 
     return is_identity
+
+
+def _of_any_identity(right: Any) -> Any:
+    async def delete_ledger(
+        self: MemoryStore, ledger_id: int, expected_version: int, identity: bytes = NO_IDENTITY
+    ) -> WriteResult:
+        result: WriteResult = await right(self, ledger_id, expected_version)
+        return result
+
+    return delete_ledger
 
 
 def _not_raised(_right: Any) -> Any:
@@ -56,6 +68,12 @@ METADATA_BUGS: Final = {
         "a bookie does not compare which ledger of this id is meant",
         "I1 I15",
         [(Ledger, "is_identity", _any_identity)],
+        of_restored=True,
+    ),
+    "deletion of any identity": Bug(
+        "a deletion does not carry which ledger of this id was deleted",
+        "I16",
+        [(MemoryStore, "delete_ledger", _of_any_identity)],
         of_restored=True,
     ),
     "id counter not raised": Bug(

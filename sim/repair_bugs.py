@@ -90,6 +90,14 @@ def _open_ones_left_alone(_right: Any) -> Any:
     return must_end_for_limbo
 
 
+def _writers_not_asked_for(right: Any) -> Any:
+    async def ends_for_what_members_say(self: Mender, metadata: Any, order: Order) -> bool:
+        ends: bool = await right(self, metadata, order)
+        return ends or order.end_if_abandoned
+
+    return ends_for_what_members_say
+
+
 REPAIR_BUGS: Final = {
     "named before it is copied": Bug(
         "a bookie takes a lost place in the metadata before it has the copies",
@@ -119,6 +127,12 @@ REPAIR_BUGS: Final = {
         "a repair never recovers an open ledger that names a bookie which lost its data",
         "L9",
         [(needs, "must_end_for_limbo", _open_ones_left_alone)],
+        of_repairs=True,
+    ),
+    "writer taken for gone": Bug(
+        "a repair ends a ledger that lacks copies where it grows, though its writer is there",
+        "L11",
+        [(Mender, "_ends_for_what_members_say", _writers_not_asked_for)],
         of_repairs=True,
     ),
     "unnamed copies dropped at once": Bug(

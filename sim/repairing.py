@@ -25,6 +25,7 @@ from tallybook.runtime.rng import Rng
 from tallybook.runtime.tasks import Tasks
 
 from .god import God, KnownLedger
+from .held_ledger import hold
 from .open_ledgers import leave_over_a_replaced_disk, missing_copy, problem_of_open
 from .process import SimProcess, Surroundings
 from .repair_swarm import LEFTOVERS_SECONDS, RepairSwarm
@@ -130,25 +131,39 @@ class RepairNemesis:
 
 
 async def mend(universe: Universe) -> None:
-    """Let repairers do all there is to do (L3), also for a ledger that is open (L9)."""
+    """Let repairers do all there is to do (L3), also for a ledger that is open (L9), but not for one in use (L11)."""
     repairing, workload = universe.repairing, universe.workload
     if repairing is None:
         return
     workload.dismiss("repairer")
     await leave_over_a_replaced_disk(universe)
+    await universe.until(universe.all_serve, MENDING_SECONDS, "L0", "not every bookie came back with another disk")
     async with AsyncExitStack() as stack:
+        held = await hold(universe, await stack.enter_async_context(workload.guest("holder")))
         for number in range(repairing.repairers):
             client = await stack.enter_async_context(workload.guest(f"mender-{number}"))
             working = client.process.spawn(repairing.mend(client))
             vital(universe.god, working, "client")
             stack.push_async_callback(universe.stop, working)
-        deadline = universe.world.clock.monotonic() + MENDING_SECONDS
-        while (left := await _unmended(universe)) is not None:
-            if universe.world.clock.monotonic() > deadline:
-                universe.god.violated(*left)
-                return
-            await universe.world.clock.sleep(LOOK_SECONDS)
+        if held is not None:
+            await _until_mended(universe, lambda: held.is_due)
+            await held.close()
+        await _until_mended(universe, lambda: True)
     universe.god.mark("repair: every ledger has all of its copies")
+
+
+async def _until_mended(universe: Universe, and_also: Callable[[], bool]) -> None:
+    """Return when nothing is left for the repair, and this holds, too.
+
+    Raises:
+        InvariantBroken: the repair does not come to an end.
+    """
+    deadline = universe.world.clock.monotonic() + MENDING_SECONDS
+    while (left := await _unmended(universe)) is not None or not and_also():
+        if left is not None and universe.world.clock.monotonic() > deadline:
+            universe.god.violated(*left)
+            universe.god.raise_violations()
+        await universe.world.clock.sleep(LOOK_SECONDS)
 
 
 async def _unmended(universe: Universe) -> tuple[str, str] | None:

@@ -6,7 +6,8 @@ its place. Then must hold:
     I25  once all bookies serve, no id of a ledger that a bookie holds is handed out again
     I15  a ledger is never served the entries of another one of the same id
     I1   what the copy says of as it is has all entries that were confirmed
-    I16  bookies drop nothing while the store is known to be an older copy, and nothing that it has forgotten
+    I16  bookies drop nothing while the store is known to be an older copy, and nothing that it has forgotten; nor, once
+         an operator goes on with it, a ledger whose id was handed out again, and deleted
 
 A copy loses by nature what was created since, deletions, and where copies are that have moved since: of ledgers whose
 fragments the copy knows otherwise only I15 is expected. Cookies of disks that were replaced since are those of now.
@@ -20,8 +21,9 @@ from typing import TYPE_CHECKING, Any, Final
 from tallybook.client.client import Client
 from tallybook.core.errors import Conflict, LedgerExists, OtherLedger, TallybookError, is_defect
 from tallybook.core.ids import NO_ENTRY
-from tallybook.metadata.behind import RECORD, decode_behind
+from tallybook.metadata.behind import RECORD, BehindRecord, decode_behind
 from tallybook.metadata.model import LedgerMetadata
+from tallybook.runtime.deterministic import SimClock
 from tallybook.runtime.rng import Rng
 
 from .history import Kind
@@ -75,6 +77,8 @@ class Restoration:
         self._password = password
         self._pause_seconds = pause_seconds
         self._new: dict[int, list[bytes]] = {}
+        self._deleted_again: set[int] = set()
+        """Ids that the store had forgotten, of new ledgers that were deleted, or may have been."""
 
     async def run(self, copy: MetadataCopy) -> None:
         """Put the copy in the place of the store, and look at what comes of it.
@@ -111,6 +115,8 @@ class Restoration:
             for _ in range(self._rng.randint(0, 6)):
                 chosen = next(taken, None) if self._rng.random() < 0.5 else None
                 await self._refused_or(self._write_one(early.client, chosen))
+                if chosen in self._new and self._rng.random() < 0.5:
+                    await self._refused_or(self._delete(early.client, chosen))
 
     async def _write_one(self, client: Client, chosen: int | None) -> None:
         """A ledger, in most cases with one entry, under a certain id unless that is ``None``."""
@@ -120,6 +126,12 @@ class Restoration:
             await writer.append(NEW % writer.id)
             self._new[writer.id] = [NEW % writer.id]
             await writer.close()
+
+    async def _delete(self, client: Client, ledger_id: int) -> None:
+        """One of those that were created early: an older one of its id is still held by bookies."""
+        del self._new[ledger_id]
+        self._deleted_again.add(ledger_id)
+        await client.delete_ledger(ledger_id)
 
     async def _take_new_ids(self) -> None:
         """All bookies serve: from now on ids are new."""
@@ -186,16 +198,33 @@ class Restoration:
         """Round after round: nothing goes that the store has forgotten; where that is known, nothing at all."""
         record = self._universe.metadata.shared.records.get(RECORD)
         paused = record is not None and decode_behind(RECORD, record.value).pauses
-        for _ in range(ROUNDS):
-            for node in self._universe.nodes.values():
-                if node.bookie is not None:
-                    await node.bookie.collect()
-            await self._clock.sleep(self._pause_seconds)
+        await self._rounds()
         self._god.mark("restored store: known to be an older copy" if paused else "restored store: not noticed")
         for name, held in (await self._held()).items():
             lost = sorted((before[name] if paused else before[name].intersection(self._forgotten)) - held)
             self._god.expect(not lost, "I16", f"{name} has dropped ledgers {lost} after the store went back")
         self._god.raise_violations()
+        if self._deleted_again:
+            await self._go_on(before)
+
+    async def _go_on(self, before: dict[str, set[int]]) -> None:
+        """An operator goes on with the older copy: what it says of ledgers counts again, and of no others."""
+        store = self._universe.metadata.shared.client().store
+        await BehindRecord(store, SimClock(), self._rng).approve()
+        await self._rounds()
+        self._god.mark("restored store: gone on with, and an id was deleted again")
+        for name, held in (await self._held()).items():
+            lost = sorted((before[name] & self._deleted_again) - held)
+            self._god.expect(not lost, "I16", f"{name} has dropped ledgers {lost}, of which others were deleted")
+        self._god.raise_violations()
+
+    async def _rounds(self) -> None:
+        """Some rounds of the garbage collector of every bookie."""
+        for _ in range(ROUNDS):
+            for node in self._universe.nodes.values():
+                if node.bookie is not None:
+                    await node.bookie.collect()
+            await self._clock.sleep(self._pause_seconds)
 
     async def _held(self) -> dict[str, set[int]]:
         """The ledgers with batches at each bookie to whose disk nothing was done."""

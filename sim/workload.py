@@ -239,7 +239,7 @@ class Workload:
             await asyncio.wait((burst.settling,))
             self._expect_progress(client, pen, burst)
         if rng.random() < 0.8:
-            await self._close(client, pen)
+            await self.close_one(client, pen)
         else:
             self._god.mark("writer: abandoned")
             pen.abandon()
@@ -363,20 +363,26 @@ class Workload:
 
     async def write_on_all(self, client: ClientProcess, bookies: int) -> bool:
         """Write a ledger whose every entry every bookie has to ack, and close it; whether that succeeded."""
+        pen = await self.begin(client, ensemble=bookies, write_quorum=bookies, ack_quorum=bookies)
+        return pen is not None and await self.close_one(client, pen)
+
+    async def begin(self, client: ClientProcess, **sizes: int) -> Pen | None:
+        """Write some entries to a new ledger of these sizes, which stays open; ``None`` if not all were confirmed."""
         created = self._history.create(client.name)
-        on_all = {"ensemble": bookies, "write_quorum": bookies, "ack_quorum": bookies}
         try:
-            ledger = await client.client.create_ledger(**{**self._wanted(client.rng, created), **on_all})
+            ledger = await client.client.create_ledger(**{**self._wanted(client.rng, created), **sizes})
         except TallybookError as error:
             self._failed(created, error)
-            return False
+            return None
         self._made(created, ledger.id)
         pen = Pen(ledger, client.rng)
         self._god.adopted(pen.id, client.name)
         burst = self._burst(client, pen, None)
         await asyncio.wait((burst.settling,))
-        closed = await self._close(client, pen)
-        return closed and not burst.errors and self._history.highest_confirmed(pen.id) >= 0
+        if not burst.errors and self._history.highest_confirmed(pen.id) >= 0:
+            return pen
+        await self.close_one(client, pen)
+        return None
 
     async def leave(
         self, client: ClientProcess, batches: int, deafen: Callable[[Sequence[str]], Awaitable[None]]
@@ -416,7 +422,7 @@ class Workload:
             append.ok(entry_id=entry_id)
             self._god.confirmed(pen.id, entry_id)
 
-    async def _close(self, client: ClientProcess, pen: Pen) -> bool:
+    async def close_one(self, client: ClientProcess, pen: Pen) -> bool:
         """Close the ledger, or leave it to others; whether it is closed."""
         for _ in range(CLOSE_ATTEMPTS):
             close = self._history.close(client.name, pen.id)

@@ -100,7 +100,10 @@ def test_no_ledger_is_served_the_entries_of_another_one_and_nothing_is_dropped(s
     live_through(seed)
 
 
-@pytest.mark.parametrize("bug", ["identity of a ledger ignored", "id counter not raised", "store never compared"])
+@pytest.mark.parametrize(
+    "bug",
+    ["identity of a ledger ignored", "id counter not raised", "store never compared", "deletion of any identity"],
+)
 def test_a_bug_that_breaks_it_is_noticed(bug: str) -> None:
     with planted(bug):
         found = next(filter(None, map(failure_of, range(NOTICED_WITHIN))), "")
