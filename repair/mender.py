@@ -6,7 +6,7 @@ changed nothing that a reader could see, and is simply done again. Any number ma
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from functools import partial
 
@@ -15,6 +15,7 @@ from tallybook.client.placement import choose_replacements
 from tallybook.client.presence import ask_members
 from tallybook.core.errors import (
     DataMissing,
+    EntryTooLarge,
     InvalidArgument,
     NoSuchLedger,
     NotEnoughBookies,
@@ -196,7 +197,7 @@ class Mender:
                 if place.bookie_id in order.leaving:
                     current = await self._replace(current, place, order, done)
                 elif order.thorough or _missed(current.value, place):
-                    current = await self._give_back(current, place, order, limbo, done)
+                    current = await self._filled(current, place, order, limbo, done)
             except NoSuchLedger:
                 raise
             except TallybookError as error:
@@ -215,6 +216,15 @@ class Mender:
                 if _has_all_its_places(current.value, bookie_id):
                     await self._end_limbo(metadata, bookie_id, done)
 
+    async def _filled(self, current: Versioned, place: Place, order: Order, limbo: set[str], done: Mended) -> Versioned:
+        """Give a bookie that stays what it lacks; another one takes its place where it does not take such batches."""
+        try:
+            return await self._give_back(current, place, order, limbo, done)
+        except EntryTooLarge:
+            # It was away when the ledger was created, so its writer did not know how much it takes.
+            sometimes("repair: a bookie that takes smaller batches than it lacks is replaced")
+            return await self._replace(current, place, order, done)
+
     async def _give_back(
         self, current: Versioned, place: Place, order: Order, limbo: set[str], done: Mended
     ) -> Versioned:
@@ -231,8 +241,7 @@ class Mender:
     async def _replace(self, current: Versioned, place: Place, order: Order, done: Mended) -> Versioned:
         """Let another bookie take a place: first the copies, then the metadata."""
         metadata = current.value
-        target = self._replacement(metadata, place, order)
-        await self._copier.give_all(metadata, place, target, lost=order.gone, on_given=done.given)
+        target = await self._given_all(metadata, place, order, done)
         taken = partial(
             replace_member, first_entry_id=place.first, position=place.position, old=place.bookie_id, new=target
         )
@@ -249,7 +258,21 @@ class Mender:
         await self._copier.complete(metadata, place, target, lost=order.gone, damaged_too=False, on_given=done.given)
         return changed
 
-    def _replacement(self, metadata: LedgerMetadata, place: Place, order: Order) -> str:
+    async def _given_all(self, metadata: LedgerMetadata, place: Place, order: Order, done: Mended) -> str:
+        """A bookie that has got all copies of a place; each that takes smaller batches only is passed over."""
+        too_small: set[str] = set()
+        while True:
+            target = self._replacement(metadata, place, order, too_small)
+            try:
+                await self._copier.give_all(metadata, place, target, lost=order.gone, on_given=done.given)
+            except EntryTooLarge:
+                too_small.add(target)
+            else:
+                return target
+
+    def _replacement(
+        self, metadata: LedgerMetadata, place: Place, order: Order, too_small: Collection[str] = ()
+    ) -> str:
         fragment = metadata.fragment_of(place.first)
         chosen = choose_replacements(
             order.alive,
@@ -257,7 +280,7 @@ class Mender:
             {place.position},
             self._rng,
             write_quorum=metadata.quorum.write_quorum,
-            excluded=order.leaving,
+            excluded=order.leaving.union(too_small),
             policy=self._placement,
         )
         if place.position not in chosen:

@@ -372,6 +372,9 @@ class MemoryBookie:
 
     async def _admit_repair(self, add: Add) -> None:
         """The metadata are asked instead of the key, whatever is known of the ledger already."""
+        if len(add.batch) > self.max_batch_bytes:
+            self._refuse(add, EntryTooLarge())
+            return
         try:
             life = await self._enter()
             await self._learn_verifier(life, add.ledger_id)
