@@ -22,7 +22,7 @@ from typing import Final
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from tallybook.core.errors import DamagedFile, InvalidArgument, NewerFormat, ObjectMissing
+from tallybook.core.errors import ArchiveDenied, DamagedFile, InvalidArgument, NewerFormat, ObjectMissing
 from tallybook.core.limits import KIB
 from tallybook.metadata.archived import SHA256_BYTES, IndexPart, Receipt
 from tallybook.metadata.codec import decode_ledger
@@ -34,6 +34,7 @@ from .index_codec import Directory, read_directory
 from .manifest import MANIFEST_KEY, Manifest, read_manifest
 from .objects.port import ObjectInfo, ObjectStore
 from .objects.probe import OBJECT_ERRORS, concerns_one_object
+from .records import RECORDS_KEY
 from .schema import DIRECTORY_KEY, FORMAT, FORMAT_KEY, object_id_of
 
 CONCURRENT_OBJECTS: Final = 8
@@ -70,12 +71,25 @@ class Catalog:
     manifest: Manifest | None = None
     """By which it was told what counts; ``None`` if the bucket has none that can be understood."""
 
+    @property
+    def cluster_id(self) -> str:
+        """Of the cluster whose archive it is; empty if the bucket does not say."""
+        return "" if self.manifest is None else self.manifest.cluster_id
+
+    def lost_with(self, key: str) -> frozenset[int] | None:
+        """The ledgers that cannot be read because a damaged object cannot; ``None`` if nobody knows which they are."""
+        if self.manifest is None:
+            return None
+        counting = {ledger_id for ledger_id, home in self.manifest.ledgers.items() if home == key}
+        return frozenset(counting - self.ledgers.keys()) if counting else None
+
 
 async def read_catalog(store: ObjectStore, workers: Workers) -> Catalog:
     """Look at every object below the store's prefix that has a name of ours; leave out what the manifest leaves out.
 
     Raises:
-        ArchiveUnavailable, ArchiveDenied: the store does not answer.
+        ArchiveDenied: there is no archive: neither a manifest nor an object. Or the store refuses.
+        ArchiveUnavailable: the store does not answer.
         NewerFormat: a newer Tallybook has written the manifest, or an object that counts.
     """
     # First, so that what it names and a listing lacks is lost, and not just younger than the listing.
@@ -86,7 +100,14 @@ async def read_catalog(store: ObjectStore, workers: Workers) -> Catalog:
         if isinstance(error, NewerFormat) or not await concerns_one_object(store, error):
             raise
         damage[MANIFEST_KEY] = f"{error.message}: every ledger of every object counts"
-    objects = [found async for page in store.list() for found in page if object_id_of(found.key) is not None]
+    listed = [found async for page in store.list() for found in page]
+    objects = [found for found in listed if object_id_of(found.key) is not None]
+    if not objects and manifest is None and not damage and all(found.key != RECORDS_KEY for found in listed):
+        # An empty folder where a disk is not mounted would be taken for an archive whose ledgers are all gone.
+        raise ArchiveDenied(
+            f"there is no archive at {store.url}: it has neither a manifest nor an object; check the URL, and whether "
+            "what it names is mounted"
+        )
     catalog = await catalog_of(store, objects)
     if manifest is None:
         return replace(catalog, damaged={**catalog.damaged, **damage})

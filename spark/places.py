@@ -7,7 +7,7 @@ everything checked, which also knows what cannot be read.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, AsyncIterator, Iterable, Mapping, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Collection, Iterable, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import replace
 from typing import Final, Protocol, TypeVar
@@ -15,6 +15,7 @@ from typing import Final, Protocol, TypeVar
 from tallybook.archive.catalog import Catalog, catalog_of, read_catalog
 from tallybook.archive.index_codec import Directory
 from tallybook.archive.location import read_location
+from tallybook.archive.manifest import MANIFEST_KEY
 from tallybook.archive.objects.open import OpenedStore, open_store
 from tallybook.archive.objects.port import ObjectInfo
 from tallybook.archive.reader import ArchiveReader
@@ -33,6 +34,7 @@ from tallybook.runtime.clock import RealClock
 from tallybook.runtime.rng import SystemRng
 from tallybook.runtime.tasks import Tasks, ThreadWorkers
 
+from .gaps import Gap
 from .options import Place
 from .plan import EntryPartition
 
@@ -69,11 +71,17 @@ class LedgerPlace(Protocol):
 
     @property
     def cluster_id(self) -> str:
-        """Of the cluster; empty for a bucket."""
+        """Of the cluster; empty for a bucket that does not say whose it is."""
 
     @property
     def damaged(self) -> Mapping[str, str]:
-        """Objects that cannot be understood, and why: nobody knows which ledgers are in them."""
+        """Objects that cannot be understood, and why."""
+
+    def lost_with(self, key: str) -> Collection[int] | None:
+        """The ledgers that cannot be read because a damaged object cannot; ``None`` if nobody knows which they are."""
+
+    def missing(self, ledger_id: int, first: int, last: int) -> Gap:
+        """What is to be said of entries of a ledger that has no metadata here."""
 
     async def ledger_ids(self) -> list[int]:
         """Every ledger, ascending."""
@@ -125,13 +133,15 @@ async def opened(
         InvalidConfig: a URI or URL makes no sense, or the partition is of another cluster.
         NoSuchCluster: there is none at the metadata URI.
         MetadataUnavailable: the metadata store does not answer.
-        ArchiveUnavailable, ArchiveDenied: the bucket cannot be looked at.
+        ArchiveUnavailable, ArchiveDenied: the bucket cannot be looked at, or there is no archive in it.
     """
     async with AsyncExitStack() as stack:
         if place.metadata is None:
             archive = await stack.enter_async_context(archive_at(place.archive or "", place))
             if partition is None:
-                yield Bucket(place.archive or "", archive, await read_catalog(archive.store, archive.workers))
+                bucket = Bucket(place.archive or "", archive, await read_catalog(archive.store, archive.workers))
+                bucket.check_cluster(cluster_id)
+                yield bucket
             else:
                 yield BucketOfTask(place.archive or "", archive, partition)
             return
@@ -223,6 +233,14 @@ class Cluster:
         """The metadata know where every ledger is, so an object that is damaged is found when it is read."""
         return {}
 
+    def lost_with(self, key: str) -> Collection[int] | None:
+        """See ``damaged``."""
+        return ()
+
+    def missing(self, ledger_id: int, first: int, last: int) -> Gap:
+        """What has no metadata was deleted."""
+        return Gap.of_deleted(ledger_id, first, last)
+
     @property
     def store(self) -> MetadataStore:
         """The metadata store."""
@@ -298,18 +316,40 @@ class Bucket:
     def __init__(self, url: str, archive: OpenedArchive, catalog: Catalog) -> None:
         self._url = url
         self._archive = archive
+        self._catalog = catalog
         self._ledgers = _catalogued(catalog)
-        self._damaged = catalog.damaged
 
     @property
     def cluster_id(self) -> str:
-        """A bucket does not say whose it is."""
-        return ""
+        """Of the cluster whose archive it is, as its manifest says; empty if it has none."""
+        return self._catalog.cluster_id
+
+    def check_cluster(self, planned: str) -> None:
+        """Make sure that it is the archive that a query was planned on.
+
+        Raises:
+            InvalidConfig: it is that of another cluster.
+        """
+        if MANIFEST_KEY not in self._catalog.damaged:
+            Place(None, self._url).check_cluster(planned, self.cluster_id)
 
     @property
     def damaged(self) -> Mapping[str, str]:
         """Objects that cannot be understood, and why."""
-        return self._damaged
+        return self._catalog.damaged
+
+    def lost_with(self, key: str) -> Collection[int] | None:
+        """As the manifest says."""
+        return self._catalog.lost_with(key)
+
+    def missing(self, ledger_id: int, first: int, last: int) -> Gap:
+        """A bucket does not tell what was deleted from what is lost."""
+        for key, why in self.damaged.items():
+            if ledger_id in (self.lost_with(key) or ()):
+                return Gap(ledger_id, first, last, "lost", f"it is in an object that cannot be read: {why}")
+        unknown = [why for key, why in self.damaged.items() if self.lost_with(key) is None]
+        others = f", and {len(unknown)} of its objects cannot be read, the first is {unknown[0]}" if unknown else ""
+        return Gap(ledger_id, first, last, "lost", f"no object of the archive at {self._url} has it{others}")
 
     async def ledger_ids(self) -> list[int]:
         """Every ledger, ascending."""
@@ -358,7 +398,8 @@ class BucketOfTask(Bucket):
     """A bucket of which one partition is read, by one task of many: nobody else's objects are looked at.
 
     A scan needs no more than the receipt that the partition has. Metadata are asked for where a scan will not do, and
-    are in the very object; and where an object is not what it was. Only then somebody has to look for another one.
+    are in the very object; and where an object is not what it was. Only then another one is looked for, and it is
+    checked that this is the archive that the query was planned on.
     """
 
     def __init__(self, url: str, archive: OpenedArchive, partition: EntryPartition) -> None:
@@ -366,6 +407,7 @@ class BucketOfTask(Bucket):
         careful = {each.ledger_id: each.receipt for each in partition.stretches if each.receipt and not each.scannable}
         self._careful = careful.keys()
         self._unread = {each.key: ObjectInfo(each.key, each.object_bytes, 0) for each in careful.values()}
+        self._planned = partition.cluster_id
         self._has_all = False
         self._reading = asyncio.Lock()
 
@@ -378,8 +420,10 @@ class BucketOfTask(Bucket):
                 self._ledgers = {each: found[each] for each in self._careful if each in found}
                 self._unread.clear()
             if ledger_id not in self._ledgers and not self._has_all:
-                self._ledgers = _catalogued(await read_catalog(self._archive.store, self._archive.workers))
-                self._has_all = True
+                self._catalog = await read_catalog(self._archive.store, self._archive.workers)
+                # What has the objects that a partition names is the right one, and need not be asked.
+                self.check_cluster(self._planned)
+                self._ledgers, self._has_all = _catalogued(self._catalog), True
         return self._ledgers.get(ledger_id)
 
 

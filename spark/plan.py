@@ -62,7 +62,7 @@ class EntryPartition(InputPartition):
     gaps: tuple[Gap, ...] = ()
     """What was known to be gone when the query was planned."""
     cluster_id: str = ""
-    """Of the cluster that the query was planned on, which a task must read as well; empty for a bucket."""
+    """Of the cluster that the query was planned on, which a task must read as well; empty where a bucket says none."""
 
 
 def stretch_of(wanted: EntryRange, metadata: LedgerMetadata, *, bookies_only: bool = False) -> Stretch:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Container, Iterable, Mapping, Sequence
 from typing import Final
 
 from tallybook.archive.entry_range import EntryRange
@@ -47,14 +47,11 @@ async def settle(place: LedgerPlace, options: ReadOptions) -> tuple[Snapshot, Ma
         NoSuchLedger: a ledger that was asked for by its id does not exist.
         Unauthorized: a ledger has a password, and it was not given.
         BookieUnavailable, RequestTimeout: the bookies of an open ledger do not say what is confirmed.
-        ObjectDamaged: a bucket has objects that cannot be understood, and data may not be missing.
+        ObjectDamaged: objects of a bucket cannot be understood that have, or may have, ledgers that are wanted, and
+            data may not be missing; or a ledger that was asked for by its id is in one.
     """
-    if place.damaged and options.fail_on_data_loss:
-        key, why = next(iter(place.damaged.items()))
-        raise ObjectDamaged(
-            f"{len(place.damaged)} objects of the bucket cannot be understood, the first is {key}: {why} (option "
-            "failOnDataLoss=false reads what is in the others)"
-        )
+    if options.fail_on_data_loss:
+        _check_damaged(place, options)
     if isinstance(options.snapshot, Snapshot):
         return await _of_snapshot(place, options, options.snapshot)
     # First: what is in view was written and closed before, so that no ledger of a transaction can be missed below.
@@ -65,7 +62,7 @@ async def settle(place: LedgerPlace, options: ReadOptions) -> tuple[Snapshot, Ma
     for ledger_id, metadata in found.items():
         if metadata is None:
             if named:
-                raise NoSuchLedger(f"ledger {ledger_id} does not exist")
+                raise _not_there(place, ledger_id)
             continue  # deleted since the listing
         if view.sees(metadata) and is_wanted(metadata, options):
             authorise(metadata, options.place.password)
@@ -79,6 +76,32 @@ async def settle(place: LedgerPlace, options: ReadOptions) -> tuple[Snapshot, Ma
             known[metadata.ledger_id] = metadata
             ranges.append(EntryRange(metadata.ledger_id, options.first_entry, last))
     return Snapshot(place.cluster_id, tuple(ranges), options.written), known, []
+
+
+def _check_damaged(place: LedgerPlace, options: ReadOptions) -> None:
+    """Fail a query that may want what is in an object which cannot be understood."""
+    wanted: Container[int] | None = options.ledgers
+    if isinstance(options.snapshot, Snapshot):
+        wanted = {each.ledger_id for each in options.snapshot.ranges}
+    concerned = []
+    for key, why in place.damaged.items():
+        lost = place.lost_with(key)
+        if lost is None or (lost if wanted is None else any(ledger_id in wanted for ledger_id in lost)):
+            concerned.append(f"{key}: {why}")
+    if concerned:
+        raise ObjectDamaged(
+            f"{len(concerned)} objects of the bucket cannot be understood that have ledgers which are wanted, or may "
+            f"have, the first is {concerned[0]} (option failOnDataLoss=false reads what is in the others)"
+        )
+
+
+def _not_there(place: LedgerPlace, ledger_id: int) -> NoSuchLedger | ObjectDamaged:
+    """The error of a query that asks for a ledger by its id, and it is not there."""
+    gap = place.missing(ledger_id, 0, 0)
+    if gap.kind == "trimmed":
+        return NoSuchLedger(f"ledger {ledger_id} does not exist")
+    damaged = any(ledger_id in (place.lost_with(key) or ()) for key in place.damaged)
+    return (ObjectDamaged if damaged else NoSuchLedger)(f"ledger {ledger_id}: {gap.reason}")
 
 
 async def _ends_of_open(place: LedgerPlace, ledgers: Iterable[LedgerMetadata], *, must_exist: bool) -> dict[int, int]:
@@ -141,7 +164,7 @@ async def _of_snapshot(
                 f"ledger {each.ledger_id} ends at entry {of_ledger.last_entry_id}, and the snapshot wants {each.last}: "
                 "is it of another cluster?"
             )
-    gaps = [Gap.of_deleted(*each) for each in snapshot.ranges if each.ledger_id not in known]
+    gaps = [place.missing(*each) for each in snapshot.ranges if each.ledger_id not in known]
     if gaps and options.fail_on_data_loss:
         raise gaps[0].error()
     kept = [ledger_id for ledger_id, metadata in known.items() if is_wanted(metadata, options)]

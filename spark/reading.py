@@ -166,7 +166,7 @@ async def _ledger(
             continue
         return
     if metadata is None:
-        yield Gap.of_deleted(stretch.ledger_id, first, stretch.last)
+        yield place.missing(stretch.ledger_id, first, stretch.last)
         return
     async with aclosing(_batches(place, metadata, first, stretch.last, whole_gaps)) as found:
         async for item in found:
@@ -201,7 +201,7 @@ async def _batches(
                 yield Gap(metadata.ledger_id, first, end, "lost", error.message)
                 first = end + 1
     except NoSuchLedger:
-        yield Gap.of_deleted(metadata.ledger_id, first, last)
+        yield place.missing(metadata.ledger_id, first, last)
 
 
 async def _end_of_gap(ledger: SealedLedger, first: int, last: int) -> int:

@@ -43,7 +43,7 @@ class Snapshot:
     """Entries of ledgers, by ledger id ascending.
 
     Args:
-        cluster_id: of the cluster; empty for a bucket that is read without one.
+        cluster_id: of the cluster; empty for a bucket that does not say whose it is.
         written: of these entries, only those that were written then.
     """
 

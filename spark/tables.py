@@ -69,7 +69,7 @@ async def read_table(options: ReadOptions, cluster_id: str) -> pa.Table:
 
     Args:
         options: which table, and which ledgers.
-        cluster_id: of the cluster that the query was planned on; empty for a bucket.
+        cluster_id: of the cluster that the query was planned on; empty for a bucket that does not say.
 
     Raises:
         MetadataUnavailable, ArchiveUnavailable: there is no answer.

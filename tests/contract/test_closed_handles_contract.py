@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 
 from tallybook.archive.library import ArchiveLibrary
+from tallybook.archive.manifest import Manifest, write_manifest
 from tallybook.archive.objects.memory import MemoryStore
 from tallybook.client.client import Client
 from tallybook.client.reader.handle import LedgerReader
@@ -463,7 +464,9 @@ def test_a_call_on_another_event_loop_is_refused() -> None:
 
 def test_a_library_tells_who_reads_and_who_comes_later_that_it_is_closed() -> None:
     async def main() -> None:
-        library = ArchiveLibrary(MemoryStore(RealClock()), InlineWorkers())
+        store = MemoryStore(RealClock())
+        await write_manifest(store, InlineWorkers(), Manifest("a-cluster", {}, {}))
+        library = ArchiveLibrary(store, InlineWorkers())
         async with library:
             assert library.ledgers == {}
         for call in (lambda: anext(library.read(1)), library.__aenter__):

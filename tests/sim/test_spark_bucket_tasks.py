@@ -1,23 +1,31 @@
-"""A task over a bucket without its cluster looks at its own objects, unless they are not what they were."""
+"""Queries of a bucket without its cluster: which objects they look at, and what they say of those that are gone."""
 
 from collections.abc import AsyncIterator
 from contextlib import aclosing, asynccontextmanager
 from typing import Any
 
+import pytest
+
 from tallybook.archive.catalog import read_catalog
+from tallybook.archive.entry_range import EntryRange
+from tallybook.archive.manifest import MANIFEST_KEY, Manifest, write_manifest
+from tallybook.archive.objects.memory import MemoryStore
 from tallybook.archive.objects.port import ObjectStore
 from tallybook.client.client import Client
+from tallybook.core.errors import ArchiveDenied, InvalidConfig, NoSuchLedger, ObjectDamaged
 from tallybook.metadata.model import DigestType
 from tallybook.runtime.tasks import InlineWorkers, Tasks
 from tallybook.sim.stage.archive import ArchiveStage
 from tallybook.sim.stage.cluster import MemoryCluster
 from tallybook.sim.stage.scenario import lines, scenario
 from tallybook.spark.gaps import Gap
+from tallybook.spark.id_ranges import IdRanges
 from tallybook.spark.options import Place, ReadOptions
 from tallybook.spark.places import Bucket, BucketOfTask, OpenedArchive
 from tallybook.spark.plan import EntryPartition
 from tallybook.spark.planning import cut, settle
 from tallybook.spark.reading import read_partition
+from tallybook.spark.snapshot import Snapshot
 
 URL = "memory:"
 
@@ -68,6 +76,17 @@ async def partitions(archive: OpenedArchive) -> list[EntryPartition]:
     return await cut(place, options, snapshot, known)
 
 
+async def gaps(archive: OpenedArchive, partition: EntryPartition) -> list[Gap]:
+    """What a task says that it cannot have."""
+    async with aclosing(read_partition(BucketOfTask(URL, archive, partition), partition)) as found:
+        return [each async for each in found if isinstance(each, Gap)]
+
+
+async def counted(archive: OpenedArchive, cluster_id: str, keys: list[str]) -> None:
+    """Write the manifest: each ledger is in its object."""
+    await write_manifest(archive.store, archive.workers, Manifest(cluster_id, dict(enumerate(keys)), {}))
+
+
 async def read(archive: OpenedArchive, partition: EntryPartition) -> tuple[list[tuple[int, int]], set[str]]:
     """The entries that a task gives, and what it has asked for."""
     archive.store.asked.clear()  # type: ignore[attr-defined]
@@ -109,6 +128,87 @@ async def test_a_task_whose_object_is_gone_looks_through_the_bucket_for_another_
             entries, asked = await read(archive, piece)
             assert entries == [(piece.stretches[0].ledger_id, 0)]
             assert "list" in asked
+
+
+@scenario()
+async def test_a_task_that_finds_no_archive_does_not_take_ledgers_for_deleted(
+    cluster: MemoryCluster, client: Client
+) -> None:
+    """As where a disk is not mounted on the machine of the task."""
+    async with archived(cluster, client) as (archive, _):
+        planned = await partitions(archive)
+        empty = OpenedArchive(Watched(MemoryStore(cluster.world.clock)), InlineWorkers(), archive._tasks)  # type: ignore[arg-type]
+        for partition in (planned[0], planned[-1]):
+            with pytest.raises(ArchiveDenied, match="there is no archive at memory:"):
+                await gaps(empty, partition)
+
+
+@scenario()
+async def test_nothing_is_planned_on_a_place_without_an_archive(cluster: MemoryCluster, client: Client) -> None:
+    async with ArchiveStage(cluster) as stage:
+        with pytest.raises(ArchiveDenied, match="neither a manifest nor an object"):
+            await read_catalog(stage.store, InlineWorkers())
+
+
+@scenario()
+async def test_a_task_that_finds_the_archive_of_another_cluster_refuses(cluster: MemoryCluster, client: Client) -> None:
+    async with archived(cluster, client) as (archive, keys):
+        await counted(archive, "here", keys)
+        planned = (await partitions(archive))[0]
+        assert planned.cluster_id == "here"
+        await archive.store.delete(keys[0])
+        await counted(archive, "other", keys)
+        with pytest.raises(InvalidConfig, match=r"planned on cluster here, and at memory: .* finds cluster other"):
+            await gaps(archive, planned)
+        await archive.store.delete(MANIFEST_KEY)
+        with pytest.raises(InvalidConfig, match=r"planned on cluster here, .* does not say of which cluster"):
+            await gaps(archive, planned)
+
+
+@pytest.mark.parametrize("manifest", [True, False])
+def test_a_ledger_that_no_object_has_any_more_is_lost_and_not_deleted(manifest: bool) -> None:
+    @scenario()
+    async def play(cluster: MemoryCluster, client: Client) -> None:
+        async with archived(cluster, client) as (archive, keys):
+            if manifest:
+                await counted(archive, "here", keys)
+            planned = (await partitions(archive))[0]
+            token = Snapshot(planned.cluster_id, (EntryRange(0, 0, 4),))
+            await archive.store.delete(keys[0])
+            [gap] = await gaps(archive, planned)
+            assert (gap.ledger_id, gap.first, gap.last, gap.kind) == (0, 0, 0, "lost")
+            place = Bucket(URL, archive, await read_catalog(archive.store, archive.workers))
+            options = ReadOptions(Place(None, URL, b"x"), snapshot=token, fail_on_data_loss=False)
+            _, _, [gap] = await settle(place, options)
+            assert (gap.ledger_id, gap.first, gap.last, gap.kind) == (0, 0, 4, "lost")
+            with pytest.raises(ObjectDamaged if manifest else NoSuchLedger, match=r"ledger 0: .*object"):
+                await settle(place, ReadOptions(Place(None, URL), ledgers=IdRanges.of([0]), fail_on_data_loss=False))
+
+    play()
+
+
+@scenario()
+async def test_a_query_fails_only_for_a_damaged_object_with_ledgers_that_it_wants(
+    cluster: MemoryCluster, client: Client
+) -> None:
+    async with archived(cluster, client) as (archive, keys):
+        await counted(archive, "here", keys)
+        await archive.store.put(keys[1], b"no object")
+
+        async def planned(wanted: IdRanges | None, snapshot: Snapshot | None = None) -> list[int]:
+            place = Bucket(URL, archive, await read_catalog(archive.store, archive.workers))
+            options = ReadOptions(Place(None, URL, b"x"), ledgers=wanted, snapshot=snapshot)
+            found, _, _ = await settle(place, options)
+            return [each.ledger_id for each in found.ranges]
+
+        assert await planned(IdRanges.parse("0,2-3")) == [0, 2, 3]
+        assert await planned(None, Snapshot("here", (EntryRange(2, 0, 4),))) == [2]
+        for wanted in (None, IdRanges.of([1]), IdRanges.parse("1-3")):
+            with pytest.raises(ObjectDamaged, match=f"1 objects .* {keys[1]}"):
+                await planned(wanted)
+        await archive.store.delete(MANIFEST_KEY)
+        with pytest.raises(ObjectDamaged):
+            await planned(IdRanges.of([0]))
 
 
 def _died(name: str, error: BaseException) -> None:

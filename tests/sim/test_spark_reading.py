@@ -1,6 +1,6 @@
 """Partitions of a query, read while the cluster under them changes: the same rows, or a gap of exactly what is lost."""
 
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Callable, Collection, Mapping
 from contextlib import aclosing, asynccontextmanager
 from dataclasses import replace
 from typing import Any
@@ -56,6 +56,12 @@ class StagePlace:
         self.tasks = Tasks("scan", self._died)
         self.store: Any = stage.store
         self.admin = stage.cluster.metadata.client()
+
+    def lost_with(self, key: str) -> Collection[int] | None:
+        return ()
+
+    def missing(self, ledger_id: int, first: int, last: int) -> Gap:
+        return Gap.of_deleted(ledger_id, first, last)
 
     async def ledger_ids(self) -> list[int]:
         return [ledger_id async for ledger_id in self.client.list_ledgers()]

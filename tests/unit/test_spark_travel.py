@@ -10,6 +10,7 @@ from pyspark import cloudpickle
 from pyspark.sql import types as spark
 
 from tallybook.archive.catalog import Catalog
+from tallybook.archive.manifest import MANIFEST_KEY, Manifest, encode_manifest
 from tallybook.core.errors import InvariantViolation
 from tallybook.spark import TallybookDataSource, places
 from tallybook.spark.columns import columns_for
@@ -59,6 +60,8 @@ def test_a_task_of_a_bucket_does_not_look_through_all_of_it(tmp_path: Path, monk
 
 def test_a_query_of_nothing_has_a_partition_of_ours(tmp_path: Path) -> None:
     """In place of none at all, Spark makes one that our reader knows nothing of."""
+    data = encode_manifest(Manifest("a-cluster", {}, {}))
+    (tmp_path / MANIFEST_KEY).write_bytes(data)
     given = {"archive": f"file://{tmp_path}"}
     reader = TallybookDataSource(given).reader(schema(given))
-    assert reader.partitions() == [EntryPartition(())]
+    assert reader.partitions() == [EntryPartition((), cluster_id="a-cluster")]
