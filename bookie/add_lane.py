@@ -8,7 +8,6 @@ leave together in the next one.
 
 from __future__ import annotations
 
-from collections import OrderedDict
 from collections.abc import Callable
 from functools import partial
 from typing import Final
@@ -35,7 +34,7 @@ from tallybook.runtime.span_catalogue import SERVE
 from tallybook.runtime.tasks import Tasks
 from tallybook.runtime.tracing import NO_TRACER, Span, Tracer, under
 from tallybook.runtime.transport import MessageStream
-from tallybook.runtime.wire import MAX_ATTACHED_LEDGERS, add_cost_bytes
+from tallybook.runtime.wire import add_cost_bytes
 
 from .port import AddCallback, LedgerStore
 from .service_load import ServiceLoad
@@ -79,12 +78,8 @@ class AddLane:
         self._clock = clock
         self._fail_safe = fail_safe
         self._credit_bytes = credit_bytes
-        self._may_write = principal.may(Permission.WRITE)
         self._load = load
-        self._attached: OrderedDict[int, Attach] = OrderedDict()
-        """In the order of attaching: the oldest one is forgotten first."""
-        self._overflowed = False
-        """Whether one of them was forgotten that way."""
+        self._attached = load.attached.begin(may_write=principal.may(Permission.WRITE))
         self._received = 0
         self._unanswered_bytes = 0
         self._under_way = 0
@@ -105,7 +100,7 @@ class AddLane:
             while (message := await self._stream.receive()) is not None:
                 attaches, batches, traceparent, detached = decode_adds(message)
                 for ledger_id in detached:
-                    self._detach(ledger_id)
+                    self._attached.detach(ledger_id)
                 for attach in attaches:
                     self._attach(attach)
                 span = self._follow(traceparent) if traceparent else None
@@ -120,20 +115,12 @@ class AddLane:
                         await self._clock.sleep(0)
         finally:
             self._ended = True
-            writers = self._attached if self._may_write else ()
-            self._load.attached.stream_ended(writers, overflowed=self._overflowed)
-            self._attached = OrderedDict()
+            self._load.attached.end(self._attached)
             await self._outbox.stop(_STOP_GRACE_SECONDS)
 
     def act_for(self, principal: Principal) -> None:
         """From now on, whoever is at the other end may do what this principal may."""
-        may_write = principal.may(Permission.WRITE)
-        if may_write != self._may_write:
-            # Who may not write is no writer of what it has attached.
-            note = self._load.attached.add if may_write else self._load.attached.remove
-            for ledger_id in self._attached:
-                note(ledger_id)
-        self._may_write = may_write
+        self._attached.may_write = principal.may(Permission.WRITE)
 
     def _attach(self, attach: Attach) -> None:
         if len(attach.identity) not in (0, IDENTITY_BYTES):
@@ -142,19 +129,7 @@ class AddLane:
             )
         if attach.ledger_id < 0 or len(attach.key) > KEY_BYTES:
             raise ProtocolViolation(f"ledger {attach.ledger_id} attached with a key of {len(attach.key)} bytes")
-        self._detach(attach.ledger_id)
-        self._attached[attach.ledger_id] = attach
-        if self._may_write:
-            self._load.attached.add(attach.ledger_id)
-        if len(self._attached) > MAX_ATTACHED_LEDGERS:
-            self._detach(next(iter(self._attached)))
-            if self._may_write and not self._overflowed:
-                self._overflowed = True
-                self._load.attached.overflowed()
-
-    def _detach(self, ledger_id: int) -> None:
-        if self._attached.pop(ledger_id, None) is not None and self._may_write:
-            self._load.attached.remove(ledger_id)
+        self._attached.attach(attach)
 
     def _follow(self, traceparent: str) -> Span | None:
         who = {"bookie_id": self._store.bookie_id, "peer": self._stream.peer}
@@ -179,7 +154,7 @@ class AddLane:
             answered = partial(_end_and_answer, span, answered)
         beside = self._under_way > 0
         self._under_way += 1
-        if not self._may_write:
+        if not self._attached.may_write:
             answered(AddAnswer(*ids, AccessDenied.wire_code))
             self._note(AccessDenied("who may not write may not add"))
             return

@@ -3,70 +3,144 @@
 A writer whose connection is lost comes back after a while, and attaches its ledgers again. Until then it cannot be told
 whether they have one: after the start of the bookie, after the end of a stream that had the ledger attached, and while
 a stream has more ledgers than the bookie remembers.
+
+Only an attachment counts whose key opens the ledger, and whose identity is the ledger's: any client may attach any id.
+That is looked at when a bookie is asked for the writer of a ledger, and not when thousands of ledgers are attached.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection
+import asyncio
+from collections import OrderedDict, deque
+from collections.abc import Iterable, Sequence
+from typing import Final, Protocol, TypeAlias
 
+from tallybook.core.errors import MetadataUnavailable, NoSuchLedger
 from tallybook.runtime.clock import Clock
+from tallybook.runtime.grpc_messages import Attach
 from tallybook.runtime.wire import MAX_ATTACHED_LEDGERS, WRITER_RETURN_SECONDS
+
+MAX_LOST: Final = 2 * MAX_ATTACHED_LEDGERS
+"""Attachments of streams that have ended: a client that has as many as it may comes back twice in a while."""
+MAX_LOST_STREAMS: Final = 1_024
+FREED_IN_TURN: Final = 1_000
+
+Shown: TypeAlias = tuple[bytes, bytes]
+"""Key and identity that an attachment has shown."""
+
+
+class OpenableLedgers(Protocol):
+    """The part of a ``LedgerStore`` that knows which keys open a ledger."""
+
+    async def any_opens(self, ledger_id: int, shown: Sequence[Shown]) -> bool:
+        """See the port."""
+
+
+class StreamAttachments:
+    """What one Add stream has attached, oldest first.
+
+    Attributes:
+        may_write: whether its client may write; another one is no writer of what it has attached.
+        overflowed: whether one was forgotten, since the stream has more than are remembered.
+    """
+
+    def __init__(self, may_write: bool) -> None:
+        self.may_write = may_write
+        self.overflowed = False
+        self._ledgers: OrderedDict[int, Attach] = OrderedDict()
+
+    def __len__(self) -> int:
+        return len(self._ledgers)
+
+    def get(self, ledger_id: int) -> Attach | None:
+        """The attachment of a ledger."""
+        return self._ledgers.get(ledger_id)
+
+    def attach(self, attach: Attach) -> None:
+        """Attach a ledger, in place of an attachment before."""
+        self._ledgers.pop(attach.ledger_id, None)
+        self._ledgers[attach.ledger_id] = attach
+        if len(self._ledgers) > MAX_ATTACHED_LEDGERS:
+            self._ledgers.popitem(last=False)
+            self.overflowed = True
+
+    def detach(self, ledger_id: int) -> None:
+        """The client is through with a ledger."""
+        self._ledgers.pop(ledger_id, None)
+
+    def free(self) -> None:
+        """Forget all of them, some in each turn of the event loop: to free 65,536 at once takes 30 ms."""
+        for _ in range(min(FREED_IN_TURN, len(self._ledgers))):
+            self._ledgers.popitem()
+        if self._ledgers:
+            asyncio.get_running_loop().call_soon(self.free)
 
 
 class AttachedLedgers:
-    """How many streams have each ledger attached, and which ledgers a lost one had."""
+    """The attachments of all streams, and of those that have ended lately: no step takes time for each ledger."""
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
-        self._streams: dict[int, int] = {}
-        self._lost: dict[int, float] = {}
-        """When a stream ended that had the ledger attached, oldest first; the latest ones only."""
-        self._untold_until = clock.monotonic() + WRITER_RETURN_SECONDS
-        self._forgetful = 0
-        """Streams that have more ledgers attached than are remembered."""
+        self._streams: set[StreamAttachments] = set()
+        self._lost: deque[tuple[float, StreamAttachments]] = deque()
+        """Those that have ended, and when; the latest ones only."""
+        self._lost_count = 0
+        self._not_known_until = clock.monotonic() + WRITER_RETURN_SECONDS
 
-    def writer_of(self, ledger_id: int) -> bool | None:
+    def begin(self, *, may_write: bool) -> StreamAttachments:
+        """A stream begins."""
+        stream = StreamAttachments(may_write)
+        self._streams.add(stream)
+        return stream
+
+    def end(self, stream: StreamAttachments) -> None:
+        """A stream ended: its client may be on the way back."""
+        self._streams.discard(stream)
+        now = self._clock.monotonic()
+        if stream.may_write and len(stream):
+            self._lost.append((now, stream))
+            self._lost_count += len(stream)
+        else:
+            stream.free()
+        self._forget_lost(now)
+        if stream.may_write and stream.overflowed:
+            self._not_known_until = now + WRITER_RETURN_SECONDS
+
+    async def writer_of(self, ledgers: OpenableLedgers, ledger_id: int) -> bool | None:
         """Whether a stream has it attached; ``None``: its writer may be on the way back, or not be remembered."""
-        if ledger_id in self._streams:
-            return True
+        writing = [stream for stream in self._streams if stream.may_write]
         now = self._clock.monotonic()
-        if self._forgetful or now < self._untold_until:
+        self._forget_lost(now)
+        lost = [stream for _, stream in self._lost]
+        not_known = now < self._not_known_until or any(stream.overflowed for stream in writing)
+        try:
+            if await _any_opens(ledgers, ledger_id, writing):
+                return True
+            return None if not_known or await _any_opens(ledgers, ledger_id, lost) else False
+        except MetadataUnavailable:
             return None
-        lost_at = self._lost.get(ledger_id)
-        return None if lost_at is not None and now - lost_at < WRITER_RETURN_SECONDS else False
-
-    def add(self, ledger_id: int) -> None:
-        """One more stream has it attached."""
-        self._streams[ledger_id] = self._streams.get(ledger_id, 0) + 1
-
-    def remove(self, ledger_id: int) -> None:
-        """The client of one of the streams that had it attached is through with it, or a newer attachment is there."""
-        left = self._streams.pop(ledger_id) - 1
-        if left:
-            self._streams[ledger_id] = left
-
-    def overflowed(self) -> None:
-        """A stream has more ledgers than are remembered, from now until it ends."""
-        self._forgetful += 1
-
-    def stream_ended(self, ledger_ids: Collection[int], *, overflowed: bool) -> None:
-        """A stream ended that had these attached.
-
-        Args:
-            overflowed: it had more.
-        """
-        now = self._clock.monotonic()
-        for ledger_id in ledger_ids:
-            self.remove(ledger_id)
-            self._lost.pop(ledger_id, None)
-            self._lost[ledger_id] = now
-        self._forgetful -= overflowed
-        if overflowed or len(self._lost) > MAX_ATTACHED_LEDGERS:
-            self._forget_lost(now)
-        while self._lost and now - self._lost[oldest := next(iter(self._lost))] >= WRITER_RETURN_SECONDS:
-            del self._lost[oldest]
+        except NoSuchLedger:
+            return False
 
     def _forget_lost(self, now: float) -> None:
-        """They are too many: of no ledger it can be told for a while."""
-        self._lost.clear()
-        self._untold_until = now + WRITER_RETURN_SECONDS
+        """Forget those whose writers had the time to come back; of too many, that cannot be told for a while."""
+        while self._lost and (self._too_many_lost() or now - self._lost[0][0] >= WRITER_RETURN_SECONDS):
+            ended_at, stream = self._lost.popleft()
+            self._lost_count -= len(stream)
+            self._not_known_until = max(self._not_known_until, ended_at + WRITER_RETURN_SECONDS)
+            stream.free()
+
+    def _too_many_lost(self) -> bool:
+        return self._lost_count > MAX_LOST or len(self._lost) > MAX_LOST_STREAMS
+
+
+async def _any_opens(ledgers: OpenableLedgers, ledger_id: int, streams: Iterable[StreamAttachments]) -> bool:
+    """Whether one of these streams has the ledger attached with a key that opens it.
+
+    Raises:
+        MetadataUnavailable: it cannot be told.
+        NoSuchLedger: there is no such ledger.
+    """
+    found = (stream.get(ledger_id) for stream in streams)
+    shown = list({(attach.key, attach.identity) for attach in found if attach is not None})
+    return bool(shown) and await ledgers.any_opens(ledger_id, shown)

@@ -196,6 +196,12 @@ class Bookie:
                 self._parts.collector.suspect(ledger_id)
                 raise
 
+    async def any_opens(self, ledger_id: int, shown: Sequence[tuple[bytes, bytes]]) -> bool:
+        """Whether one of these keys and identities opens the ledger; see the port."""
+        async with self._parts.table.using(ledger_id) as ledger:
+            await self._parts.verifiers.learn(ledger)
+            return any(ledger.is_identity(identity) and ledger.fits(key) for key, identity in shown)
+
     async def force(self, ledger_id: int, key: bytes) -> None:
         """Make durable what was taken of the ledger; see the port."""
         await self._parts.adds.force(ledger_id, key)

@@ -6,7 +6,7 @@ simulation. Answers are values of ``core.answers``; refusals are errors of ``cor
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import AbstractAsyncContextManager
 from typing import Protocol
 
@@ -54,6 +54,14 @@ class LedgerStore(Protocol):
 
         Raises:
             OtherLedger: another ledger of this id is held here, or came to be during the request.
+        """
+
+    async def any_opens(self, ledger_id: int, shown: Sequence[tuple[bytes, bytes]]) -> bool:
+        """Whether an ordinary add with one of these keys and identities could be about this ledger.
+
+        Raises:
+            NoSuchLedger: it was deleted, or the metadata, read linearizably, does not know it.
+            MetadataUnavailable: nothing is known of it here, and the metadata does not answer.
         """
 
     def add(

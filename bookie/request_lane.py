@@ -491,7 +491,7 @@ class RequestLane:
 
     async def _held(self, ask: inspection.AskHeld) -> wire.Answer:
         answer = await self._store.held(ask.ledger_id, ask.first, ask.last)
-        return answer._replace(writer=self._load.attached.writer_of(ask.ledger_id))
+        return answer._replace(writer=await self._load.attached.writer_of(self._store, ask.ledger_id))
 
     async def _damaged(self, ask: inspection.AskDamaged) -> wire.Answer:
         after = ask.after_ledger_id, ask.after_first_entry_id

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from contextlib import AbstractAsyncContextManager
 from dataclasses import replace
 from functools import partial
@@ -111,6 +111,10 @@ class ObservedBookie:
     ) -> AbstractAsyncContextManager[None]:
         """See the port."""
         return self._bookie.identified(ledger_id, identity, for_write=for_write)
+
+    async def any_opens(self, ledger_id: int, shown: Sequence[tuple[bytes, bytes]]) -> bool:
+        """See the port."""
+        return await self._bookie.any_opens(ledger_id, shown)
 
     async def force(self, ledger_id: int, key: bytes) -> None:
         """See the port."""

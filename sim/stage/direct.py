@@ -14,7 +14,7 @@ from collections.abc import Callable, Coroutine, Mapping
 from typing import Any, Final, NamedTuple, NoReturn, TypeAlias, TypeVar
 from weakref import WeakKeyDictionary
 
-from tallybook.bookie.attached_ledgers import AttachedLedgers
+from tallybook.bookie.attached_ledgers import AttachedLedgers, StreamAttachments
 from tallybook.bookie.port import LedgerStore
 from tallybook.bookie.tailing import with_batches
 from tallybook.client.bookie_port import AddCallback
@@ -120,24 +120,21 @@ class _Attached:
 
     def __init__(self, by_all: AttachedLedgers) -> None:
         self.by_all = by_all
-        self._own: set[int] = set()
+        self._own = by_all.begin(may_write=True)
 
     def attach(self, attach: Attach) -> None:
         """Attach a ledger, unless it is; messages about that take no time."""
-        if attach.ledger_id not in self._own:
-            self._own.add(attach.ledger_id)
-            self.by_all.add(attach.ledger_id)
+        if self._own.get(attach.ledger_id) != attach:
+            self._own.attach(attach)
 
     def forget(self, ledger_id: int) -> None:
         """Detach a ledger."""
-        if ledger_id in self._own:
-            self._own.remove(ledger_id)
-            self.by_all.remove(ledger_id)
+        self._own.detach(ledger_id)
 
     def end(self) -> None:
         """The connection has ended."""
-        own, self._own = self._own, set()
-        self.by_all.stream_ended(sorted(own), overflowed=False)
+        self.by_all.end(self._own)
+        self._own = StreamAttachments(may_write=True)
 
 
 class DirectConnection:
@@ -350,7 +347,7 @@ class DirectConnection:
         answer = await self._call(
             self._about(ledger_id, identity, lambda: self._store.held(ledger_id, first, last)), self._timeout_seconds
         )
-        return answer._replace(writer=self._attached.by_all.writer_of(ledger_id))
+        return answer._replace(writer=await self._attached.by_all.writer_of(self._store, ledger_id))
 
     async def damaged(self, after: tuple[int, int], limit: int) -> tuple[DamagedBatch, ...]:
         """Copies that are known to be damaged; see the port."""

@@ -14,8 +14,8 @@ answers back and freeze the process; ``faults`` plants faults. Nothing here draw
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Sequence
+from contextlib import asynccontextmanager, suppress
 from typing import Any, TypeAlias
 
 from tallybook.bookie.settled import Settled, SettledLedgers, SettledLookup
@@ -52,7 +52,6 @@ from tallybook.core.errors import (
     Unauthorized,
 )
 from tallybook.core.ids import MAX_NEW_ENTRY_ID, NO_ENTRY, NO_IDENTITY
-from tallybook.core.keys import key_fits
 from tallybook.core.limits import MAX_BATCH_BYTES
 from tallybook.runtime.clock import Clock
 from tallybook.runtime.tasks import Tasks
@@ -60,7 +59,7 @@ from tallybook.runtime.tasks import Tasks
 from . import memory_inspection as inspection
 from .memory_faults import MemoryFaults
 from .memory_journal import MemoryJournal
-from .memory_ledger import MemoryLedger
+from .memory_ledger import MemoryLedger, fits
 from .memory_life import Add, AddCallback, Life, Waiter, check_identity, lac_of, ledger_of, open_door, settle, wake
 
 Gate: TypeAlias = Callable[[str, int], Awaitable[None]]
@@ -165,6 +164,15 @@ class MemoryBookie:
         check_identity(life, ledger_id, identity)
         yield
         check_identity(life, ledger_id, identity)
+
+    async def any_opens(self, ledger_id: int, shown: Sequence[tuple[bytes, bytes]]) -> bool:
+        """Whether one of these keys and identities opens the ledger; see the port."""
+        verifier = await self._learn_verifier(self._life, ledger_id)
+        for identity in [mine for key, mine in shown if fits(key, verifier)]:
+            with suppress(OtherLedger):
+                check_identity(self._life, ledger_id, identity)
+                return True
+        return False
 
     async def force(self, ledger_id: int, key: bytes) -> None:
         """Make durable what was taken of the ledger; see the port."""
@@ -428,7 +436,7 @@ class MemoryBookie:
         if fenced and not add.recovery:
             self._refuse(add, LedgerFenced())
             return
-        if not add.repair and not _fits(add.key, life.verifiers[add.ledger_id]):
+        if not add.repair and not fits(add.key, life.verifiers[add.ledger_id]):
             self._refuse(add, Unauthorized())
             return
         if not add.recovery and self.faults.in_limbo(add.ledger_id):
@@ -487,7 +495,7 @@ class MemoryBookie:
         return facts.verifier
 
     async def _check_key(self, life: Life, ledger_id: int, key: bytes) -> None:
-        if not _fits(key, await self._learn_verifier(life, ledger_id)):
+        if not fits(key, await self._learn_verifier(life, ledger_id)):
             raise Unauthorized(f"{self._bookie_id}: the key does not fit ledger {ledger_id}")
 
     async def _fence(self, life: Life, ledger_id: int, key: bytes) -> None:
@@ -574,11 +582,6 @@ class MemoryBookie:
 
     def _background(self, work: Coroutine[Any, Any, None], name: str) -> asyncio.Task[None]:
         return self._tasks.spawn(work, name=f"{self._bookie_id} {name}")
-
-
-def _fits(key: bytes, verifier: bytes) -> bool:
-    """A ledger without a password has an empty verifier, and only the empty key fits it."""
-    return key_fits(key, verifier) if verifier else not key
 
 
 async def _never_settled(_ledger_id: int) -> Settled:

@@ -11,6 +11,7 @@ from collections.abc import Iterator
 
 from tallybook.core.batch import decode_header
 from tallybook.core.ids import NO_ENTRY, NO_IDENTITY
+from tallybook.core.keys import key_fits
 
 
 class MemoryLedger:
@@ -82,3 +83,8 @@ class MemoryLedger:
             first = decode_header(batch).first_entry_id
             self._firsts.remove(first)
             del self._batches[first], self._last_of[first]
+
+
+def fits(key: bytes, verifier: bytes) -> bool:
+    """Whether a key opens a ledger: one without a password has an empty verifier, and only the empty key fits it."""
+    return key_fits(key, verifier) if verifier else not key

@@ -548,3 +548,20 @@ async def test_of_a_ledger_never_met_the_metadata_say_which_one_it_is(rig):
     with pytest.raises(EntryAbsent):
         await rig.connection.read_batches(4, 0, 0, 1, identity=FOUR)
     assert (await rig.add(rig.batch(0, ledger_id=4), b"", identity=FOUR)).code == 0
+
+
+# -- writers ----------------------------------------------------------------------------------
+
+
+async def test_a_client_counts_as_the_writer_of_a_ledger_whose_key_and_identity_it_has(rig):
+    async def is_writer(ledger_id):
+        return (await rig.connection.held(ledger_id, 0, 9)).writer is True
+
+    await rig.add(rig.batch(0, 1), WRONG_KEY)
+    assert not await is_writer(1)
+    await rig.add(rig.batch(0, 1), KEY)
+    assert await is_writer(1)
+    await rig.add(rig.batch(0, 1, ledger_id=4), b"", identity=OTHER)
+    assert not await is_writer(4)
+    await rig.add(rig.batch(0, 1, ledger_id=4), b"", identity=FOUR)
+    assert await is_writer(4)

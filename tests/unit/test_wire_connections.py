@@ -162,15 +162,16 @@ async def test_open_ledgers_are_attached_again_after_a_restart_of_the_bookie_and
     bookie = await town.start("b1")
     first = await town.pool.get("b1")
     for ledger_id in (1, 2):
-        first.attach(ledger_id, b"k")
+        first.attach(ledger_id, b"")
     first.forget(2)
+    first.attach(3, b"the key of another ledger")
     town.net.kill("b1")
     await town.clock.sleep(20)
     bookie.restart()
     await town.start("b1", bookie=bookie)
     await town.clock.sleep(WRITER_RETURN_SECONDS)
     found = await town.pool.get("b1")
-    assert [(await found.held(ledger_id, 0, 0)).writer for ledger_id in (1, 2)] == [True, False]
+    assert [(await found.held(ledger_id, 0, 0)).writer for ledger_id in (1, 2, 3)] == [True, False, False]
     # A handle still has the connection that was lost; what it has open does not end with that.
     first.forget(1)
     await town.clock.sleep(1)
