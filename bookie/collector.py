@@ -53,7 +53,7 @@ from tallybook.runtime.pace import Pace
 from tallybook.runtime.tasks import Tasks, unless_set
 
 from .damage import DamageList
-from .fates import FateOfLedger
+from .fates import FateOfLedger, fate_in_time
 from .garbage import Delays, Fate, Judge
 from .index_upkeep import IndexUpkeep
 from .late_identities import LateIdentities
@@ -76,8 +76,6 @@ ENDED_AT_ONCE: Final = 50
 """Ledgers that are refused together: they share commits of the journal. Each begins with work that is done in one turn
 of the event loop with that of the others: 450 of them held up adds for 36 ms (measured)."""
 LOOKUPS_AT_ONCE: Final = 4
-LOOKUP_SECONDS: Final = 10.0
-"""Longest wait for one answer of the metadata."""
 SUSPECTS_SECONDS: Final = 5.0
 """Time between two looks at the store because of requests, which must not have it asked without end."""
 
@@ -386,7 +384,7 @@ class Collector:
         for start in range(0, len(page), LOOKUPS_AT_ONCE):
             asked = page[start : start + LOOKUPS_AT_ONCE]
             await self._pace.spend(len(asked))
-            fates = await asyncio.gather(*map(self._ask, asked))
+            fates = await asyncio.gather(*(fate_in_time(self._fate_of, each) for each in asked))
             for ledger_id, fate in zip(asked, fates, strict=True):
                 if fate is Fate.OTHER:
                     await self._met_other(ledger_id)
@@ -413,13 +411,6 @@ class Collector:
                 except StorageError:
                     count += 1  # what it is cannot be told, which is what limbo means
         return count
-
-    async def _ask(self, ledger_id: int) -> Fate:
-        try:
-            async with asyncio.timeout(LOOKUP_SECONDS):
-                return await self._fate_of(ledger_id)
-        except TimeoutError:
-            return Fate.UNKNOWN
 
     # -- dropping -----------------------------------------------------------------------------
 

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Final
 
 from tallybook.core.errors import MetadataUnavailable, NoSuchLedger, TallybookError, is_defect
 from tallybook.core.ids import NO_IDENTITY
 from tallybook.metadata.model import LedgerMetadata
 from tallybook.metadata.store import MetadataStore
+from tallybook.runtime.clock import Clock
 
 from .garbage import Fate
 
@@ -25,6 +26,45 @@ FateOfLedger = Callable[[int], Awaitable[Fate]]
 
 LOOKUP_SECONDS: Final = 10.0
 """Longest wait for one answer of the metadata."""
+
+
+LOOKUPS_AT_ONCE: Final = 8
+LOOKUPS_SECONDS: Final = 30.0
+"""No more lookups begin after this time: a bookie is not registered before they end."""
+MAX_UNKNOWN: Final = 32
+"""After so many ledgers in a row of which nothing is told, the metadata are away: no others are looked up."""
+
+
+async def fates_until(
+    fate_of: FateOfLedger, ledger_ids: Sequence[int], sought: Sequence[Fate], clock: Clock
+) -> dict[int, Fate]:
+    """What the metadata say of these ledgers, in their order, up to the first of a fate that is sought.
+
+    The others are left out where the metadata do not answer, or not in time.
+    """
+    fates: dict[int, Fate] = {}
+    unknown = 0
+    ends_at = clock.monotonic() + LOOKUPS_SECONDS
+    for start in range(0, len(ledger_ids), LOOKUPS_AT_ONCE):
+        if unknown >= MAX_UNKNOWN or clock.monotonic() >= ends_at:
+            break
+        asked = ledger_ids[start : start + LOOKUPS_AT_ONCE]
+        found = await asyncio.gather(*(fate_in_time(fate_of, ledger_id) for ledger_id in asked))
+        for ledger_id, fate in zip(asked, found, strict=True):
+            fates[ledger_id] = fate
+            unknown = unknown + 1 if fate is Fate.UNKNOWN else 0
+            if fate in sought:
+                return fates
+    return fates
+
+
+async def fate_in_time(fate_of: FateOfLedger, ledger_id: int) -> Fate:
+    """What the metadata say of a ledger; ``UNKNOWN`` where that takes too long."""
+    try:
+        async with asyncio.timeout(LOOKUP_SECONDS):
+            return await fate_of(ledger_id)
+    except TimeoutError:
+        return Fate.UNKNOWN
 
 
 async def counter_in_time(id_counter: Callable[[], Awaitable[int]]) -> int:

@@ -16,7 +16,7 @@ approves.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable
 from typing import Final, NamedTuple, Protocol
 
 from tallybook.core.errors import Conflict, EntryUnknown, TallybookError, is_defect
@@ -24,27 +24,18 @@ from tallybook.metadata.behind import REMEDY, Behind
 from tallybook.runtime.clock import Clock
 from tallybook.runtime.logging import logger
 
-from .fates import LOOKUP_SECONDS, FateOfLedger, counter_in_time
+from .fates import FateOfLedger, counter_in_time, fates_until
 from .garbage import Fate
 from .seen_counter import SeenCounter
 from .storage.index import Index
 from .storage.write_cache import WriteCache
+from .suspects import Suspects
 
 _log = logger("bookie.store_check")
 
 PAGE_LEDGERS: Final = 4_096
 MAX_LOOKUPS: Final = 1_000
 """Ledgers at or above the counter, the highest first, of which the metadata are asked."""
-LOOKUPS_AT_ONCE: Final = 8
-LOOKUPS_SECONDS: Final = 30.0
-"""No more lookups begin after this time: a bookie is not registered before they end."""
-MAX_UNKNOWN: Final = 32
-"""After so many ledgers in a row of which nothing is told, the metadata are away: no others are looked up."""
-MAX_SUSPECTS: Final = 100
-"""Ledgers of which it is looked up whether the metadata know another one of the same id; a few will do."""
-CLEARED_SECONDS: Final = 300.0
-"""How long a request is no news that is about a ledger of which the metadata know no other one."""
-MAX_CLEARED: Final = 10_000
 NO_LEDGER: Final = -1
 
 
@@ -98,7 +89,7 @@ class StoreCheck:
         fate_of: what the metadata say of a ledger that is held here.
         id_counter: a linearizable read.
         seen: the highest counter that this bookie has seen.
-        clock: how long a suspicion is no news, and how long lookups may take.
+        clock: how long lookups may take.
     """
 
     def __init__(
@@ -121,40 +112,29 @@ class StoreCheck:
         self._seen = seen
         self._clock = clock
         self._comparing = asyncio.Lock()
-        self._suspects: dict[int, None] = {}
-        self._cleared: dict[int, float] = {}
-        """When it was found of a suspected ledger that the metadata know no other one of its id."""
+        self._suspects = Suspects(fate_of, clock)
         self._found: Behind | None = None
         self._taken: Behind | None = None
         """What was found when a round began last."""
-        self.untold = 0
+        self.not_checked = 0
         """Ledgers at or above the counter that were not looked at, or of which the store did not answer."""
         self.behind = False
         """Whether the store was behind when it was looked at last, and nobody has approved it."""
 
     def suspect(self, ledger_id: int) -> bool:
         """Note that a request is about another ledger of this id. Whether that is news."""
-        cleared_at = self._cleared.get(ledger_id)
-        if (
-            ledger_id in self._suspects
-            or len(self._suspects) >= MAX_SUSPECTS
-            or ledger_id <= _noted_up_to(self._found)
-            or (cleared_at is not None and self._clock.monotonic() < cleared_at + CLEARED_SECONDS)
-        ):
-            return False
-        self._suspects[ledger_id] = None
-        return True
+        return ledger_id > _noted_up_to(self._found) and self._suspects.add_requested(ledger_id)
 
     def met_other(self, ledger_id: int) -> bool:
         """Note that the metadata know another ledger of this id. Whether no approved note covers that."""
         if ledger_id <= _noted_up_to(self._found) and not self.behind:
             return False
-        self._suspects[ledger_id] = None
+        self._suspects.add_met(ledger_id)
         return True
 
     async def other_suspected(self) -> bool:
         """Whether the metadata know another ledger under the id of one that requests were about."""
-        return await self._lowest_other(self._found) is not None
+        return await self._suspects.lowest_other(_noted_up_to(self._found)) is not None
 
     async def compare(self) -> int:
         """Find out, note it, and raise the counter. The counter as it was before.
@@ -174,7 +154,7 @@ class StoreCheck:
             await self._notes.report(self._bookie_id, counter, highest)
         await self._seen.saw(max(counter, highest + 1))
         found = await self._notes.read()
-        other = await self._lowest_other(found)
+        other = await self._suspects.lowest_other(_noted_up_to(found))
         if other is not None:
             found = await self._notes.report(self._bookie_id, other, max(counter - 1, other))
         self._found, self.behind = found, found is not None and found.pauses
@@ -194,7 +174,7 @@ class StoreCheck:
                 raise
             _log.warning("nothing is dropped: the metadata store cannot be checked", error=error.message)
             return StoreAge(None, True, _noted_up_to(self._found))
-        return StoreAge(counter, self.behind or self.untold > 0, _noted_up_to(self._found))
+        return StoreAge(counter, self.behind or self.not_checked > 0, _noted_up_to(self._found))
 
     def take_change(self) -> bool:
         """Whether the store was found behind, or approved, since the last call: what was found before counts no more.
@@ -229,67 +209,20 @@ class StoreCheck:
     async def _highest_forgotten(self, counter: int) -> int:
         """The highest ledger at or above the counter that is held here and that the store has forgotten, or -1."""
         held = await self._held_from(counter)
-        fates = await self._fates(held[: -MAX_LOOKUPS - 1 : -1], (Fate.MISSING, Fate.OTHER))
+        sought = (Fate.MISSING, Fate.OTHER)
+        fates = await fates_until(self._fate_of, held[: -MAX_LOOKUPS - 1 : -1], sought, self._clock)
         for ledger_id, fate in fates.items():
-            if fate in (Fate.MISSING, Fate.OTHER):
-                self.untold = 0
+            if fate in sought:
+                self.not_checked = 0
                 return ledger_id
         told = sum(fate is not Fate.UNKNOWN for fate in fates.values())
-        self.untold = len(held) - told
-        if self.untold:
+        self.not_checked = len(held) - told
+        if self.not_checked:
             _log.warning(
                 "nothing is dropped: whether the metadata know ledgers at or above the id counter cannot be told",
-                ledger_count=self.untold, first_ledger_id=held[0], id_counter=counter,
+                ledger_count=self.not_checked, first_ledger_id=held[0], id_counter=counter,
             )  # fmt: skip
         return NO_LEDGER
-
-    async def _lowest_other(self, found: Behind | None) -> int | None:
-        """The lowest of the suspected ledgers of which the metadata know another one of the same id.
-
-        Those are left out that the note is about already, approved or not.
-        """
-        suspects = sorted(self._suspects)
-        noted = [ledger_id for ledger_id in suspects if ledger_id <= _noted_up_to(found)]
-        fates = dict.fromkeys(noted, Fate.KEPT) | await self._fates(suspects[len(noted) :], (Fate.OTHER,))
-        for ledger_id, fate in fates.items():
-            if fate is Fate.OTHER:
-                return ledger_id
-            if fate is not Fate.UNKNOWN:
-                self._suspects.pop(ledger_id, None)
-                self._clear(ledger_id)
-        return None
-
-    def _clear(self, ledger_id: int) -> None:
-        self._cleared.pop(ledger_id, None)
-        self._cleared[ledger_id] = self._clock.monotonic()
-        if len(self._cleared) > MAX_CLEARED:
-            del self._cleared[next(iter(self._cleared))]
-
-    async def _fates(self, ledger_ids: Sequence[int], sought: Sequence[Fate]) -> dict[int, Fate]:
-        """What the metadata say of these ledgers, in their order, up to the first of a fate that is sought.
-
-        The others are left out where the metadata do not answer, or not in time.
-        """
-        fates: dict[int, Fate] = {}
-        unknown = 0
-        ends_at = self._clock.monotonic() + LOOKUPS_SECONDS
-        for start in range(0, len(ledger_ids), LOOKUPS_AT_ONCE):
-            if unknown >= MAX_UNKNOWN or self._clock.monotonic() >= ends_at:
-                break
-            asked = ledger_ids[start : start + LOOKUPS_AT_ONCE]
-            for ledger_id, fate in zip(asked, await asyncio.gather(*map(self._ask, asked)), strict=True):
-                fates[ledger_id] = fate
-                unknown = unknown + 1 if fate is Fate.UNKNOWN else 0
-                if fate in sought:
-                    return fates
-        return fates
-
-    async def _ask(self, ledger_id: int) -> Fate:
-        try:
-            async with asyncio.timeout(LOOKUP_SECONDS):
-                return await self._fate_of(ledger_id)
-        except TimeoutError:
-            return Fate.UNKNOWN
 
     async def _held_from(self, counter: int) -> list[int]:
         """Ledgers with this id or a higher one of which anything is known here, dropped ones included; ascending."""

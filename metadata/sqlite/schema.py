@@ -180,7 +180,6 @@ def _complete_tables(connection: sqlite3.Connection, name: str, new_cluster_id: 
         if found != FORMAT:
             connection.execute(f"PRAGMA user_version = {FORMAT}")
         connection.execute(deletion_rows.TABLE)
-        connection.execute(deletion_rows.TABLE)
         connection.execute("COMMIT")
     finally:
         roll_back(connection)
