@@ -11,7 +11,7 @@ from tallybook.repair.overview import overview
 from tallybook.sim.stage.cluster import MemoryCluster
 from tallybook.sim.stage.scenario import lines, scenario
 
-APPROVE = "gc/approve"
+APPROVE, APPROVE_DROP = "gc/approve_store", "gc/approve_drop"
 
 
 async def closed(client: Client) -> int:
@@ -45,7 +45,7 @@ async def test_what_bookies_hold_and_the_metadata_have_lost_is_found_until_an_op
     told = {ledger_id: [each for each in found if each.where.endswith(f", ledger {ledger_id}")] for ledger_id in (1, 2)}
     assert [len(each) for each in told.values()] == [3, 3], "each bookie holds both"
     assert {each.what.split(", ")[0].split(" of ")[0] for each in told[forgotten]} == {"it holds a ledger"}
-    assert all("another ledger" in each.what and APPROVE in each.remedy for each in told[reused])
+    assert all("another ledger" in each.what and APPROVE_DROP in each.remedy for each in told[reused])
     [age] = [each for each in found if each.where == "record collection/behind"]
     assert f"ids up to {reused}," in age.what
     assert APPROVE in age.remedy
