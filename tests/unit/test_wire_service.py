@@ -5,7 +5,7 @@ import logging
 
 import pytest
 
-from tallybook.bookie import add_lane
+from tallybook.bookie import attached_ledgers
 from tallybook.bookie.request_lane import MAX_REQUESTS, MAX_WAITS
 from tallybook.bookie.service import HELLO_TIMEOUT_SECONDS
 from tallybook.core.access import Presented, Principal
@@ -271,7 +271,7 @@ async def test_a_batch_of_a_ledger_that_was_not_attached_ends_the_stream(made):
 
 @bench()
 async def test_the_ledgers_attached_last_are_remembered_and_no_more(made, monkeypatch):
-    monkeypatch.setattr(add_lane, "MAX_ATTACHED_LEDGERS", 3)
+    monkeypatch.setattr(attached_ledgers, "MAX_ATTACHED_LEDGERS", 3)
     stream, _ = await made.attached(1, 2, 3, 4)
     await stream.send(frame_batch(batch(0, ledger_id=2)) + frame_batch(batch(0, ledger_id=4)))
     acks = []
