@@ -283,7 +283,7 @@ class _Options:
                 "archive, the URL of a bucket that is to be read without the cluster"
                 + ("" if self.given else f" ({NO_TABLES})")
             )
-        if metadata and metadata.startswith(("sqlite:///./", "sqlite:///../")):
+        if metadata and metadata.startswith("sqlite:") and _is_relative(metadata):
             raise InvalidConfig(
                 f"{metadata} is relative to the working directory, and executors have others: give the absolute path"
             )
@@ -415,6 +415,13 @@ class _Options:
 
     def _wrong(self, name: str, what: str) -> InvalidConfig:
         return InvalidConfig(f"option {PROPER_NAMES.get(name, name)}: {what}")
+
+
+def _is_relative(uri: str) -> bool:
+    from tallybook.metadata.uri import SqliteUri, parse_uri  # noqa: PLC0415 (for those who have a file)
+
+    found = parse_uri(uri)
+    return isinstance(found, SqliteUri) and not found.path.startswith("/")
 
 
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)

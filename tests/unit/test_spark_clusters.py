@@ -130,7 +130,15 @@ def test_a_task_that_finds_another_cluster_writes_nothing_there(name, new_cluste
     assert ledgers_of(uri) == []
 
 
-@pytest.mark.parametrize("uri", ["sqlite:///./metadata.db", "sqlite:///../metadata.db"])
+@pytest.mark.parametrize(
+    "uri",
+    [
+        "sqlite:///./metadata.db",
+        "sqlite:///../metadata.db",
+        "sqlite:///%2E/c/metadata.db",
+        "sqlite:///.%2Fc/metadata.db",
+    ],
+)
 def test_a_path_relative_to_a_working_directory_is_refused(uri):
     for parse in (lambda: batch_options(options_of(uri, {})), lambda: write_options({"metadata": uri})):
         with pytest.raises(InvalidConfig, match="executors have others: give the absolute path"):
