@@ -1,4 +1,7 @@
-"""What Spark's to_json writes comes back equal, for every type that JSON payloads can have."""
+"""What Spark's to_json writes comes back equal, for every type that JSON payloads can have: one large sample of rows.
+
+``tests/unit/test_spark_json_forms.py`` tries many values in the same forms, without Spark.
+"""
 
 import math
 from datetime import UTC, date, datetime
