@@ -102,16 +102,38 @@ async def read_catalog(store: ObjectStore, workers: Workers) -> Catalog:
         damage[MANIFEST_KEY] = f"{error.message}: every ledger of every object counts"
     listed = [found async for page in store.list() for found in page]
     objects = [found for found in listed if object_id_of(found.key) is not None]
-    if not objects and manifest is None and not damage and all(found.key != RECORDS_KEY for found in listed):
-        # An empty folder where a disk is not mounted would be taken for an archive whose ledgers are all gone.
-        raise ArchiveDenied(
-            f"there is no archive at {store.url}: it has neither a manifest nor an object; check the URL, and whether "
-            "what it names is mounted"
-        )
+    if manifest is None and not damage and not any(_is_of_an_archive(found.key) for found in listed):
+        raise _no_archive(store.url)
     catalog = await catalog_of(store, objects)
     if manifest is None:
         return replace(catalog, damaged={**catalog.damaged, **damage})
     return _counting(catalog, manifest)
+
+
+async def check_there(store: ObjectStore) -> None:
+    """Make sure that there is an archive: a manifest or an object.
+
+    An empty folder where a disk is not mounted would be taken for an archive whose ledgers are all gone.
+
+    Raises:
+        ArchiveDenied: there is none.
+        ArchiveUnavailable: the store does not answer.
+    """
+    async for page in store.list():
+        if any(_is_of_an_archive(found.key) for found in page):
+            return
+    raise _no_archive(store.url)
+
+
+def _is_of_an_archive(key: str) -> bool:
+    return key in {MANIFEST_KEY, RECORDS_KEY} or object_id_of(key) is not None
+
+
+def _no_archive(url: str) -> ArchiveDenied:
+    return ArchiveDenied(
+        f"there is no archive at {url}: it has neither a manifest nor an object; check the URL, and whether "
+        "what it names is mounted"
+    )
 
 
 def _counting(catalog: Catalog, manifest: Manifest) -> Catalog:

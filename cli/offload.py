@@ -371,7 +371,9 @@ async def _rebuild(url: str, metadata: str) -> tuple[Record, dict[str, str], lis
     later: list[str] = []
     async with (
         cluster(metadata),
-        opened(metadata, url, settle=True, security=security_directory(), archive_keys=archive_keys()) as archive,
+        opened(
+            metadata, url, settle=True, filled=True, security=security_directory(), archive_keys=archive_keys()
+        ) as archive,
     ):
         progress = Progress("reading the bucket", archive.clock, unit="ledgers done")
         async with watched(progress, archive.clock, lambda: (entered + known, _bytes_read(archive.store))):

@@ -97,7 +97,13 @@ class Archive:
 
 @asynccontextmanager
 async def opened(
-    metadata_uri: str, url: str | None, *, settle: bool = False, security: str = "", archive_keys: str = ""
+    metadata_uri: str,
+    url: str | None,
+    *,
+    settle: bool = False,
+    filled: bool = False,
+    security: str = "",
+    archive_keys: str = "",
 ) -> AsyncIterator[Archive]:
     """Open the archive of a cluster.
 
@@ -106,14 +112,15 @@ async def opened(
         archive_keys: file with the keys of the archive; empty: none.
         url: where it is; ``None``: where the metadata say.
         settle: make ``url`` the cluster's archive, if it has none yet, and a sealed one, if there are keys.
+        filled: refuse a place that has neither a manifest nor an object, before anything is recorded of it.
 
     Raises:
         InvalidConfig: the cluster has no archive, or another one; or a URL makes no sense.
         NoSuchCluster: there is none at the metadata URI.
         MetadataUnavailable: the metadata store does not answer.
         ArchiveKeyMissing: the archive is sealed, there are no keys, and ``settle`` says that it is written to.
-        ArchiveDenied: there is no such directory; or none such bucket, or keys that do not open it, if it is about to
-            become the cluster's archive.
+        ArchiveDenied: there is no such directory, or no archive if it is to be ``filled``; or none such bucket, or
+            keys that do not open it, if it is about to become the cluster's archive.
         ArchiveUnavailable: likewise, if it does not answer.
     """
     clock, rng = RealClock(), SystemRng()
@@ -132,6 +139,10 @@ async def opened(
             raise other_location(settled, where)
         store = await open_store(where, clock, rng.fork("store"), archive_keys=archive_keys)
         stack.push_async_callback(store.close)
+        if filled:
+            from tallybook.archive.catalog import check_there  # noqa: PLC0415 (it loads what reads Parquet)
+
+            await check_there(store)
         if settle:
             if settled is None:
                 # Nothing is recorded that may be a typing error.

@@ -163,6 +163,20 @@ def served(log: Path) -> str:
         return answer.read().decode()
 
 
+def test_an_empty_folder_is_no_archive_and_does_not_become_that_of_the_cluster(cli, bucket, new_cluster):
+    place, refused = (
+        f"file://{bucket}",
+        f"there is no archive at file://{bucket}: it has neither a manifest nor an object",
+    )
+    metadata = ("--metadata", new_cluster())
+    for found in (
+        cli.run("offload", "rebuild-catalog", place),
+        cli.run("offload", "rebuild-catalog", place, *metadata),
+    ):
+        assert (found.code, refused in found.err) == (4, True)
+    assert "this cluster has no archive yet" in cli.run("offload", "verify", *metadata).err
+
+
 def test_what_is_wrong_with_an_object_is_said_also_where_nobody_watches(cli, bucket, tmp_path, new_cluster):
     key, keys = "ledgers/0000000000000000001-00000000-0000-4000-8000-000000000001.parquet", tmp_path / "keys.json"
     for name in (key, f"sealed/keys/{key}", f"sealed/objects/{key}"):
