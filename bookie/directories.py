@@ -234,7 +234,9 @@ async def replace_identity(
     registry: CookieRegistry,
     rng: Rng,
     id_counter: Callable[[], Awaitable[int]],
-    note: Callable[[str], Awaitable[None]] | None = None,
+    *,
+    check: Callable[[str], Awaitable[None]] | None = None,
+    note: Callable[[str, str], Awaitable[None]] | None = None,
 ) -> Cookie:
     """Give a registered bookie id a new, empty directory: ``bookie init --replace``.
 
@@ -243,10 +245,13 @@ async def replace_identity(
 
     Args:
         id_counter: all ledger ids ever handed out lie below what it returns.
-        note: called with the bookie id before what the old directory held is given up.
+        check: called with the bookie id before anything is changed; not where an earlier call was cut off after it
+            gave up what the old directory held. It raises what keeps that from being given up.
+        note: called with the bookie id and the uuid of the new directory before what the old one held is given up.
 
     Raises:
         ForeignDirectory: the directory is not empty.
+        Exception: what ``check`` and ``note`` raise.
         DirectoryInUse, DamagedFile, DiskFailed, InvalidConfig: as for ``claim``.
     """
     directory = _Directory(Layout(settings.data_directory.rstrip("/")), disk, registry)
@@ -254,10 +259,14 @@ async def replace_identity(
     try:
         if await directory.read_cookie(COOKIE) is not None:
             raise ForeignDirectory(f"{directory.layout.root} holds the data of a bookie: only an empty one is replaced")
+        if check is not None:
+            bookie_id = await directory.to_give_up(settings.bookie_id)
+            if bookie_id:
+                await check(bookie_id)
         await directory.doubt(await id_counter())
         draft = await directory.draft(settings.bookie_id, rng, replace=True)
         if note is not None:
-            await note(draft.bookie_id)
+            await note(draft.bookie_id, draft.directory_uuid)
         await registry.write_cookie(draft.bookie_id, draft.encode(), replace=True)
         await directory.finish(draft)
     finally:
@@ -406,6 +415,14 @@ class _Directory:
         if await self._limbo() is not None:
             await read_limbo(self._disk, self.layout, draft)
         return draft
+
+    async def to_give_up(self, configured_id: str) -> str:
+        """The bookie of which a replacement would give up what it held; empty where there is none, or none any more."""
+        draft = await self.read_cookie(_DRAFT)
+        bookie_id = configured_id if draft is None else draft.bookie_id
+        registered = await self._registry.read_cookie(bookie_id) if bookie_id else None
+        is_given_up = registered is None or (draft is not None and registered == draft.encode())
+        return "" if is_given_up else bookie_id
 
     async def doubt(self, id_counter: int) -> None:
         """Whatever was held under this identity of ledgers below ``id_counter`` is lost."""

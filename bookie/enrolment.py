@@ -18,8 +18,7 @@ from typing import Final
 
 from tallybook.core.errors import MetadataConflict, PeerError, StorageError
 from tallybook.core.marks import sometimes
-from tallybook.metadata.replaced import forget_replaced
-from tallybook.metadata.store import BookieInfo, BookieMode, Membership, MetadataStore, Registration
+from tallybook.metadata.store import BookieInfo, BookieMode, Membership, Registration
 from tallybook.runtime.clock import Clock
 from tallybook.runtime.logging import logger
 
@@ -39,14 +38,6 @@ SPACE_CHANGE: Final = 0.1
 
 LEAVE_SECONDS: Final = 3.0
 """How long leaving may take; the entry expires by itself afterwards."""
-
-
-async def tell_started(store: MetadataStore, bookie_id: str) -> None:
-    """Remove the note that the bookie was replaced and has not started since; where that fails, the next start does."""
-    try:
-        await forget_replaced(store, bookie_id)
-    except PeerError as error:
-        _log.warning("note of the replacement not removed", bookie_id=bookie_id, error=error.message)
 
 
 class Enrolment:

@@ -55,7 +55,7 @@ from tallybook.runtime.under_way import UnderWay
 from .bookie import Bookie
 from .boot import BookieWorld, boot
 from .endpoints import BookieEndpoints
-from .enrolment import Enrolment, tell_started
+from .enrolment import Enrolment
 from .fates import fate_of
 from .limbo_count import named_ledgers
 from .metrics import BOOKIE_METRICS
@@ -237,7 +237,6 @@ class _Server:
         await enrolment.enter()
         undo.push_async_callback(enrolment.leave)
         await bookie.enrolled()
-        await tell_started(metadata.store, bookie.bookie_id)
         self._tasks.spawn(
             follow_mode(metadata.store, bookie.bookie_id, bookie.set_read_only, self._clock, mode),
             name="mode",

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from tallybook.core.config import BookieSettings, ClientSettings
-from tallybook.core.errors import DamagedFile, InvalidArgument, InvalidConfig, NoSuchBookie, TallybookError
+from tallybook.core.errors import DamagedFile, InvalidArgument, InvalidConfig, NewerFormat, NoSuchBookie, TallybookError
 from tallybook.metadata.store import BookieInfo
 from tallybook.metadata.uri import open_metadata
 from tallybook.runtime.clock import RealClock
@@ -176,7 +176,10 @@ def init(
         bool, typer.Option("--accept-loss", help="Give up what cannot be found in the directory, and keep the rest.")
     ] = False,
     force: Annotated[
-        bool, typer.Option("--force", help="With --replace: also while ledgers lack copies at other bookies.")
+        bool,
+        typer.Option(
+            "--force", help="With --replace: also while ledgers lack copies at other bookies, or may; it names them."
+        ),
     ] = False,
     as_json: Json = False,
 ) -> None:
@@ -190,7 +193,8 @@ def init(
     hold an entry, and takes no ordinary adds, until that ledger was repaired. Where nothing is lost, nothing changes.
 
     With --replace, everything counts as lost: the id gets a new, empty directory. It is refused while ledgers that this
-    bookie holds lack copies at other bookies, because one of those was replaced, lost data, or is lost.
+    bookie holds lack copies at other bookies, because one of those was replaced, lost data, or is lost; and while other
+    bookies that have copies of them do not answer, since what those lack is not known.
     """
     if replace == accept:
         raise InvalidArgument(
@@ -216,10 +220,10 @@ def init(
             if accept:
                 cookie, lost = await accept_loss(settings, disk, store, store.id_counter)
             else:
-                if settings.bookie_id and not force:
-                    await _check_others_are_whole(client, settings.bookie_id)
-                note = partial(note_replaced, store)
-                cookie = await replace_identity(settings, disk, store, SystemRng(), store.id_counter, note)
+                check, note = partial(_check_others_are_whole, client, force=force), partial(note_replaced, store)
+                cookie = await replace_identity(
+                    settings, disk, store, SystemRng(), store.id_counter, check=check, note=note
+                )
         known = {"bookie_id": cookie.bookie_id, "directory_uuid": cookie.directory_uuid}
         told: Record = {"lost": lost if as_json else "; ".join(lost) or "nothing"} if accept else {}
         return {**known, "data": settings.data_directory, **told}
@@ -227,16 +231,21 @@ def init(
     print_record(run(work()), as_json=as_json)
 
 
-async def _check_others_are_whole(client: Client, bookie_id: str) -> None:
-    """Refuse to give up what a bookie holds while ledgers may have their last copies there."""
+async def _check_others_are_whole(client: Client, bookie_id: str, *, force: bool) -> None:
+    """Refuse to give up what a bookie holds while ledgers may have their last copies there; say so, if forced."""
     from tallybook.repair.reliance import relying_on  # noqa: PLC0415 (as above)
 
-    found = await relying_on(client.world, bookie_id)
-    found.check_none()
-    if found.untold:
-        complain(f"{', '.join(found.untold)}: no answer, so it is not known whether ledgers lack copies there")
-    if not found.complete or found.unreadable:
-        complain("the metadata of some ledgers could not be read: whether they lack copies is not known")
+    try:
+        found = await relying_on(client.world, bookie_id)
+    except (DamagedFile, NewerFormat) as error:
+        if not force:
+            raise
+        complain(f"{bookie_id} is given up, and it is not known which ledgers rely on it: {error.message}")
+        return
+    if not force:
+        found.check_none()
+    for objection in found.objections:
+        complain(f"{bookie_id} is given up, although {objection.what}")
 
 
 @app.command("rebuild-index")

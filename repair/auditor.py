@@ -33,6 +33,7 @@ from tallybook.metadata.bookie_modes import WantedMode, wanted_modes
 from tallybook.metadata.record_format import FIRST, check_format, over_known
 from tallybook.metadata.record_json import NOT_UNDERSTOOD
 from tallybook.metadata.record_update import RecordUpdater
+from tallybook.metadata.replaced import forget_replaced
 from tallybook.metadata.store import BookieInfo, Membership, MetadataStore
 from tallybook.runtime.clock import Clock
 from tallybook.runtime.logging import logger
@@ -204,6 +205,8 @@ class Auditor:
         if findings.complete:
             self._absences.forget_all_but(findings.by_bookie)
             if not findings.in_limbo and not findings.unreadable:
+                for name in sorted(trouble.limbo):
+                    await forget_replaced(self._store, name, self._survey.directory(name))
                 self._survey.settle(trouble.limbo)
 
     # -- the periodic check -----------------------------------------------------------------

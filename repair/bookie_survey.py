@@ -50,6 +50,10 @@ class BookieSurvey:
         """Who lost data and has not got all of it back, as far as is known: the directory, and how often."""
         return {name: state for name, state in self._states.items() if state[1] and self._settled.get(name) != state}
 
+    def directory(self, name: str) -> str:
+        """The uuid of the directory of a bookie that answered."""
+        return self._states[name][0]
+
     @property
     def damages(self) -> dict[str, int]:
         """How many damaged copies each one knows that answered. Some may be mended: it looks when it is asked which."""

@@ -49,6 +49,8 @@ class Findings:
     """Ledgers with a write set in one rack, though there are more racks."""
     unreadable: int = 0
     """Ledgers whose metadata cannot be understood."""
+    unreadable_ids: list[int] = field(default_factory=list)
+    """The first ``MAX_NAMED`` of them."""
     by_bookie: Counter[str] = field(default_factory=Counter)
     """Ledgers that name each bookie and rely on it."""
 
@@ -95,6 +97,8 @@ async def _read(store: MetadataStore, ledger_id: int, findings: Findings) -> Led
         return None
     except (DamagedFile, NewerFormat) as error:
         findings.unreadable += 1
+        if len(findings.unreadable_ids) < MAX_NAMED:
+            findings.unreadable_ids.append(ledger_id)
         _log.error("metadata of a ledger cannot be understood", ledger_id=ledger_id, error=error.message)
         return None
 

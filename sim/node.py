@@ -17,7 +17,7 @@ from typing import Final
 from tallybook.bookie.bookie import Bookie
 from tallybook.bookie.boot import BookieWorld, boot
 from tallybook.bookie.directories import replace_identity
-from tallybook.bookie.enrolment import Enrolment, tell_started
+from tallybook.bookie.enrolment import Enrolment
 from tallybook.bookie.fates import fate_of
 from tallybook.bookie.limbo_count import named_ledgers
 from tallybook.bookie.modes import follow_mode, look_at_mode
@@ -320,7 +320,6 @@ class BookieNode:
         await bookie.compare_store()
         await enrolment.enter()
         await bookie.enrolled()
-        await tell_started(store, self.name)
         if self._has_operator:
             following = follow_mode(store, self.name, bookie.set_read_only, self.clock, mode)
             tasks.spawn(following, name="mode", essential=True)
@@ -338,7 +337,7 @@ class BookieNode:
         god.expect(self._blank, "boot", f"{self.name} is replaced although it lost nothing")
         try:
             await replace_identity(
-                self.settings, self.disk, store, rng, store.id_counter, partial(note_replaced, store)
+                self.settings, self.disk, store, rng, store.id_counter, note=partial(note_replaced, store)
             )
         except ForeignDirectory:
             god.mark("bookie: replacement found finished")

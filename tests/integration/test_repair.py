@@ -60,7 +60,7 @@ def test_a_bookie_whose_disk_was_wiped_gets_its_copies_back(cli, tmp_path):
         assert running.stop() == 0
     shutil.rmtree(data / "bookie-1")
     metadata = f"sqlite://{data}/metadata.db"
-    given_up = ("--replace", "--data", data / "bookie-1", "--id", "bookie-1", "--metadata", metadata)
+    given_up = ("--replace", "--force", "--data", data / "bookie-1", "--id", "bookie-1", "--metadata", metadata)
     assert cli.run("bookie", "init", *given_up).code == 0
     with cli.up(data, "--no-repair", bookies=3) as running:
         log = tmp_path / "repair.log"

@@ -8,9 +8,10 @@ import pytest
 
 from tallybook.client.client import Client
 from tallybook.core.errors import InvalidArgument
-from tallybook.metadata.replaced import forget_replaced, note_replaced
-from tallybook.repair.reliance import MOST_NAMED, relying_on
+from tallybook.metadata.replaced import note_replaced, replaced_bookies
+from tallybook.repair.reliance import Reliance, relying_on
 from tallybook.repair.service import RepairService
+from tallybook.repair.walk import MAX_NAMED
 from tallybook.sim.stage.cluster import MemoryCluster
 from tallybook.sim.stage.scenario import SMALL, eventually, lines, scenario
 
@@ -28,7 +29,7 @@ async def test_ledgers_that_lack_copies_beside_a_bookie_keep_it_from_being_repla
     await replace_disk(cluster, one, ledgers[1] + 1)
     both = [each for each in ledgers if {one, other} <= set((await metadata_of(cluster, each)).last_fragment.bookies)]
     found = await relying_on(client.world, other)
-    assert (found.ledger_ids, found.lacking, found.untold) == (both, {one}, [])
+    assert (found.lacking.ledger_ids, found.lacking.bookies, found.silent.count) == (both, {one}, 0)
     with pytest.raises(InvalidArgument, match=f"{other} cannot be replaced now: .*{both[0]}.* lack.* copies at {one}"):
         found.check_none()
     (await relying_on(client.world, one)).check_none()
@@ -45,14 +46,66 @@ async def test_a_bookie_that_was_replaced_and_has_not_started_since_counts_as_on
     ledger, store = await closed(client, 20), client.world.store
     one, other, _ = ledger.last_fragment.bookies
     cluster.die(one)
-    for _ in range(2):
-        await note_replaced(store, one)
-    with pytest.raises(InvalidArgument, match=rf"lacks copies at {one} \(replaced, and not started since\)"):
+    await note_replaced(store, one, "its new directory")
+    with pytest.raises(InvalidArgument, match=rf"lacks copies at {one} \(replaced, and without all of its copies"):
         (await relying_on(client.world, other)).check_none()
     (await relying_on(client.world, one)).check_none()
-    for _ in range(2):
-        await forget_replaced(store, one)
-    (await relying_on(client.world, other)).check_none()
+    # The old process answers again, until the new one takes its place.
+    cluster.bookies[one].restart()
+    await cluster.register(one)
+    assert (await relying_on(client.world, other)).lacking.bookies == {one}
+
+
+async def reliance_with(cluster: MemoryCluster, bookie_id: str) -> Reliance:
+    """As the command finds it, which knows nothing from before."""
+    async with cluster.client(SMALL) as client:
+        return await relying_on(client.world, bookie_id)
+
+
+@scenario(bookies=3)
+async def test_a_bookie_that_was_replaced_counts_as_one_without_copies_until_it_has_got_them_back(
+    cluster: MemoryCluster, client: Client
+) -> None:
+    ledger_id, store = await abandoned(client), client.world.store
+    one, other, _ = (await metadata_of(cluster, ledger_id)).last_fragment.bookies
+    await replace_disk(cluster, one, ledger_id + 1)
+    await note_replaced(store, one, cluster.bookies[one].incarnation.directory_uuid)
+    cluster.die(one)
+    assert (await reliance_with(cluster, other)).lacking.bookies == {one}
+    cluster.bookies[one].restart()
+    await cluster.register(one)
+    assert (await reliance_with(cluster, other)).lacking.bookies == {one}
+    async with repair(cluster):
+        await until_out_of_limbo(cluster, client, one, ledger_id)
+        async with asyncio.timeout(300):
+            while await replaced_bookies(store):
+                await cluster.world.clock.sleep(1)
+    (await reliance_with(cluster, other)).check_none()
+
+
+@scenario(bookies=3)
+async def test_a_bookie_is_not_replaced_while_other_members_of_its_ledgers_do_not_answer(
+    cluster: MemoryCluster, client: Client
+) -> None:
+    ledger = await closed(client, 20)
+    one, other, third = sorted(ledger.last_fragment.bookies)
+    for name in (one, third):
+        cluster.die(name)
+    found = await reliance_with(cluster, other)
+    assert (found.silent.ledger_ids, found.silent.bookies, found.lacking.count) == ([ledger.ledger_id], {one, third}, 0)
+    with pytest.raises(InvalidArgument, match=f"has copies here and at {one}, {third}, which do not answer"):
+        found.check_none()
+
+
+@scenario(bookies=3)
+async def test_a_bookie_is_not_replaced_while_metadata_of_ledgers_cannot_be_understood(
+    cluster: MemoryCluster, client: Client
+) -> None:
+    ledger = await closed(client, 20)
+    other = ledger.last_fragment.bookies[0]
+    cluster.metadata.ledgers[ledger.ledger_id].value = b"rubbish"
+    with pytest.raises(InvalidArgument, match=f"metadata of ledger {ledger.ledger_id} cannot be understood"):
+        (await reliance_with(cluster, other)).check_none()
 
 
 @scenario(bookies=4)
@@ -60,31 +113,32 @@ async def test_only_members_of_the_same_write_set_count(cluster: MemoryCluster, 
     ledger = await closed(client, 40, ensemble=4, write_quorum=2, ack_quorum=1, stripe_entries=5)
     members = ledger.last_fragment.bookies
     await replace_disk(cluster, members[0], ledger.ledger_id + 1)
-    found = [(await relying_on(client.world, name)).count for name in members]
+    found = [(await relying_on(client.world, name)).lacking.count for name in members]
     assert found == [0, 1, 0, 1]
 
 
 @scenario(bookies=5)
-async def test_a_lost_bookie_counts_as_one_without_copies_and_one_that_is_only_away_is_told_of(
+async def test_a_lost_bookie_counts_as_one_without_copies_and_one_that_is_only_away_as_silent(
     cluster: MemoryCluster, client: Client
 ) -> None:
     ledger = await closed(client, 20, ensemble=5)
     lost, other, *_ = ledger.last_fragment.bookies
     cluster.die(lost)
     found = await relying_on(client.world, other)
-    assert (found.count, found.untold) == (0, [lost])
+    assert (found.lacking.count, found.silent.bookies) == (0, {lost})
     async with repair(cluster) as service:
         await eventually(lambda: lost in service.auditor.audit.lost, cluster, 300)
         await cluster.world.clock.sleep(10)
     found = await relying_on(client.world, other)
-    assert (found.ledger_ids, found.lacking, found.untold) == ([ledger.ledger_id], {lost}, [])
+    assert (found.lacking.ledger_ids, found.lacking.bookies) == ([ledger.ledger_id], {lost})
+    assert found.silent.count == 0
 
 
 @scenario(bookies=3)
 async def test_a_bookie_that_lost_data_and_is_away_counts_as_the_auditor_told_last(
     cluster: MemoryCluster, client: Client
 ) -> None:
-    ids = [await abandoned(client, 1, password=b"secret") for _ in range(MOST_NAMED + 2)]
+    ids = [await abandoned(client, 1, password=b"secret") for _ in range(MAX_NAMED + 2)]
     one, other, _ = sorted(cluster.bookies)
     await replace_disk(cluster, one, ids[-1] + 1)
     async with cluster.client(SMALL) as another:
@@ -96,8 +150,8 @@ async def test_a_bookie_that_lost_data_and_is_away_counts_as_the_auditor_told_la
         await asyncio.gather(running, return_exceptions=True)
     cluster.die(one)
     found = await relying_on(client.world, other)
-    assert (found.count, found.lacking) == (len(ids), {one})
-    with pytest.raises(InvalidArgument, match=f"{ids[MOST_NAMED - 1]} and 2 more lack copies"):
+    assert (found.lacking.count, found.lacking.bookies) == (len(ids), {one})
+    with pytest.raises(InvalidArgument, match=f"{ids[MAX_NAMED - 1]} and 2 more lack copies"):
         found.check_none()
 
 
@@ -114,8 +168,8 @@ async def test_a_bookie_that_missed_entries_counts_as_one_that_lacks_copies(
     cluster.bookies[away].restart()
     await cluster.register(away)
     assert [entry.bookie_id for entry in (await metadata_of(cluster, ledger.id)).missed] == [away]
-    assert (await relying_on(client.world, other)).lacking == {away}
-    assert (await relying_on(client.world, away)).count == 0
+    assert (await relying_on(client.world, other)).lacking.bookies == {away}
+    assert (await relying_on(client.world, away)).lacking.count == 0
     async with repair(cluster):
         async with asyncio.timeout(300):
             while (await metadata_of(cluster, ledger.id)).missed:

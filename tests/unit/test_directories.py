@@ -146,6 +146,71 @@ async def test_j28_an_older_directory_of_a_replaced_bookie_is_refused() -> None:
         await start(old, registry)
 
 
+class Refused(Exception):
+    """Says a check."""
+
+
+class Check:
+    """What has to be asked before a bookie is given up."""
+
+    def __init__(self, *, refuses: bool = False) -> None:
+        self.asked: list[str] = []
+        self._refuses = refuses
+
+    async def __call__(self, bookie_id: str) -> None:
+        self.asked.append(bookie_id)
+        if self._refuses:
+            raise Refused
+
+
+async def test_nothing_is_given_up_by_a_replacement_that_a_check_refuses() -> None:
+    old, new, registry, check = SimDisk(), SimDisk(), Registry(), Check(refuses=True)
+    first = await start(old, registry)
+    for _ in range(2):
+        with pytest.raises(Refused):
+            await replace_identity(settings(), new, registry, SeededRng(2), registry.id_counter, check=check)
+    assert check.asked == ["b1", "b1"]
+    assert (await start(old, registry)).cookie == first.cookie
+    with pytest.raises(ForeignDirectory, match="b1 is registered"):
+        await start(new, registry)
+
+
+class Cut(Exception):
+    """The power fails."""
+
+
+async def test_a_replacement_that_was_cut_off_is_checked_also_where_only_its_draft_says_whose_it_is() -> None:
+    old, new, registry = SimDisk(), SimDisk(), Registry()
+    await start(old, registry)
+
+    async def cut(_bookie_id: str, _directory_uuid: str) -> None:
+        raise Cut
+
+    with pytest.raises(Cut):
+        await replace_identity(settings(), new, registry, SeededRng(2), registry.id_counter, note=cut)
+    check = Check(refuses=True)
+    with pytest.raises(Refused):
+        await replace_identity(settings(""), new, registry, SeededRng(3), registry.id_counter, check=check)
+    assert check.asked == ["b1"]
+
+
+async def test_a_replacement_that_has_given_up_the_old_directory_is_finished_without_a_check() -> None:
+    old, new, registry, check = SimDisk(), SimDisk(), Registry(), Check(refuses=True)
+    await start(old, registry)
+    write_cookie = registry.write_cookie
+
+    async def cut(bookie_id: str, cookie: bytes, *, replace: bool = False) -> None:
+        await write_cookie(bookie_id, cookie, replace=replace)
+        raise Cut
+
+    registry.write_cookie = cut  # type: ignore[method-assign]
+    with pytest.raises(Cut):
+        await replace_identity(settings(), new, registry, SeededRng(2), registry.id_counter)
+    registry.write_cookie = write_cookie  # type: ignore[method-assign]
+    replaced = await replace_identity(settings(""), new, registry, SeededRng(3), registry.id_counter, check=check)
+    assert (replaced.bookie_id, check.asked) == ("b1", [])
+
+
 async def test_replacing_refuses_a_directory_with_data() -> None:
     disk, registry = SimDisk(), Registry()
     first = await start(disk, registry)
