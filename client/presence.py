@@ -18,7 +18,7 @@ _log = logger("client.presence")
 
 async def ask_members(
     connections: Connections, metadata: LedgerMetadata, names: Collection[str]
-) -> list[HeldAnswer | None]:
+) -> dict[str, HeldAnswer | None]:
     """The answers of those members of the last fragment that are among ``names``; ``None``: one does not say, since it
     is away or refuses this client.
 
@@ -26,7 +26,8 @@ async def ask_members(
         NoSuchLedger: the ledger was deleted.
     """
     members = [name for name in metadata.last_fragment.bookies if name in names]
-    return [*await asyncio.gather(*(_ask(connections, metadata, name) for name in members))]
+    said = await asyncio.gather(*(_ask(connections, metadata, name) for name in members))
+    return dict(zip(members, said, strict=True))
 
 
 async def _ask(connections: Connections, metadata: LedgerMetadata, name: str) -> HeldAnswer | None:

@@ -122,6 +122,8 @@ def _why_open(metadata: LedgerMetadata, said: Mapping[str, _Said]) -> str:
     if metadata.key_verifier:
         return "it is open and has a password: close it, or use 'ledger recover LEDGER --password-file FILE'"
     told = "it is open and its writer is connected" if has_writer else "it is open"
+    if not can_be_recovered(metadata, lost | silent):
+        return f"{told}, and too few of its bookies know what they held for the repair to end it: close it"
     return f"{told}: the repair ends it after its open_grace_s"
 
 

@@ -13,12 +13,14 @@ from functools import partial
 from tallybook.client.client import Client
 from tallybook.client.placement import choose_replacements
 from tallybook.client.presence import ask_members
+from tallybook.core.answers import HeldAnswer
 from tallybook.core.errors import (
     DataMissing,
     EntryTooLarge,
     InvalidArgument,
     NoSuchLedger,
     NotEnoughBookies,
+    RecoveryFailed,
     TallybookError,
     is_defect,
 )
@@ -33,6 +35,7 @@ from tallybook.runtime.rng import Rng
 
 from .copier import Copier
 from .needs import Place, bytes_to_copy, must_end, places_of
+from .open_lacking import can_be_recovered
 
 _log = logger("repair")
 
@@ -57,6 +60,11 @@ class Order:
     end: bool
     gone: frozenset[str] = frozenset()
     end_if_abandoned: bool = False
+
+    @property
+    def there(self) -> frozenset[str]:
+        """Bookies that can be asked: also those that are only to be emptied."""
+        return self.leaving.difference(self.gone).union(self.alive)
 
 
 @dataclass(slots=True)
@@ -146,15 +154,26 @@ class Mender:
     async def _ended(self, current: Versioned, order: Order, done: Mended) -> Versioned:
         """The ledger, recovered; or as it is, where that cannot be, or need not."""
         metadata = current.value
-        writer_is_out = metadata.state is LedgerState.IN_RECOVERY
-        if not (writer_is_out or await self._ends_for_what_members_say(metadata, order)):
-            if not must_end(metadata, order.leaving):
-                return current
-            free = [name for name in order.alive if name not in metadata.last_fragment.bookies]
-            if not free:
+        if metadata.state is not LedgerState.IN_RECOVERY:
+            # Its writer is there, perhaps, and may go on where a recovery would only put an end to that.
+            said = await ask_members(self._client.world.connections, metadata, order.there)
+            if not _ends_for_what_members_say(order, said):
+                if not must_end(metadata, order.leaving):
+                    return current
+                if order.alive.keys() <= set(metadata.last_fragment.bookies):
+                    done.left.append(
+                        NotEnoughBookies(
+                            f"ledger {metadata.ledger_id} stays open: nobody could take the place of who left it"
+                        )
+                    )
+                    return current
+            unknown = [name for name in metadata.last_fragment.bookies if not _knows(said.get(name))]
+            if not can_be_recovered(metadata, unknown):
+                sometimes("repair: an open ledger that cannot be recovered is left to its writer")
                 done.left.append(
-                    NotEnoughBookies(
-                        f"ledger {metadata.ledger_id} stays open: nobody could take the place of who left it"
+                    RecoveryFailed(
+                        f"ledger {metadata.ledger_id} stays open, and is not recovered: {', '.join(unknown)} do not "
+                        "answer, or may have lost what they held of it"
                     )
                 )
                 return current
@@ -169,19 +188,6 @@ class Mender:
             done.left.append(error)
             return current
         return await self._read(metadata.ledger_id)
-
-    async def _ends_for_what_members_say(self, metadata: LedgerMetadata, order: Order) -> bool:
-        """Whether a bookie that stays says that it may have lost some of the last fragment; or, where that is asked
-        for, all of them say that no writer is there. Silence says nothing."""
-        said = await ask_members(self._client.world.connections, metadata, order.alive)
-        if any(held is not None and held.limbo for held in said):
-            sometimes("repair: an open ledger is ended because a bookie lost its part")
-            return True
-        gone = bool(said) and all(held is not None and held.writer is False for held in said)
-        abandoned = order.end_if_abandoned and gone
-        if abandoned:
-            sometimes("repair: an abandoned ledger is ended because its last fragment lacks copies")
-        return abandoned
 
     async def _mend_places(self, current: Versioned, order: Order, done: Mended) -> None:
         metadata = current.value
@@ -301,6 +307,25 @@ class Mender:
             done.left.append(error)
         else:
             sometimes("repair: a ledger leaves limbo")
+
+
+def _knows(held: HeldAnswer | None) -> bool:
+    """Whether a bookie answers, and has lost nothing of what it held."""
+    return held is not None and not held.limbo
+
+
+def _ends_for_what_members_say(order: Order, said: Mapping[str, HeldAnswer | None]) -> bool:
+    """Whether a bookie that stays says that it may have lost some of the last fragment; or, where that is asked for,
+    all of them say that no writer is there. Silence says nothing."""
+    staying = [said[name] for name in said if name not in order.leaving]
+    if any(held is not None and held.limbo for held in staying):
+        sometimes("repair: an open ledger is ended because a bookie lost its part")
+        return True
+    gone = bool(staying) and all(held is not None and held.writer is False for held in staying)
+    abandoned = order.end_if_abandoned and gone
+    if abandoned:
+        sometimes("repair: an abandoned ledger is ended because its last fragment lacks copies")
+    return abandoned
 
 
 def _is_due(metadata: LedgerMetadata, place: Place, order: Order) -> bool:

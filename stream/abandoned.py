@@ -146,7 +146,7 @@ class AbandonedStreams:
             said = await ask_members(world.connections, metadata, metadata.last_fragment.bookies)
         except NoSuchLedger:
             return []
-        return [None if held is None else held.writer for held in said]
+        return [None if held is None else held.writer for held in said.values()]
 
     async def _end(self, head: Head) -> None:
         """Seal the open segments of an abandoned stream; if it has another owner by now, nothing changes.

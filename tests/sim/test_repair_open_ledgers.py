@@ -9,7 +9,7 @@ import pytest
 from tallybook.client.client import Client
 from tallybook.client.writer.handle import LedgerWriter
 from tallybook.core.errors import LedgerClosed, LedgerFenced
-from tallybook.metadata.model import begin_recovery
+from tallybook.metadata.model import LedgerState, begin_recovery
 from tallybook.repair.check import CopyCheck
 from tallybook.repair.fsck import Finding, Fsck
 from tallybook.repair.open_lacking import MOST_NAMED
@@ -109,6 +109,40 @@ async def test_an_idle_writer_is_ended_after_the_grace_period_and_not_before(
     # A bookie refuses it, or the metadata say first that the ledger is closed.
     with pytest.raises((LedgerClosed, LedgerFenced)):
         await ledger.append_many(lines(1))
+
+
+@scenario(bookies=5, deadline_seconds=600)
+async def test_a_ledger_that_cannot_be_recovered_is_left_to_its_idle_writer(
+    cluster: MemoryCluster, client: Client
+) -> None:
+    ledger = await client.create_ledger()
+    await ledger.append_many(lines(30))
+    await cluster.world.clock.sleep(3)  # it has nothing more to tell bookies, and does not see that disks are replaced
+    for name in ledger.metadata.last_fragment.bookies[:2]:
+        await replace_disk(cluster, name, ledger.id + 1)
+    async with repair(cluster) as service:
+        await eventually(lambda: service.replicator.totals.left_ledgers > 0, cluster, 300)
+        assert (await metadata_of(cluster, ledger.id)).state is LedgerState.OPEN
+        assert f"ledger {ledger.id} stays open" in service.replicator.totals.last_error
+        await ledger.append_many(lines(30, 30))
+        await ledger.close()
+    assert await read_all(client, ledger.id) == lines(60)
+
+
+@scenario(bookies=5, deadline_seconds=600)
+async def test_an_open_ledger_is_recovered_once_enough_of_its_bookies_answer_again(
+    cluster: MemoryCluster, client: Client
+) -> None:
+    ledger_id = await abandoned(client)
+    replaced, away, _ = (await metadata_of(cluster, ledger_id)).last_fragment.bookies
+    await replace_disk(cluster, replaced, ledger_id + 1)
+    cluster.bookies[away].kill()
+    async with repair(cluster) as service:
+        await eventually(lambda: service.replicator.totals.left_ledgers > 0, cluster, 300)
+        assert (await metadata_of(cluster, ledger_id)).state is LedgerState.OPEN
+        cluster.bookies[away].restart()
+        await until_closed_with_all_copies(cluster, ledger_id)
+    assert await read_all(client, ledger_id) == lines(30)
 
 
 @scenario(bookies=3)
