@@ -2,6 +2,10 @@
 
 Such a table keeps none of its options for a source in Python: Spark 4.3 creates its reader with none, so that nobody
 could read it. A temporary view keeps them.
+
+Not every such table can be refused. For ``CREATE TABLE`` with a list of columns, Spark asks nothing of the source.
+Within ``foreachBatch``, a write of ``saveAsTable`` looks to the source like one of ``save``: both are executions below
+that of the micro-batch, and no property of their tasks tells how far.
 """
 
 from __future__ import annotations
@@ -39,7 +43,8 @@ def refuse_new_table() -> None:
     """Refuse, in the task of a batch, to write the rows of ``saveAsTable`` or ``CREATE TABLE AS SELECT``.
 
     A source is not told of the table. Spark runs the write as an execution within the one that creates the table, and
-    drops the table again where the write fails. Batches of ``foreachBatch`` are within the execution of their query.
+    drops the table again where the write fails. Batches of ``foreachBatch`` are within the execution of their query,
+    and are let through.
 
     Raises:
         InvalidConfig: the write belongs to a table that is being created.
