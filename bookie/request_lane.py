@@ -45,7 +45,7 @@ from tallybook.runtime.span_catalogue import SERVE
 from tallybook.runtime.tasks import Tasks
 from tallybook.runtime.tracing import NO_TRACER, Span, Tracer, under
 from tallybook.runtime.transport import Lane, MessageStream
-from tallybook.runtime.wire import MAX_FRAMES, add_cost_bytes
+from tallybook.runtime.wire import MAX_FRAMES, MAX_LACS, add_cost_bytes
 
 from .port import LedgerStore
 from .service_load import ServiceLoad
@@ -74,8 +74,8 @@ _STOP_GRACE_SECONDS: Final = 1.0
 _ON_LANE: Final[dict[Lane, tuple[type, ...]]] = {
     Lane.READ: (wire.ReadBatches, wire.ReadEntry, wire.ReadLac, wire.WaitLac),
     Lane.CONTROL: (
-        wire.Fence, wire.RecoveryRead, wire.RecoveryAdd, wire.ReadLac, wire.WriteLac, wire.Force,
-        *inspection.INSPECTION_ASKS,
+        wire.Fence, wire.RecoveryRead, wire.RecoveryAdd, wire.ReadLac, wire.WriteLac, wire.WriteLacs,
+        wire.Force, *inspection.INSPECTION_ASKS,
     ),
 }  # fmt: skip
 
@@ -88,6 +88,7 @@ _PERMISSIONS: Final[dict[type, Permission]] = {
     wire.RecoveryRead: Permission.WRITE,
     wire.RecoveryAdd: Permission.WRITE,
     wire.WriteLac: Permission.WRITE,
+    wire.WriteLacs: Permission.WRITE,
     wire.Force: Permission.WRITE,
     inspection.RepairAdd: Permission.KEEP,
     inspection.AskHeld: Permission.KEEP,
@@ -237,6 +238,7 @@ class RequestLane:
             wire.RecoveryRead: self._recovery_read,
             wire.RecoveryAdd: self._recovery_add,
             wire.WriteLac: self._write_lac,
+            wire.WriteLacs: self._write_lacs,
             wire.Force: self._force,
             inspection.RepairAdd: self._repair_add,
             inspection.AskHeld: self._held,
@@ -524,6 +526,15 @@ class RequestLane:
         await self._store.write_lac(ask.ledger_id, ask.lac, ask.key)
         return None
 
+    async def _write_lacs(self, ask: wire.WriteLacs) -> wire.Answer:
+        """Take those that can be taken. One that cannot is no failure of the others."""
+        each = (self._outcome(wire.WriteLac(*lac[:3]), lac.identity) for lac in ask.lacs)
+        for outcome in await asyncio.gather(*each, return_exceptions=True):
+            expected = isinstance(outcome, TallybookError) and not isinstance(outcome, InvariantViolation)
+            if isinstance(outcome, BaseException) and not expected:
+                raise outcome
+        return None
+
     async def _force(self, ask: wire.Force) -> wire.Answer:
         await self._store.force(ask.ledger_id, ask.key)
         return None
@@ -559,6 +570,8 @@ def _check(ask: Any) -> None:
             raise InvalidArgument(f"a read from entry {ask.first} cannot end at {ask.last}")
     if isinstance(ask, wire.WriteLac | wire.WaitLac):
         check_lac(ask.lac if isinstance(ask, wire.WriteLac) else ask.above)
+    if isinstance(ask, wire.WriteLacs) and len(ask.lacs) > MAX_LACS:
+        raise InvalidArgument(f"at most {MAX_LACS} LACs in one request, not {len(ask.lacs)}")
     if isinstance(ask, inspection.AskDamaged | inspection.AskHeldLedgers):
         _check_page(ask)
     if isinstance(ask, inspection.Authorize):

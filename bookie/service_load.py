@@ -12,7 +12,8 @@ from tallybook.runtime.metric_catalogue import ErrorCounts
 from .attached_ledgers import AttachedLedgers
 
 REQUEST_KINDS: Final = (
-    *("ReadBatches", "ReadEntry", "ReadLac", "WaitLac", "Fence", "RecoveryRead", "RecoveryAdd", "WriteLac", "Force"),
+    *("ReadBatches", "ReadEntry", "ReadLac", "WaitLac", "Fence", "RecoveryRead", "RecoveryAdd", "WriteLac"),
+    *("WriteLacs", "Force"),
     *(ask.__name__ for ask in INSPECTION_ASKS),
 )
 """Every kind of request on the lanes that answer each; one that a newer client knows counts as none of them."""

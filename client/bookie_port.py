@@ -158,6 +158,12 @@ class BookieConnection(Protocol):
     async def write_lac(self, ledger_id: int, lac: int, key: bytes, *, identity: bytes = NO_IDENTITY) -> None:
         """Tell the bookie a LAC, outside of any batch; durable when it returns."""
 
+    def tell_lac(self, ledger_id: int, lac: int, key: bytes, *, identity: bytes = NO_IDENTITY) -> None:
+        """Tell the bookie a LAC, together with those of other ledgers, as soon as there is room; never waits.
+
+        It may be lost, and the next batch of the ledger carries it then.
+        """
+
     async def held(self, ledger_id: int, first: int, last: int, *, identity: bytes = NO_IDENTITY) -> HeldAnswer:
         """What is held of the ledger between two entries, all of it durable; no data is read.
 

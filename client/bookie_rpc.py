@@ -9,7 +9,7 @@ have been done. A broken connection is not repaired; ``connections`` opens anoth
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from typing import TypeVar
 
 from tallybook.core.access import Permission
@@ -42,6 +42,7 @@ from .bookie_port import AddCallback, Sending
 from .load import ClientLoad
 from .open_ledgers import LedgersAtBookie
 from .rpc_adds import AddStream
+from .rpc_lacs import LacLine
 from .rpc_requests import RequestStream
 
 T = TypeVar("T")
@@ -73,6 +74,7 @@ class BookieRpc:
         self._reads = reads
         self._control = control
         self._timeout_seconds = settings.request_timeout_ms / 1000
+        self._lacs = LacLine(self._send_lacs, tasks, f"LACs to {welcome.bookie_id}")
         self._broken = False
         self._receivers = [
             tasks.spawn(self._receive(lane, receive), name=f"{lane.value} from {welcome.bookie_id}")
@@ -182,6 +184,17 @@ class BookieRpc:
         """Tell the bookie a LAC; see the port."""
         await self._control.call(wire.WriteLac(ledger_id, lac, key), self._timeout_seconds, identity)
 
+    def tell_lac(self, ledger_id: int, lac: int, key: bytes, *, identity: bytes = NO_IDENTITY) -> None:
+        """Tell the bookie a LAC, without an answer; see the port."""
+        if not self._broken:
+            self._lacs.tell(wire.LedgerLac(ledger_id, lac, key, identity))
+
+    async def _send_lacs(self, lacs: Sequence[wire.LedgerLac]) -> None:
+        if len(lacs) == 1:
+            await self.write_lac(*lacs[0][:3], identity=lacs[0].identity)
+        else:
+            await self._control.call(wire.WriteLacs(tuple(lacs)), self._timeout_seconds)
+
     async def repair_add(self, batch: bytes, *, identity: bytes = NO_IDENTITY) -> None:
         """Give it a copy that it should have; see the port."""
         await self._control.call(inspection.RepairAdd(batch, identity), self._timeout_seconds)
@@ -246,6 +259,7 @@ class BookieRpc:
         lost = BookieUnavailable(f"the connection to {self.bookie_id} was lost: {reason.message}")
         self._ledgers.left_by(self._adds)
         self._adds.end()
+        self._lacs.end()
         self._reads.end(lost)
         self._control.end(lost)
         self._on_lost()

@@ -113,7 +113,7 @@ class AddAck(_message.Message):
     def __init__(self, number: _Optional[int] = ..., ledger_id: _Optional[int] = ..., first_entry_id: _Optional[int] = ..., entry_count: _Optional[int] = ..., code: _Optional[int] = ..., retry_after_ms: _Optional[int] = ...) -> None: ...
 
 class Request(_message.Message):
-    __slots__ = ("hello", "request_id", "read_batches", "read_entry", "read_lac", "wait_lac", "fence", "recovery_read", "recovery_add", "write_lac", "force", "repair_add", "held", "damaged", "held_ledgers", "end_limbo", "status", "trace", "authorize", "batches", "traceparent", "identity")
+    __slots__ = ("hello", "request_id", "read_batches", "read_entry", "read_lac", "wait_lac", "fence", "recovery_read", "recovery_add", "write_lac", "force", "repair_add", "held", "damaged", "held_ledgers", "end_limbo", "status", "trace", "authorize", "write_lacs", "batches", "traceparent", "identity")
     HELLO_FIELD_NUMBER: _ClassVar[int]
     REQUEST_ID_FIELD_NUMBER: _ClassVar[int]
     READ_BATCHES_FIELD_NUMBER: _ClassVar[int]
@@ -133,6 +133,7 @@ class Request(_message.Message):
     STATUS_FIELD_NUMBER: _ClassVar[int]
     TRACE_FIELD_NUMBER: _ClassVar[int]
     AUTHORIZE_FIELD_NUMBER: _ClassVar[int]
+    WRITE_LACS_FIELD_NUMBER: _ClassVar[int]
     BATCHES_FIELD_NUMBER: _ClassVar[int]
     TRACEPARENT_FIELD_NUMBER: _ClassVar[int]
     IDENTITY_FIELD_NUMBER: _ClassVar[int]
@@ -155,10 +156,11 @@ class Request(_message.Message):
     status: Status
     trace: Trace
     authorize: Authorize
+    write_lacs: WriteLacs
     batches: _containers.RepeatedScalarFieldContainer[bytes]
     traceparent: str
     identity: bytes
-    def __init__(self, hello: _Optional[_Union[Hello, _Mapping]] = ..., request_id: _Optional[int] = ..., read_batches: _Optional[_Union[ReadBatches, _Mapping]] = ..., read_entry: _Optional[_Union[ReadEntry, _Mapping]] = ..., read_lac: _Optional[_Union[ReadLac, _Mapping]] = ..., wait_lac: _Optional[_Union[WaitLac, _Mapping]] = ..., fence: _Optional[_Union[Fence, _Mapping]] = ..., recovery_read: _Optional[_Union[RecoveryRead, _Mapping]] = ..., recovery_add: _Optional[_Union[RecoveryAdd, _Mapping]] = ..., write_lac: _Optional[_Union[WriteLac, _Mapping]] = ..., force: _Optional[_Union[Force, _Mapping]] = ..., repair_add: _Optional[_Union[RepairAdd, _Mapping]] = ..., held: _Optional[_Union[Held, _Mapping]] = ..., damaged: _Optional[_Union[Damaged, _Mapping]] = ..., held_ledgers: _Optional[_Union[HeldLedgers, _Mapping]] = ..., end_limbo: _Optional[_Union[EndLimbo, _Mapping]] = ..., status: _Optional[_Union[Status, _Mapping]] = ..., trace: _Optional[_Union[Trace, _Mapping]] = ..., authorize: _Optional[_Union[Authorize, _Mapping]] = ..., batches: _Optional[_Iterable[bytes]] = ..., traceparent: _Optional[str] = ..., identity: _Optional[bytes] = ...) -> None: ...
+    def __init__(self, hello: _Optional[_Union[Hello, _Mapping]] = ..., request_id: _Optional[int] = ..., read_batches: _Optional[_Union[ReadBatches, _Mapping]] = ..., read_entry: _Optional[_Union[ReadEntry, _Mapping]] = ..., read_lac: _Optional[_Union[ReadLac, _Mapping]] = ..., wait_lac: _Optional[_Union[WaitLac, _Mapping]] = ..., fence: _Optional[_Union[Fence, _Mapping]] = ..., recovery_read: _Optional[_Union[RecoveryRead, _Mapping]] = ..., recovery_add: _Optional[_Union[RecoveryAdd, _Mapping]] = ..., write_lac: _Optional[_Union[WriteLac, _Mapping]] = ..., force: _Optional[_Union[Force, _Mapping]] = ..., repair_add: _Optional[_Union[RepairAdd, _Mapping]] = ..., held: _Optional[_Union[Held, _Mapping]] = ..., damaged: _Optional[_Union[Damaged, _Mapping]] = ..., held_ledgers: _Optional[_Union[HeldLedgers, _Mapping]] = ..., end_limbo: _Optional[_Union[EndLimbo, _Mapping]] = ..., status: _Optional[_Union[Status, _Mapping]] = ..., trace: _Optional[_Union[Trace, _Mapping]] = ..., authorize: _Optional[_Union[Authorize, _Mapping]] = ..., write_lacs: _Optional[_Union[WriteLacs, _Mapping]] = ..., batches: _Optional[_Iterable[bytes]] = ..., traceparent: _Optional[str] = ..., identity: _Optional[bytes] = ...) -> None: ...
 
 class ReadBatches(_message.Message):
     __slots__ = ("ledger_id", "first", "last", "max_bytes")
@@ -231,6 +233,24 @@ class WriteLac(_message.Message):
     lac: int
     key: bytes
     def __init__(self, ledger_id: _Optional[int] = ..., lac: _Optional[int] = ..., key: _Optional[bytes] = ...) -> None: ...
+
+class WriteLacs(_message.Message):
+    __slots__ = ("lacs",)
+    LACS_FIELD_NUMBER: _ClassVar[int]
+    lacs: _containers.RepeatedCompositeFieldContainer[LedgerLac]
+    def __init__(self, lacs: _Optional[_Iterable[_Union[LedgerLac, _Mapping]]] = ...) -> None: ...
+
+class LedgerLac(_message.Message):
+    __slots__ = ("ledger_id", "lac", "key", "identity")
+    LEDGER_ID_FIELD_NUMBER: _ClassVar[int]
+    LAC_FIELD_NUMBER: _ClassVar[int]
+    KEY_FIELD_NUMBER: _ClassVar[int]
+    IDENTITY_FIELD_NUMBER: _ClassVar[int]
+    ledger_id: int
+    lac: int
+    key: bytes
+    identity: bytes
+    def __init__(self, ledger_id: _Optional[int] = ..., lac: _Optional[int] = ..., key: _Optional[bytes] = ..., identity: _Optional[bytes] = ...) -> None: ...
 
 class Force(_message.Message):
     __slots__ = ("ledger_id", "key")

@@ -69,7 +69,7 @@ class BookieServicer:
         raise NotImplementedError('Method not implemented!')
 
     def Control(self, request_iterator, context):
-        """Fence, RecoveryRead, RecoveryAdd, ReadLac, WriteLac, Force: never behind bulk, on a connection of its own.
+        """Fence, RecoveryRead, RecoveryAdd, ReadLac, WriteLac, WriteLacs, Force: never behind bulk, on a connection of its own.
         And what repair and inspection ask: RepairAdd, Held, Damaged, HeldLedgers, EndLimbo, Status, Trace, Authorize.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)

@@ -167,6 +167,21 @@ class WriteLac(NamedTuple):
     key: bytes
 
 
+class LedgerLac(NamedTuple):
+    """The LAC of one ledger among others."""
+
+    ledger_id: int
+    lac: int
+    key: bytes
+    identity: bytes = NO_IDENTITY
+
+
+class WriteLacs(NamedTuple):
+    """Ask to remember LACs of several ledgers. The answer does not say which were taken."""
+
+    lacs: tuple[LedgerLac, ...]
+
+
 class Force(NamedTuple):
     """Ask to make durable whatever of a ledger was acked."""
 
@@ -175,7 +190,17 @@ class Force(NamedTuple):
 
 
 Ask: TypeAlias = (
-    ReadBatches | ReadEntry | ReadLac | WaitLac | Fence | RecoveryRead | RecoveryAdd | WriteLac | Force | InspectionAsk
+    ReadBatches
+    | ReadEntry
+    | ReadLac
+    | WaitLac
+    | Fence
+    | RecoveryRead
+    | RecoveryAdd
+    | WriteLac
+    | WriteLacs
+    | Force
+    | InspectionAsk
 )
 Answer: TypeAlias = ReadAnswer | EntrySlice | LacAnswer | FenceAnswer | InspectionAnswer | None
 """``None``: done, and durable."""
@@ -346,13 +371,17 @@ def encode_request(request_id: int, ask: Ask, traceparent: str = "", identity: b
     if isinstance(ask, RecoveryAdd | RepairAdd):
         identity = ask.identity
     try:
-        part = kind(**{field: getattr(ask, field) for field in fields})
+        part = kind(**{field: _field(getattr(ask, field)) for field in fields})
     except (ValueError, TypeError) as error:
         raise InvalidArgument(f"{name}: {error}") from None
     front = pb.Request(
         request_id=request_id, traceparent=traceparent, identity=identity, **{name: part}
     ).SerializeToString()  # fmt: skip
     return frame_batches(front, (ask.batch,)) if isinstance(ask, RecoveryAdd | RepairAdd) else front
+
+
+def _field(value: Any) -> Any:
+    return [pb.LedgerLac(**lac._asdict()) for lac in value] if isinstance(value, tuple) else value
 
 
 def decode_request(message: bytes) -> Request:
@@ -364,9 +393,14 @@ def decode_request(message: bytes) -> Request:
     name = request.WhichOneof("ask")
     if len(batches) != (name in {"recovery_add", "repair_add"}):
         raise ProtocolViolation(f"{len(batches)} batches in a request of kind {name}")
-    if len(request.identity) not in (0, IDENTITY_BYTES):
-        raise ProtocolViolation(f"the identity of a ledger has {IDENTITY_BYTES} bytes, not {len(request.identity)}")
-    return Request(request.request_id, _ask_of(request, name, batches), request.traceparent, request.identity)
+    identity = _identity(request.identity)
+    return Request(request.request_id, _ask_of(request, name, batches), request.traceparent, identity)
+
+
+def _identity(identity: bytes) -> bytes:
+    if len(identity) not in (0, IDENTITY_BYTES):
+        raise ProtocolViolation(f"the identity of a ledger has {IDENTITY_BYTES} bytes, not {len(identity)}")
+    return identity
 
 
 def _ask_of(request: pb.Request, name: str | None, batches: list[memoryview]) -> Ask | None:
@@ -377,6 +411,10 @@ def _ask_of(request: pb.Request, name: str | None, batches: list[memoryview]) ->
         return RecoveryAdd(part.key, batches[0], request.identity)
     if name == "repair_add":
         return RepairAdd(batches[0], request.identity)
+    if name == "write_lacs":
+        return WriteLacs(
+            tuple(LedgerLac(lac.ledger_id, lac.lac, lac.key, _identity(lac.identity)) for lac in part.lacs)
+        )
     make, fields = _ASKS_BY_NAME[name]
     ask: Ask = make(*[getattr(part, field) for field in fields])
     return ask
@@ -435,6 +473,7 @@ _ASKS: dict[type, tuple[str, Callable[..., Any], tuple[str, ...]]] = {
     RecoveryRead: ("recovery_read", pb.RecoveryRead, RecoveryRead._fields),
     RecoveryAdd: ("recovery_add", pb.RecoveryAdd, ("key",)),
     WriteLac: ("write_lac", pb.WriteLac, WriteLac._fields),
+    WriteLacs: ("write_lacs", pb.WriteLacs, WriteLacs._fields),
     Force: ("force", pb.Force, Force._fields),
     **INSPECTION_ASKS,
 }

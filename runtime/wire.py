@@ -40,6 +40,9 @@ MAX_ATTACHES: Final = 40
 MAX_DETACHES: Final = 100
 """Most ledgers that one message detaches."""
 
+MAX_LACS: Final = 32
+"""Most LACs of ledgers in one request: with their keys they are well below what may be in it besides batches."""
+
 ADD_OVERHEAD_BYTES: Final = 512
 """What a batch costs of a stream's credit besides its length, so that tiny batches are bounded in number, too."""
 

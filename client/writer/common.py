@@ -15,6 +15,7 @@ from tallybook.runtime.tasks import Tasks
 
 from ..ports import Connections
 from .attention import Attention
+from .explicit_lacs import ExplicitLacs
 from .looks import Looks
 from .metadata_line import MetadataLine
 from .reaching import Reaching
@@ -26,7 +27,8 @@ class CommonWork:
 
     Attributes:
         attention: the time by which writers judge their bookies.
-        slices: of the event loop's time, for callbacks of writers.
+        slices: of the event loop's time, for what writers send.
+        lacs: calls writers whose LAC nothing has carried yet.
         reaching: connections to bookies that were lost.
         metadata: whose turn it is to work on the metadata in the background.
         looks: pauses of writers that look for bookies to take a place.
@@ -34,8 +36,9 @@ class CommonWork:
 
     def __init__(self, connections: Connections, clock: Clock, tasks: Tasks, settings: ClientSettings) -> None:
         self.attention = Attention(clock)
-        self.slices = Slices(clock)
-        self.reaching = Reaching(connections, clock, tasks, self.slices, pause_s=settings.reconnect_ms / 1000)
+        self.slices, later = Slices(clock), Slices(clock)
+        self.lacs = ExplicitLacs(clock, later)
+        self.reaching = Reaching(connections, clock, tasks, later, pause_s=settings.reconnect_ms / 1000)
         self.metadata = MetadataLine()
         self.looks = Looks()
         period_s = max(min(100, settings.add_timeout_ms // 8, settings.away_timeout_ms // 16), 10) / 1000

@@ -199,7 +199,8 @@ class WriterDriver:
         self._silence_s = machine.rules.add_timeout_s
         self._stopped = False
         self._moved = asyncio.Event()
-        self._lac_timer: asyncio.TimerHandle | None = None
+        self._lac_awaited = False
+        """Whether ``lac_is_due`` is to be called."""
         self._missed_stale = False
         self._recording = False
         self._record_again_at = float("-inf")
@@ -326,8 +327,6 @@ class WriterDriver:
             link.wait_no_more()
             self._drop(link)
             link.detach(self.machine.ledger_id)
-        if self._lac_timer is not None:
-            self._lac_timer.cancel()
 
     def _spawn(self, work: Coroutine[Any, Any, T], name: str) -> asyncio.Task[T]:
         task = self._tasks.spawn(work, name=f"writer-{self.machine.ledger_id}-{name}")
@@ -383,9 +382,8 @@ class WriterDriver:
         if actions:
             self._moved.set()
         self._let_visit()
-        if self._lac_timer is None and self.machine.lac > self._lac_sent:
-            pause_s: float = self._settings.explicit_lac_ms / 1000
-            self._tell_lac_in(pause_s)
+        if not self._lac_awaited and self.machine.lac > self._lac_sent:
+            self._tell_lac_in(self._settings.explicit_lac_ms / 1000)
 
     def _send(self, action: Send) -> None:
         link = self._links[action.position]
@@ -535,25 +533,23 @@ class WriterDriver:
             self._recording = True
             self._spawn(self._record_missed(), "missed")
 
-    def _tell_lac_in(self, seconds: float) -> None:
-        self._lac_timer = asyncio.get_running_loop().call_later(seconds, self._lac_is_due)
-
-    def _lac_is_due(self) -> None:
+    def lac_is_due(self) -> None:
         """Nothing may have carried the LAC since it moved: tell it alone, unless something was sent meanwhile."""
-        self._lac_timer = None
-        if self.machine.error is not None or self.machine.lac <= self._lac_sent:
+        self._lac_awaited = False
+        if self._stopped or self.machine.error is not None or self.machine.lac <= self._lac_sent:
             return
         left_s = self._quiet_since + self._settings.explicit_lac_ms / 1000 - self._clock.monotonic()
         if left_s > 0:
             self._tell_lac_in(left_s)
-        else:
-            self._tell_lac()
-
-    def _tell_lac(self) -> None:
+            return
         self._lac_sent = lac = self.machine.lac
         for position, link in enumerate(self._links):
             if link.connection is not None and self.machine.member(position) is Member.UP:
-                self._spawn(self._write_lac(link.connection, lac), f"lac-{position}")
+                link.connection.tell_lac(self.machine.ledger_id, lac, self._key, identity=self._identity)
+
+    def _tell_lac_in(self, seconds: float) -> None:
+        self._lac_awaited = True
+        self.common.lacs.call_in(seconds, self)
 
     async def _write_lac(self, connection: BookieConnection, lac: int) -> bool:
         """Whether the bookie has heard of it, and will not forget it."""

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Callable, Coroutine, Mapping
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from typing import Any, Final, NamedTuple, NoReturn, TypeAlias, TypeVar
 from weakref import WeakKeyDictionary
 
@@ -19,6 +19,7 @@ from tallybook.bookie.port import LedgerStore
 from tallybook.bookie.tailing import with_batches
 from tallybook.client.bookie_port import AddCallback
 from tallybook.client.open_ledgers import LedgersAtBookie, OpenLedgers
+from tallybook.client.rpc_lacs import LacLine
 from tallybook.core.access import Permission
 from tallybook.core.answers import (
     AddAnswer,
@@ -33,10 +34,10 @@ from tallybook.core.answers import (
     ReadAnswer,
 )
 from tallybook.core.batch import EntrySlice, decode_header
-from tallybook.core.errors import OK_CODE, BookieUnavailable, RequestTimeout, error_from_wire
+from tallybook.core.errors import OK_CODE, BookieUnavailable, RequestTimeout, TallybookError, error_from_wire
 from tallybook.core.ids import NO_IDENTITY
 from tallybook.runtime.clock import Clock
-from tallybook.runtime.grpc_messages import Attach
+from tallybook.runtime.grpc_messages import Attach, LedgerLac
 from tallybook.runtime.progress import Progress
 from tallybook.runtime.rng import Rng
 from tallybook.runtime.tasks import Tasks
@@ -172,6 +173,7 @@ class DirectConnection:
         self._attached = _Attached(_attached_in(store, clock))
         self._ledgers = LedgersAtBookie() if ledgers is None else ledgers
         self._broken = False
+        self._lacs = LacLine(self._send_lacs, tasks, f"LACs to {store.bookie_id}")
         self._ledgers.carried_by(self._attached)
 
     @property
@@ -199,6 +201,7 @@ class DirectConnection:
         self._broken = True
         self._ledgers.left_by(self._attached)
         self._attached.end()
+        self._lacs.end()
         self._there.cut()
         self._back.cut()
         pending, self._pending = self._pending, {}
@@ -341,6 +344,16 @@ class DirectConnection:
             self._about(ledger_id, identity, lambda: self._store.write_lac(ledger_id, lac, key), for_write=True),
             self._timeout_seconds,
         )
+
+    def tell_lac(self, ledger_id: int, lac: int, key: bytes, *, identity: bytes = NO_IDENTITY) -> None:
+        """Tell the bookie a LAC, without an answer; see the port."""
+        self._lacs.tell(LedgerLac(ledger_id, lac, key, identity))
+
+    async def _send_lacs(self, lacs: Sequence[LedgerLac]) -> None:
+        each = (self.write_lac(ledger_id, lac, key, identity=identity) for ledger_id, lac, key, identity in lacs)
+        for outcome in await asyncio.gather(*each, return_exceptions=True):
+            if isinstance(outcome, BaseException) and not isinstance(outcome, TallybookError):
+                raise outcome
 
     async def held(self, ledger_id: int, first: int, last: int, *, identity: bytes = NO_IDENTITY) -> HeldAnswer:
         """What is held of a ledger; see the port."""

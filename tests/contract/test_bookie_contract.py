@@ -298,6 +298,19 @@ async def test_an_explicit_lac_needs_the_key(rig):
         await rig.connection.write_lac(1, 7, WRONG_KEY)
 
 
+async def test_lacs_of_many_ledgers_are_remembered_each_for_itself(rig):
+    keys = {1: KEY, 3: b"", 4: b"", 5: b""}
+    for ledger_id, key in keys.items():
+        assert (await rig.add(rig.batch(0, 10, ledger_id=ledger_id), key)).code == 0
+    waiting = rig.background(rig.connection.wait_lac(5, NO_ENTRY, 60_000))
+    await rig.settle()
+    for ledger_id, key in (keys | {3: WRONG_KEY}).items():
+        rig.connection.tell_lac(ledger_id, ledger_id, key)
+    assert await waiting == LacAnswer(5, fenced=False)
+    known = [(await rig.connection.read_lac(ledger_id)).lac for ledger_id in keys]
+    assert known == [1, NO_ENTRY, 4, 5]
+
+
 async def test_a_long_poll_returns_at_once_for_what_is_known(rig):
     await rig.add(rig.batch(10, 1))
     assert await rig.connection.wait_lac(1, 8, 60_000) == LacAnswer(9, fenced=False)

@@ -84,6 +84,7 @@ EXCUSED = {
     "gateway/console/diagnosing.py:Diagnosing._rounds": "the looks of the last minutes",
     "repair/replicator.py:_Work._todo": "the ledgers of one task, which its board bounds",
     "client/writer/attention.py:Attention._stalls": "at most 256 moments in which the event loop was late",
+    "client/writer/explicit_lacs.py:ExplicitLacs._line": "one pair for each writer that appended a moment ago",
     "runtime/blocking.py:HandOver._items": "bounded by whoever puts them: pending bytes of the client",
     "runtime/disk_pump.py:ThreadPump._completed": "writes of the journal that are durable and not told yet",
     "runtime/loop_iteration.py:ItemIterator._left": "what is left of one group of items",

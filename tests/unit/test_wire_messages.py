@@ -41,7 +41,7 @@ from tallybook.core.limits import BATCH_HEADER_BYTES, KIB, MAX_BATCH_BYTES, MAX_
 from tallybook.proto import bookie_pb2 as pb
 from tallybook.runtime import grpc_inspection as inspection
 from tallybook.runtime import grpc_messages as wire
-from tallybook.runtime.wire import MAX_ATTACHED_LEDGERS
+from tallybook.runtime.wire import MAX_ATTACHED_LEDGERS, MAX_LACS
 from tallybook.runtime.wire_versions import Versions
 
 ids = st.integers(0, MAX_ID)
@@ -61,6 +61,10 @@ asks = st.one_of(
     st.builds(wire.RecoveryRead, signed, signed, keys),
     st.builds(wire.RecoveryAdd, keys, batches, identities),
     st.builds(wire.WriteLac, signed, lacs, keys),
+    st.builds(
+        wire.WriteLacs,
+        st.lists(st.builds(wire.LedgerLac, signed, lacs, keys, identities), max_size=MAX_LACS).map(tuple),
+    ),
     st.builds(inspection.RepairAdd, batches, identities),
     st.builds(inspection.AskHeld, signed, signed, signed),
     st.builds(inspection.AskDamaged, lacs, lacs, u32),

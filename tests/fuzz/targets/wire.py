@@ -40,6 +40,7 @@ from tallybook.runtime.grpc_messages import (
     Fence,
     Force,
     Hello,
+    LedgerLac,
     ReadBatches,
     ReadEntry,
     ReadLac,
@@ -48,6 +49,7 @@ from tallybook.runtime.grpc_messages import (
     WaitLac,
     Welcome,
     WriteLac,
+    WriteLacs,
 )
 from tallybook.runtime.wire import frame_batch, frame_batches, split_batches
 
@@ -171,6 +173,7 @@ def some_requests() -> Iterator[bytes]:
     asks = (
         ReadBatches(7, 0, 9, 4096), ReadEntry(7, 3), ReadLac(7), WaitLac(7, -1, 1000, 5), Fence(7, KEY),
         RecoveryRead(7, 3, KEY), RecoveryAdd(KEY, BATCH), WriteLac(7, 3, KEY), Force(7, KEY), RepairAdd(BATCH),
+        WriteLacs((LedgerLac(7, 3, KEY), LedgerLac(8, 3, KEY, bytes(16)))),
         AskHeld(7, 0, 9), AskDamaged(-1, -1, 10), AskHeldLedgers(-1, 10), EndLimbo(7), AskStatus(), AskTrace(7, 3),
     )  # fmt: skip
     for number, ask in enumerate(asks, 1):
