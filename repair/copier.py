@@ -29,6 +29,7 @@ from tallybook.core.errors import (
     DataMissing,
     EntryAbsent,
     EntryCorrupt,
+    EntryTooLarge,
     EntryUnknown,
     InvalidBatch,
     OtherLedger,
@@ -113,10 +114,10 @@ class Copier:
             on_given: called for each batch that was given, with its length.
 
         Raises:
-            As ``complete``.
+            As ``complete``; it is given nothing more after a batch that is too large for it.
         """
         connection = await self._connections.get(target)
-        given = _Given(metadata.quorum, place, on_given)
+        given = _Given(metadata.quorum, place, on_given, all_or_nothing=True)
         look = _Look(connection, metadata, place, ())
         await self._copy(connection, metadata, place, look.gaps(), lost, given)
         # Last, so that where something lacks for good, not all is read again at each attempt.
@@ -143,6 +144,7 @@ class Copier:
             damaged_too: replace what it knows to be damaged; what it was just given need not be asked for.
 
         Raises:
+            EntryTooLarge: ``target`` takes no batches as large as one that lacks; it was given all others.
             DataMissing: no other bookie has an entry that lacks: all that should have it say so, or are lost.
             NoSuchLedger: the ledger was deleted meanwhile.
             OtherLedger: ``target`` holds another ledger of this id.
@@ -277,6 +279,8 @@ class Copier:
         return answer.batches
 
     async def _give(self, connection: BookieConnection, batch: Buffer, identity: bytes) -> None:
+        if len(batch) > connection.max_batch_bytes:
+            raise _too_large(connection, batch)
         await self._pace.spend(len(batch))
         waited = 0.0
         while True:
@@ -286,6 +290,8 @@ class Copier:
                     await connection.repair_add(bytes(batch), identity=identity)
                 except Busy as error:
                     busy = error
+                except EntryTooLarge as error:
+                    raise _too_large(connection, batch) from error
                 else:
                     self.copied_batches += 1
                     self.copied_bytes += len(batch)
@@ -298,15 +304,28 @@ class Copier:
             await self._clock.sleep(pause)
 
 
-class _Given:
-    """What a bookie was given of a place. A place of many stripes takes no more room than one of a few."""
+def _too_large(connection: BookieConnection, batch: Buffer) -> EntryTooLarge:
+    return EntryTooLarge(
+        f"{connection.bookie_id} takes no batch of {len(batch):,} bytes: raise its journal.max_commit_bytes"
+    )
 
-    def __init__(self, quorum: Quorum, place: Place, on_given: Callable[[int], None]) -> None:
+
+class _Given:
+    """What a bookie was given of a place. A place of many stripes takes no more room than one of a few.
+
+    Args:
+        all_or_nothing: what it is given serves nothing if it cannot take a batch because of its size.
+    """
+
+    def __init__(
+        self, quorum: Quorum, place: Place, on_given: Callable[[int], None], *, all_or_nothing: bool = False
+    ) -> None:
         self._quorum = quorum
         self._place = place
         self._on_given = on_given
+        self._all_or_nothing = all_or_nothing
         self._ranges: list[EntryRange] = []
-        self._refused: EntryUnknown | None = None
+        self._refused: EntryUnknown | EntryTooLarge | None = None
         self.batches = 0
         self.size = 0
 
@@ -314,7 +333,7 @@ class _Given:
         """See whether all was taken.
 
         Raises:
-            EntryUnknown: why some was not.
+            EntryUnknown, EntryTooLarge: why some was not.
         """
         if self._refused is not None:
             raise self._refused
@@ -323,9 +342,10 @@ class _Given:
         """One more batch, and how the bookie took it.
 
         Raises:
-            ``outcome``, unless it says that a part of the bookie's index is lost: others can be given back there.
+            ``outcome``, unless it says that a part of the bookie's index is lost, or that the batch is too large for
+                it: others can be given back there.
         """
-        if isinstance(outcome, EntryUnknown):
+        if isinstance(outcome, EntryUnknown) or (isinstance(outcome, EntryTooLarge) and not self._all_or_nothing):
             self._refused = outcome
             return
         if outcome is not None:

@@ -46,9 +46,9 @@ async def why_still_named(
     """What keeps each of these ledgers at a bookie, in a phrase; one whose reason is not known in time is left out."""
     found: dict[int, str] = {}
 
-    async def look(ledger_id: int, writable: Collection[str], otherwise: str) -> None:
+    async def look(ledger_id: int, writable: Collection[str], stands_still: str) -> None:
         try:
-            why = await _reason(world, bookie_id, ledger_id, writable, within_s * _PART)
+            why = await _reason(world, bookie_id, ledger_id, writable, stands_still, within_s * _PART)
         except (NoSuchLedger, MetadataUnavailable):
             return
         except TallybookError as error:
@@ -57,27 +57,34 @@ async def why_still_named(
             found[ledger_id] = f"{_REFUSED}: {error.message}"
         else:
             if why is not None:
-                found[ledger_id] = why or otherwise
+                found[ledger_id] = why
 
     with suppress(TimeoutError, MetadataUnavailable):
         async with asyncio.timeout(within_s):
             known = await world.membership.bookies()
             writable = {name for name, info in known.items() if info.mode is BookieMode.WRITABLE and name != bookie_id}
-            otherwise = await _why_nothing_moves(world)
+            stands_still = await _why_nothing_moves(world)
             async with asyncio.TaskGroup() as group:
                 for ledger_id in ledger_ids:
-                    group.create_task(look(ledger_id, writable, otherwise))
+                    group.create_task(look(ledger_id, writable, stands_still))
     return {ledger_id: found[ledger_id] for ledger_id in ledger_ids if ledger_id in found}
 
 
 async def _reason(
-    world: ClientWorld, bookie_id: str, ledger_id: int, writable: Collection[str], patience_s: float
+    world: ClientWorld, bookie_id: str, ledger_id: int, writable: Collection[str], stands_still: str, patience_s: float
 ) -> str | None:
-    """Why one ledger names the bookie; empty: for no reason of its own; ``None``: it does not."""
+    """Why one ledger names the bookie; ``None``: it does not.
+
+    Args:
+        stands_still: why the repair moves nothing; empty: it is at work.
+    """
     try:
         metadata = (await world.store.read_ledger(ledger_id)).value
         fragments = [each for each in metadata.fragments if bookie_id in each.bookies]
-        return await _why(world, metadata, bookie_id, fragments, writable, patience_s) if fragments else None
+        if not fragments:
+            return None
+        why = await _why(world, metadata, bookie_id, fragments, writable, patience_s) or stands_still
+        return why or await _too_small(world, fragments, writable, patience_s) or "it waits to be copied"
     except (DamagedFile, NewerFormat) as error:
         return f"its metadata cannot be read: {error.message}"
 
@@ -107,6 +114,32 @@ async def _why(
     if metadata.closed or metadata.last_fragment not in fragments:
         return ""
     return _why_open(metadata, await _members_say(world, metadata, patience_s))
+
+
+async def _too_small(
+    world: ClientWorld, fragments: Sequence[Fragment], writable: Collection[str], patience_s: float
+) -> str:
+    """That bookies which could take a place may not take the batches; empty: there is nothing to say."""
+    sizes: dict[str, int] = {}
+
+    async def ask(name: str) -> None:
+        with suppress(PeerError, StorageError):
+            sizes[name] = (await world.connections.get(name)).max_batch_bytes
+
+    with suppress(TimeoutError):
+        async with asyncio.timeout(patience_s), asyncio.TaskGroup() as group:
+            for name in {*writable, *(name for each in fragments for name in each.bookies)}:
+                group.create_task(ask(name))
+    for fragment in fragments:
+        largest = min((sizes[name] for name in fragment.bookies if name in sizes), default=0)
+        others = sorted(set(writable) - set(fragment.bookies))
+        if others and all(sizes.get(name, largest) < largest for name in others):
+            up_to = ", ".join(f"{name} up to {sizes[name]:,} bytes" for name in others)
+            return (
+                f"it may have batches of up to {largest:,} bytes, and bookies that could take its place take only "
+                f"smaller ones ({up_to}): raise their journal.max_commit_bytes"
+            )
+    return ""
 
 
 def _why_open(metadata: LedgerMetadata, said: Mapping[str, _Said]) -> str:
@@ -163,10 +196,10 @@ async def _member_says(world: ClientWorld, metadata: LedgerMetadata, name: str, 
 
 
 async def _why_nothing_moves(world: ClientWorld) -> str:
-    """Why ledgers that could be moved are not, yet."""
+    """Why ledgers that could be moved are not; empty: they are."""
     if await paused_since(world.store) is not None:
         return "the repair is paused: 'cluster audit --resume'"
     age_s = age_of(await repair_status(world.store), world.clock)
     if age_s is None or age_s >= STALE_SECONDS:
         return "no auditor is at work: is 'tallybook repair run' running?"
-    return "it waits to be copied"
+    return ""

@@ -91,6 +91,11 @@ class Mended:
         self.size += size
 
     @property
+    def too_large(self) -> str:
+        """Why a bookie cannot hold the ledger's batches, and no other one can; empty: there is no such reason."""
+        return next((error.message for error in self.left if isinstance(error, EntryTooLarge)), "")
+
+    @property
     def lost(self) -> bool:
         """Whether an entry is left nowhere."""
         return any(isinstance(error, DataMissing) for error in self.left)
@@ -226,10 +231,10 @@ class Mender:
         """Give a bookie that stays what it lacks; another one takes its place where it does not take such batches."""
         try:
             return await self._give_back(current, place, order, limbo, done)
-        except EntryTooLarge:
+        except EntryTooLarge as error:
             # It was away when the ledger was created, so its writer did not know how much it takes.
             sometimes("repair: a bookie that takes smaller batches than it lacks is replaced")
-            return await self._replace(current, place, order, done)
+            return await self._replace(current, place, order, done, cannot_hold=error)
 
     async def _give_back(
         self, current: Versioned, place: Place, order: Order, limbo: set[str], done: Mended
@@ -244,10 +249,24 @@ class Mender:
         given = partial(copies_given_back, bookie_id=place.bookie_id, first=place.first, last=place.last)
         return await self._updater.update(metadata.ledger_id, given, known=current)
 
-    async def _replace(self, current: Versioned, place: Place, order: Order, done: Mended) -> Versioned:
-        """Let another bookie take a place: first the copies, then the metadata."""
+    async def _replace(
+        self,
+        current: Versioned,
+        place: Place,
+        order: Order,
+        done: Mended,
+        cannot_hold: EntryTooLarge | None = None,
+    ) -> Versioned:
+        """Let another bookie take a place: first the copies, then the metadata.
+
+        Args:
+            cannot_hold: why the bookie that has the place cannot keep it, if it stays.
+
+        Raises:
+            EntryTooLarge: no bookie takes the batches.
+        """
         metadata = current.value
-        target = await self._given_all(metadata, place, order, done)
+        target = await self._given_all(metadata, place, order, done, cannot_hold)
         taken = partial(
             replace_member, first_entry_id=place.first, position=place.position, old=place.bookie_id, new=target
         )
@@ -264,36 +283,72 @@ class Mender:
         await self._copier.complete(metadata, place, target, lost=order.gone, damaged_too=False, on_given=done.given)
         return changed
 
-    async def _given_all(self, metadata: LedgerMetadata, place: Place, order: Order, done: Mended) -> str:
+    async def _given_all(
+        self, metadata: LedgerMetadata, place: Place, order: Order, done: Mended, cannot_hold: EntryTooLarge | None
+    ) -> str:
         """A bookie that has got all copies of a place; each that takes smaller batches only is passed over."""
-        too_small: set[str] = set()
+        too_small: dict[str, str] = {} if cannot_hold is None else {place.bookie_id: cannot_hold.message}
         while True:
-            target = self._replacement(metadata, place, order, too_small)
+            target = await self._target(metadata, place, order, too_small)
             try:
                 await self._copier.give_all(metadata, place, target, lost=order.gone, on_given=done.given)
-            except EntryTooLarge:
-                too_small.add(target)
+            except EntryTooLarge as error:
+                too_small[target] = error.message
             else:
                 return target
 
+    async def _target(self, metadata: LedgerMetadata, place: Place, order: Order, too_small: Mapping[str, str]) -> str:
+        """A bookie to take a place, rather one that takes batches as large as the members do.
+
+        Args:
+            too_small: bookies that do not take its batches, and why.
+
+        Raises:
+            NotEnoughBookies: there is none.
+            EntryTooLarge: there is none but these.
+        """
+        members = metadata.fragment_of(place.first).bookies
+        sizes = [await self._batch_bytes(name) for name in members if name in order.there and name not in too_small]
+        # No batch is larger than its members took, unless they take smaller ones by now.
+        wanted = min((size for size in sizes if size is not None), default=0)
+        smaller: dict[str, int] = {}
+        while True:
+            target = self._replacement(metadata, place, order, {*too_small, *smaller})
+            if target is None:
+                break
+            size = await self._batch_bytes(target)
+            if size is None or size >= wanted:
+                return target
+            smaller[target] = size
+        if smaller:
+            return max(smaller, key=lambda name: smaller[name])
+        what = f"ledger {metadata.ledger_id} from entry {place.first}: nobody can take the place of {place.bookie_id}"
+        if too_small:
+            raise EntryTooLarge(f"{what}: {'; '.join(too_small.values())}")
+        raise NotEnoughBookies(what)
+
+    async def _batch_bytes(self, bookie_id: str) -> int | None:
+        """The largest batch that a bookie takes; ``None``: it does not answer."""
+        try:
+            return (await self._client.world.connections.get(bookie_id)).max_batch_bytes
+        except TallybookError as error:
+            if is_defect(error):
+                raise
+            return None
+
     def _replacement(
-        self, metadata: LedgerMetadata, place: Place, order: Order, too_small: Collection[str] = ()
-    ) -> str:
-        fragment = metadata.fragment_of(place.first)
+        self, metadata: LedgerMetadata, place: Place, order: Order, passed_over: Collection[str]
+    ) -> str | None:
         chosen = choose_replacements(
             order.alive,
-            fragment.bookies,
+            metadata.fragment_of(place.first).bookies,
             {place.position},
             self._rng,
             write_quorum=metadata.quorum.write_quorum,
-            excluded=order.leaving.union(too_small),
+            excluded=order.leaving.union(passed_over),
             policy=self._placement,
         )
-        if place.position not in chosen:
-            raise NotEnoughBookies(
-                f"ledger {metadata.ledger_id} from entry {place.first}: nobody can take the place of {place.bookie_id}"
-            )
-        return chosen[place.position]
+        return chosen.get(place.position)
 
     async def _end_limbo(self, metadata: LedgerMetadata, bookie_id: str, done: Mended) -> None:
         try:

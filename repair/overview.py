@@ -189,6 +189,7 @@ class Overview:
         if self.ledgers is not None:
             found += self.ledgers.open_lacking.problems
         found += self._to_recover_by_hand()
+        found += self._too_large()
         if self.audit_age_s is None:
             found.append("no auditor has ever looked: 'tallybook repair run' is not running")
         elif self.audit_age_s >= STALE_SECONDS:
@@ -205,6 +206,13 @@ class Overview:
         which = "ledger" if count == 1 else "ledgers"
         what = f"{which} {some_ids(named, count)} cannot be recovered by the repair, for want of the password"
         return [f"{what}: use 'ledger recover LEDGER --password-file FILE'"]
+
+    def _too_large(self) -> list[str]:
+        """Ledgers with batches that no bookie takes which could hold them, as the auditor's process met them last."""
+        named = self.audit and self.audit.get("too_large")
+        if not isinstance(named, dict) or not (self.under_replicated or self.moving):
+            return []
+        return [f"ledger {ledger_id} cannot be copied: {why}" for ledger_id, why in named.items()]
 
     def _too_few_writable(self) -> list[str]:
         """The problem that ledgers like the existing ones cannot be created; unknown while they are not counted."""

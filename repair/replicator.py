@@ -25,6 +25,7 @@ from .mender import Mended, Mender, Order
 from .needs import Why
 from .pause import paused_since
 from .tasks import Held, Task, TaskBoard
+from .walk import MAX_NAMED
 from .work_progress import WorkProgress
 
 _log = logger("repair")
@@ -37,6 +38,8 @@ RENEWALS: Final = 3
 """A task is renewed so often within a lease."""
 ROUTINE_LEDGERS: Final = 2
 """Ledgers at a time of a task of the periodic check."""
+_REMEMBERED_SECONDS: Final = 3600.0
+"""How long it counts why a ledger was not mended: others may have done that since."""
 
 
 _ENDS_IF_ABANDONED: Final = frozenset(why.value for why in Why if why.ends_if_abandoned)
@@ -94,6 +97,7 @@ class Replicator:
         self._lease_s = lease_s
         self._ordered: _Ordered | None = None
         self.totals = ReplicatorTotals()
+        self._too_large: dict[int, tuple[str, float]] = {}
         self.mending = Meter(clock, LONG_SECONDS)
 
     async def run(self) -> None:
@@ -107,6 +111,12 @@ class Replicator:
                 worked = False
             if not worked:
                 await self._clock.sleep(IDLE_SECONDS)
+
+    @property
+    def too_large(self) -> dict[int, str]:
+        """Ledgers with batches that no bookie takes which could hold them, as of the last looks; and which do not."""
+        now = self._clock.monotonic()
+        return {each: why for each, (why, at) in self._too_large.items() if now - at < _REMEMBERED_SECONDS}
 
     async def work_once(self) -> bool:
         """Take one task and do it; false if there is none, or the repair is paused.
@@ -155,8 +165,16 @@ class Replicator:
         abandoned = task.why in _ENDS_IF_ABANDONED
         return Order(leaving, stay, task.thorough, task.end, gone, abandoned)
 
+    def _note_too_large(self, ledger_id: int, why: str) -> None:
+        self._too_large.pop(ledger_id, None)
+        if why:
+            self._too_large[ledger_id] = why, self._clock.monotonic()
+            if len(self._too_large) > MAX_NAMED:
+                del self._too_large[next(iter(self._too_large))]
+
     def _count(self, ledger_id: int, done: Mended) -> None:
         totals = self.totals
+        self._note_too_large(ledger_id, done.too_large)
         totals.ledgers += 1
         totals.places += done.places
         totals.batches += done.batches

@@ -126,7 +126,7 @@ class RepairService:
         try:
             audit = await self.auditor.round()
             times = {"at_ms": self._clock.wall_us() // 1000, "walked_at_ms": audit.walked_at_ms}
-            work = {"work": worked(self.replicator.totals)}
+            work = {"work": worked(self.replicator.totals), "too_large": self.replicator.too_large}
             value = json.dumps({"format": FIRST, **told(audit), **times, **work}).encode()
             await self._records.update(STATUS_RECORD, partial(over_known, STATUS_RECORD, value))
         except (PeerError, StorageError) as error:
