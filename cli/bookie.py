@@ -16,7 +16,6 @@ import typer
 from tallybook.core.config import BookieSettings, ClientSettings
 from tallybook.core.errors import DamagedFile, InvalidArgument, InvalidConfig, NewerFormat, NoSuchBookie, TallybookError
 from tallybook.metadata.store import BookieInfo
-from tallybook.metadata.uri import open_metadata
 from tallybook.runtime.clock import RealClock
 from tallybook.runtime.disk_real import RealDisk
 from tallybook.runtime.process import RealProcess
@@ -27,6 +26,7 @@ from .exits import RefusedToStart, disk_failed, reading_only
 from .options import Json, Metadata, check_directory, directory
 from .output import Record, complain, print_json, print_record, print_rows
 from .progress import human_bytes
+from .rights import check_own_right
 from .running import run, told_to_stop
 from .server_options import (
     ConfigFile,
@@ -109,6 +109,7 @@ async def _serve(settings: BookieSettings, parent_pipe: int | None) -> None:
     from tallybook.bookie.server import serve  # noqa: PLC0415
 
     try:
+        check_own_right(settings.security)
         check_directory(Path(settings.data_directory))
         for address in (settings.listen, settings.http_listen):
             await _check_host(address)
@@ -272,14 +273,14 @@ def rebuild_index(
     from tallybook.bookie.lost_index import rebuild_stopped  # noqa: PLC0415
     from tallybook.bookie.server import IndexThreads  # noqa: PLC0415
 
+    from .cluster import cluster  # noqa: PLC0415
+
     async def work() -> Record:
         clock, disk, threads = RealClock(), RealDisk(), IndexThreads(1)
         try:
-            async with await open_metadata(
-                settings.metadata, clock=clock, rng=SystemRng(), security=settings.security
-            ) as opened:
+            async with cluster(settings.metadata, ClientSettings(security=settings.security)) as client:
                 path, report = await rebuild_stopped(
-                    settings, disk, opened.store, clock,
+                    settings, disk, client.world.store, clock,
                     lambda path, create: threads.open_index(disk, path, settings.storage, create=create),
                     dry_run=dry_run,
                 )  # fmt: skip

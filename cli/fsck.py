@@ -10,7 +10,7 @@ import typer
 
 from tallybook.core.counted import counted
 
-from .cluster import archive_keys, cluster, security_directory
+from .cluster import archive_keys, cluster
 from .exits import Exit, reading_only
 from .options import Json, Metadata
 from .output import Record, print_json
@@ -60,7 +60,7 @@ async def _fsck(metadata: str, repair: bool, with_bucket: bool, as_json: bool) -
     async with AsyncExitStack() as stack:
         client = await stack.enter_async_context(cluster(metadata))
         world = client.world
-        opened = await _bucket(stack, client, metadata) if with_bucket else None
+        opened = await _bucket(stack, client) if with_bucket else None
         board = TaskBoard(world.store, world.clock, world.rng.fork("fsck"), lease_s=10) if repair else None
         check = Fsck(world, (*RECORD_KINDS, *STREAM_KINDS), STREAM_OWNERS, opened, board)
         progress = Progress("looking", world.clock, unit="things")
@@ -76,7 +76,7 @@ async def _fsck(metadata: str, repair: bool, with_bucket: bool, as_json: bool) -
     }
 
 
-async def _bucket(stack: AsyncExitStack, client: Client, metadata: str) -> Bucket | None:
+async def _bucket(stack: AsyncExitStack, client: Client) -> Bucket | None:
     """The archive of the cluster, if it has one."""
     from tallybook.archive.location import read_location  # noqa: PLC0415
 
@@ -86,9 +86,7 @@ async def _bucket(stack: AsyncExitStack, client: Client, metadata: str) -> Bucke
     from tallybook.offload.process import opened  # noqa: PLC0415
     from tallybook.repair.fsck import Bucket  # noqa: PLC0415
 
-    archive = await stack.enter_async_context(
-        opened(metadata, None, security=security_directory(), archive_keys=archive_keys())
-    )
+    archive = await stack.enter_async_context(opened(client, None, archive_keys=archive_keys()))
     return Bucket(archive.store, ArchiveReader(archive.store, archive.workers, archive.tasks))
 
 

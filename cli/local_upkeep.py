@@ -11,7 +11,8 @@ from contextlib import asynccontextmanager
 from typing import Generic, NamedTuple, TypeVar
 from urllib.parse import quote
 
-from tallybook.core.config import OffloadSettings, RepairSettings
+from tallybook.client.client import Client
+from tallybook.core.config import ClientSettings, OffloadSettings, RepairSettings
 from tallybook.core.errors import InvariantViolation, TallybookError
 from tallybook.runtime.http import Listening, address_of, bind
 from tallybook.runtime.settings import load_settings
@@ -79,11 +80,14 @@ class LocalUpkeep:
 
     async def _archiving(self, settings: OffloadSettings, listening: Listening) -> None:
         # What reads and writes Parquet takes long to load; by now the cluster is ready.
-        from tallybook.offload.process import archive_of  # noqa: PLC0415
+        from tallybook.archive.location import read_location  # noqa: PLC0415
         from tallybook.offload.service import offloading  # noqa: PLC0415
 
         try:
-            where = self._archive or await archive_of(self._cluster.metadata, security=settings.security)
+            where = self._archive
+            if where is None:
+                async with Client(self._cluster.metadata, ClientSettings(security=settings.security)) as client:
+                    where = await read_location(client.world.store)
             if where is None:
                 directory = self._cluster.directory / "archive"
                 directory.mkdir(exist_ok=True)

@@ -18,7 +18,7 @@ from tallybook.runtime.clock import RealClock
 from tallybook.runtime.rng import SystemRng
 from tallybook.runtime.tuning import settle_memory
 
-from .cluster import archive_keys, cluster, security_directory
+from .cluster import archive_keys, cluster
 from .exits import Exit, reading_only, refuse_later_formats
 from .options import Json, Metadata
 from .output import Record, complain, note, print_json, print_record, print_rows
@@ -90,7 +90,7 @@ async def _run(metadata: str, url: str | None, settings: OffloadSettings, once: 
     reading = SCANNING.model_copy(update={"security": settings.security, "archive_keys": settings.archive_keys})
     async with (
         cluster(metadata, reading) as client,
-        opened(metadata, url, settle=True, security=settings.security, archive_keys=settings.archive_keys) as archive,
+        opened(client, url, settle=True, archive_keys=settings.archive_keys) as archive,
     ):
         offloader = archive.offloader(client, settings)
         service = OffloadService(archive, offloader, settings, give_back_memory, client)
@@ -125,8 +125,8 @@ async def _status(metadata: str, url: str | None) -> Record:
     from tallybook.offload.service import status_of  # noqa: PLC0415
 
     async with (
-        cluster(metadata),
-        opened(metadata, url, security=security_directory(), archive_keys=archive_keys()) as archive,
+        cluster(metadata) as client,
+        opened(client, url, archive_keys=archive_keys()) as archive,
     ):
         return await status_of(archive)
 
@@ -154,7 +154,7 @@ async def _verify(metadata: str, url: str | None, wanted: list[int]) -> list[Rec
 
     async with (
         cluster(metadata) as client,
-        opened(metadata, url, security=security_directory(), archive_keys=archive_keys()) as archive,
+        opened(client, url, archive_keys=archive_keys()) as archive,
     ):
         members = [found async for found in _archived(client, wanted)]
         rows: list[Record] = []
@@ -232,8 +232,8 @@ async def _rekey(metadata: str, url: str | None, *, change: bool, seal_plain: bo
     counts = dict.fromkeys((CURRENT, REWRAPPED, SEALED, PLAIN, FAILED), 0)
     before, problems = set[str](), list[str]()
     async with (
-        cluster(metadata),
-        opened(metadata, url, settle=change, security=security_directory(), archive_keys=archive_keys()) as archive,
+        cluster(metadata) as client,
+        opened(client, url, settle=change, archive_keys=archive_keys()) as archive,
     ):
         store = archive.sealing
         if store is None:
@@ -296,10 +296,8 @@ def relocate(
 async def _relocate(metadata: str, url: str, *, accept_missing: bool) -> Relocation:
     from tallybook.offload.relocate import relocate_archive  # noqa: PLC0415
 
-    async with cluster(metadata):
-        return await relocate_archive(
-            metadata, url, accept_missing=accept_missing, security=security_directory(), archive_keys=archive_keys()
-        )
+    async with cluster(metadata) as client:
+        return await relocate_archive(client, url, accept_missing=accept_missing, archive_keys=archive_keys())
 
 
 @app.command("rebuild-catalog")
@@ -370,10 +368,8 @@ async def _rebuild(url: str, metadata: str) -> tuple[Record, dict[str, str], lis
     restored, lost = 0, dict[str, str]()
     later: list[str] = []
     async with (
-        cluster(metadata),
-        opened(
-            metadata, url, settle=True, filled=True, security=security_directory(), archive_keys=archive_keys()
-        ) as archive,
+        cluster(metadata) as client,
+        opened(client, url, settle=True, filled=True, archive_keys=archive_keys()) as archive,
     ):
         progress = Progress("reading the bucket", archive.clock, unit="ledgers done")
         async with watched(progress, archive.clock, lambda: (entered + known, _bytes_read(archive.store))):

@@ -5,9 +5,10 @@ A command that changes the metadata writes the store itself, so with security on
     own directory says no -> AccessDenied
     else a bookie is asked -> no -> AccessDenied
                            -> yes, and it is in that bookie's audit log
-    no bookie can say      -> the own directory has to say yes; the line of the audit log is written here
+    no bookie can say      -> the own directory has to say yes; the lines of the audit log are written here
 
-docs/security.md has the table of roles and commands; tests/integration/test_roles.py runs it.
+``bookie run`` asks no bookie, for there may be none yet. docs/security.md has the table of roles and commands;
+tests/integration/test_roles.py runs it.
 """
 
 from __future__ import annotations
@@ -16,10 +17,10 @@ import shlex
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from tallybook.core.access import Permission, Principal
-from tallybook.core.errors import AccessDenied, check
+from tallybook.core.errors import AccessDenied, InvalidArgument, check
 from tallybook.runtime.audit import audit
 
-from .invocation import RUNNING
+from .invocation import RUNNING, Invocation
 
 if TYPE_CHECKING:
     from tallybook.client.ports import ClientWorld
@@ -30,8 +31,6 @@ class Needs(NamedTuple):
     """What a command needs."""
 
     permission: Permission
-    serves: bool = False
-    """A server: its own directory decides, for there may be no bookie yet. It authorizes what it is asked to do."""
     only_with: frozenset[str] = frozenset()
     """Options of which it needs one to do more than read."""
     not_with: str | None = None
@@ -42,6 +41,7 @@ class Needs(NamedTuple):
 
 _READ: Final = Needs(Permission.READ)
 _WRITE: Final = Needs(Permission.WRITE)
+_KEEP: Final = Needs(Permission.KEEP)
 _ADMINISTER: Final = Needs(Permission.ADMINISTER)
 _POLICY: Final = frozenset({
     "--retention", "--offload-after", "--roll-bytes", "--roll-after", "--compression", "--dedup-records", "--ensemble",
@@ -82,8 +82,8 @@ RIGHTS: Final[dict[str, Needs | None]] = {
     "subscription ls": _READ,
     "subscription reset": _WRITE,
     "subscription rm": _WRITE,
-    "bookie run": Needs(Permission.KEEP, serves=True),
-    "bookie init": Needs(Permission.KEEP),
+    "bookie run": _KEEP,
+    "bookie init": _KEEP,
     "bookie rebuild-index": _READ,
     "bookie ls": _READ,
     "bookie info": _READ,
@@ -94,15 +94,15 @@ RIGHTS: Final[dict[str, Needs | None]] = {
     "cluster check": _READ,
     "cluster audit": _ADMINISTER,
     "cluster require-security": _ADMINISTER,
-    "offload run": Needs(Permission.KEEP, serves=True),
+    "offload run": _KEEP,
     "offload status": _READ,
     "offload verify": _READ,
     "offload rekey": Needs(Permission.ADMINISTER, not_with="--dry-run"),
     "offload relocate": _ADMINISTER,
     "offload rebuild-catalog": Needs(Permission.ADMINISTER, only_with=frozenset({"--metadata"})),
-    "repair run": Needs(Permission.KEEP, serves=True),
-    "gateway run": Needs(Permission.READ, serves=True),
-    "console run": Needs(Permission.READ, serves=True),
+    "repair run": _KEEP,
+    "gateway run": _READ,
+    "console run": _READ,
     "security init": None,
     "security issue": None,
     "security token": None,
@@ -119,7 +119,9 @@ RIGHTS: Final[dict[str, Needs | None]] = {
 }
 """What each command needs of the cluster; ``None``: it talks to none, or what it starts has rights of its own."""
 
-_MAX_ARGUMENTS: Final = 1_000
+_LINE_CHARACTERS: Final = 1_000
+"""Of arguments in one line of the audit log; bookies take no more."""
+_MAX_LINES: Final = 50
 
 
 def needed() -> Needs | None:
@@ -162,20 +164,43 @@ async def check_right(world: ClientWorld, standing: Standing | None) -> None:
 
     Raises:
         AccessDenied: it may not run it; or no bookie can say, and its own directory does not.
+        InvalidArgument: it has too many arguments for the audit log.
     """
     running, needs = RUNNING.get(), needed()
-    if standing is None or running is None or needs is None or needs.serves or needs.permission is Permission.READ:
+    if standing is None or running is None or needs is None or needs.permission is Permission.READ:
         return
     # Most commands ask for nothing; a client is loaded by now.
     from tallybook.client.authorization import authorize  # noqa: PLC0415
 
-    arguments = shlex.join(running.arguments)[:_MAX_ARGUMENTS]
-    if await authorize(world, needs.permission, running.command, arguments) is not None:
-        return
-    if standing.permissions is None:
-        raise AccessDenied(
-            f"'{running.command}' needs the permission to {needs.permission.value}; no bookie can say whether "
-            f"{standing.name or 'this certificate'} has it, and the security directory has no access.toml that does"
+    lines = audit_lines(running)
+    said = await authorize(world, needs.permission, running.command, lines)
+    if said.by is None:
+        if standing.permissions is None:
+            raise AccessDenied(
+                f"'{running.command}' needs the permission to {needs.permission.value}; no bookie can say whether "
+                f"{standing.name or 'this certificate'} has it, and the security directory has no access.toml that does"
+            )
+        who = Principal(standing.name, standing.permissions).known_by(standing.name)
+        for line in lines:
+            audit("command", who, "no bookie", command=running.command, arguments=line)
+    if world.guard is not None:
+        world.guard.allow()
+
+
+def audit_lines(running: Invocation) -> list[str]:
+    """The arguments of a command for the audit log, all of them: in several lines where one has no room.
+
+    Raises:
+        InvalidArgument: they are too many.
+    """
+    text = shlex.join(running.arguments)
+    if len(text) <= _LINE_CHARACTERS:
+        return [text]
+    room = _LINE_CHARACTERS - len(f"({_MAX_LINES} of {_MAX_LINES}) ")
+    parts = [text[at : at + room] for at in range(0, len(text), room)]
+    if len(parts) > _MAX_LINES:
+        raise InvalidArgument(
+            f"'{running.command}' has {len(text):,} characters of arguments, and the audit log has room for "
+            f"{_MAX_LINES * room:,}: give it fewer at a time"
         )
-    who = Principal(standing.name, standing.permissions).known_by(standing.name)
-    audit("command", who, "no bookie", command=running.command, arguments=arguments)
+    return [f"({number} of {len(parts)}) {part}" for number, part in enumerate(parts, start=1)]

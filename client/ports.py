@@ -68,6 +68,13 @@ class Archive(Protocol):
         """Release connections and end background work."""
 
 
+class ChangeGuard(Protocol):
+    """Asks, before a change of the metadata, whether this process may make it."""
+
+    def allow(self) -> None:
+        """Take it as allowed: this process was allowed more."""
+
+
 @dataclass(frozen=True, slots=True)
 class ClientWorld:
     """The stores and seams of one client, real or simulated. The client closes them with itself."""
@@ -84,3 +91,5 @@ class ClientWorld:
     """The same of the metadata store."""
     tracer: Tracer = NO_TRACER
     """Where adds and reads are told to those who want traces."""
+    guard: ChangeGuard | None = None
+    """Guards the metadata; ``None``: nothing does, or the store takes no change at all."""

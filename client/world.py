@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from tallybook.archive.objects.credentials import StoreCredentials
     from tallybook.runtime.security import Security
 
-from .authorization import WriteGuard, authorize
+from .authorization import Said, WriteGuard, authorize
 from .background import client_tasks, defect_of
 from .bookie_port import BookieConnection
 from .cluster_archive import ClusterArchive
@@ -64,15 +64,18 @@ async def open_world(uri: str, settings: ClientSettings, *, credentials: StoreCr
         rng=rng.fork("connections"),
     )
     owned = _OwnedConnections(connections, tasks)
-    if security is not None and security.standing.permissions is None:
+    standing, guard = None if security is None else security.standing, None
+    if standing is not None and not standing.by_rules and not standing.may_not(Permission.WRITE):
 
-        async def ask() -> str | None:
-            return await authorize(world, Permission.WRITE, "", "")
+        async def ask() -> Said:
+            return await authorize(world, Permission.WRITE)
 
-        metadata = guarded(metadata, WriteGuard(security.standing.name or "this certificate", clock, ask))
+        by_role = standing.permissions is not None
+        guard = WriteGuard(standing.name or "this certificate", clock, tasks, ask, by_role=by_role)
+        metadata = guarded(metadata, guard)
     archive = ClusterArchive(metadata.store, clock, rng, settings, credentials=credentials)
     world = ClientWorld(
-        metadata.store, metadata.membership, owned, clock, rng, archive, connections.load, metadata.load, tracer
+        metadata.store, metadata.membership, owned, clock, rng, archive, connections.load, metadata.load, tracer, guard
     )
     return world
 

@@ -1,4 +1,4 @@
-"""Everything an offloader stands on, opened from two URLs: for the command line and for ``tallybook up``."""
+"""Everything an offloader stands on, opened for a client and a URL: for the command line and for ``tallybook up``."""
 
 from __future__ import annotations
 
@@ -20,7 +20,6 @@ from tallybook.core.limits import MIB
 from tallybook.metadata.metered import MetadataLoad
 from tallybook.metadata.store import MetadataStore
 from tallybook.metadata.update import LedgerUpdater
-from tallybook.metadata.uri import open_metadata
 from tallybook.runtime.clock import Clock, RealClock
 from tallybook.runtime.rng import Rng, SystemRng
 from tallybook.runtime.tasks import Tasks, ThreadWorkers, Workers
@@ -29,7 +28,6 @@ from .mover import Mover
 from .offloader import Offloader
 from .survey import Survey
 
-METADATA_SECONDS: Final = 10.0
 WORKER_THREADS: Final = 2
 SCANNING: Final = ClientSettings(archive_index_bytes=8 * MIB, archive_cache_bytes=4 * MIB)
 """Of the client of an offloader, which reads a ledger from its beginning to its end, once. Where it merges objects, it
@@ -49,7 +47,7 @@ class Archive:
     clock: Clock
     rng: Rng
     metadata_load: MetadataLoad | None = None
-    """What is asked of the metadata store, apart from what the client that reads asks."""
+    """What is asked of the metadata store, by the client that reads, too."""
     sealing: OpenedStore | None = None
     """The same store, as one that may seal; ``None`` in simulations."""
     url: str | None = None
@@ -97,18 +95,12 @@ class Archive:
 
 @asynccontextmanager
 async def opened(
-    metadata_uri: str,
-    url: str | None,
-    *,
-    settle: bool = False,
-    filled: bool = False,
-    security: str = "",
-    archive_keys: str = "",
+    client: Client, url: str | None, *, settle: bool = False, filled: bool = False, archive_keys: str = ""
 ) -> AsyncIterator[Archive]:
     """Open the archive of a cluster.
 
     Args:
-        security: the security directory of this process; empty: none.
+        client: of the cluster. What it may not change in the metadata, is not changed here either.
         archive_keys: file with the keys of the archive; empty: none.
         url: where it is; ``None``: where the metadata say.
         settle: make ``url`` the cluster's archive, if it has none yet, and a sealed one, if there are keys.
@@ -116,20 +108,15 @@ async def opened(
 
     Raises:
         InvalidConfig: the cluster has no archive, or another one; or a URL makes no sense.
-        NoSuchCluster: there is none at the metadata URI.
         MetadataUnavailable: the metadata store does not answer.
         ArchiveKeyMissing: the archive is sealed, there are no keys, and ``settle`` says that it is written to.
         ArchiveDenied: there is no such directory, or no archive if it is to be ``filled``; or none such bucket, or
             keys that do not open it, if it is about to become the cluster's archive.
         ArchiveUnavailable: likewise, if it does not answer.
     """
-    clock, rng = RealClock(), SystemRng()
+    clock, rng, metadata = RealClock(), SystemRng(), client.world.store
     async with AsyncExitStack() as stack:
-        metadata = await open_metadata(
-            metadata_uri, clock=clock, rng=rng, timeout_seconds=METADATA_SECONDS, security=security
-        )
-        stack.push_async_callback(metadata.close)
-        settled = await read_location(metadata.store)
+        settled = await read_location(metadata)
         where = url or settled
         if where is None:
             raise InvalidConfig(
@@ -147,31 +134,16 @@ async def opened(
             if settled is None:
                 # Nothing is recorded that may be a typing error.
                 await check_answers(store)
-            await settle_location(metadata.store, where)
+            await settle_location(metadata, where)
             if store.seals:
-                await settle_sealing(metadata.store, clock.wall_us() // 1000)
-            elif await sealed_since(metadata.store) is not None or await store.any_sealed():
+                await settle_sealing(metadata, clock.wall_us() // 1000)
+            elif await sealed_since(metadata) is not None or await store.any_sealed():
                 raise refused(where)
         workers = ThreadWorkers(WORKER_THREADS, "archive", background=True)
         stack.push_async_callback(workers.close)
         tasks = Tasks("archive", _died)
         stack.push_async_callback(tasks.close)
-        yield Archive(metadata.store, store, workers, tasks, clock, rng, metadata.load, store, where)
-
-
-async def archive_of(metadata_uri: str, *, security: str = "") -> str | None:
-    """Where the archive of a cluster is; ``None`` if it has none yet.
-
-    Raises:
-        InvalidConfig, MetadataUnavailable, DamagedFile: the metadata cannot be read.
-    """
-    metadata = await open_metadata(
-        metadata_uri, clock=RealClock(), rng=SystemRng(), timeout_seconds=METADATA_SECONDS, security=security
-    )
-    try:
-        return await read_location(metadata.store)
-    finally:
-        await metadata.close()
+        yield Archive(metadata, store, workers, tasks, clock, rng, client.world.metadata_load, store, where)
 
 
 def _died(name: str, error: BaseException) -> None:

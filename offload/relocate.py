@@ -10,15 +10,14 @@ from typing import cast
 from tallybook.archive.location import relocate
 from tallybook.archive.objects.open import open_store
 from tallybook.archive.objects.port import ObjectStore
+from tallybook.client.client import Client
 from tallybook.core.config import OffloadSettings
 from tallybook.core.errors import Conflict, DamagedFile, check
 from tallybook.metadata.leader import Leadership
 from tallybook.metadata.store import MetadataStore
-from tallybook.metadata.uri import open_metadata
 from tallybook.runtime.clock import Clock, RealClock
 from tallybook.runtime.rng import Rng, SystemRng
 
-from .process import METADATA_SECONDS
 from .service import LEADER_RECORD
 from .survey import Survey
 from .verify import by_object
@@ -37,18 +36,17 @@ class Relocation:
 
 
 async def relocate_archive(
-    metadata_uri: str, url: str, *, accept_missing: bool = False, security: str = "", archive_keys: str = ""
+    client: Client, url: str, *, accept_missing: bool = False, archive_keys: str = ""
 ) -> Relocation:
     """Make ``url`` the archive of a cluster, if every object that a ledger is in is there.
 
     Args:
+        client: of the cluster.
         accept_missing: do so although objects are missing.
-        security: the security directory of this process; empty: none.
         archive_keys: file with the keys of the archive; empty: none.
 
     Raises:
-        InvalidConfig: a URI or URL makes no sense.
-        NoSuchCluster: there is none at the metadata URI.
+        InvalidConfig: the URL makes no sense.
         Conflict: an offloader is at work.
         DamagedFile: the metadata of a ledger do not say which object it is in.
         MetadataUnavailable, MetadataOutcomeUnknown: the metadata store does not answer.
@@ -56,13 +54,9 @@ async def relocate_archive(
     """
     clock, rng = RealClock(), SystemRng()
     async with AsyncExitStack() as stack:
-        metadata = await open_metadata(
-            metadata_uri, clock=clock, rng=rng, timeout_seconds=METADATA_SECONDS, security=security
-        )
-        stack.push_async_callback(metadata.close)
         store = await open_store(url, clock, rng.fork("store"), archive_keys=archive_keys)
         stack.push_async_callback(store.close)
-        return await relocate_to(metadata.store, store, url, clock, rng, accept_missing=accept_missing)
+        return await relocate_to(client.world.store, store, url, clock, rng, accept_missing=accept_missing)
 
 
 async def relocate_to(

@@ -218,9 +218,7 @@ async def offloading(
     reading = SCANNING.model_copy(update={"security": settings.security, "archive_keys": settings.archive_keys})
     async with (
         Client(metadata_uri, reading) as client,
-        opened(
-            metadata_uri, url, settle=True, security=settings.security, archive_keys=settings.archive_keys
-        ) as archive,
+        opened(client, url, settle=True, archive_keys=settings.archive_keys) as archive,
     ):
         offloader = archive.offloader(client, settings)
         await OffloadService(archive, offloader, settings, give_back_memory, client, listening).run()

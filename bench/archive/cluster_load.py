@@ -89,7 +89,7 @@ def entries(
     """Read random entries of an archived ledger, and print what they cost."""
 
     async def work() -> Figures:
-        async with Client(metadata) as client, opened(metadata, f"file://{archive}") as place:
+        async with Client(metadata) as client, opened(client, f"file://{archive}") as place:
             known = await client.ledger_metadata(ledger)
             return await measure_reads(place.store, place.workers, place.tasks, known, count)
 
@@ -106,7 +106,7 @@ def merge(
 
     async def work() -> Figures:
         settings = OffloadSettings(max_set_wait_s=0)
-        async with Client(metadata) as client, opened(metadata, f"file://{archive}") as place:
+        async with Client(metadata) as client, opened(client, f"file://{archive}") as place:
             ledger_ids = await _small_ledgers(client, count)
             await OffloadService(place, place.offloader(client, settings), settings).work_off()
             return {"small_ledgers": float(count), "small_objects": await _objects_of(client, ledger_ids)}

@@ -45,7 +45,7 @@ async def measure_offload(
         TallybookError: something cannot be read or written.
     """
     settings = OffloadSettings(max_set_wait_s=0)
-    async with Client(metadata) as client, opened(metadata, f"file://{archive}", settle=True) as place:
+    async with Client(metadata) as client, opened(client, f"file://{archive}", settle=True) as place:
         idle = memory_bytes(os.getpid())
         mover = place.mover(client, settings)
         await mover.move(planned_of([await client.ledger_metadata(warm_up)]))

@@ -53,7 +53,7 @@ def main(
 
 
 async def _figures(metadata: str, archive: str, keys: str, mib: int, rounds: int) -> Figures:
-    async with opened(metadata, archive, settle=True):
+    async with Client(metadata) as client, opened(client, archive, settle=True):
         pass
     found: dict[str, list[float]] = {}
     for number in range(rounds + 1):
@@ -73,7 +73,7 @@ async def _turn(metadata: str, keys: str, mib: int) -> Figures:
     """Write a ledger, archive it, and read it out of the archive; what the last two took."""
     async with (
         Client(metadata, ClientSettings(archive_keys=keys)) as client,
-        opened(metadata, None, archive_keys=keys) as place,
+        opened(client, None, archive_keys=keys) as place,
     ):
         ledger_id = await written(client, mib * MIB, 1024)
         mover = place.mover(client, OffloadSettings(max_set_wait_s=0))

@@ -1,7 +1,7 @@
 """What a process may do by its own security directory, as far as that says it.
 
-Rules in the directory decide, where there are any and one of them fits the certificate; else the role in a name
-``tallybook://ROLE/NAME`` of the certificate. A certificate with other names only leaves it open: a bookie knows.
+Rules in the directory decide, where there are any and one of them fits the certificate. Else a role, in a name
+``tallybook://ROLE/NAME`` of the certificate, says what is not allowed at any rate; what is, a bookie knows.
 """
 
 from __future__ import annotations
@@ -22,7 +22,9 @@ class Standing(NamedTuple):
     name: str
     """By which messages call it."""
     permissions: frozenset[Permission] | None
-    """``None``: its directory does not say."""
+    """What it may do at most; ``None``: its directory does not say."""
+    by_rules: bool = False
+    """Whether rules say so, and not only the role in its certificate, which the rules of bookies may narrow."""
 
     def may_not(self, permission: Permission) -> bool:
         """Whether it is known that the process lacks this permission."""
@@ -51,7 +53,7 @@ def standing_of(material: Material) -> Standing:
         try:
             principal = material.rules.principal(Credentials(names))
         except AccessDenied:
-            # A server lets others in by its rules, and need not be among them.
-            return Standing(shown, None)
-        return Standing(f"{principal.name} ({shown})", principal.permissions)
+            pass  # a server lets others in by its rules, and need not be among them
+        else:
+            return Standing(f"{principal.name} ({shown})", principal.permissions, by_rules=True)
     return Standing(shown, permissions_of_names(names))

@@ -78,8 +78,15 @@ def compact(
     return run_in_chunks(spark, pieces, work, SCHEMA, results=results).localCheckpoint()
 
 
+def _reading(settings: OffloadSettings) -> ClientSettings:
+    return ClientSettings(security=settings.security, archive_keys=settings.archive_keys)
+
+
 async def _planned(metadata: str, settings: OffloadSettings) -> list[PlannedObject]:
-    async with opened(metadata, None, security=settings.security, archive_keys=settings.archive_keys) as archive:
+    async with (
+        Client(metadata, _reading(settings)) as client,
+        opened(client, None, archive_keys=settings.archive_keys) as archive,
+    ):
         survey = Survey(archive.metadata)
         await survey.look()
         keys = {found.key async for page in archive.store.list() for found in page}
@@ -93,10 +100,9 @@ def _moved(metadata: str, settings: str, pieces: Sequence[str]) -> Iterator[tupl
 
 
 async def _move(metadata: str, settings: OffloadSettings, ledger_ids: list[int]) -> tuple[object, ...]:
-    reading = ClientSettings(security=settings.security, archive_keys=settings.archive_keys)
     async with (
-        Client(metadata, reading) as client,
-        opened(metadata, None, security=settings.security, archive_keys=settings.archive_keys) as archive,
+        Client(metadata, _reading(settings)) as client,
+        opened(client, None, archive_keys=settings.archive_keys) as archive,
     ):
         found = []
         for ledger_id in ledger_ids:

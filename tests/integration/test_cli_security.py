@@ -1,5 +1,6 @@
 """A secured cluster from the command line: authority, certificates, tokens, and what is refused."""
 
+import asyncio
 import json
 import os
 import re
@@ -12,8 +13,30 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from cryptography import x509
+
+from tallybook.client.client import Client
+from tallybook.core.access import Role
+from tallybook.core.config import ClientSettings
+from tallybook.core.errors import AccessDenied
+from tallybook.runtime.security.authority import Authority, Subject
 
 from .conftest import SMALL, TALLYBOOK, environment
+
+DEMOTED = """
+[[principal]]
+name = "demoted"
+roles = ["reader"]
+certificates = ["tallybook://writer/demoted", "tallybook://bookie/demoted", "app.example.org"]
+"""
+"""Those who may only read, whatever role their certificates have."""
+
+
+class HostOnly(Subject):
+    """A certificate of a company's authority: with no name of ours in it."""
+
+    def names(self) -> list[x509.GeneralName]:
+        return [x509.DNSName("app.example.org")]
 
 
 class Secured:
@@ -25,6 +48,8 @@ class Secured:
         self.metadata = f"sqlite://{root}/data/metadata.db"
         assert cli.run("security", "init", self.authority).code == 0
         self.server = self.issued("bookie", "local", "--host", "127.0.0.1")
+        rules = self.server / "access.toml"
+        rules.write_text(rules.read_text().replace("[[principal]]", f"{DEMOTED}\n[[principal]]", 1))
         self.ready: dict[str, Any] = {}
 
     @property
@@ -76,6 +101,30 @@ def test_a_writer_writes_a_reader_reads_and_nobody_else_does_either(secured):
     plain = secured(None, "ledger", "read", ledger, "--json")
     assert plain.code != 0
     assert plain.out == b""
+
+
+@pytest.mark.parametrize("who", ["writer", "bookie", "a host"])
+def test_whom_bookies_know_as_a_reader_changes_nothing_whatever_its_certificate_says(secured, tmp_path, who):
+    """Neither with a command, nor with one that runs on, nor with a program."""
+    if who == "a host":
+        Authority.open(secured.authority).issue(tmp_path / "who", HostOnly(Role.WRITER, "app"), days=30)
+    else:
+        Authority.open(secured.authority).issue(tmp_path / "who", Subject(Role(who), "demoted"), days=30)
+        (tmp_path / "who" / "access.toml").unlink(missing_ok=True)
+    writer = secured.issued("writer", f"keeper-{who.replace(' ', '-')}")
+    ledger = secured(writer, "ledger", "create", "--ensemble", 2, "--json").json["ledger_id"]
+    for words in (("ledger", "rm", ledger), ("repair", "run"), ("offload", "run", "--once")):
+        refused = secured(tmp_path / "who", *words, "--json")
+        *_, told = refused.err.splitlines()
+        assert (refused.code, json.loads(told)["error"]["type"]) == (4, "AccessDenied"), words
+
+    async def program() -> None:
+        async with Client(secured.metadata, ClientSettings(security=str(tmp_path / "who"))) as client:
+            with pytest.raises(AccessDenied, match=r"permission to write is refused by .*: demoted may not write"):
+                await client.delete_ledger(ledger)
+            await client.ledger_metadata(ledger)
+
+    asyncio.run(program())
 
 
 def audited(secured) -> set[tuple[str, str, str]]:
@@ -214,6 +263,10 @@ def test_a_bookie_without_rules_or_with_an_open_key_does_not_start(secured, tmp_
     client = secured.issued("writer", "no-server")
     words = ["bookie", "run", "--data", tmp_path / "b", "--metadata", f"sqlite://{tmp_path}/m.db", "--json"]
     refused = secured.cli.run(*words, TALLYBOOK_SECURITY=str(client))
+    assert (refused.code, refused.error["type"]) == (3, "AccessDenied")
+    without = secured.issued("bookie", "no-rules")
+    (without / "access.toml").unlink()
+    refused = secured.cli.run(*words, TALLYBOOK_SECURITY=str(without))
     assert refused.code == 3
     assert "access.toml" in refused.err
     server = secured.issued("bookie", "open-key")

@@ -140,7 +140,7 @@ async def offloading(
 ) -> AsyncIterator[str]:
     """An offloader that is at it; the address of its metrics."""
     clock = RealClock()
-    async with Client(cluster.metadata) as client, opened(cluster.metadata, f"file://{directory}") as archive:
+    async with Client(cluster.metadata) as client, opened(client, f"file://{directory}") as archive:
         patience = Patience(clock, SystemRng(), HURRIED)
         store = PatientStore(through(archive.store), patience)
         archive = replace(archive, store=store, sealing=None)

@@ -71,18 +71,18 @@ async def test_an_offloader_of_the_old_place_ends_before_its_next_round(
 ) -> None:
     old, new, metadata = tmp_path / "old", tmp_path / "new", new_cluster()
     old.mkdir()
-    async with Client(metadata) as client, opened(metadata, f"file://{old}", settle=True) as archive:
+    async with Client(metadata) as client, opened(client, f"file://{old}", settle=True) as archive:
         offloader = archive.offloader(client, OffloadSettings())
         await offloader.round()
         shutil.move(old, new)
         with pytest.raises(ArchiveDenied, match="offload relocate"):
-            async with opened(metadata, None):
+            async with opened(client, None):
                 pass
         with pytest.raises(InvalidConfig, match="offload relocate"):
-            async with opened(metadata, f"file://{new}", settle=True):
+            async with opened(client, f"file://{new}", settle=True):
                 pass
-        assert (await relocate_archive(metadata, f"file://{new}")).relocated
+        assert (await relocate_archive(client, f"file://{new}")).relocated
         with pytest.raises(InvalidConfig, match=f"is file://{new}, not file://{old}"):
             await offloader.round()
-    async with opened(metadata, None, settle=True) as archive:
+    async with Client(metadata) as client, opened(client, None, settle=True) as archive:
         assert archive.store.url == f"file://{new}"

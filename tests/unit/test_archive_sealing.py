@@ -29,11 +29,11 @@ def place(tmp_path: Path, new_cluster: Callable[..., str]) -> dict[str, str]:
 async def test_an_offloader_that_ran_without_keys_stops_before_its_next_round_once_another_seals(place):
     async with (
         Client(place["metadata"]) as client,
-        opened(place["metadata"], place["url"], settle=True) as without,
+        opened(client, place["url"], settle=True) as without,
     ):
         offloader = without.offloader(client, OffloadSettings())
         await offloader.round()
-        async with opened(place["metadata"], None, settle=True, archive_keys=place["keys"]):
+        async with opened(client, None, settle=True, archive_keys=place["keys"]):
             pass
         with pytest.raises(ArchiveKeyMissing, match="TALLYBOOK_ARCHIVE_KEYS"):
             await offloader.round()
@@ -41,22 +41,27 @@ async def test_an_offloader_that_ran_without_keys_stops_before_its_next_round_on
 
 
 async def test_who_only_looks_needs_no_keys(place):
-    async with opened(place["metadata"], place["url"], settle=True, archive_keys=place["keys"]) as archive:
-        assert await sealed_since(archive.metadata) is not None
-        await archive.check_ready()
-    async with opened(place["metadata"], None):
-        pass
-    with pytest.raises(ArchiveKeyMissing):
-        async with opened(place["metadata"], None, settle=True):
+    async with Client(place["metadata"]) as client:
+        async with opened(client, place["url"], settle=True, archive_keys=place["keys"]) as archive:
+            assert await sealed_since(archive.metadata) is not None
+            await archive.check_ready()
+        async with opened(client, None):
             pass
+        with pytest.raises(ArchiveKeyMissing):
+            async with opened(client, None, settle=True):
+                pass
 
 
 async def test_new_metadata_beside_a_bucket_with_sealed_objects_do_not_make_it_a_plain_one(place, new_cluster):
-    async with opened(place["metadata"], place["url"], settle=True, archive_keys=place["keys"]) as archive:
+    async with (
+        Client(place["metadata"]) as client,
+        opened(client, place["url"], settle=True, archive_keys=place["keys"]) as archive,
+    ):
         await archive.store.put("ledgers/1", b"x")
-    with pytest.raises(ArchiveKeyMissing):
-        async with opened(new_cluster("other"), place["url"], settle=True):
-            pass
+    async with Client(new_cluster("other")) as other:
+        with pytest.raises(ArchiveKeyMissing):
+            async with opened(other, place["url"], settle=True):
+                pass
 
 
 async def test_since_when_an_archive_is_sealed_is_written_once():

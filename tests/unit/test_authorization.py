@@ -1,6 +1,9 @@
 """Asking bookies whether a command may be run, and what counts where they cannot say."""
 
-from collections.abc import Callable
+import asyncio
+import re
+import shlex
+from collections.abc import Awaitable, Callable
 from types import SimpleNamespace
 
 import pytest
@@ -8,68 +11,101 @@ import pytest
 from tallybook.cli import rights
 from tallybook.cli.invocation import Invocation
 from tallybook.cli.rights import check_right
-from tallybook.client.authorization import ALLOWED_SECONDS, MAX_ASKED, WriteGuard, authorize
+from tallybook.client.authorization import (
+    ALLOWED_SECONDS,
+    ASK_SECONDS,
+    NEXT_SECONDS,
+    PATIENCE_SECONDS,
+    RENEW_SECONDS,
+    Said,
+    WriteGuard,
+    authorize,
+)
+from tallybook.client.background import client_tasks
 from tallybook.core.access import Permission
-from tallybook.core.errors import AccessDenied, BookieUnavailable, InvalidArgument, MetadataUnavailable, Unauthenticated
+from tallybook.core.errors import (
+    AccessDenied,
+    BookieUnavailable,
+    HandleClosed,
+    InvalidArgument,
+    MetadataUnavailable,
+    Unauthenticated,
+)
 from tallybook.runtime.deterministic.world import World, run_seed
 from tallybook.runtime.rng import SeededRng
 from tallybook.runtime.security import Standing
 
-ASK = (Permission.ADMINISTER, "bookie drain", "b3")
+ASK = (Permission.ADMINISTER, "bookie drain", ["b3"])
 
 
 class Bookies:
-    """Bookies of a cluster, each of which answers with what it is given: an error, or yes."""
+    """Bookies of a cluster, each of which answers with what it is given: an error, yes, or nothing at all."""
 
     def __init__(self, **answers: Exception | None) -> None:
         self.answers = answers
-        self.asked: list[tuple[str, ...]] = []
-        self.rng, self.membership, self.connections = SeededRng(1), self, self
+        self.asked: list[tuple[object, ...]] = []
+        self.rng, self.membership, self.connections, self.guard = SeededRng(1), self, self, None
 
     async def bookies(self) -> dict[str, object]:
         return dict.fromkeys(self.answers)
 
     async def get(self, bookie_id: str) -> object:
-        if isinstance(self.answers[bookie_id], BookieUnavailable):
-            raise self.answers[bookie_id]
+        answer = self.answers[bookie_id]
+        if isinstance(answer, BookieUnavailable):
+            raise answer
 
         async def say(*ask: object) -> None:
             self.asked.append(ask)
-            if self.answers[bookie_id] is not None:
-                raise self.answers[bookie_id]
+            if answer is HANGS:
+                await asyncio.Event().wait()
+            if answer is not None:
+                raise answer
 
         return SimpleNamespace(authorize=say)
 
 
 OLD = InvalidArgument("a kind of request that this version does not know")
 AWAY = BookieUnavailable("it is away")
+HANGS = Exception()
+
+
+def many(answer: Exception, number: int = 20) -> dict[str, Exception]:
+    """So many bookies that answer like this."""
+    return {f"bad-{each}": answer for each in range(number)}
 
 
 async def test_one_bookie_that_says_yes_is_enough_and_no_other_one_is_asked():
     bookies = Bookies(b1=None, b2=None, b3=None)
-    assert await authorize(bookies, *ASK) in bookies.answers
-    assert bookies.asked == [ASK]
+    assert (await authorize(bookies, *ASK)).by in bookies.answers
+    assert bookies.asked == [(Permission.ADMINISTER, "bookie drain", "b3")]
 
 
-async def test_bookies_that_cannot_say_are_passed_over():
-    assert await authorize(Bookies(b1=OLD, b2=AWAY, b3=None), *ASK) == "b3"
+@pytest.mark.parametrize("cannot", [OLD, AWAY])
+async def test_bookies_are_asked_until_one_says(cannot):
+    assert await authorize(Bookies(**many(cannot), b3=None), *ASK) == ("b3", False)
+
+
+def test_bookies_that_hang_cost_a_second_each_and_all_of_them_no_more_than_there_is_for_all():
+    async def play(world: World) -> None:
+        began = world.clock.monotonic()
+        assert (await authorize(Bookies(**many(HANGS, 4), b3=None), *ASK)).by == "b3"
+        assert world.clock.monotonic() - began <= 4 * NEXT_SECONDS
+        began = world.clock.monotonic()
+        assert await authorize(Bookies(**many(HANGS)), *ASK) == (None, False)
+        assert world.clock.monotonic() - began == pytest.approx(ASK_SECONDS)
+
+    run_seed(1, play)
 
 
 @pytest.mark.parametrize("bookies", [Bookies(), Bookies(b1=OLD, b2=AWAY)])
-async def test_where_no_bookie_can_say_that_is_told(bookies):
-    assert await authorize(bookies, *ASK) is None
+async def test_where_no_bookie_can_say_that_is_told_and_whether_one_is_too_old_to(bookies):
+    assert await authorize(bookies, *ASK) == (None, "b1" in bookies.answers)
 
 
-@pytest.mark.parametrize("no", [AccessDenied("somebody may not administer"), Unauthenticated("no certificate")])
+@pytest.mark.parametrize("no", [AccessDenied("ada may not administer"), Unauthenticated("no certificate")])
 async def test_a_no_counts_at_once_and_names_the_command(no):
     with pytest.raises(AccessDenied, match="'bookie drain' is refused by b1: " + no.message):
         await authorize(Bookies(b1=no), *ASK)
-
-
-async def test_only_some_of_many_bookies_that_are_away_are_waited_for():
-    bookies = Bookies(**{f"b{number}": OLD for number in range(3 * MAX_ASKED)})
-    assert await authorize(bookies, *ASK) is None
-    assert len(bookies.asked) == MAX_ASKED
 
 
 @pytest.fixture
@@ -101,44 +137,156 @@ async def test_a_certificate_that_says_nothing_needs_a_bookie_that_does(running)
         await check_right(Bookies(b1=AWAY), unknown)
 
 
-# -- a client whose directory does not say whether it may write -------------------------------------------------------
+@pytest.mark.parametrize("bookies", [Bookies(b1=None), Bookies(b1=AWAY)])
+async def test_all_words_of_a_command_are_noted_however_many_they_are(running, caplog, bookies):
+    caplog.set_level("INFO", "tallybook.audit")
+    words = [f"--metadata={'x' * 5_000}", "last word"]
+    running("ledger rm", *words)
+    await check_right(bookies, Standing("tallybook://admin/ada", frozenset(Permission)))
+    lines = [str(ask[-1]) for ask in bookies.asked]
+    lines += [record.tallybook_fields["arguments"] for record in caplog.records if record.getMessage() == "command"]
+    assert max(map(len, lines)) <= 1_000
+    parts = [re.fullmatch(r"\((\d) of (\d)\) (.*)", line).groups() for line in lines]
+    assert [part[:2] for part in parts] == [(str(number), str(len(lines))) for number in range(1, len(lines) + 1)]
+    assert shlex.split("".join(part[2] for part in parts)) == words
+
+
+async def test_a_command_with_more_words_than_can_be_noted_is_refused(running):
+    running("ledger rm", *map(str, range(20_000)))
+    bookies = Bookies(b1=None)
+    with pytest.raises(InvalidArgument, match=r"'ledger rm' has 108,889 characters of arguments.*fewer at a time"):
+        await check_right(bookies, Standing("tallybook://admin/ada", frozenset(Permission)))
+    assert bookies.asked == []
+
+
+# -- a client whose own rules do not say whether it may write ----------------------------------------------------------
 
 
 class Asked:
-    """What bookies answer one question after the other."""
+    """What bookies answer one question after the other: which one says yes, nothing for ever, or an error."""
 
-    def __init__(self, *answers: str | Exception | None) -> None:
+    def __init__(self, *answers: Said | Exception) -> None:
         self.answers = list(answers)
 
-    async def __call__(self) -> str | None:
+    async def __call__(self) -> Said:
         answer = self.answers.pop(0)
+        if answer is HANGS:
+            await asyncio.Event().wait()
         if isinstance(answer, Exception):
             raise answer
         return answer
 
 
-def test_a_yes_counts_for_a_minute_and_then_a_no_does():
-    async def play(world: World) -> None:
-        ask = Asked("b1", AccessDenied("no more"))
-        guard = WriteGuard("ada.example.org", world.clock, ask)
-        for _ in range(10):
-            await guard("writing record a")
-        assert len(ask.answers) == 1
-        await world.clock.sleep(ALLOWED_SECONDS)
-        with pytest.raises(AccessDenied, match="no more"):
-            await guard("writing record a")
+YES, NONE, NO = Said("b1"), Said(None), AccessDenied("no more")
+CHANGE = "writing record a"
 
-    run_seed(1, play)
+
+def guarded_by(
+    play: Callable[[World, Callable[..., WriteGuard]], Awaitable[None]],
+) -> None:
+    """Play with guards that ask what they are given."""
+
+    async def played(world: World) -> None:
+        tasks = client_tasks("test")
+
+        def guard(*answers: Said | Exception, **more: bool) -> WriteGuard:
+            return WriteGuard("ada.example.org", world.clock, tasks, Asked(*answers), **more)
+
+        try:
+            await play(world, guard)
+        finally:
+            await tasks.close()
+
+    run_seed(1, played)
+
+
+def test_a_yes_counts_for_a_minute_and_then_a_no_does():
+    async def play(world: World, guard: Callable[..., WriteGuard]) -> None:
+        found = guard(YES, NO)
+        for _ in range(10):
+            await found(CHANGE)
+        await world.clock.sleep(ALLOWED_SECONDS)
+        with pytest.raises(AccessDenied, match="no more: writing record a was not done"):
+            await found(CHANGE)
+
+    guarded_by(play)
+
+
+def test_a_no_that_comes_while_an_older_yes_counts_is_for_all_later_changes():
+    async def play(world: World, guard: Callable[..., WriteGuard]) -> None:
+        found = guard(YES, NO, NO)
+        await found(CHANGE)
+        await world.clock.sleep(RENEW_SECONDS)
+        await found(CHANGE)
+        await world.clock.sleep(0)
+        with pytest.raises(AccessDenied, match="no more"):
+            await found(CHANGE)
+
+    guarded_by(play)
 
 
 def test_a_client_that_was_allowed_goes_on_while_no_bookie_can_say_and_one_that_never_was_does_not():
-    async def play(world: World) -> None:
-        allowed = WriteGuard("ada.example.org", world.clock, Asked("b1", None))
-        await allowed("writing record a")
-        await world.clock.sleep(ALLOWED_SECONDS)
-        await allowed("writing record a")
-        never = WriteGuard("ada.example.org", world.clock, Asked(None))
+    async def play(world: World, guard: Callable[..., WriteGuard]) -> None:
+        found = guard(YES, NONE, MetadataUnavailable("away"))
+        for _ in range(3):
+            await found(CHANGE)
+            await world.clock.sleep(ALLOWED_SECONDS)
         with pytest.raises(MetadataUnavailable, match=r"whether ada.example.org may change the metadata: writing"):
-            await never("writing record a")
+            await guard(NONE)(CHANGE)
+
+    guarded_by(play)
+
+
+def test_changes_do_not_wait_for_bookies_that_hang_once_one_has_said_yes():
+    async def play(world: World, guard: Callable[..., WriteGuard]) -> None:
+        found = guard(YES, HANGS)
+        await found(CHANGE)
+        await world.clock.sleep(RENEW_SECONDS)
+        began = world.clock.monotonic()
+        for _ in range(100):
+            await found(CHANGE)
+        assert world.clock.monotonic() == began
+        await world.clock.sleep(ALLOWED_SECONDS)
+        began = world.clock.monotonic()
+        for _ in range(100):
+            await found(CHANGE)
+        assert world.clock.monotonic() == began, "it was waited for when it was asked"
+        idle = guard(YES, HANGS)
+        await idle(CHANGE)
+        await world.clock.sleep(10 * ALLOWED_SECONDS)
+        began = world.clock.monotonic()
+        for _ in range(100):
+            await idle(CHANGE)
+        assert world.clock.monotonic() - began == pytest.approx(PATIENCE_SECONDS)
+
+    guarded_by(play)
+
+
+@pytest.mark.parametrize("by_role", [True, False])
+def test_the_role_in_a_certificate_counts_only_where_bookies_are_too_old_to_say(by_role):
+    async def play(_: World, guard: Callable[..., WriteGuard]) -> None:
+        too_old = guard(Said(None, too_old=True), by_role=by_role)
+        if by_role:
+            await too_old(CHANGE)
+        else:
+            with pytest.raises(MetadataUnavailable):
+                await too_old(CHANGE)
+        with pytest.raises(MetadataUnavailable):
+            await guard(NONE, by_role=by_role)(CHANGE)
+
+    guarded_by(play)
+
+
+def test_a_change_that_waits_for_a_bookie_ends_with_its_client():
+    async def play(world: World) -> None:
+        tasks = client_tasks("test")
+        guard = WriteGuard("ada.example.org", world.clock, tasks, Asked(HANGS))
+        waiting = asyncio.create_task(guard(CHANGE))
+        await world.clock.sleep(1)
+        await tasks.close()
+        with pytest.raises(HandleClosed, match="writing record a was not done"):
+            await waiting
+        with pytest.raises(HandleClosed):
+            await guard(CHANGE)
 
     run_seed(1, play)

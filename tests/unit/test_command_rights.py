@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -17,8 +18,10 @@ from tallybook.cli.app import COMMANDS, _run, build
 from tallybook.cli.exits import Exit
 from tallybook.cli.invocation import PROGRAM, RUNNING, Invocation, invocation_of
 from tallybook.cli.rights import RIGHTS, needed
-from tallybook.core.access import Permission
+from tallybook.core.access import Permission, Role, permissions_of_names
+from tallybook.core.certificate_names import CertificateName
 from tallybook.core.errors import InvariantViolation
+from tallybook.runtime.security.authority import Authority, Subject
 
 TREE = typer.main.get_command(build(COMMANDS))
 RANKS = list(Permission)
@@ -135,3 +138,58 @@ def test_a_command_whose_right_is_not_stated_is_a_defect() -> None:
     RUNNING.set(Invocation("ledger forge"))
     with pytest.raises(InvariantViolation, match="ledger forge"):
         needed()
+
+
+# -- what its own directory does not allow a process -------------------------------------------------------------------
+
+
+@pytest.fixture
+def outcome(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Callable[..., str]:
+    """Run a command for a cluster that cannot be; what its error says."""
+    (tmp_path / "file").touch()
+
+    def of(*words: str) -> str:
+        _run([*words, "--json"], as_json=True)
+        told = capsys.readouterr().err.splitlines()
+        return str(json.loads(told[-1])["error"]["message"])
+
+    return of
+
+
+def runnable(words: str, place: Path) -> list[str]:
+    """A command with the fewest words with which it is understood, for a cluster that cannot be."""
+    metadata = f"sqlite://{place}/file/metadata.db"
+    values = {"metadata": metadata, "url": f"file://{place}/none", "directory": str(place / "none"), "to": "earliest"}
+    found = [*words.split()]
+    for each in parameters(words):
+        if each.required or each.name in ("metadata", "data"):
+            value = values.get(each.name, str(place / "data") if each.name == "data" else "7")
+            found += [value] if each.param_type_name == "argument" else [each.opts[0], value]
+    return [*found, "--replace", "--id", "b7"] if words == "bookie init" else found
+
+
+@pytest.mark.parametrize("role", Role)
+def test_a_command_that_the_own_certificate_does_not_allow_does_nothing(
+    authority: Authority,
+    tmp_path: Path,
+    role: Role,
+    monkeypatch: pytest.MonkeyPatch,
+    outcome: Callable[..., str],
+) -> None:
+    authority.issue(tmp_path / "who", Subject(role, "one", ("127.0.0.1",)), days=1)
+    monkeypatch.setenv("TALLYBOOK_SECURITY", str(tmp_path / "who"))
+    allowed = permissions_of_names([CertificateName.written(f"tallybook://{role.value}/one")]) or frozenset()
+    commands = [command for command, needs in RIGHTS.items() if needs is not None]
+    lines = {command: runnable(command, tmp_path) for command in commands}
+    expected = {command: permission_of(line) not in allowed for command, line in lines.items()}
+    found = {command: outcome(*line).startswith(f"'{command}' needs the permission") for command, line in lines.items()}
+    assert found == expected
+
+
+@pytest.mark.parametrize("command", ["bookie run", "repair run", "offload run"])
+def test_the_directory_that_a_setting_names_counts(
+    authority: Authority, tmp_path: Path, command: str, outcome: Callable[..., str]
+) -> None:
+    authority.issue(tmp_path / "who", Subject(Role.WRITER, "one"), days=1)
+    said = outcome(*runnable(command, tmp_path), "--set", f"security={tmp_path / 'who'}")
+    assert said == f"'{command}' needs the permission to keep: tallybook://writer/one may not"
