@@ -13,7 +13,6 @@ from __future__ import annotations
 import asyncio
 import json
 import os
-import shlex
 import sys
 from collections.abc import Callable, Mapping
 from contextlib import AsyncExitStack
@@ -32,7 +31,7 @@ from tallybook.metadata.store import BookieInfo, BookieMode
 from tallybook.metadata.uri import open_metadata
 from tallybook.runtime.clock import RealClock
 from tallybook.runtime.descriptors import raise_descriptor_limit
-from tallybook.runtime.directories import is_open_to_everybody
+from tallybook.runtime.directories import how_to_close, other_writer
 from tallybook.runtime.disk_real import RealDisk
 from tallybook.runtime.grpc_load import GRPC_METRICS, GrpcLoad
 from tallybook.runtime.grpc_transport import GrpcTransport
@@ -129,14 +128,14 @@ def fitting(settings: BookieSettings, max_connections: int) -> BookieSettings:
 
 
 def refuse_open_directories(settings: BookieSettings) -> None:
-    """Refuse directories where every user may put files: entries, journals, or links to files of others.
+    """Refuse directories where other users may put files: entries, journals, or links to files of others.
 
     Raises:
         InvalidConfig: one is; the message says how to mend it.
     """
     for path in (settings.data_directory, *settings.journal_directories, *settings.ledger_directories):
-        if is_open_to_everybody(path):
-            raise InvalidConfig(f"every user of this machine may put files into {path}: chmod o-w {shlex.quote(path)}")
+        if who := other_writer(path):
+            raise InvalidConfig(f"{who} may put files into {path}: {how_to_close(path, who)}")
 
 
 class IndexThreads:

@@ -3,10 +3,16 @@
 from __future__ import annotations
 
 import os
+import shlex
 import stat
 from pathlib import Path
+from typing import Final
 
 from tallybook.core.errors import DiskFailed, InvalidConfig
+
+_ROOT: Final = 0
+_USER: Final = "user"
+_GROUP: Final = "group"
 
 
 def make_parent(path: str) -> None:
@@ -40,24 +46,73 @@ def make_private_file(path: str) -> None:
     os.close(descriptor)
 
 
-def refuse_foreign_writers(path: str) -> None:
-    """Refuse a file that is not its owner's: every user may write it, or put another one, or a link, in its place.
+def other_writer(path: str) -> str:
+    """Who else may make files in the directory ``path``, in words; empty: nobody, or there is none."""
+    directory = Path(path)
+    return _other_writer(directory.stat()) if directory.is_dir() else ""
+
+
+def _other_writer(found: os.stat_result, *, own: bool = True) -> str:
+    """Who may write it besides root, this user and its groups: volumes of Kubernetes are open to the group of a pod."""
+    if own and found.st_uid not in (_ROOT, os.geteuid()):
+        return f"{_USER} {found.st_uid}"
+    if found.st_mode & stat.S_IWOTH:
+        return "every user of this machine"
+    if found.st_mode & stat.S_IWGRP and found.st_gid not in (os.getegid(), *os.getgroups()):
+        return f"{_GROUP} {found.st_gid}"
+    return ""
+
+
+def how_to_close(path: str, who: str) -> str:
+    """What to do so that ``who``, in the words of ``other_writer``, may no longer write ``path``."""
+    if who.startswith(_USER):
+        return f"chown {os.geteuid()} {shlex.quote(path)}, or run this as that user"
+    return f"chmod {'g' if who.startswith(_GROUP) else 'o'}-w {shlex.quote(path)}"
+
+
+def refuse_foreign_writers(path: str, *, own: bool = True) -> None:
+    """Refuse a file that others may write, or in whose place they may put another one, or a link.
+
+    Args:
+        own: it has to belong to this user or to root; not where another user only reads it.
 
     Raises:
-        InvalidConfig: it is; the message says how to mend it.
+        InvalidConfig: it is such a file; the message says how to mend it.
     """
     directory = Path(path).absolute().parent
-    mode = directory.stat().st_mode if directory.is_dir() else 0
-    if mode & stat.S_IWOTH and not mode & stat.S_ISVTX:
-        raise InvalidConfig(f"every user of this machine may replace {path}: chmod o-w {directory}")
+    if directory.is_dir():
+        holds = directory.stat()
+        who = _other_writer(holds, own=own)
+        # With the sticky bit only the owner of a directory may replace what belongs to others.
+        if who and (who.startswith(_USER) or not holds.st_mode & stat.S_ISVTX):
+            raise InvalidConfig(f"{who} may replace {path}: {how_to_close(str(directory), who)}")
+        if Path(path).is_symlink() and holds.st_mode & stat.S_IWOTH:
+            raise InvalidConfig(f"{path} is a link in a directory where every user may put one: name the file itself")
+    if Path(path).is_file():
+        who = _other_writer(Path(path).stat(), own=own)
+        if who:
+            raise InvalidConfig(f"{who} may change {path}: {how_to_close(path, who)}")
+
+
+def close_to_others(path: str) -> bool:
+    """Take the rights to the file ``path`` from users who are neither its owner nor of its group.
+
+    Returns:
+        Whether they had some.
+
+    Raises:
+        DiskFailed: they cannot be taken away.
+    """
+    file = Path(path)
+    mode = stat.S_IMODE(file.stat().st_mode) if file.is_file() else 0
+    if not mode & stat.S_IRWXO:
+        return False
     try:
-        found = Path(path).lstat()
-    except OSError:
-        return  # opening it says what is wrong
-    if stat.S_ISLNK(found.st_mode) and mode & stat.S_IWOTH:
-        raise InvalidConfig(f"{path} is a link in a directory where every user may put one: name the file itself")
-    if stat.S_ISREG(found.st_mode) and found.st_mode & stat.S_IWOTH:
-        raise InvalidConfig(f"every user of this machine may change {path}: chmod o-w {path}")
+        # Not by a descriptor: to close one lets go of the locks that SQLite has on the file.
+        file.chmod(mode & ~stat.S_IRWXO)
+    except OSError as error:
+        raise DiskFailed(f"{path} is open to every user, and cannot be closed to them: {error.strerror}") from error
+    return True
 
 
 def file_bytes(path: str) -> int:
@@ -79,12 +134,6 @@ def file_uri(path: str) -> str:
 def exists(path: str) -> bool:
     """Whether there is a file, a directory or anything else at ``path``."""
     return Path(path).exists()
-
-
-def is_open_to_everybody(path: str) -> bool:
-    """Whether every user of this machine may make files in the directory ``path``; not where there is none."""
-    directory = Path(path)
-    return directory.is_dir() and bool(directory.stat().st_mode & stat.S_IWOTH)
 
 
 def _sync(directory: Path) -> None:

@@ -13,6 +13,7 @@ from typing import Final
 
 from tallybook.core.errors import (
     DamagedFile,
+    DiskFailed,
     InvalidConfig,
     MetadataUnavailable,
     NewerFormat,
@@ -20,6 +21,7 @@ from tallybook.core.errors import (
     TallybookError,
 )
 from tallybook.runtime.directories import (
+    close_to_others,
     exists,
     file_bytes,
     file_uri,
@@ -28,6 +30,7 @@ from tallybook.runtime.directories import (
     may_write,
     refuse_foreign_writers,
 )
+from tallybook.runtime.logging import logger
 
 from . import deletion_rows
 
@@ -35,6 +38,10 @@ APPLICATION_ID: Final = int.from_bytes(b"TBMD", "big")
 FORMAT: Final = 2
 SMALLEST_FILE_BYTES: Final = 512
 """Size of SQLite's smallest page."""
+
+_BESIDE: Final = ("-wal", "-shm")
+"""What SQLite adds to the name of a file for those beside it."""
+_log = logger("metadata.sqlite")
 
 _RECORDS: Final = (
     "CREATE TABLE records (name TEXT PRIMARY KEY, version INTEGER NOT NULL, value BLOB NOT NULL) WITHOUT ROWID"
@@ -61,7 +68,7 @@ def connect(path: str, name: str, new_cluster_id: str | None) -> sqlite3.Connect
 
     Raises:
         NoSuchCluster: the file is missing or empty, and there is no ``new_cluster_id``.
-        InvalidConfig: the file is another application's, cannot be written, or may be written by everybody.
+        InvalidConfig: the file is another application's, cannot be written, or others may write it.
         NewerFormat: its tables are those of a newer Tallybook.
         DamagedFile: it is not a SQLite file, or a damaged one.
         DiskFailed: it, or its directory, cannot be created.
@@ -76,6 +83,7 @@ def connect(path: str, name: str, new_cluster_id: str | None) -> sqlite3.Connect
     if not may_write(path):
         # SQLite would open it for reading, and BEGIN IMMEDIATE would not tell.
         raise InvalidConfig(f"{name} cannot be written by this user")
+    _close_to_others(path)
     if 0 < file_bytes(path) < SMALLEST_FILE_BYTES:
         # SQLite would take it for an empty one, and write over it.
         raise _not_a_database(name)
@@ -105,6 +113,16 @@ def connect(path: str, name: str, new_cluster_id: str | None) -> sqlite3.Connect
     return connection
 
 
+def _close_to_others(path: str) -> None:
+    """Take the rights of other users from files of earlier versions, not those of a group: it may be one of readers."""
+    for file in (path, *(f"{path}{end}" for end in _BESIDE)):
+        try:
+            if close_to_others(file):
+                _log.warning("the metadata were open to every user, and are no longer", path=file)
+        except DiskFailed as error:
+            _log.warning("the metadata are open to every user", path=file, error=error.message)
+
+
 def connect_reading(path: str, name: str) -> sqlite3.Connection:
     """Open ``path`` for reading only. SQLite then writes nothing, and needs no right to.
 
@@ -119,7 +137,7 @@ def connect_reading(path: str, name: str) -> sqlite3.Connection:
     """
     if not exists(path):
         raise NoSuchCluster.at(name)
-    refuse_foreign_writers(path)
+    refuse_foreign_writers(path, own=False)
     connection: sqlite3.Connection | None = None
     try:
         connection = sqlite3.connect(f"{file_uri(path)}?mode=ro", uri=True, timeout=0, isolation_level=None)

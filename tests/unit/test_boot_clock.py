@@ -8,7 +8,7 @@ import pytest
 
 from tallybook.core.errors import DiskFailed
 from tallybook.runtime.boot_clock import RealBootClock
-from tallybook.runtime.directories import file_bytes, is_open_to_everybody, make_parent
+from tallybook.runtime.directories import file_bytes, make_parent, other_writer
 
 
 def test_the_boot_clock_counts_milliseconds():
@@ -51,13 +51,42 @@ def test_the_size_of_what_is_no_file_is_nothing(tmp_path):
     assert [file_bytes(str(tmp_path / name)) for name in ("file", "missing", ".")] == [3, 0, 0]
 
 
-def test_a_directory_is_open_to_everybody_if_strangers_may_make_files_in_it(tmp_path):
+def test_a_directory_is_open_if_others_may_make_files_in_it(tmp_path):
     found = set()
     for mode in (0o700, 0o755, 0o770, 0o775, 0o702, 0o777, 0o1777):
         place = tmp_path / oct(mode)
         place.mkdir()
         place.chmod(mode)
-        if is_open_to_everybody(str(place)):
+        if other_writer(str(place)):
             found.add(mode)
     assert found == {0o702, 0o777, 0o1777}
-    assert not is_open_to_everybody(str(tmp_path / "none"))
+    assert not other_writer(str(tmp_path / "none"))
+
+
+OTHER = 12_345
+as_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root gives files away")
+
+
+@as_root
+@pytest.mark.parametrize(
+    ("owner", "group", "mode", "who"),
+    [
+        (OTHER, OTHER, 0o700, f"user {OTHER}"),
+        (0, OTHER, 0o2770, f"group {OTHER}"),
+        (0, OTHER, 0o2750, ""),
+        (0, 0, 0o2770, ""),
+    ],
+)
+def test_a_directory_of_another_user_or_that_another_group_may_write_is_open(tmp_path, owner, group, mode, who):
+    os.chown(tmp_path, owner, group)
+    tmp_path.chmod(mode)
+    assert other_writer(str(tmp_path)) == who
+
+
+@as_root
+def test_a_volume_that_the_group_of_this_process_may_write_is_not_open(tmp_path, monkeypatch):
+    os.chown(tmp_path, 0, OTHER)
+    tmp_path.chmod(0o2775)
+    monkeypatch.setattr("os.getgroups", lambda: [OTHER])
+    monkeypatch.setattr("os.geteuid", lambda: 10_001)
+    assert other_writer(str(tmp_path)) == ""

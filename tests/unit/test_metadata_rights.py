@@ -1,10 +1,12 @@
 """What a process may do to the metadata of a secured cluster: by its certificate, and by the rights of the file."""
 
 import asyncio
+import os
 import stat
 import subprocess
 import sys
 from collections.abc import Iterator
+from contextlib import nullcontext
 from functools import partial
 from pathlib import Path
 from shutil import rmtree
@@ -19,6 +21,9 @@ from tallybook.metadata.uri import open_metadata
 from tallybook.runtime.clock import RealClock
 from tallybook.runtime.rng import SystemRng
 from tallybook.runtime.security.authority import Subject
+
+OTHER = 12_345
+"""A user, or a group, that this process is not."""
 
 
 async def opened(path: Path, security: object = ""):
@@ -192,6 +197,56 @@ async def test_a_directory_or_a_file_that_every_user_may_change_is_refused(place
     path.chmod(0o666)
     with pytest.raises(InvalidConfig, match=r"every user of this machine may change .*: chmod o-w"):
         await opened(path)
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root gives files away")
+@pytest.mark.parametrize("what", ["data", "data/metadata.db"])
+@pytest.mark.parametrize(
+    ("owner", "group", "mode", "refused"),
+    [
+        (OTHER, 0, 0o700, rf"user {OTHER} may (change|replace) .*/metadata.db: chown 0 "),
+        (0, OTHER, 0o770, rf"group {OTHER} may (change|replace) .*/metadata.db: chmod g-w "),
+        (0, OTHER, 0o750, ""),
+        (0, 0, 0o770, ""),
+    ],
+)
+async def test_only_root_this_user_and_its_groups_may_write_what_is_opened_for_writing(
+    place, what, owner, group, mode, refused
+):
+    path = place / "data" / "metadata.db"
+    async with await opened(path) as metadata:
+        await metadata.store.cluster_id()
+    os.chown(place / what, owner, group)
+    (place / what).chmod(mode)
+    with pytest.raises(InvalidConfig, match=refused) if refused else nullcontext():
+        async with await opened(path):
+            pass
+
+
+async def test_a_file_of_another_user_is_read(place):
+    path = place / "data" / "metadata.db"
+    async with await opened(path) as cluster:
+        await cluster.store.write_record("name", b"value", None)
+        if os.geteuid() == 0:
+            for file in (path.parent, *path.parent.iterdir()):
+                os.chown(file, OTHER, OTHER)
+        let_read(path.parent)
+        assert await as_stranger(path, "read") == "value"
+        path.parent.chmod(0o755)
+
+
+async def test_files_that_every_user_may_read_are_closed_to_them_once_they_are_opened_for_writing(place, caplog):
+    path = place / "data" / "metadata.db"
+    async with await opened(path) as before:
+        await before.store.write_record("name", b"value", None)
+        for file in path.parent.iterdir():
+            file.chmod(0o644)
+        async with await opened(path):
+            modes = {stat.S_IMODE(file.stat().st_mode) for file in path.parent.iterdir()}
+        await before.store.write_record("name", b"other", 1)
+    assert modes == {0o640}, "a group may be one of readers"
+    told = [record.tallybook_fields["path"] for record in caplog.records if "open to every" in record.getMessage()]
+    assert told == [f"{path}{end}" for end in ("", "-wal", "-shm")]
 
 
 async def test_a_link_is_followed_only_where_no_other_user_can_have_put_it(place):
