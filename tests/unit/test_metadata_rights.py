@@ -2,6 +2,7 @@
 
 import asyncio
 import os
+import re
 import stat
 import subprocess
 import sys
@@ -22,6 +23,7 @@ from tallybook.runtime.clock import RealClock
 from tallybook.runtime.rng import SystemRng
 from tallybook.runtime.security.authority import Subject
 
+ROOT = Path(__file__).resolve().parents[2]
 OTHER = 12_345
 """A user, or a group, that this process is not."""
 
@@ -95,6 +97,13 @@ async def test_a_record_that_cannot_be_understood_requires_security(tmp_path, va
         assert not await requires_security(metadata.store)
         await metadata.store.write_record(RECORD, value, None)
         assert await requires_security(metadata.store)
+
+
+def test_only_a_client_whose_store_is_guarded_and_a_bookie_open_a_metadata_store():
+    parts = ("archive", "bookie", "cli", "client", "gateway", "offload", "repair", "spark", "stream")
+    files = [file for part in parts for file in (ROOT / part).rglob("*.py")]
+    opening = {str(file.relative_to(ROOT)) for file in files if re.search(r"[^_]open_metadata\(", file.read_text())}
+    assert opening == {"client/world.py", "bookie/server.py"}
 
 
 # -- the rights of the file ----------------------------------------------------------------------------------------
