@@ -138,7 +138,7 @@ def _no_archive(url: str) -> ArchiveDenied:
 
 def _counting(catalog: Catalog, manifest: Manifest) -> Catalog:
     """The ledgers that the manifest counts, and those of objects that it does not know."""
-    known = {*manifest.ledgers.values(), *manifest.dropped}
+    known = manifest.objects
     ledgers: dict[int, Found] = {}
     older: dict[int, tuple[Found, ...]] = {}
     for ledger_id, youngest in catalog.ledgers.items():

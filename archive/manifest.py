@@ -59,6 +59,11 @@ class Manifest:
     dropped: Mapping[str, int]
     """Objects that no ledger is in any more, and since when that is known, in milliseconds since the epoch."""
 
+    @property
+    def objects(self) -> frozenset[str]:
+        """The keys that it names. Of these it says which ledgers count: one without a line was deleted, or moved."""
+        return frozenset((*self.ledgers.values(), *self.dropped))
+
 
 def encode_manifest(manifest: Manifest) -> bytes:
     """The bytes of a manifest: the same for the same content."""

@@ -27,6 +27,8 @@ class ManifestWriter:
         """Of the cluster whose bucket it says that this is; ``None`` if it does not say."""
         self.ledgers: Mapping[int, str] = {}
         """The ledgers that it counts, and the object of each; empty if that is not known."""
+        self.objects: frozenset[str] = frozenset()
+        """The objects that it names; empty if that is not known."""
         self.unreadable = ""
         """Why the one that was loaded last could not be read, so that it does not say which ledgers it counts."""
         self.key_missing = False
@@ -59,7 +61,7 @@ class ManifestWriter:
             self.key_missing = isinstance(error, ArchiveKeyMissing)
             return None
         if manifest is not None:
-            self.cluster_id, self.ledgers = manifest.cluster_id, manifest.ledgers
+            self.cluster_id, self.ledgers, self.objects = manifest.cluster_id, manifest.ledgers, manifest.objects
             self._content = sha256(await self._workers.run(encode_manifest, manifest)).digest()
         return manifest
 
@@ -77,5 +79,5 @@ class ManifestWriter:
         await self._store.put(MANIFEST_KEY, data)
         # What a listing will show is not known: another process may replace it meanwhile. It is read once more then.
         self._listed, self._content, self.cluster_id = None, content, manifest.cluster_id
-        self.ledgers = manifest.ledgers
+        self.ledgers, self.objects = manifest.ledgers, manifest.objects
         return True

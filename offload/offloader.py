@@ -11,13 +11,10 @@ A ledger that cannot be archived now is tried again later and later, and does no
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
-from typing import Final
 
 from tallybook.archive.index_codec import Directory
-from tallybook.archive.manifest import MANIFEST_KEY, Manifest
 from tallybook.archive.objects.port import ObjectInfo, ObjectStore
 from tallybook.archive.objects.probe import OBJECT_ERRORS, concerns_one_object
 from tallybook.archive.reader import ArchiveReader
@@ -36,7 +33,6 @@ from tallybook.core.errors import (
 )
 from tallybook.core.marks import sometimes
 from tallybook.metadata.archived import Receipt, abandon_archiving, release_copies
-from tallybook.metadata.behind import MANIFEST, REMEDY, BehindRecord, unapproved
 from tallybook.metadata.left_behind import delete_left_behind
 from tallybook.metadata.update import LedgerUpdater
 from tallybook.runtime.clock import Clock
@@ -44,88 +40,16 @@ from tallybook.runtime.logging import logger
 from tallybook.runtime.rng import Rng
 from tallybook.runtime.tasks import Workers
 
+from .bucket_keeper import BucketKeeper
 from .dead_space import DeadSpace
-from .manifest_writer import ManifestWriter
 from .mover import Moved, Mover
-from .orphans import OrphanWatch, Owned
 from .policy import PlannedObject, compact, dead_attempts, due, pack, releasable, waiting
 from .records_copier import RecordsCopier
 from .survey import Survey
-from .unexplained import first_unexplained, without_deletion
+from .totals import Backlog, Failures, Totals
 from .waiting_since import WaitingSince
 
 _log = logger("offload")
-
-LONGEST_RETRY_SECONDS: Final = 3_600.0
-MOST_REMEMBERED_FAILURES: Final = 10_000
-MAX_NAMED: Final = 20
-"""Missing ledgers that the log names."""
-
-
-@dataclass(slots=True)
-class Totals:
-    """What one offloader has done since it began. Sizes in bytes."""
-
-    rounds: int = 0
-    ledgers_archived: int = 0
-    ledgers_moved: int = 0
-    """By compaction."""
-    objects_written: int = 0
-    payload_bytes: int = 0
-    object_bytes: int = 0
-    ledgers_released: int = 0
-    objects_removed: int = 0
-    uploads_aborted: int = 0
-    failures: int = 0
-    last_error: str = ""
-
-
-@dataclass(frozen=True, slots=True)
-class Backlog:
-    """What is there to be done, as of when the last round began, or ended, however it did. Sizes in bytes."""
-
-    ledgers: int = 0
-    archived_ledgers: int = 0
-    archived_bytes: int = 0
-    waiting_ledgers: int = 0
-    """Closed, in no object yet, and old and large enough for one."""
-    waiting_bytes: int = 0
-    oldest_waiting_s: int = 0
-    """How long the one has waited that has waited longest."""
-    unreleased_ledgers: int = 0
-    """Archived, and still to be kept by bookies."""
-    orphans: int = 0
-
-
-@dataclass(slots=True)
-class _Failure:
-    tries: int
-    again_at: float
-
-
-@dataclass(slots=True)
-class _Failures:
-    """Ledgers that could not be archived, and objects that the store refuses: when they are tried again.
-
-    Args:
-        first_pause: seconds.
-    """
-
-    first_pause: float
-    known: dict[int | str, _Failure] = field(default_factory=dict)
-    """By ledger id, or key of an object."""
-
-    def add(self, name: int | str, now: float) -> None:
-        tries = self.known[name].tries + 1 if name in self.known else 1
-        # The exponent is bounded: an object that stays refused for years must not overflow a float.
-        pause = min(self.first_pause * 2 ** min(tries - 1, 30), LONGEST_RETRY_SECONDS)
-        self.known[name] = _Failure(tries, now + pause)
-        if len(self.known) > MOST_REMEMBERED_FAILURES:
-            del self.known[next(iter(self.known))]
-
-    def waits(self, name: int | str, now: float) -> bool:
-        failure = self.known.get(name)
-        return failure is not None and now < failure.again_at
 
 
 class Offloader:
@@ -158,16 +82,14 @@ class Offloader:
         self._reader = reader
         self._settings = settings
         self._clock = clock
-        self._orphans = OrphanWatch(settings)
-        self._manifest = ManifestWriter(store, workers)
-        self._behind = BehindRecord(survey.store, clock, rng.fork("behind"))
         self._records = RecordsCopier(survey.store, store, workers, clock)
         self._dead_space = DeadSpace(store, reader, settings)
-        self._failures = _Failures(settings.retry_s)
+        self._failures = Failures(settings.retry_s)
         self._waiting_since = WaitingSince(settings)
         self._tidied_at: float | None = None
         self.totals = Totals()
         self.backlog = Backlog()
+        self._keeper = BucketKeeper(survey, store, workers, settings, clock, rng, self.totals, self._forget)
 
     @property
     def streamed_bytes(self) -> int:
@@ -209,7 +131,7 @@ class Offloader:
 
     async def _tidy(self) -> None:
         began = self._clock.monotonic()
-        if await self._is_behind():
+        if await self._keeper.is_behind():
             return
         await self._give_up_dead_attempts()
         await delete_left_behind(
@@ -217,79 +139,22 @@ class Offloader:
             self._survey.ledgers.values(),
             ttl_s=self._settings.transaction_ttl_s,
             now_ms=self._now_ms(),
-            say_damaged=lambda error: self._say_failed(f"what a transaction left behind stays: {error.message}"),
+            say_damaged=lambda error: self.totals.failed(f"what a transaction left behind stays: {error.message}"),
         )
         objects = [found async for page in self._store.list() for found in page]
         # What was archived and released meanwhile; also, an object has its owner before it is in a listing.
         complete = await self._survey.look()
-        if await self._own_bucket(objects, complete=complete):
-            if complete and await self._report_behind() and await self._is_behind():
+        if await self._keeper.own(objects, complete=complete):
+            if complete and await self._keeper.report_behind() and await self._keeper.is_behind():
                 return
             await self._compact(objects)
             if self._survey.doubtful:
                 complete = await self._survey.look()
-            await self._collect(objects, complete=complete)
-            if self._manifest.cluster_id is not None:
+            await self._keeper.collect(objects, complete=complete)
+            if self._keeper.is_ours:
                 # Else the bucket may be another cluster's, and so may the copy in it.
                 await self._copy_records()
         self._tidied_at = began
-
-    async def _is_behind(self) -> bool:
-        """Whether the metadata are known to be an older copy: what they do not know has owners that they forgot."""
-        behind = await unapproved(self._survey.store)
-        if behind is not None:
-            self._say_failed(f"nothing is merged or removed in {self._store.url}: {behind.told}: {REMEDY}")
-        return behind is not None
-
-    async def _report_behind(self) -> bool:
-        """Report the metadata as an older copy if the manifest counts ledgers beyond their id counter."""
-        if self._manifest.cluster_id is None:
-            return False  # perhaps another cluster's
-        known, store = self._survey.ledgers, self._survey.store
-        unknown = [ledger_id for ledger_id in self._manifest.ledgers if ledger_id not in known]
-        if not unknown or max(unknown) < (id_counter := await store.id_counter()):
-            return False
-        for each in sorted((each for each in unknown if each >= id_counter), reverse=True):
-            if await store.deletion(each) is None:
-                sometimes("offload: the manifest shows that the metadata are an older copy")
-                await self._behind.report(MANIFEST, id_counter, each)
-                return True
-        return False
-
-    async def _own_bucket(self, objects: Sequence[ObjectInfo], *, complete: bool) -> bool:
-        """Whether the bucket is of this cluster; what another process has seen of orphans is taken over from there.
-
-        Args:
-            complete: whether no ledger can be missing from the survey.
-        """
-        manifest = await self._manifest.load(next((each for each in objects if each.key == MANIFEST_KEY), None))
-        owner = self._manifest.cluster_id
-        if owner is not None and owner != await self._survey.cluster_id():
-            self._say_failed(
-                f"{self._store.url} is the archive of cluster {owner}: nothing is merged or removed. "
-                "If its metadata were lost, run 'offload rebuild-catalog'; else give this cluster another archive"
-            )
-            return False
-        if owner is None and complete and not await self._explained(objects):
-            return False
-        if manifest is not None:
-            self._orphans.restore(manifest.dropped, monotonic_s=self._clock.monotonic(), wall_ms=self._now_ms())
-        return True
-
-    async def _explained(self, objects: Sequence[ObjectInfo]) -> bool:
-        """Whether a manifest may be written where none tells what counts: the metadata explain all objects."""
-        lacks = self._manifest.unreadable or f"{self._store.url} has no manifest"
-        if self._manifest.key_missing:
-            self._say_failed(f"nothing is merged or removed, and the manifest stays: {lacks}: give its key")
-            return False
-        why = await first_unexplained(self._store, self._survey.store, self._survey.ledgers, objects)
-        if why:
-            self._say_failed(
-                f"nothing is merged or removed, and no manifest written: {lacks}, and {why}. If metadata were lost, "
-                "run 'offload rebuild-catalog'; if it is another cluster's archive, give this cluster another one; "
-                "remove the object yourself only if nobody needs it"
-            )
-        return not why
 
     async def _archive(self) -> None:
         now = self._clock.monotonic()
@@ -352,7 +217,7 @@ class Offloader:
         now = self._clock.monotonic()
         for ledger_id, why in moved.failed:
             self._failures.add(ledger_id, now)
-            self._say_failed(why, ledger_id=ledger_id)
+            self.totals.failed(why, ledger_id=ledger_id)
 
     def _failed(self, wanted: PlannedObject, error: TallybookError) -> None:
         if is_defect(error):
@@ -361,7 +226,7 @@ class Offloader:
         now = self._clock.monotonic()
         for ledger in wanted.ledgers:
             self._failures.add(ledger.ledger_id, now)
-        self._say_failed(error.message, ledger_ids=[ledger.ledger_id for ledger in wanted.ledgers])
+        self.totals.failed(error.message, ledger_ids=[ledger.ledger_id for ledger in wanted.ledgers])
 
     def _report_unreadable(self) -> None:
         """Report ledgers whose metadata cannot be decoded. They are left out; no object is removed meanwhile."""
@@ -372,12 +237,7 @@ class Offloader:
         now = self._clock.monotonic()
         if not self._failures.waits(ledger_id, now):
             self._failures.add(ledger_id, now)
-            self._say_failed(why, ledger_id=ledger_id)
-
-    def _say_failed(self, why: str, **about: object) -> None:
-        self.totals.failures += 1
-        self.totals.last_error = why
-        _log.warning("cannot archive", error=why, **about)
+            self.totals.failed(why, ledger_id=ledger_id)
 
     async def _release(self) -> None:
         """Let bookies drop their copies of what is in the archive, after another look at the object."""
@@ -412,10 +272,12 @@ class Offloader:
             sometimes("offload: an object is not found whole before its release")
             if isinstance(error, ArchiveDenied | ArchiveUnavailable):
                 self._failures.add(receipt.key, self._clock.monotonic())
-            self._say_failed(f"its ledgers stay with their bookies: {error.message}", object=receipt.key)
+            self.totals.failed(f"its ledgers stay with their bookies: {error.message}", object=receipt.key)
             return None
         if size != receipt.object_bytes:
-            self._say_failed(f"its ledgers stay with their bookies: {receipt.key} has {size} bytes", object=receipt.key)
+            self.totals.failed(
+                f"its ledgers stay with their bookies: {receipt.key} has {size} bytes", object=receipt.key
+            )
             return None
         return directory
 
@@ -430,93 +292,8 @@ class Offloader:
         ):
             return True
         why = f"ledger {ledger_id} stays with its bookies: {receipt.key} is not what was archived"
-        self._say_failed(why, ledger_id=ledger_id, object=receipt.key)
+        self.totals.failed(why, ledger_id=ledger_id, object=receipt.key)
         return False
-
-    async def _collect(self, objects: Sequence[ObjectInfo], *, complete: bool) -> None:
-        """Write down what counts in the bucket, and remove what belongs to nobody.
-
-        What is known of the ledgers says what to suspect. Only then are all of them read, which is after the bucket
-        was listed, and what has an owner after all is spared.
-
-        Args:
-            complete: whether no ledger can be missing from the survey.
-        """
-        missing = await self._missing() if complete else {}
-        uploads = await self._store.unfinished_uploads()
-        suspects = self._orphans.look(
-            objects,
-            uploads,
-            Owned.by(self._survey.ledgers.values(), missing.values()),
-            monotonic_s=self._clock.monotonic(),
-            wall_ms=self._now_ms(),
-        )
-        # Before anything goes: whoever reads by the manifest must not look for what is removed.
-        if complete and not await self._write_manifest(missing):
-            return
-        if not suspects:
-            return
-        if self._manifest.unreadable or self._manifest.cluster_id is None:
-            # Which ledgers are missing was written there, or is not known yet.
-            why = self._manifest.unreadable or f"{self._store.url} has no manifest"
-            self._say_failed(f"nothing is removed in this pass: {why}")
-            return
-        if not await self._survey.look(everything=True):
-            sometimes("offload: removes nothing, for the listing of ledgers broke off")
-            return
-        if await self._is_behind():
-            # Bookies have found it out since the pass began.
-            return
-        missing |= await self._missing()
-        garbage = suspects.without(Owned.by(self._survey.ledgers.values(), missing.values()))
-        if garbage != suspects:
-            sometimes("offload: what had no owner has one after all")
-        for found in garbage.objects:
-            if not await self._removed(found.key, self._store.delete(found.key)):
-                continue
-            self._reader.forget(found.key)
-            self._mover.forget(found.key)
-            self._orphans.removed(found.key)
-            self.totals.objects_removed += 1
-            sometimes("offload: removes an object that belongs to nobody")
-            _log.info("object removed: no ledger is in it", object=found.key)
-        for upload in garbage.uploads:
-            if not await self._removed(upload.key, self._store.abort_upload(upload)):
-                continue
-            self.totals.uploads_aborted += 1
-            sometimes("offload: removes an upload that nobody finished")
-            _log.info("unfinished upload removed", object=upload.key)
-
-    async def _missing(self) -> dict[int, str]:
-        """Ledgers that the manifest counts, whose metadata are gone without a record of a deletion; their objects."""
-        known, counted = self._survey.ledgers, self._manifest.ledgers
-        unknown = [ledger_id for ledger_id in counted if ledger_id not in known]
-        missing = {each: counted[each] for each in await without_deletion(self._survey.store, unknown)}
-        if missing:
-            self._say_failed(
-                f"metadata of {len(missing)} archived ledgers are missing, without a record that they were deleted: "
-                "their objects stay; bring the metadata back",
-                ledger_ids=sorted(missing)[:MAX_NAMED],
-            )
-        return missing
-
-    async def _write_manifest(self, missing: Mapping[int, str]) -> bool:
-        """Whether the manifest says what counts; ``missing`` ledgers still do."""
-        ledgers = {
-            metadata.ledger_id: metadata.archived.key
-            for metadata in self._survey.ledgers.values()
-            if metadata.archived is not None
-        }
-        manifest = Manifest(await self._survey.cluster_id(), {**missing, **ledgers}, self._orphans.since_ms)
-        try:
-            if await self._manifest.write(manifest):
-                _log.info("manifest written", ledger_count=len(ledgers), dropped_count=len(manifest.dropped))
-        except OBJECT_ERRORS as error:
-            if not await concerns_one_object(self._store, error):
-                raise
-            self._say_failed(f"the manifest is not written, so nothing is removed: {error.message}")
-            return False
-        return True
 
     async def _copy_records(self) -> None:
         """Copy the records of streams into the bucket, after the ledgers that they name have been archived."""
@@ -526,18 +303,12 @@ class Offloader:
         except OBJECT_ERRORS as error:
             if not await concerns_one_object(self._store, error):
                 raise
-            self._say_failed(f"the records of streams are not copied: {error.message}")
+            self.totals.failed(f"the records of streams are not copied: {error.message}")
 
-    async def _removed(self, key: str, removal: Awaitable[None]) -> bool:
-        """Whether the store did ``removal``. What it does not remove (an object lock) keeps no other from going."""
-        try:
-            await removal
-        except OBJECT_ERRORS as error:
-            if not await concerns_one_object(self._store, error):
-                raise
-            self._say_failed(f"it belongs to no ledger, and cannot be removed: {error.message}", object=key)
-            return False
-        return True
+    def _forget(self, key: str) -> None:
+        """An object is gone: keep nothing of it."""
+        self._reader.forget(key)
+        self._mover.forget(key)
 
     def _backlog(self) -> Backlog:
         ledgers, now_ms = self._survey.ledgers.values(), self._now_ms()
@@ -551,7 +322,7 @@ class Offloader:
             waiting_bytes=sum(metadata.length for metadata in wait),
             oldest_waiting_s=self._waiting_since.look(wait, now_ms),
             unreleased_ledgers=sum(not metadata.copies_released for metadata in archived),
-            orphans=self._orphans.count,
+            orphans=self._keeper.orphans,
         )
 
     def _now_ms(self) -> int:

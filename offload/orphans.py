@@ -13,7 +13,7 @@ all the same, from another upload of the same attempt.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from tallybook.archive.objects.port import ObjectInfo, UnfinishedUpload
@@ -36,7 +36,7 @@ class Owned:
         """What these ledgers own; all there are, for what is in neither to be nobody's.
 
         Args:
-            missing: keys of objects with ledgers whose metadata are missing.
+            missing: keys of objects that stay for ledgers which the metadata do not explain.
         """
         held, attempted = {object_id for key in missing if (object_id := object_id_of(key)) is not None}, set()
         for metadata in ledgers:
@@ -73,6 +73,10 @@ class Garbage:
             tuple(found for found in self.objects if owned.frees_object(found.key)),
             tuple(upload for upload in self.uploads if owned.frees_upload(upload.key)),
         )
+
+    def without_objects(self, keys: Collection[str]) -> Garbage:
+        """The same but for these objects."""
+        return Garbage(tuple(found for found in self.objects if found.key not in keys), self.uploads)
 
 
 @dataclass(frozen=True, slots=True)

@@ -32,10 +32,11 @@ from tallybook.runtime.tasks import Workers
 from tallybook.runtime.watched import watchable
 
 from .metrics import OFFLOAD_METRICS, numbers
-from .offloader import Offloader, Totals
+from .offloader import Offloader
 from .process import SCANNING, Archive, opened
 from .status_record import STATUS_RECORD, last_round
 from .survey import Survey
+from .totals import Totals
 
 _log = logger("offload")
 

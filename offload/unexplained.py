@@ -1,14 +1,15 @@
-"""Objects that the metadata do not explain: of ledgers that are neither there nor on record as deleted.
+"""What the ledgers in objects that no metadata name are to the metadata: known, deleted on record, or neither.
 
 The manifest says which ledgers are missing from the metadata. Where it is gone or cannot be read, only the objects
 themselves say so. What failed attempts, compaction and deletions have left is explained: its ledgers are there, or on
-record as deleted. Other objects are perhaps all that is left of a ledger, or another cluster's.
+record as deleted. Other objects are perhaps all that is left of a ledger, or another cluster's. Before an object is
+removed, it is asked again, and more: its ledgers have to be in other objects, which have to be there.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from typing import Final
 
 from tallybook.archive.catalog import ledgers_in
@@ -18,66 +19,109 @@ from tallybook.archive.schema import ledger_ids_in
 from tallybook.core.errors import DamagedFile, ObjectDamaged, ObjectMissing
 from tallybook.core.ids import NO_IDENTITY
 from tallybook.metadata.model import LedgerMetadata
-from tallybook.metadata.store import MetadataStore
+from tallybook.metadata.store import Deletion, MetadataStore
 
-from .orphans import Owned
+from .standing import living, needs
 
 CONCURRENT_READS: Final = 32
 """Of the metadata store, or of the bucket."""
 
 
-async def first_unexplained(
-    store: ObjectStore, metadata: MetadataStore, ledgers: Mapping[int, LedgerMetadata], objects: Sequence[ObjectInfo]
-) -> str:
-    """Why an object of this bucket is not explained, with its key; empty if all are.
+async def unexplained(
+    store: ObjectStore,
+    metadata: MetadataStore,
+    ledgers: Mapping[int, LedgerMetadata],
+    objects: Sequence[ObjectInfo],
+    most: int | None = None,
+) -> dict[str, str]:
+    """The keys of those of these objects that are not explained, and why.
 
     Args:
         ledgers: all that there are, read after ``objects`` were listed.
+        most: after so many the rest is not looked at.
 
     Raises:
         ArchiveUnavailable, ArchiveDenied: the bucket does not answer.
         MetadataUnavailable: the metadata store does not say what was deleted.
     """
-    owned = Owned.by(ledgers.values())
 
     async def look(found: ObjectInfo) -> str:
-        try:
-            held = {each.metadata.ledger_id: each.metadata.identity for each in await ledgers_in(store, found)}
-        except ObjectMissing:
-            return ""  # removed since the listing
-        except (DamagedFile, ObjectDamaged):
-            # Attempts that failed leave such objects. The name says what it was to hold.
-            held = dict.fromkeys(ledger_ids_in(found.key), NO_IDENTITY)
-        except OBJECT_ERRORS as error:
-            if not await concerns_one_object(store, error):
-                raise
-            return f"what {found.key} holds is not known: {error.message}"
-        for ledger_id, identity in held.items():
-            known = ledgers.get(ledger_id)
-            if known is not None and (known.identity == identity or NO_IDENTITY in {known.identity, identity}):
-                continue
-            deletion = await metadata.deletion(ledger_id)
-            if deletion is None or not deletion.is_of(identity):
+        held = await _held_by(store, found)
+        if isinstance(held, str):
+            return held
+        gone = [ledger_id for ledger_id, identity in held.items() if living(ledger_id, identity, ledgers) is None]
+        for ledger_id, deletion in (await deletions_of(metadata, gone)).items():
+            if deletion is None or not deletion.is_of(held[ledger_id]):
                 return f"the metadata do not know ledger {ledger_id} of {found.key}, nor that it was deleted"
         return ""
 
-    unowned = [found for found in objects if owned.frees_object(found.key)]
-    for at in range(0, len(unowned), CONCURRENT_READS):
-        for why in await asyncio.gather(*map(look, unowned[at : at + CONCURRENT_READS])):
-            if why:
-                return why
-    return ""
+    return await _looked_at(objects, look, most)
 
 
-async def without_deletion(metadata: MetadataStore, ledger_ids: Iterable[int]) -> list[int]:
-    """Those of these ledgers that are not on record as deleted.
+async def needed(
+    store: ObjectStore,
+    ledgers: Mapping[int, LedgerMetadata],
+    counted: Mapping[int, str],
+    sizes: Mapping[str, int],
+    objects: Sequence[ObjectInfo],
+) -> dict[str, str]:
+    """Those of these objects, which count no more, that may be the last to have a ledger, and why; see ``needs``.
+
+    Raises:
+        ArchiveUnavailable, ArchiveDenied: the bucket does not answer.
+    """
+
+    async def look(found: ObjectInfo) -> str:
+        held = await _held_by(store, found)
+        if isinstance(held, str):
+            return held
+        ledger_id = needs(held.items(), ledgers, counted, sizes)
+        return "" if ledger_id is None else f"ledger {ledger_id} of {found.key} is in no other object that is there"
+
+    return await _looked_at(objects, look)
+
+
+async def _looked_at(
+    objects: Sequence[ObjectInfo], look: Callable[[ObjectInfo], Awaitable[str]], most: int | None = None
+) -> dict[str, str]:
+    found: dict[str, str] = {}
+    for at in range(0, len(objects), CONCURRENT_READS):
+        chunk = objects[at : at + CONCURRENT_READS]
+        whys = await asyncio.gather(*map(look, chunk))
+        found |= {each.key: why for each, why in zip(chunk, whys, strict=True) if why}
+        if most is not None and len(found) >= most:
+            break
+    return found
+
+
+async def _held_by(store: ObjectStore, found: ObjectInfo) -> dict[int, bytes] | str:
+    """The ledgers in an object, and the identity of each; or why that is not known.
+
+    Raises:
+        ArchiveUnavailable, ArchiveDenied: the bucket does not answer.
+    """
+    named = dict.fromkeys(ledger_ids_in(found.key), NO_IDENTITY)
+    try:
+        return {each.metadata.ledger_id: each.metadata.identity for each in await ledgers_in(store, found)}
+    except ObjectMissing:
+        return {}  # removed since the listing
+    except (DamagedFile, ObjectDamaged):
+        # Attempts that failed leave such objects. The name says what it was to hold.
+        return named
+    except OBJECT_ERRORS as error:
+        if not await concerns_one_object(store, error):
+            raise
+        return f"what {found.key} holds is not known: {error.message}"
+
+
+async def deletions_of(metadata: MetadataStore, ledger_ids: Iterable[int]) -> dict[int, Deletion | None]:
+    """The record of the deletion of each of these ledgers.
 
     Raises:
         MetadataUnavailable: the metadata store does not say.
     """
-    asked, kept = list(ledger_ids), list[int]()
+    asked, found = list(ledger_ids), dict[int, Deletion | None]()
     for at in range(0, len(asked), CONCURRENT_READS):
         chunk = asked[at : at + CONCURRENT_READS]
-        answers = await asyncio.gather(*map(metadata.deletion, chunk))
-        kept += [ledger_id for ledger_id, deletion in zip(chunk, answers, strict=True) if deletion is None]
-    return kept
+        found |= zip(chunk, await asyncio.gather(*map(metadata.deletion, chunk)), strict=True)
+    return found

@@ -36,8 +36,9 @@ from tallybook.metadata.model import LedgerMetadata
 from tallybook.metadata.store import Versioned
 from tallybook.metadata.update import LedgerUpdater
 from tallybook.offload.mover import Mover
-from tallybook.offload.offloader import LONGEST_RETRY_SECONDS, Offloader
+from tallybook.offload.offloader import Offloader
 from tallybook.offload.survey import Survey
+from tallybook.offload.totals import LONGEST_RETRY_SECONDS
 from tallybook.offload.verify import verify_objects
 from tallybook.runtime.clock import Clock
 from tallybook.runtime.tasks import InlineWorkers, Tasks

@@ -427,13 +427,14 @@ async def test_ledgers_of_a_job_that_died_before_its_commit_are_deleted_in_the_e
 async def test_a_sink_whose_record_cannot_be_understood_keeps_the_bucket_from_nothing(
     cluster: MemoryCluster, client: Client
 ) -> None:
-    ledger = await client.create_ledger(custom=Transaction("sales", 3).marks)
+    ledger, deleted = await client.create_ledger(custom=Transaction("sales", 3).marks), await closed(client, 1)
     await ledger.close()
+    await client.delete_ledger(deleted.id)
     settings = EAGER.model_copy(update={"transaction_ttl_s": 500})
     await cluster.metadata.client().store.write_record("sinks/sales", b'{"format": 9}', None)
     async with ArchiveStage(cluster, settings) as stage:
         worker = offloader(stage, settings)
-        await stage.store.put(object_key("0b9b3a2e-8f57-4b38-9c58-0a53a30a3c77", [ledger.id]), b"of nobody")
+        await stage.store.put(object_key("0b9b3a2e-8f57-4b38-9c58-0a53a30a3c77", [deleted.id]), b"of nobody")
         await cluster.world.clock.sleep(510)
         await worker.round()
         await cluster.world.clock.sleep(EAGER.orphan_delay_s + 1)

@@ -22,7 +22,7 @@ from tallybook.bookie.metrics import REFUSAL_REASONS
 from tallybook.cli.metric_catalogues import ALL_CATALOGUES
 from tallybook.core.errors import ArchiveBusy, ArchiveDenied, ArchiveUnavailable, InvalidConfig
 from tallybook.offload.metrics import OFFLOAD_METRICS, numbers
-from tallybook.offload.offloader import Backlog, Totals
+from tallybook.offload.totals import Backlog, Totals
 from tallybook.repair.auditor import Audit
 from tallybook.repair.metrics import numbers as repair_numbers
 from tallybook.repair.replicator import ReplicatorTotals

@@ -1,0 +1,307 @@
+"""Keeps a bucket in order: settles whose it is, writes down what counts in it, and removes what belongs to nobody.
+
+Nothing goes while the metadata or the manifest may know too little (``standing``): the metadata may be an older copy,
+the manifest may not be readable, and the object that the metadata name may have been lost from the bucket.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from typing import Final
+
+from tallybook.archive.manifest import MANIFEST_KEY, Manifest
+from tallybook.archive.objects.port import ObjectInfo, ObjectStore
+from tallybook.archive.objects.probe import OBJECT_ERRORS, concerns_one_object, info_if_there
+from tallybook.core.config import OffloadSettings
+from tallybook.core.marks import sometimes
+from tallybook.metadata.behind import MANIFEST, REMEDY, BehindRecord, unapproved
+from tallybook.runtime.clock import Clock
+from tallybook.runtime.logging import logger
+from tallybook.runtime.rng import Rng
+from tallybook.runtime.tasks import Workers
+
+from .manifest_writer import ManifestWriter
+from .orphans import Garbage, OrphanWatch, Owned
+from .standing import Standing, is_there, standing
+from .survey import Survey
+from .totals import Totals
+from .unexplained import CONCURRENT_READS, deletions_of, needed, unexplained
+
+_log = logger("offload")
+
+MAX_NAMED: Final = 20
+"""Ledgers that the log names."""
+MOST_LOOKED_FOR: Final = 1_000
+"""Objects that a listing lacks and that are looked for by name, in one pass; others count as not there."""
+
+
+class BucketKeeper:
+    """The bucket of a cluster, as one offloader keeps it.
+
+    Args:
+        workers: where the manifest is encoded.
+        totals: where what was removed, and what failed, is counted.
+        forget: called with the key of each object that is gone.
+    """
+
+    def __init__(
+        self,
+        survey: Survey,
+        store: ObjectStore,
+        workers: Workers,
+        settings: OffloadSettings,
+        clock: Clock,
+        rng: Rng,
+        totals: Totals,
+        forget: Callable[[str], None],
+    ) -> None:
+        self._survey = survey
+        self._store = store
+        self._clock = clock
+        self._totals = totals
+        self._forget = forget
+        self._manifest = ManifestWriter(store, workers)
+        self._orphans = OrphanWatch(settings)
+        self._behind = BehindRecord(survey.store, clock, rng.fork("behind"))
+
+    @property
+    def orphans(self) -> int:
+        """Objects that have no owner, and wait to be removed."""
+        return self._orphans.count
+
+    @property
+    def is_ours(self) -> bool:
+        """Whether the manifest says that it is this cluster's bucket."""
+        return self._manifest.cluster_id is not None
+
+    # --- whether anything may change ----------------------------------------------------------------------------------
+
+    async def is_behind(self) -> bool:
+        """Whether the metadata are known to be an older copy: what they do not know has owners that they forgot."""
+        behind = await unapproved(self._survey.store)
+        if behind is not None:
+            self._totals.failed(f"nothing is merged or removed in {self._store.url}: {behind.told}: {REMEDY}")
+        return behind is not None
+
+    async def report_behind(self) -> bool:
+        """Report the metadata as an older copy if the manifest counts ledgers beyond their id counter."""
+        if not self.is_ours:
+            return False  # perhaps another cluster's
+        known, store = self._survey.ledgers, self._survey.store
+        unknown = [ledger_id for ledger_id in self._manifest.ledgers if ledger_id not in known]
+        if not unknown or max(unknown) < (id_counter := await store.id_counter()):
+            return False
+        for each in sorted((each for each in unknown if each >= id_counter), reverse=True):
+            if await store.deletion(each) is None:
+                sometimes("offload: the manifest shows that the metadata are an older copy")
+                await self._behind.report(MANIFEST, id_counter, each)
+                return True
+        return False
+
+    async def own(self, objects: Sequence[ObjectInfo], *, complete: bool) -> bool:
+        """Whether the bucket is of this cluster; what another process has seen of orphans is taken over from there.
+
+        Args:
+            objects: all that are in it, listed before the last look of the survey.
+            complete: whether no ledger can be missing from the survey.
+        """
+        manifest = await self._manifest.load(next((each for each in objects if each.key == MANIFEST_KEY), None))
+        owner = self._manifest.cluster_id
+        if owner is not None and owner != await self._survey.cluster_id():
+            self._totals.failed(
+                f"{self._store.url} is the archive of cluster {owner}: nothing is merged or removed. "
+                "If its metadata were lost, run 'offload rebuild-catalog'; else give this cluster another archive"
+            )
+            return False
+        if owner is None and complete and not await self._explained(objects):
+            return False
+        if manifest is not None:
+            self._orphans.restore(manifest.dropped, monotonic_s=self._clock.monotonic(), wall_ms=self._now_ms())
+        return True
+
+    async def _explained(self, objects: Sequence[ObjectInfo]) -> bool:
+        """Whether a manifest may be written where none tells what counts: the metadata explain all objects."""
+        lacks = self._manifest.unreadable or f"{self._store.url} has no manifest"
+        if self._manifest.key_missing:
+            self._totals.failed(f"nothing is merged or removed, and the manifest stays: {lacks}: give its key")
+            return False
+        owned = Owned.by(self._survey.ledgers.values())
+        unowned = [found for found in objects if owned.frees_object(found.key)]
+        for why in (await self._unexplained(unowned, most=1)).values():
+            self._totals.failed(
+                f"nothing is merged or removed, and no manifest written: {lacks}, and {why}. If metadata were lost, "
+                "run 'offload rebuild-catalog'; if it is another cluster's archive, give this cluster another one; "
+                "remove the object yourself only if nobody needs it"
+            )
+            return False
+        return True
+
+    async def _unexplained(self, objects: Sequence[ObjectInfo], *, most: int | None = None) -> dict[str, str]:
+        return await unexplained(self._store, self._survey.store, self._survey.ledgers, objects, most)
+
+    # --- what counts, and what goes -----------------------------------------------------------------------------------
+
+    async def collect(self, objects: Sequence[ObjectInfo], *, complete: bool) -> None:
+        """Write down what counts in the bucket, and remove what belongs to nobody.
+
+        What is known of the ledgers says what to suspect. Only then are all of them read, which is after the bucket
+        was listed, and what has an owner after all, or may be the last copy of a ledger, is spared.
+
+        Args:
+            objects: all that are in the bucket.
+            complete: whether no ledger can be missing from the survey.
+        """
+        sizes = {each.key: each.size_bytes for each in objects}
+        stands = await self._standing(sizes) if complete else Standing({}, {}, {}, {})
+        self._report(stands)
+        uploads = await self._store.unfinished_uploads()
+        suspects = self._orphans.look(
+            objects,
+            uploads,
+            Owned.by(self._survey.ledgers.values(), stands.kept),
+            monotonic_s=self._clock.monotonic(),
+            wall_ms=self._now_ms(),
+        )
+        if complete:
+            suspects = await self._without_unexplained(suspects, objects)
+        # Before anything goes: readers that go by the manifest must not look for what is removed.
+        if complete and not await self._write_manifest(stands):
+            return
+        if not suspects:
+            return
+        if self._manifest.unreadable or not self.is_ours:
+            # Which ledgers are missing was written there, or is not known yet.
+            why = self._manifest.unreadable or f"{self._store.url} has no manifest"
+            self._totals.failed(f"nothing is removed in this pass: {why}")
+            return
+        if not await self._survey.look(everything=True):
+            sometimes("offload: removes nothing, for the listing of ledgers broke off")
+            return
+        if await self.is_behind():
+            # Bookies have found it out since the pass began.
+            return
+        again = await self._standing(sizes)
+        garbage = suspects.without(Owned.by(self._survey.ledgers.values(), stands.kept | again.kept))
+        if garbage != suspects:
+            sometimes("offload: what had no owner has one after all")
+        await self._remove(await self._without_needed(garbage, again, sizes))
+
+    async def _standing(self, sizes: dict[str, int]) -> Standing:
+        """Where the ledgers are; what the listing lacks is looked for, and added to ``sizes``."""
+        ledgers, counted = self._survey.ledgers, self._manifest.ledgers
+        named = {each.archived.key for each in ledgers.values() if each.archived and not is_there(each.archived, sizes)}
+        for key, found in (await self._looked_for(sorted(named)[:MOST_LOOKED_FOR])).items():
+            # Perhaps it was written since the listing, or removed.
+            sizes.pop(key, None)
+            if found is not None:
+                sizes[key] = found.size_bytes
+        deletions = await deletions_of(self._survey.store, [each for each in counted if each not in ledgers])
+        return standing(ledgers, counted, sizes, [each for each, found in deletions.items() if found is not None])
+
+    async def _looked_for(self, keys: Sequence[str]) -> dict[str, ObjectInfo | None]:
+        async def look(key: str) -> ObjectInfo | None:
+            try:
+                return await info_if_there(self._store, key)
+            except OBJECT_ERRORS as error:
+                if not await concerns_one_object(self._store, error):
+                    raise
+                return None  # not known to be there, so nothing goes on account of it
+
+        found: dict[str, ObjectInfo | None] = {}
+        for at in range(0, len(keys), CONCURRENT_READS):
+            chunk = keys[at : at + CONCURRENT_READS]
+            found |= zip(chunk, await asyncio.gather(*map(look, chunk)), strict=True)
+        return found
+
+    def _report(self, stands: Standing) -> None:
+        """Name the ledgers that the metadata and the bucket do not agree about."""
+        if stands.missing:
+            self._totals.failed(
+                f"metadata of {len(stands.missing)} archived ledgers are missing, without a record that they were "
+                "deleted: their objects stay; bring the metadata back",
+                ledger_ids=sorted(stands.missing)[:MAX_NAMED],
+            )
+        if stands.astray:
+            sometimes("offload: the manifest knows better than the metadata where a ledger is")
+            self._totals.failed(
+                f"{len(stands.astray)} ledgers are not in the objects that their metadata name, but where the "
+                "manifest says: those objects stay; the metadata seem to be an older copy: bring newer ones back",
+                ledger_ids=sorted(stands.astray)[:MAX_NAMED],
+            )
+        if stands.lost:
+            sometimes("offload: an object that ledgers are in is not in the bucket")
+            keys = sorted(set(stands.lost.values()))
+            self._totals.failed(
+                f"{len(keys)} objects with {len(stands.lost)} ledgers are not in {self._store.url}, as {keys[0]}: "
+                "bring them back; older objects with the same ledgers stay",
+                objects=keys[:MAX_NAMED],
+            )
+
+    async def _write_manifest(self, stands: Standing) -> bool:
+        """Whether the manifest says what counts."""
+        manifest = Manifest(await self._survey.cluster_id(), stands.counted, self._orphans.since_ms)
+        try:
+            if await self._manifest.write(manifest):
+                counts = {"ledger_count": len(manifest.ledgers), "dropped_count": len(manifest.dropped)}
+                _log.info("manifest written", **counts)
+        except OBJECT_ERRORS as error:
+            if not await concerns_one_object(self._store, error):
+                raise
+            self._totals.failed(f"the manifest is not written, so nothing is removed: {error.message}")
+            return False
+        return True
+
+    async def _without_unexplained(self, garbage: Garbage, objects: Sequence[ObjectInfo]) -> Garbage:
+        """The same but for objects that the manifest does not know, with ledgers that the metadata do not know.
+
+        The manifest does not drop them: they count as younger ones do.
+        """
+        new = self._orphans.since_ms.keys() - self._manifest.objects
+        kept = await self._unexplained([found for found in objects if found.key in new])
+        for key in kept:
+            self._orphans.removed(key)
+        if kept:
+            sometimes("offload: keeps an object of ledgers that nobody knows")
+            key, why = next(iter(kept.items()))
+            self._totals.failed(f"{len(kept)} objects that no ledger's metadata name stay: {why}", object=key)
+        return garbage.without_objects(kept)
+
+    async def _without_needed(self, garbage: Garbage, stands: Standing, sizes: Mapping[str, int]) -> Garbage:
+        """The same but for objects that may be the last to have a ledger."""
+        kept = await needed(self._store, self._survey.ledgers, stands.counted, sizes, garbage.objects)
+        if kept:
+            sometimes("offload: keeps an object that no metadata name, and that a ledger needs")
+            key, why = next(iter(kept.items()))
+            self._totals.failed(f"{len(kept)} objects that no ledger's metadata name stay: {why}", object=key)
+        return garbage.without_objects(kept)
+
+    async def _remove(self, garbage: Garbage) -> None:
+        for found in garbage.objects:
+            if not await self._removed(found.key, self._store.delete(found.key)):
+                continue
+            self._forget(found.key)
+            self._orphans.removed(found.key)
+            self._totals.objects_removed += 1
+            sometimes("offload: removes an object that belongs to nobody")
+            _log.info("object removed: no ledger is in it", object=found.key)
+        for upload in garbage.uploads:
+            if not await self._removed(upload.key, self._store.abort_upload(upload)):
+                continue
+            self._totals.uploads_aborted += 1
+            sometimes("offload: removes an upload that nobody finished")
+            _log.info("unfinished upload removed", object=upload.key)
+
+    async def _removed(self, key: str, removal: Awaitable[None]) -> bool:
+        """Whether the store did ``removal``. What it does not remove (an object lock) keeps no other from going."""
+        try:
+            await removal
+        except OBJECT_ERRORS as error:
+            if not await concerns_one_object(self._store, error):
+                raise
+            self._totals.failed(f"it belongs to no ledger, and cannot be removed: {error.message}", object=key)
+            return False
+        return True
+
+    def _now_ms(self) -> int:
+        return self._clock.wall_us() // 1000

@@ -1,0 +1,106 @@
+"""What the manifest of a bucket may say, and which objects may go: decided from what was read. Pure.
+
+A ledger is where its metadata say, if the bucket has that object as it was archived. Metadata that come from an older
+copy name objects which were removed since, or none; there the line of the manifest stands, if its object is in the
+bucket. So it does where the metadata are missing without a record of a deletion.
+
+The manifest drops an object only once each of its ledgers is known, or on record as deleted. The object may go only if
+each ledger in it that was not deleted is in another object that its metadata name and the bucket has. Anything else may
+be the last copy of a ledger.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass
+
+from tallybook.core.ids import NO_IDENTITY
+from tallybook.metadata.archived import Receipt
+from tallybook.metadata.model import LedgerMetadata
+
+
+@dataclass(frozen=True, slots=True)
+class Standing:
+    """Where the ledgers of a bucket are."""
+
+    counted: Mapping[int, str]
+    """What the manifest is to say: the object that each ledger counts in."""
+    missing: Mapping[int, str]
+    """Ledgers without metadata and without a record of a deletion; their objects."""
+    astray: Mapping[int, str]
+    """Ledgers whose metadata name no object of the bucket, while the manifest names one; that one."""
+    lost: Mapping[int, str]
+    """Ledgers whose metadata name an object that is not in the bucket, and the manifest no other; the lost one."""
+
+    @property
+    def kept(self) -> frozenset[str]:
+        """Objects that stay for ledgers that the metadata do not explain."""
+        return frozenset((*self.missing.values(), *self.astray.values()))
+
+
+def standing(
+    ledgers: Mapping[int, LedgerMetadata],
+    counted: Mapping[int, str],
+    sizes: Mapping[str, int],
+    deleted: Collection[int],
+) -> Standing:
+    """Where the ledgers are.
+
+    Args:
+        ledgers: the metadata of all that there are.
+        counted: what the manifest says; empty if that is not known.
+        sizes: bytes of each object of the bucket.
+        deleted: those of ``counted`` that are not in ``ledgers`` and on record as deleted.
+    """
+    homes, missing = dict[int, str](), dict[int, str]()
+    astray, lost = dict[int, str](), dict[int, str]()
+    for ledger_id, metadata in ledgers.items():
+        receipt, line = metadata.archived, counted.get(ledger_id)
+        if receipt is not None and is_there(receipt, sizes):
+            homes[ledger_id] = receipt.key
+        elif line is not None and line in sizes and (receipt is None or line != receipt.key):
+            homes[ledger_id] = astray[ledger_id] = line
+        elif receipt is not None:
+            homes[ledger_id] = lost[ledger_id] = receipt.key
+    for ledger_id, line in counted.items():
+        if ledger_id not in ledgers and ledger_id not in deleted:
+            homes[ledger_id] = missing[ledger_id] = line
+    return Standing(homes, missing, astray, lost)
+
+
+def is_there(receipt: Receipt, sizes: Mapping[str, int]) -> bool:
+    """Whether the bucket has an object as a receipt says."""
+    return sizes.get(receipt.key) == receipt.object_bytes
+
+
+def living(ledger_id: int, identity: bytes, ledgers: Mapping[int, LedgerMetadata]) -> LedgerMetadata | None:
+    """The metadata of a ledger in an object; ``None`` if they are not there, or of another ledger of the same id."""
+    known = ledgers.get(ledger_id)
+    if known is None or not (known.identity == identity or NO_IDENTITY in {known.identity, identity}):
+        return None
+    return known
+
+
+def needs(
+    held: Iterable[tuple[int, bytes]],
+    ledgers: Mapping[int, LedgerMetadata],
+    counted: Mapping[int, str],
+    sizes: Mapping[str, int],
+) -> int | None:
+    """A ledger that needs an object which counts no more; ``None`` if none does, and the object may go.
+
+    Args:
+        held: the ledgers in the object, each with its identity. Those that are not living and not counted were deleted
+            when the manifest dropped the object: else it would not have dropped it.
+        ledgers: the metadata of all that there are.
+        counted: what the manifest says.
+        sizes: bytes of each object of the bucket.
+    """
+    for ledger_id, identity in held:
+        known = living(ledger_id, identity, ledgers)
+        if known is not None:
+            if known.archived is None or not is_there(known.archived, sizes):
+                return ledger_id
+        elif (line := counted.get(ledger_id)) is not None and line not in sizes:
+            return ledger_id
+    return None

@@ -1,0 +1,91 @@
+"""What an offloader has done since it began, what is left, and what failed: for its status, its metrics and its log."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Final
+
+from tallybook.runtime.logging import logger
+
+_log = logger("offload")
+
+LONGEST_RETRY_SECONDS: Final = 3_600.0
+MOST_REMEMBERED_FAILURES: Final = 10_000
+
+
+@dataclass(slots=True)
+class Totals:
+    """What one offloader has done since it began. Sizes in bytes."""
+
+    rounds: int = 0
+    ledgers_archived: int = 0
+    ledgers_moved: int = 0
+    """By compaction."""
+    objects_written: int = 0
+    payload_bytes: int = 0
+    object_bytes: int = 0
+    ledgers_released: int = 0
+    objects_removed: int = 0
+    uploads_aborted: int = 0
+    failures: int = 0
+    last_error: str = ""
+
+    def failed(self, why: str, **about: object) -> None:
+        """Count a failure, and log it.
+
+        Args:
+            about: fields of the log line.
+        """
+        self.failures += 1
+        self.last_error = why
+        _log.warning("cannot archive", error=why, **about)
+
+
+@dataclass(frozen=True, slots=True)
+class Backlog:
+    """What is there to be done, as of when the last round began, or ended, however it did. Sizes in bytes."""
+
+    ledgers: int = 0
+    archived_ledgers: int = 0
+    archived_bytes: int = 0
+    waiting_ledgers: int = 0
+    """Closed, in no object yet, and old and large enough for one."""
+    waiting_bytes: int = 0
+    oldest_waiting_s: int = 0
+    """How long the one has waited that has waited longest."""
+    unreleased_ledgers: int = 0
+    """Archived, and still to be kept by bookies."""
+    orphans: int = 0
+
+
+@dataclass(slots=True)
+class _Failure:
+    tries: int
+    again_at: float
+
+
+@dataclass(slots=True)
+class Failures:
+    """Ledgers that could not be archived, and objects that the store refuses: when they are tried again.
+
+    Args:
+        first_pause: seconds.
+    """
+
+    first_pause: float
+    known: dict[int | str, _Failure] = field(default_factory=dict)
+    """By ledger id, or key of an object."""
+
+    def add(self, name: int | str, now: float) -> None:
+        """Note one more failure; each doubles the pause."""
+        tries = self.known[name].tries + 1 if name in self.known else 1
+        # The exponent is bounded: an object that stays refused for years must not overflow a float.
+        pause = min(self.first_pause * 2 ** min(tries - 1, 30), LONGEST_RETRY_SECONDS)
+        self.known[name] = _Failure(tries, now + pause)
+        if len(self.known) > MOST_REMEMBERED_FAILURES:
+            del self.known[next(iter(self.known))]
+
+    def waits(self, name: int | str, now: float) -> bool:
+        """Whether it is too early to try again."""
+        failure = self.known.get(name)
+        return failure is not None and now < failure.again_at

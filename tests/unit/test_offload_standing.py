@@ -1,0 +1,88 @@
+"""What the manifest of a bucket may say, and what may go: by what the metadata, the manifest and a listing say."""
+
+import re
+from dataclasses import replace
+from itertools import product
+
+import pytest
+
+from tallybook.core.ids import NO_IDENTITY
+from tallybook.offload.standing import needs, standing
+
+from .test_offload_policy import ledger, receipt
+
+OLD, NEW = "sets/old.parquet", "sets/new.parquet"
+SIZE = receipt(1, ledger(1)).object_bytes
+
+METADATA = {
+    "missing": None,
+    "deleted": None,
+    "not archived": ledger(1),
+    "in old": replace(ledger(1), archived=receipt(1, ledger(1), key=OLD)),
+    "in new": replace(ledger(1), archived=receipt(2, ledger(1), key=NEW)),
+}
+MANIFEST = {"nothing": {}, "old": {1: OLD}, "new": {1: NEW}}
+LISTING = {"neither": {}, "old": {OLD: SIZE}, "new": {NEW: SIZE}, "both": {OLD: SIZE, NEW: SIZE}, "torn": {NEW: 1}}
+
+TABLE = """
+metadata      manifest  listing   counts   is
+missing       nothing   both      -        -
+missing       new       both      new      missing
+missing       new       neither   new      missing
+deleted       new       both      -        -
+not archived  nothing   both      -        -
+not archived  new       both      new      astray
+not archived  new       old       -        -
+in old        nothing   old       old      -
+in old        new       both      old      -
+in old        new       new       new      astray
+in old        new       neither   old      lost
+in old        old       new       old      lost
+in new        old       both      new      -
+in new        old       old       old      astray
+in new        old       torn      new      lost
+in new        new       torn      new      lost
+in new        new       old       new      lost
+"""
+
+
+def rows() -> list[list[str]]:
+    return [re.split("  +", line.strip()) for line in TABLE.strip().split("\n")[1:]]
+
+
+@pytest.mark.parametrize(("metadata", "manifest", "listing", "counts", "what"), rows())
+def test_a_ledger_counts_where_its_metadata_say_if_that_is_there_and_else_where_the_manifest_says(
+    metadata: str, manifest: str, listing: str, counts: str, what: str
+) -> None:
+    known = METADATA[metadata]
+    deleted = [1] if metadata == "deleted" else []
+    found = standing({} if known is None else {1: known}, MANIFEST[manifest], LISTING[listing], deleted)
+    assert found.counted == ({} if counts == "-" else {1: {"old": OLD, "new": NEW}[counts]})
+    told = {"missing": found.missing, "astray": found.astray, "lost": found.lost}
+    assert {name for name, each in told.items() if each} == {what} - {"-"}
+    assert found.kept == (set(found.counted.values()) if what in {"missing", "astray"} else set())
+
+
+@pytest.mark.parametrize(("metadata", "listing"), list(product(METADATA, LISTING)))
+def test_an_object_may_go_only_if_its_ledger_was_deleted_or_is_in_an_object_that_is_there(
+    metadata: str, listing: str
+) -> None:
+    known = METADATA[metadata]
+    counted = {1: NEW} if metadata == "missing" else {}
+    needed = needs([(1, NO_IDENTITY)], {} if known is None else {1: known}, counted, LISTING[listing])
+    elsewhere = metadata == f"in {listing}" or (metadata.startswith("in ") and listing == "both")
+    elsewhere |= metadata == "missing" and NEW in LISTING[listing]
+    assert (needed is None) == (metadata == "deleted" or elsewhere)
+
+
+def test_another_ledger_of_the_same_id_says_nothing_of_the_one_in_an_object() -> None:
+    known = {1: replace(METADATA["in new"] or ledger(1), creator_token="another")}
+    assert needs([(1, known[1].identity)], known, {1: NEW}, LISTING["old"]) == 1
+    assert needs([(1, ledger(1).identity)], known, {}, LISTING["old"]) is None, "it was deleted when it was dropped"
+
+
+def test_each_ledger_of_an_object_is_looked_at() -> None:
+    known = {each: replace(ledger(each), archived=receipt(2, ledger(each), key=NEW)) for each in (1, 2)}
+    held = [(each, NO_IDENTITY) for each in (1, 2, 3)]
+    assert needs(held, known, {3: OLD}, LISTING["new"]) == 3
+    assert needs(held, known, {3: OLD}, LISTING["both"]) is None
