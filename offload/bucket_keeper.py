@@ -114,6 +114,10 @@ class BucketKeeper:
                 "If its metadata were lost, run 'offload rebuild-catalog'; else give this cluster another archive"
             )
             return False
+        if self._manifest.remedy:
+            why = f"{self._manifest.unreadable}: {self._manifest.remedy}"
+            self._totals.failed(f"nothing is merged or removed, and the manifest stays: {why}")
+            return False
         if owner is None and complete and not await self._explained(objects):
             return False
         if manifest is not None:
@@ -123,9 +127,6 @@ class BucketKeeper:
     async def _explained(self, objects: Sequence[ObjectInfo]) -> bool:
         """Whether a manifest may be written where none tells what counts: the metadata explain all objects."""
         lacks = self._manifest.unreadable or f"{self._store.url} has no manifest"
-        if self._manifest.key_missing:
-            self._totals.failed(f"nothing is merged or removed, and the manifest stays: {lacks}: give its key")
-            return False
         owned = Owned.by(self._survey.ledgers.values())
         unowned = [found for found in objects if owned.frees_object(found.key)]
         for why in (await self._unexplained(unowned, most=1)).values():

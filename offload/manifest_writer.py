@@ -7,7 +7,8 @@ from hashlib import sha256
 
 from tallybook.archive.manifest import MANIFEST_KEY, Manifest, encode_manifest, read_manifest
 from tallybook.archive.objects.port import ObjectInfo, ObjectStore
-from tallybook.core.errors import ArchiveKeyMissing, DamagedFile, ObjectDamaged
+from tallybook.archive.objects.probe import OBJECT_ERRORS, concerns_one_object
+from tallybook.core.errors import ArchiveKeyMissing, ArchiveUnavailable, DamagedFile, NewerFormat, TallybookError
 from tallybook.core.marks import sometimes
 from tallybook.runtime.tasks import Workers
 
@@ -31,8 +32,8 @@ class ManifestWriter:
         """The objects that it names; empty if that is not known."""
         self.unreadable = ""
         """Why the one that was loaded last could not be read, so that it does not say which ledgers it counts."""
-        self.key_missing = False
-        """Whether that is for want of its key: with the key it can be read."""
+        self.remedy = ""
+        """What makes it readable, where it can be read as it is, so that it must not be replaced; else empty."""
         self._content = b""
         """SHA-256 of what it holds; empty if that is not known."""
 
@@ -43,26 +44,29 @@ class ManifestWriter:
             listed: what a listing shows of it.
 
         Raises:
-            NewerFormat: a newer Tallybook has written it.
-            ArchiveUnavailable, ArchiveDenied: the store does not give it.
+            ArchiveUnavailable: the store does not answer.
+            ArchiveDenied: the store refuses this object, and others.
         """
         if listed is not None and listed == self._listed:
             return None
-        self._listed, self._content, self.cluster_id = listed, b"", None
-        self.unreadable, self.key_missing = "", False
+        # Until it was read, nothing is known of it: where reading it fails, it is read again, changed or not.
+        self._listed, self._content, self.cluster_id = None, b"", None
+        self.unreadable, self.remedy = "", ""
         if listed is None:
             return None
         try:
             manifest = await read_manifest(self._store, self._workers)
-        except (ObjectDamaged, DamagedFile, ArchiveKeyMissing) as error:
+        except (DamagedFile, *OBJECT_ERRORS) as error:
+            # A time-out says nothing of the manifest, and a storm nothing of this object.
+            if isinstance(error, ArchiveUnavailable) or not await concerns_one_object(self._store, error):
+                raise
             sometimes("offload: the manifest cannot be read")
-            # Perhaps only this read went wrong, or the key comes: it is read again, changed or not.
-            self._listed, self.unreadable = None, error.message
-            self.key_missing = isinstance(error, ArchiveKeyMissing)
+            self.unreadable, self.remedy = error.message, _remedy(error)
             return None
         if manifest is not None:
             self.cluster_id, self.ledgers, self.objects = manifest.cluster_id, manifest.ledgers, manifest.objects
             self._content = sha256(await self._workers.run(encode_manifest, manifest)).digest()
+            self._listed = listed
         return manifest
 
     async def write(self, manifest: Manifest) -> bool:
@@ -81,3 +85,9 @@ class ManifestWriter:
         self._listed, self._content, self.cluster_id = None, content, manifest.cluster_id
         self.ledgers, self.objects = manifest.ledgers, manifest.objects
         return True
+
+
+def _remedy(error: TallybookError) -> str:
+    if isinstance(error, ArchiveKeyMissing):
+        return "give its key"
+    return "update this offloader" if isinstance(error, NewerFormat) else ""

@@ -4,9 +4,12 @@ import importlib
 import re
 import tempfile
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 from tallybook.archive.library import ArchiveLibrary
@@ -15,7 +18,14 @@ from tallybook.archive.objects.memory import MemoryStore
 from tallybook.client.client import Client
 from tallybook.core.batch import Buffer
 from tallybook.core.config import OffloadSettings
-from tallybook.core.errors import ArchiveDenied, NoSuchLedger, ObjectDamaged
+from tallybook.core.errors import (
+    ArchiveDenied,
+    ArchiveKeyMissing,
+    ArchiveUnavailable,
+    NoSuchLedger,
+    ObjectDamaged,
+    TallybookError,
+)
 from tallybook.metadata.memory import MemoryMetadata
 from tallybook.metadata.update import LedgerUpdater
 from tallybook.offload.offloader import Offloader
@@ -246,3 +256,79 @@ async def test_in_the_bucket_of_another_cluster_nothing_is_removed_until_its_cat
         async with ArchiveLibrary(stage.store, InlineWorkers()) as library:
             assert set(library.ledgers) == set(living)
         assert len(await objects(stage)) == 2
+
+
+class Unread(MemoryStore):
+    """Raises ``error`` where the manifest is read, so many times."""
+
+    def __init__(self, clock: Clock) -> None:
+        super().__init__(clock)
+        self.error: TallybookError | None = None
+        self.times = 0
+
+    async def read(self, key: str, offset: int, size: int) -> bytes:
+        if key == MANIFEST_KEY and self.error is not None and self.times:
+            self.times -= 1
+            raise self.error
+        return await super().read(key, offset, size)
+
+
+async def manifest_bytes(store: MemoryStore) -> bytes:
+    return await MemoryStore.read(store, MANIFEST_KEY, 0, (await store.info(MANIFEST_KEY)).size_bytes)
+
+
+UNREAD: dict[str, TallybookError | None] = {
+    "newer format": None,
+    "timed out": ArchiveUnavailable("memory: read of _manifest.parquet: timed out"),
+    "key missing": ArchiveKeyMissing("memory: _manifest.parquet: its key is not here"),
+}
+
+
+@pytest.mark.parametrize("why", UNREAD)
+def test_a_manifest_that_could_not_be_read_once_is_not_replaced_by_later_rounds_of_the_process(why: str) -> None:
+    @scenario()
+    async def play(cluster: MemoryCluster, client: Client) -> None:
+        store = Unread(cluster.world.clock)
+        async with ArchiveStage(cluster, SETTINGS, store=store) as stage:
+            await merged_and_deleted(stage, client)
+            before = await objects(stage)
+            if (error := UNREAD[why]) is None:
+                table = pq.read_table(pa.BufferReader(await manifest_bytes(store)))
+                newer = {**table.schema.metadata, b"tallybook.manifest": b"2"}
+                out = pa.BufferOutputStream()
+                pq.write_table(table.replace_schema_metadata(newer), out)
+                await store.put(MANIFEST_KEY, out.getvalue().to_pybytes())
+            store.error, store.times = error, 1
+            kept, worker = await manifest_bytes(store), offloader(stage)
+            for _ in range(3):
+                with suppress(ArchiveUnavailable):
+                    await worker.round()
+                assert await manifest_bytes(store) == kept
+            assert await objects(stage) == before
+
+    play()
+
+
+@scenario()
+async def test_a_manifest_that_the_store_refuses_is_written_anew_only_over_objects_that_the_metadata_explain(
+    cluster: MemoryCluster, client: Client
+) -> None:
+    store = Unread(cluster.world.clock)
+    async with ArchiveStage(cluster, SETTINGS, store=store) as stage:
+        ledger_id = await closed(client, 120)
+        await offloader(stage).round()
+        kept, row = await manifest_bytes(store), cluster.metadata.ledgers.pop(ledger_id)
+        store.error, store.times = ArchiveDenied("memory: HTTP 403 InvalidObjectState"), 1_000
+        worker = offloader(stage)
+        for at in range(3):
+            await worker.round()
+            assert (await manifest_bytes(store), worker.totals.rounds) == (kept, at + 1), "it ends no round"
+            assert "InvalidObjectState" in worker.totals.last_error
+        cluster.metadata.ledgers[ledger_id] = row
+        for _ in range(2):
+            await worker.round()
+        store.times = 0
+        await worker.round()
+        manifest = await read_manifest(store, InlineWorkers())
+        assert manifest is not None
+        assert list(manifest.ledgers) == [ledger_id]
