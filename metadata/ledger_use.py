@@ -18,6 +18,7 @@ CURSOR: Final = "tallybook.cursor"
 HEADS: Final = "stream-heads/"
 
 _STREAM_ID: Final = re.compile("[0-9a-f]{32}")
+_SEGMENT: Final = re.compile("(?P<stream>[0-9a-f]{32})/(?P<number>[1-9][0-9]{0,17})")
 
 
 def head_record(stream_id: str) -> str:
@@ -52,6 +53,12 @@ def _made_for(ledger: LedgerMetadata) -> tuple[str, str] | None:
         stream_id, _, sink = marks[SINK].removeprefix(STAGED).partition(".")
         return stream_id, f"a delivery of sink {sink.rpartition('/')[0]!r}"
     return None
+
+
+def segment_of(ledger: LedgerMetadata) -> tuple[str, int] | None:
+    """The id of the stream that a ledger was made for as a segment, and the number of that; ``None`` if it was not."""
+    match = _SEGMENT.fullmatch(ledger.custom.get(STREAM, b"").decode(errors="replace"))
+    return match and (match["stream"], int(match["number"]))
 
 
 def stream_of(stream_id: str, head: bytes) -> str:

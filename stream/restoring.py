@@ -1,10 +1,11 @@
 """Brings the records of streams back from the copy that an archive has of them, after the metadata store was lost.
 
 The ledgers are there by then (``offload/rebuild.py``), but for those that were not archived. So what a record says of
-ledgers is mended: a segment that was still open, and an advance of a subscription, are gone with their ledger. The
-stream goes on behind its last archived segment, and the subscription where its cursor ledger was begun, which is
-earlier. A segment that had ended and was not archived stays listed, and readers meet a gap there. All of that is
-reported. Ids of ledgers that a record names are not given out again: bookies may still have entries of them.
+ledgers is mended: a segment that was still open, and an advance of a subscription, are gone with their ledger. A
+segment that was made after the copy, and archived, is known by the mark of its ledger, and is listed again. The stream
+goes on behind its last archived segment, and the subscription where its cursor ledger was begun, which is earlier. A
+segment that had ended and was not archived stays listed, and readers meet a gap there. All of that is reported. Ids of
+ledgers that a record names are not given out again: bookies may still have entries of them.
 
 A record that had gone from the metadata before they were lost was deleted, or lost on its own. It comes back only where
 something of it is left: a ledger that it names, or the stream that bears a name.
@@ -25,6 +26,7 @@ from tallybook.offload.rebuild import raise_counter
 from .catalog import decode_name
 from .head import Head
 from .head_codec import decode_chapter, decode_head, encode_head
+from .later_segments import LaterSegments
 from .names import CHAPTERS, NAMES, NAMESPACES, SUBSCRIPTIONS, chapter_record, name_record
 from .subscription import record as subscriptions
 
@@ -54,6 +56,7 @@ async def restore_streams(metadata: MetadataStore, copy: RecordsCopy) -> AsyncIt
         MetadataUnavailable, MetadataOutcomeUnknown: the metadata store; the same call goes on where it ended.
     """
     records = copy.records
+    later = LaterSegments(metadata)
     for prefix in ORDER:
         for name in sorted(name for name in records if name.startswith(prefix)):
             if await metadata.read_record(name, linearizable=True) is not None:
@@ -63,7 +66,7 @@ async def restore_streams(metadata: MetadataStore, copy: RecordsCopy) -> AsyncIt
                 if name in copy.gone_at_ms and not await _is_left(metadata, name, records):
                     yield RestoredRecord(name, deleted=True)
                     continue
-                value, lost = await _mended(metadata, name, records[name])
+                value, lost = await _mended(metadata, name, records[name], later)
                 result = await metadata.write_record(name, value, None)
             except (DamagedFile, NewerFormat, InvalidArgument) as error:
                 yield RestoredRecord(name, problem=error.message)
@@ -103,13 +106,15 @@ def _ledgers_of(name: str, records: Mapping[str, bytes]) -> list[int]:
     return found
 
 
-async def _mended(metadata: MetadataStore, name: str, value: bytes) -> tuple[bytes, tuple[str, ...]]:
+async def _mended(
+    metadata: MetadataStore, name: str, value: bytes, later: LaterSegments
+) -> tuple[bytes, tuple[str, ...]]:
     """The record as it may be entered, and what is lost of what it names."""
     if name.startswith(HEADS):
         head = decode_head(name, value)
         ids = [each.ledger_id for each in head.segments]
         await raise_counter(metadata, max([*ids, *head.doomed, head.making or 0]))
-        return await _mended_head(metadata, head)
+        return await _mended_head(metadata, head, later)
     if name.startswith(SUBSCRIPTIONS):
         found = subscriptions.decode(name, value)
         await raise_counter(metadata, max([*subscriptions.ledgers_of(found), *found.doomed, found.making or 0]))
@@ -121,7 +126,7 @@ async def _mended(metadata: MetadataStore, name: str, value: bytes) -> tuple[byt
     return value, ()
 
 
-async def _mended_head(metadata: MetadataStore, head: Head) -> tuple[bytes, tuple[str, ...]]:
+async def _mended_head(metadata: MetadataStore, head: Head, later: LaterSegments) -> tuple[bytes, tuple[str, ...]]:
     gone = {each.number for each in head.segments if not await _exists(metadata, each.ledger_id)}
     lost = tuple(
         f"stream {head.name!r}: segment {each.number} (ledger {each.ledger_id})"
@@ -129,7 +134,8 @@ async def _mended_head(metadata: MetadataStore, head: Head) -> tuple[bytes, tupl
         if each.number in gone
     )
     left = tuple(each for each in head.segments if each.end is not None or each.number not in gone)
-    return encode_head(replace(head, owner=None, making=None, segments=left)), lost
+    mended, more_lost = await later.listed(replace(head, owner=None, making=None, segments=left))
+    return encode_head(mended), lost + more_lost
 
 
 async def _mended_subscription(

@@ -9,7 +9,9 @@ from tallybook.archive.records import RecordsCopy, decode_records, encode_record
 from tallybook.client.client import Client
 from tallybook.core.config import OffloadSettings
 from tallybook.core.errors import DamagedFile, MetadataUnavailable
+from tallybook.core.quorum import Quorum
 from tallybook.metadata.memory import MemoryMetadata
+from tallybook.metadata.model import Fragment, LedgerMetadata, LedgerState
 from tallybook.metadata.store import RecordPage
 from tallybook.metadata.update import LedgerUpdater
 from tallybook.offload.offloader import Offloader
@@ -23,17 +25,20 @@ from tallybook.sim.stage.archive import ArchiveStage
 from tallybook.sim.stage.cluster import MemoryCluster
 from tallybook.sim.stage.scenario import SMALL, lines, scenario
 from tallybook.stream import StreamStore
+from tallybook.stream.head import Head
+from tallybook.stream.later_segments import MOST_LISTED, with_later
+from tallybook.stream.policy import StreamPolicy
 from tallybook.stream.restoring import ORDER, RestoredRecord, restore_streams
 
 SETTINGS = OffloadSettings(min_age_s=0, max_set_wait_s=0, own_object_bytes=1, row_group_bytes=4096, tidy_interval_s=0)
 
 
-def offloader(stage: ArchiveStage) -> Offloader:
+def offloader(stage: ArchiveStage, settings: OffloadSettings = SETTINGS) -> Offloader:
     world, store = stage.cluster.world, stage.cluster.metadata.client().store
     updater = LedgerUpdater(store, world.clock, world.rng.fork("offloader"))
     workers = InlineWorkers()
     return Offloader(
-        stage.mover(), Survey(store), updater, stage.store, stage.reader, workers, SETTINGS, world.clock, world.rng
+        stage.mover(), Survey(store), updater, stage.store, stage.reader, workers, settings, world.clock, world.rng
     )
 
 
@@ -207,3 +212,66 @@ async def test_what_has_gone_stays_in_the_copy_for_a_month_and_a_listing_that_wa
         after = await read_records(stage.store, InlineWorkers())
         assert after.gone_at_ms == {}
         assert of_streams(after, "stream-names/") == ["stream-names/default/kept"]
+
+
+@scenario()
+async def test_segments_that_were_archived_after_the_last_copy_are_listed_again_and_their_numbers_not_given_out(
+    cluster: MemoryCluster, client: Client
+) -> None:
+    async with ArchiveStage(cluster, SETTINGS) as stage:
+        seldom = offloader(stage, SETTINGS.model_copy(update={"tidy_interval_s": 3600}))
+        async with StreamStore(client) as streams:
+            await streams.create("sales")
+            for at in range(4):
+                async with await streams.writer("sales") as writer:
+                    await writer.append_many(lines(10, 10 * at))
+                if at != 2:
+                    await seldom.round()
+            numbers = [each.number async for each in streams.segments("sales")]
+        async with another(cluster) as fresh:
+            records = await restored(stage, fresh)
+            assert [(each.problem, each.lost) for each in records if each.problem or each.lost] == []
+            async with fresh.client(SMALL, archive=stage.reader) as other, StreamStore(other) as streams:
+                assert [each.number async for each in streams.segments("sales")] == numbers
+                async with await streams.writer("sales") as writer:
+                    position = await writer.append(b"after that")
+                found = [record async for record in streams.reader("sales", follow=False)]
+                assert [record.payload for record in found] == [*lines(40), b"after that"]
+                assert len({record.position for record in found}) == 41
+                assert found[-1].position == position
+
+
+def head_of(next_segment: int = 3, *, ended: bool = False) -> Head:
+    return Head("a" * 32, "default", "sales", 0, StreamPolicy(), next_segment=next_segment, ended=ended)
+
+
+def segment(ledger_id: int, last_entry_id: int = 5) -> LedgerMetadata:
+    return LedgerMetadata(
+        ledger_id, Quorum(1, 1, 1), (Fragment(0, ("a",)),), "c", 7, LedgerState.CLOSED, last_entry_id, last_entry_id + 1
+    )
+
+
+def test_what_of_later_segments_cannot_be_listed_is_named() -> None:
+    found = [
+        (2, segment(20)),
+        (5, segment(51)),
+        (5, segment(52)),
+        (4, segment(40)),
+        (4, segment(41, -1)),
+        (7, segment(70, -1)),
+    ]
+    head, lost = with_later(head_of(), found)
+    assert [(each.number, each.ledger_id, each.end) for each in head.segments] == [(4, 40, None)]
+    assert head.next_segment == 8
+    assert lost == (
+        "stream 'sales': segment 3, unless it stayed empty",
+        "stream 'sales': segment 5 (ledger 51), of several",
+        "stream 'sales': segment 5 (ledger 52), of several",
+        "stream 'sales': segment 6, unless it stayed empty",
+    )
+
+
+def test_a_head_takes_only_so_many_later_segments() -> None:
+    head, lost = with_later(head_of(), [(each, segment(each)) for each in range(3, MOST_LISTED + 5)])
+    assert (len(head.segments), head.next_segment) == (MOST_LISTED, MOST_LISTED + 5)
+    assert [each.endswith("no room") for each in lost] == [True, True]
