@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 Receipts: TypeAlias = Mapping[int, Receipt]
+Current: TypeAlias = Callable[[str, Receipts], Awaitable[Mapping[str, Receipts]]]
 """Of the ledgers in one object."""
 
 SCHEMA: Final = (
@@ -71,8 +72,8 @@ def verify(
     place = read_options(given).place
     now_us = RealClock().wall_us()
     with LoopThread("tallybook") as loop:
-        pieces, url = loop.run(_pieces(place))
-    work = partial(_verified, place, url, now_us)
+        pieces, url, cluster_id = loop.run(_pieces(place))
+    work = partial(_verified, place, cluster_id, url, now_us)
     if results is None:
         return _one_each(run_in_chunks(spark, list(pieces.values()), work, SCHEMA, results=None))
     before = done_before(spark, results, SCHEMA)
@@ -109,30 +110,31 @@ def _one_each(rows: DataFrame) -> DataFrame:
     return last.select("row.*")
 
 
-async def _pieces(place: Place) -> tuple[dict[str, str], str]:
-    """The receipts of each object, as text, by its key; and where the archive is."""
+async def _pieces(place: Place) -> tuple[dict[str, str], str, str]:
+    """The receipts of each object, as text, by its key; where the archive is, and of which cluster."""
     async with opened(place) as source:
         found = await lookups(source, await source.ledger_ids())
         damaged = dict(source.damaged)
-        url = await source.archive_url()
+        url, cluster_id = await source.archive_url(), source.cluster_id
     archived = by_object(metadata for metadata in found.values() if metadata is not None)
     pieces = {key: json.dumps({"key": key, "receipts": _as_json(receipts)}) for key, receipts in archived.items()}
-    return pieces | {key: json.dumps({"key": key, "problem": why}) for key, why in damaged.items()}, url
+    return pieces | {key: json.dumps({"key": key, "problem": why}) for key, why in damaged.items()}, url, cluster_id
 
 
-def _verified(place: Place, url: str, now_us: int, pieces: Sequence[str]) -> list[tuple[object, ...]]:
+def _verified(place: Place, cluster_id: str, url: str, now_us: int, pieces: Sequence[str]) -> list[tuple[object, ...]]:
     at = datetime.fromtimestamp(0, UTC) + timedelta(microseconds=now_us)
 
     async def work() -> list[tuple[object, ...]]:
         async with archive_at(url, place) as archive:
-            return [row async for row in _verify_all(archive, place, [json.loads(piece) for piece in pieces])]
+            current = partial(_current, place, cluster_id)
+            return [row async for row in _verify_all(archive, current, [json.loads(piece) for piece in pieces])]
 
     with LoopThread("tallybook") as loop:
         return [(*row, at) for row in loop.run(work())]
 
 
 async def _verify_all(
-    archive: OpenedArchive, place: Place, pieces: Sequence[dict[str, Any]]
+    archive: OpenedArchive, current: Current, pieces: Sequence[dict[str, Any]]
 ) -> AsyncIterator[tuple[object, ...]]:
     for piece in pieces:
         if "problem" in piece:
@@ -140,7 +142,7 @@ async def _verify_all(
     async for key, receipts, problem in verify_current(
         {piece["key"]: _from_json(piece["receipts"]) for piece in pieces if "receipts" in piece},
         partial(_verify, archive),
-        partial(_current, place),
+        current,
     ):
         first = next(iter(receipts.values()))
         yield (
@@ -157,7 +159,7 @@ async def _verify_all(
 async def verify_current(
     objects: Mapping[str, Receipts],
     check: Callable[[str, Receipts], Awaitable[str]],
-    current: Callable[[str, Receipts], Awaitable[Mapping[str, Receipts]]],
+    current: Current,
 ) -> AsyncIterator[tuple[str, Receipts, str]]:
     """Check objects; what is wrong counts for the ledgers that are still there, and others are followed.
 
@@ -182,8 +184,8 @@ async def verify_current(
                 yield key, left, problem
 
 
-async def _current(place: Place, key: str, receipts: Receipts) -> Mapping[str, Receipts]:
-    async with opened(place) as source:
+async def _current(place: Place, cluster_id: str, key: str, receipts: Receipts) -> Mapping[str, Receipts]:
+    async with opened(place, cluster_id=cluster_id) as source:
         found = await lookups(source, receipts)
         damaged = key in source.damaged
     places = by_object(metadata for metadata in found.values() if metadata is not None)

@@ -1,13 +1,18 @@
 """Pipelines below Spark: objects that move while they are verified, columns that become folders."""
 
+import json
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from tallybook.core.errors import InvalidConfig
 from tallybook.metadata.archived import IndexPart, Receipt
+from tallybook.spark.options import Place
 from tallybook.spark.pipelines.export import folder_columns
-from tallybook.spark.pipelines.verify import verify_current
+from tallybook.spark.pipelines.verify import _as_json, _verified, verify_current
+
+KEY = "ledgers/0000000000000000001-00000000-0000-4000-8000-000000000001.parquet"
 
 
 def receipt(key: str) -> Receipt:
@@ -60,6 +65,15 @@ async def test_an_object_whose_ledgers_were_all_deleted_is_no_row() -> None:
 
 async def test_the_new_object_may_be_bad_or_have_moved_on_as_well() -> None:
     assert await Bucket({"a", "b"}, {"b": at("b", 1)}).rows({"a": at("a", 1)}) == [("b", (1,), "b is bad")]
+
+
+def test_a_task_of_verify_that_finds_another_cluster_refuses(new_cluster, tmp_path: Path) -> None:
+    """Else it would take objects that it does not find for those of deleted ledgers, and say nothing of them."""
+    (tmp_path / "archive").mkdir()
+    place = Place(new_cluster("other"), None)
+    piece = json.dumps({"key": KEY, "receipts": _as_json(at(KEY, 1))})
+    with pytest.raises(InvalidConfig, match=r"planned on cluster planned, and .* finds cluster other"):
+        _verified(place, "planned", f"file://{tmp_path}/archive", 0, [piece])
 
 
 def test_folders_are_by_day_where_nobody_says_and_there_is_one() -> None:
