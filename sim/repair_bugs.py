@@ -15,7 +15,7 @@ from tallybook.bookie.leftovers import Leftovers
 from tallybook.core.errors import PeerError
 from tallybook.metadata.repaired import replace_member
 from tallybook.metadata.store import Versioned
-from tallybook.repair import copier, needs
+from tallybook.repair import copier, mender, needs
 from tallybook.repair.copier import Copied, Copier
 from tallybook.repair.mender import Mended, Mender, Order
 from tallybook.repair.needs import Place
@@ -91,8 +91,8 @@ def _open_ones_left_alone(_right: Any) -> Any:
 
 
 def _writers_not_asked_for(right: Any) -> Any:
-    async def ends_for_what_members_say(self: Mender, metadata: Any, order: Order) -> bool:
-        ends: bool = await right(self, metadata, order)
+    def ends_for_what_members_say(order: Order, said: Any) -> bool:
+        ends: bool = right(order, said)
         return ends or order.end_if_abandoned
 
     return ends_for_what_members_say
@@ -132,7 +132,7 @@ REPAIR_BUGS: Final = {
     "writer taken for gone": Bug(
         "a repair ends a ledger that lacks copies where it grows, though its writer is there",
         "L11",
-        [(Mender, "_ends_for_what_members_say", _writers_not_asked_for)],
+        [(mender, "_ends_for_what_members_say", _writers_not_asked_for)],
         of_repairs=True,
     ),
     "unnamed copies dropped at once": Bug(
