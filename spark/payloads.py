@@ -10,6 +10,7 @@ A row that cannot be parsed has no value; its bytes are in ``bad_payload`` and w
 from __future__ import annotations
 
 import io
+import re
 from collections import Counter
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -31,6 +32,13 @@ Parsed: TypeAlias = tuple[pa.Table, dict[str, pa.Array]]
 
 MOST_REASON_CHARACTERS: Final = 200
 
+_TIMESTAMP: Final = re.compile(
+    r"""(?P<quoted>`[^`]*`|'(?:[^'\\]|\\.)*'|"(?:[^"\\]|\\.)*")"""
+    r"""|\bTIMESTAMP\b(?=\s*(?:$|[,>)]|NOT\s+NULL\b|COMMENT\b|DEFAULT\b))""",
+    re.IGNORECASE | re.DOTALL,
+)
+"""The type, behind which a field ends or goes on; before a colon or another type, the word is the name of a field."""
+
 
 class _BadPayloadError(Exception):
     """A payload is not what it should be. Never leaves this file."""
@@ -46,7 +54,12 @@ def value_ddl(options: PayloadOptions) -> str:
         return ""
     if options.kind == "avro":
         return ddl_of(schema_of(options.reader_schema or options.schema))
-    return f"STRUCT<{options.schema}>"
+    return f"STRUCT<{with_time_zone(options.schema)}>"
+
+
+def with_time_zone(ddl: str) -> str:
+    """A schema in which the type ``TIMESTAMP`` is ``TIMESTAMP_LTZ``, whatever it stands for in the session."""
+    return _TIMESTAMP.sub(lambda found: found[0] if found["quoted"] else "TIMESTAMP_LTZ", ddl)
 
 
 def check_value(options: PayloadOptions, schema: StructType) -> None:

@@ -227,6 +227,26 @@ def test_any_bytes_are_a_value_or_are_kept(payload: bytes) -> None:
     assert found.values[1] == {"a": 1, "b": None, "c": None, "d": None}
 
 
+@pytest.mark.parametrize(
+    ("given", "meant"),
+    [
+        ("t TIMESTAMP", "t TIMESTAMP_LTZ"),
+        ("t timestamp, u TIMESTAMP NOT NULL COMMENT 'x'", "t TIMESTAMP_LTZ, u TIMESTAMP_LTZ NOT NULL COMMENT 'x'"),
+        (
+            "a ARRAY<TIMESTAMP>, m MAP<TIMESTAMP, timestamp >",
+            "a ARRAY<TIMESTAMP_LTZ>, m MAP<TIMESTAMP_LTZ, TIMESTAMP_LTZ >",
+        ),
+        ("s STRUCT<timestamp: TIMESTAMP>", "s STRUCT<timestamp: TIMESTAMP_LTZ>"),
+        ("timestamp TIMESTAMP, `TIMESTAMP` INT", "timestamp TIMESTAMP_LTZ, `TIMESTAMP` INT"),
+        ("t TIMESTAMP_NTZ, u TIMESTAMP_LTZ", "t TIMESTAMP_NTZ, u TIMESTAMP_LTZ"),
+        ("a INT COMMENT 'no TIMESTAMP, it''s a TIMESTAMP'", "a INT COMMENT 'no TIMESTAMP, it''s a TIMESTAMP'"),
+    ],
+)
+def test_a_timestamp_means_a_moment_whatever_the_session_says(given: str, meant: str) -> None:
+    assert value_ddl(PayloadOptions("json", given)) == f"STRUCT<{meant}>"
+    assert value_ddl(PayloadOptions("arrow", given)) == f"STRUCT<{meant}>"
+
+
 # --- Avro -------------------------------------------------------------------------------------------------------------
 
 

@@ -1,7 +1,12 @@
 """Every table gives the same rows, of the same moments, whatever the settings of the session are."""
 
+import io
+import json
 from datetime import UTC, datetime
+from decimal import Decimal
 
+import fastavro
+import pyarrow as pa
 import pytest
 from pyspark.sql import functions as F  # noqa: N812
 from pyspark.sql.types import TimestampType
@@ -28,6 +33,40 @@ SETTINGS = {
 }
 
 
+DDL = (
+    "s STRING, timestamp TIMESTAMP, local TIMESTAMP_NTZ, day DATE, many ARRAY<TIMESTAMP>, exact DECIMAL(9, 2), b BINARY"
+)
+TEXT = {"s": "x", "timestamp": "2026-11-01T01:02:03.000004Z", "local": "2026-11-01T01:02:03.000004",
+        "day": "2026-11-01", "many": ["2026-11-01T01:02:03Z"], "exact": 1.25, "b": "eA=="}  # fmt: skip
+MOMENT = datetime(2026, 11, 1, 1, 2, 3, 4, UTC)
+AVRO = {"type": "record", "name": "R", "fields": [
+    {"name": "timestamp", "type": ["null", {"type": "long", "logicalType": "timestamp-micros"}]},
+    {"name": "local", "type": {"type": "long", "logicalType": "local-timestamp-micros"}},
+    {"name": "either", "type": ["int", "long", "string"]},
+    {"name": "day", "type": {"type": "int", "logicalType": "date"}},
+]}  # fmt: skip
+
+
+def avro():
+    out = io.BytesIO()
+    value = {"timestamp": MOMENT, "local": MOMENT.replace(tzinfo=None), "either": 7, "day": MOMENT.date()}
+    fastavro.schemaless_writer(out, fastavro.parse_schema(AVRO), value)
+    return out.getvalue()
+
+
+def arrow():
+    moment = pa.timestamp("us", "UTC")
+    columns = {
+        "s": pa.array(["x"]), "timestamp": pa.array([MOMENT], moment), "local": pa.array([MOMENT.replace(tzinfo=None)]),
+        "day": pa.array([MOMENT.date()]), "many": pa.array([[MOMENT]], pa.list_(moment)),
+        "exact": pa.array([Decimal("1.25")], pa.decimal128(9, 2)), "b": pa.array([b"x"]),
+    }  # fmt: skip
+    table, out = pa.table(columns), io.BytesIO()
+    with pa.ipc.new_stream(out, table.schema) as stream:
+        stream.write_table(table)
+    return out.getvalue()
+
+
 @pytest.fixture(scope="module")
 def moments(written, streams):
     """Two moments, with ledgers and records before, between and behind them, in the archive and at bookies."""
@@ -43,6 +82,17 @@ def moments(written, streams):
     return {"startingTime": first, "endingTime": second}
 
 
+@pytest.fixture(scope="module")
+def parsed(written):
+    """Options of queries that parse payloads, by their format; the last payload of each ledger does not fit."""
+    schemas = {"json": DDL, "arrow": DDL, "avro": json.dumps(AVRO)}
+    good = {"json": json.dumps(TEXT).encode(), "arrow": arrow(), "avro": avro()}
+    return {
+        kind: {"ledger": written.ledger([good[kind], b"bad"]), "payloadFormat": kind, "payloadSchema": schema}
+        for kind, schema in schemas.items()
+    }
+
+
 def found(frame):
     """The rows of a table as values that no setting changes, with the number of microseconds of each moment."""
     times = [field.name for field in frame.schema if isinstance(field.dataType, TimestampType)]
@@ -50,7 +100,7 @@ def found(frame):
     return frame.schema, sorted(map(repr, plain.collect()))
 
 
-def every_table(spark, load, metadata, moments):
+def every_table(spark, load, metadata, moments, parsed):
     yield "entries", load(metadata, includeMetadata=True)
     yield "entries between", load(metadata, **moments)
     yield "ledgers scanned", read_ledgers(spark, metadata)
@@ -58,22 +108,24 @@ def every_table(spark, load, metadata, moments):
     yield "records", load(metadata, stream="orders", includeMetadata=True)
     yield "records scanned", read_ledgers(spark, metadata, stream="orders")
     yield "records from", load(metadata, stream="orders", startingPosition=moments["startingTime"])
+    for kind, options in parsed.items():
+        yield kind, load(metadata, **options)
     for table in TABLES:
         yield table, load(metadata, table=table)
 
 
 @pytest.fixture(scope="module")
-def as_always(written, moments, spark, load):
-    return {name: found(table) for name, table in every_table(spark, load, written.metadata, moments)}
+def as_always(written, moments, parsed, spark, load):
+    return {name: found(table) for name, table in every_table(spark, load, written.metadata, moments, parsed)}
 
 
 @pytest.mark.parametrize("settings", SETTINGS.values(), ids=SETTINGS)
-def test_no_setting_of_the_session_changes_a_row(written, moments, spark, load, as_always, settings):
+def test_no_setting_of_the_session_changes_a_row(written, moments, parsed, spark, load, as_always, settings):
     before = {name: spark.conf.get(name) for name in settings}
     try:
         for name, value in settings.items():
             spark.conf.set(name, value)
-        for name, table in every_table(spark, load, written.metadata, moments):
+        for name, table in every_table(spark, load, written.metadata, moments, parsed):
             assert found(table) == as_always[name], name
     finally:
         for name, value in before.items():
@@ -82,4 +134,8 @@ def test_no_setting_of_the_session_changes_a_row(written, moments, spark, load, 
 
 def test_the_rows_that_are_compared_are_there(as_always):
     assert all(rows for _, rows in as_always.values())
+    for kind in ("json", "arrow", "avro"):
+        bad, good = sorted(as_always[kind][1], key=lambda row: "bad_reason=None" in row)
+        assert "value=None" in bad
+        assert "value=Row(" in good
     assert len(as_always["ledgers scanned between"][1]) < len(as_always["ledgers scanned"][1])
