@@ -69,10 +69,21 @@ class BookieConnection(Protocol):
     def progress_at(self) -> float:
         """Monotonic second of the last ack, or of the first add since nothing was unanswered; now, if nothing is."""
 
-    def attach(self, ledger_id: int, key: bytes, *, deferred: bool = False, identity: bytes = NO_IDENTITY) -> None:
+    def attach(
+        self,
+        ledger_id: int,
+        key: bytes,
+        *,
+        deferred: bool = False,
+        identity: bytes = NO_IDENTITY,
+        on_replaced: Callable[[], None] = lambda: None,
+    ) -> None:
         """Let the bookie know that a ledger has a writer, however idle, until ``forget``.
 
         It is told again over each later connection of this client, which is opened where this one is lost.
+
+        Args:
+            on_replaced: called where such a connection leads to another directory of the bookie.
         """
 
     def forget(self, ledger_id: int) -> None:

@@ -86,7 +86,7 @@ class BookieRpc:
         ]
         for receiver in self._receivers:
             receiver.add_done_callback(defect_of)
-        self._ledgers.carried_by(adds)
+        self._ledgers.carried_by(adds, welcome.incarnation.directory_uuid)
 
     @property
     def bookie_id(self) -> str:
@@ -117,9 +117,18 @@ class BookieRpc:
         """When adds last made progress; see the port."""
         return self._adds.progress_at
 
-    def attach(self, ledger_id: int, key: bytes, *, deferred: bool = False, identity: bytes = NO_IDENTITY) -> None:
+    def attach(
+        self,
+        ledger_id: int,
+        key: bytes,
+        *,
+        deferred: bool = False,
+        identity: bytes = NO_IDENTITY,
+        on_replaced: Callable[[], None] = lambda: None,
+    ) -> None:
         """A ledger has a writer; see the port."""
-        self._ledgers.attach(wire.Attach(ledger_id, key, deferred, identity))
+        attach = wire.Attach(ledger_id, key, deferred, identity)
+        self._ledgers.attach(attach, self.incarnation.directory_uuid, on_replaced)
         if self._broken:
             # It was lost before the ledger counted among those for which it is opened again.
             self._on_lost()

@@ -3,13 +3,16 @@
 A bookie knows that a ledger has a writer by its attachment, which ends with the connection. A writer that adds nothing
 would not notice: so a connection that is lost is opened again for the ledgers that are open there, and these are
 attached anew. A client without such ledgers reconnects when it next asks for something.
+
+Such a connection may lead to another directory: the bookie's disk was replaced. Writers that were attached to the one
+before are told, so that an idle one, too, has another bookie take the place.
 """
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
-from typing import Final, Protocol
+from typing import Final, NamedTuple, Protocol
 
 from tallybook.core.errors import TallybookError, is_defect
 from tallybook.runtime.backoff import Backoff
@@ -34,11 +37,19 @@ class Attaching(Protocol):
         """Have the bookie forget a ledger."""
 
 
+class _Open(NamedTuple):
+    """A ledger that is open at a bookie."""
+
+    attach: Attach
+    directory_uuid: str
+    on_replaced: Callable[[], None]
+
+
 class LedgersAtBookie:
     """Ledgers that are open at one bookie, and the connection that has them attached."""
 
     def __init__(self) -> None:
-        self._open: dict[int, Attach] = {}
+        self._open: dict[int, _Open] = {}
         self._carrier: Attaching | None = None
 
     def __len__(self) -> int:
@@ -49,9 +60,14 @@ class LedgersAtBookie:
         """Whether a connection is there that has them attached."""
         return self._carrier is not None
 
-    def attach(self, attach: Attach) -> None:
-        """A writer has a ledger open there, until ``forget``."""
-        self._open[attach.ledger_id] = attach
+    def attach(self, attach: Attach, directory_uuid: str = "", on_replaced: Callable[[], None] = lambda: None) -> None:
+        """A writer has a ledger open there, until ``forget``.
+
+        Args:
+            directory_uuid: of the bookie as the writer knows it; empty: any will do.
+            on_replaced: called once it is found to have another one.
+        """
+        self._open[attach.ledger_id] = _Open(attach, directory_uuid, on_replaced)
         if self._carrier is not None:
             self._carrier.attach(attach)
 
@@ -61,11 +77,19 @@ class LedgersAtBookie:
         if self._carrier is not None:
             self._carrier.forget(ledger_id)
 
-    def carried_by(self, carrier: Attaching) -> None:
-        """A new connection is there: attach all of them over it."""
+    def carried_by(self, carrier: Attaching, directory_uuid: str = "") -> None:
+        """A new connection is there: attach all of them over it.
+
+        Args:
+            directory_uuid: of the bookie that it leads to.
+        """
         self._carrier = carrier
-        for each in self._open.values():
-            carrier.attach(each)
+        for ledger_id, each in self._open.items():
+            carrier.attach(each.attach)
+            if each.directory_uuid not in ("", directory_uuid):
+                self._open[ledger_id] = each._replace(directory_uuid=directory_uuid)
+                # The connection is being made, and not in use yet.
+                asyncio.get_running_loop().call_soon(each.on_replaced)
 
     def left_by(self, carrier: Attaching) -> None:
         """A connection was lost or closed."""

@@ -503,8 +503,19 @@ class WriterDriver:
         self._limits[link.bookie_id] = connection.max_batch_bytes
         # It counts as written, and so is not ended for want of a writer, however idle it is.
         link.attached_over = connection
-        connection.attach(self.machine.ledger_id, self._key, deferred=self._deferred, identity=self._identity)
+        connection.attach(
+            self.machine.ledger_id,
+            self._key,
+            deferred=self._deferred,
+            identity=self._identity,
+            on_replaced=partial(self._found_replaced, link),
+        )
         self._perform(self.machine.connected(link.position, self._attention.now()))
+
+    def _found_replaced(self, link: _Link) -> None:
+        """The disk of its bookie was replaced, while nothing was sent there maybe."""
+        if self._current(link) and not self._stopped and self.machine.error is None:
+            self._guarded(lambda: self._perform(self.machine.gone(link.position)))
 
     # -- timers -----------------------------------------------------------------------
 

@@ -174,7 +174,7 @@ class DirectConnection:
         self._ledgers = LedgersAtBookie() if ledgers is None else ledgers
         self._broken = False
         self._lacs = LacLine(self._send_lacs, tasks, f"LACs to {store.bookie_id}")
-        self._ledgers.carried_by(self._attached)
+        self._ledgers.carried_by(self._attached, self._incarnation.directory_uuid)
 
     @property
     def bookie_id(self) -> str:
@@ -221,9 +221,18 @@ class DirectConnection:
         """When it last took an ack, or sent something with nothing unanswered."""
         return self._progress_at if self._pending else self._clock.monotonic()
 
-    def attach(self, ledger_id: int, key: bytes, *, deferred: bool = False, identity: bytes = NO_IDENTITY) -> None:
+    def attach(
+        self,
+        ledger_id: int,
+        key: bytes,
+        *,
+        deferred: bool = False,
+        identity: bytes = NO_IDENTITY,
+        on_replaced: Callable[[], None] = lambda: None,
+    ) -> None:
         """A ledger has a writer; see the port."""
-        self._ledgers.attach(Attach(ledger_id, key, deferred, identity))
+        attach = Attach(ledger_id, key, deferred, identity)
+        self._ledgers.attach(attach, self._incarnation.directory_uuid, on_replaced)
 
     def forget(self, ledger_id: int) -> None:
         """Nothing is to be added to a ledger any more; see the port."""

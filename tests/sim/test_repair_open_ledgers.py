@@ -92,6 +92,25 @@ async def test_a_writer_at_work_replaces_a_bookie_that_lost_its_disk_and_is_neve
     assert await read_all(client, ledger.id) == lines(90)
 
 
+@scenario(bookies=5, deadline_seconds=600)
+async def test_an_idle_writer_replaces_bookies_that_lost_their_disks_and_is_never_fenced(
+    cluster: MemoryCluster, client: Client
+) -> None:
+    ledger = await client.create_ledger()
+    await ledger.append_many(lines(30))
+    await cluster.world.clock.sleep(3)  # it has nothing more to tell bookies
+    async with repair(cluster) as service:
+        for name in ledger.metadata.last_fragment.bookies[:2]:
+            await replace_disk(cluster, name, ledger.id + 1)
+            await until_replaced(cluster, ledger.id, name)
+        await cluster.world.clock.sleep(10 * QUICK.open_grace_s)
+        await eventually(lambda: service.auditor.audit.limbo == frozenset(), cluster, 300)
+        assert (await metadata_of(cluster, ledger.id)).state is LedgerState.OPEN
+    await ledger.append_many(lines(30, 30))
+    assert cluster.held_by_too_few(await ledger.close(), copies=3) == []
+    assert await read_all(client, ledger.id) == lines(60)
+
+
 @scenario(bookies=3)
 async def test_an_idle_writer_is_ended_after_the_grace_period_and_not_before(
     cluster: MemoryCluster, client: Client
@@ -111,7 +130,7 @@ async def test_an_idle_writer_is_ended_after_the_grace_period_and_not_before(
         await ledger.append_many(lines(1))
 
 
-@scenario(bookies=5, deadline_seconds=600)
+@scenario(deadline_seconds=600)
 async def test_a_ledger_that_cannot_be_recovered_is_left_to_its_idle_writer(
     cluster: MemoryCluster, client: Client
 ) -> None:
@@ -124,6 +143,9 @@ async def test_a_ledger_that_cannot_be_recovered_is_left_to_its_idle_writer(
         await eventually(lambda: service.replicator.totals.left_ledgers > 0, cluster, 300)
         assert (await metadata_of(cluster, ledger.id)).state is LedgerState.OPEN
         assert f"ledger {ledger.id} stays open" in service.replicator.totals.last_error
+        for name in ("bookie-3", "bookie-4"):
+            cluster.add(name)
+            await cluster.register(name)
         await ledger.append_many(lines(30, 30))
         await ledger.close()
     assert await read_all(client, ledger.id) == lines(60)

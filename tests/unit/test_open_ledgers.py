@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
+
 from tallybook.client.background import client_tasks
-from tallybook.client.open_ledgers import LONGEST_PAUSE_SECONDS, OpenLedgers
+from tallybook.client.open_ledgers import LONGEST_PAUSE_SECONDS, LedgersAtBookie, OpenLedgers
 from tallybook.core.errors import BookieUnavailable
 from tallybook.runtime.deterministic import World, run_seed
 from tallybook.runtime.grpc_messages import Attach
@@ -88,5 +90,24 @@ def test_a_connection_that_is_lost_as_soon_as_it_is_made_is_made_again_and_less_
         assert len(bookie.tried_at) == 10
         assert bookie.tried_at[-1] - bookie.tried_at[1] > 2 * LONGEST_PAUSE_SECONDS
         await bookie.close()
+
+    run_seed(1, play)
+
+
+def test_writers_are_told_once_of_a_bookie_that_has_another_directory_and_stay_attached() -> None:
+    async def play(_world: World) -> None:
+        ledgers = LedgersAtBookie()
+        told: list[int] = []
+        ledgers.carried_by(Carrier(), "first")
+        ledgers.attach(Attach(1, b""), "first", lambda: told.append(1))
+        ledgers.carried_by(Carrier(), "first")
+        await asyncio.sleep(0)
+        assert told == [], "the same one was started again"
+        ledgers.attach(Attach(2, b""), "second", lambda: told.append(2))
+        for _ in range(2):
+            carrier = Carrier()
+            ledgers.carried_by(carrier, "second")
+            await asyncio.sleep(0)
+            assert (told, carrier.attached) == ([1], [1, 2])
 
     run_seed(1, play)
