@@ -31,7 +31,7 @@ from .bookies import Bookie, bookies, metadata_in
 from .programs import print_json_line
 
 FEW: Final = 1_000
-CREATED_AT_ONCE: Final = 200
+CREATED_AT_ONCE: Final = 60
 ROUNDS: Final = 3
 QUIET_SECONDS: Final = 2.0
 """After the ledgers were made, and between two rounds: explicit LACs are told meanwhile."""
