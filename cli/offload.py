@@ -309,13 +309,18 @@ def rebuild_catalog_(
         str | None,
         typer.Option("--metadata", metavar="URI", help="Enter the ledgers here; without it they are listed."),
     ] = None,
+    take_over: Annotated[
+        bool,
+        typer.Option("--take-over", help="Make the bucket this cluster's, though it is the archive of another one."),
+    ] = False,
     as_json: Json = False,
 ) -> None:
     """Tell from a bucket alone which ledgers it holds, and bring them back into a metadata store.
 
     Without --metadata nothing is written anywhere. With it, every object is read whole and checked first; ledgers that
     the store knows are left as they are. Streams and subscriptions come back, too; segments that were not archived are
-    named. Exit code 1 if there are such, if an object is damaged, or the record that the store has of one of its
+    named. In the end the bucket is this cluster's; where it is that of another one, --take-over has to say that this
+    may be. Exit code 1 if there are such, if an object is damaged, or the record that the store has of one of its
     ledgers; 6 if nothing is, and a newer Tallybook has written such a record.
     """
     later: list[str] = []
@@ -323,7 +328,7 @@ def rebuild_catalog_(
         rows, wrong = run(_list_catalog(url))
         print_rows(rows, _CATALOG_COLUMNS, as_json=as_json)
     else:
-        record, wrong, later = run(_rebuild(url, metadata))
+        record, wrong, later = run(_rebuild(url, metadata, take_over=take_over))
         print_record(record, as_json=as_json)
     for what, problem in wrong.items():
         complain(f"{what}: {problem}")
@@ -358,19 +363,23 @@ async def _list_catalog(url: str) -> tuple[list[Record], dict[str, str]]:
         return rows, dict(library.damaged)
 
 
-async def _rebuild(url: str, metadata: str) -> tuple[Record, dict[str, str], list[str]]:
+async def _rebuild(url: str, metadata: str, *, take_over: bool) -> tuple[Record, dict[str, str], list[str]]:
     from tallybook.archive.records import read_records  # noqa: PLC0415
     from tallybook.offload.process import opened  # noqa: PLC0415
-    from tallybook.offload.rebuild import rebuild_catalog  # noqa: PLC0415
+    from tallybook.offload.rebuild import check_owner, claim_bucket, rebuild_catalog  # noqa: PLC0415
     from tallybook.stream.restoring import restore_streams  # noqa: PLC0415
 
     entered, known, damaged, unreadable = 0, 0, dict[str, str](), dict[str, str]()
     restored, lost = 0, dict[str, str]()
     later: list[str] = []
-    async with (
-        cluster(metadata) as client,
-        opened(client, url, settle=True, filled=True, archive_keys=archive_keys()) as archive,
-    ):
+    async with AsyncExitStack() as stack:
+        client = await stack.enter_async_context(cluster(metadata))
+        # Before the metadata name the bucket as the archive of this cluster.
+        async with opened(client, url, filled=True, archive_keys=archive_keys()) as archive:
+            await check_owner(archive.store, archive.metadata, archive.workers, take_over=take_over)
+        archive = await stack.enter_async_context(
+            opened(client, url, settle=True, filled=True, archive_keys=archive_keys())
+        )
         progress = Progress("reading the bucket", archive.clock, unit="ledgers done")
         async with watched(progress, archive.clock, lambda: (entered + known, _bytes_read(archive.store))):
             async for found in rebuild_catalog(archive.store, archive.metadata, archive.workers):
@@ -385,6 +394,7 @@ async def _rebuild(url: str, metadata: str) -> tuple[Record, dict[str, str], lis
             lost |= dict.fromkeys(record.lost, "it was not archived, and does not come back")
             if record.problem:
                 unreadable[record.name] = record.problem
+        await claim_bucket(archive.store, archive.metadata, archive.workers)
     counts = {
         "ledgers_entered": entered,
         "ledgers_known": known,

@@ -111,7 +111,8 @@ class BucketKeeper:
         if owner is not None and owner != await self._survey.cluster_id():
             self._totals.failed(
                 f"{self._store.url} is the archive of cluster {owner}: nothing is merged or removed. "
-                "If its metadata were lost, run 'offload rebuild-catalog'; else give this cluster another archive"
+                "If its metadata were lost, run 'offload rebuild-catalog --take-over'; else give this cluster another "
+                "archive"
             )
             return False
         if self._manifest.remedy:

@@ -17,11 +17,11 @@ from collections.abc import AsyncIterator, Collection, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 
 from tallybook.archive.catalog import Catalog, Found, read_catalog
-from tallybook.archive.manifest import write_manifest
+from tallybook.archive.manifest import Manifest, read_manifest, write_manifest
 from tallybook.archive.objects.port import ObjectStore
 from tallybook.archive.objects.probe import OBJECT_ERRORS, concerns_one_object
 from tallybook.archive.packing import check_object
-from tallybook.core.errors import DamagedFile, LedgerExists, NewerFormat, NoSuchLedger
+from tallybook.core.errors import Conflict, DamagedFile, LedgerExists, NewerFormat, NoSuchLedger
 from tallybook.metadata.archived import Receipt
 from tallybook.metadata.model import LedgerMetadata
 from tallybook.metadata.store import MetadataStore
@@ -48,7 +48,8 @@ class Rebuilt:
 async def rebuild_catalog(store: ObjectStore, metadata: MetadataStore, workers: Workers) -> AsyncIterator[Rebuilt]:
     """Read every object that ledgers are to be in, check all of it, and enter its ledgers.
 
-    An object is given again for each ledger that comes to it because a younger one is damaged.
+    An object is given again for each ledger that comes to it because a younger one is damaged. The bucket is claimed
+    by itself, and last (``claim_bucket``): until then offloaders of this cluster leave it alone.
 
     Raises:
         ArchiveUnavailable, ArchiveDenied: the object store does not answer.
@@ -76,9 +77,52 @@ async def rebuild_catalog(store: ObjectStore, metadata: MetadataStore, workers: 
                 yield Rebuilt(key, problem=error.message)
             else:
                 yield await _enter(metadata, key, members, hashes[key])
-    if catalog.manifest is not None:
-        # From now on it is this cluster's bucket: its offloaders may merge and remove objects.
-        await write_manifest(store, workers, replace(catalog.manifest, cluster_id=await metadata.cluster_id()))
+
+
+async def check_owner(store: ObjectStore, metadata: MetadataStore, workers: Workers, *, take_over: bool) -> None:
+    """Check that the bucket may become this cluster's.
+
+    Args:
+        take_over: it may also where its manifest says that it is another cluster's.
+
+    Raises:
+        Conflict: it may not.
+        NewerFormat: a newer Tallybook has written the manifest.
+        ArchiveUnavailable, ArchiveDenied: the object store does not answer.
+        MetadataUnavailable: the metadata store.
+    """
+    manifest = await _manifest(store, workers)
+    if manifest is None or take_over or manifest.cluster_id == await metadata.cluster_id():
+        return
+    raise Conflict(
+        f"{store.url} is the archive of cluster {manifest.cluster_id}, whose offloaders would merge and remove nothing "
+        "there any more: if its metadata were lost, or it is to give its archive away, run this again with --take-over"
+    )
+
+
+async def claim_bucket(store: ObjectStore, metadata: MetadataStore, workers: Workers) -> None:
+    """Make the bucket this cluster's: its offloaders may merge and remove objects, and replace the copy of records.
+
+    To be done last, once all that is wanted from the bucket is in the metadata store. Without a manifest that can be
+    read nothing changes: an offloader writes one once the metadata explain all objects.
+
+    Raises:
+        As ``check_owner``.
+    """
+    manifest = await _manifest(store, workers)
+    cluster_id = await metadata.cluster_id()
+    if manifest is not None and manifest.cluster_id != cluster_id:
+        await write_manifest(store, workers, replace(manifest, cluster_id=cluster_id))
+
+
+async def _manifest(store: ObjectStore, workers: Workers) -> Manifest | None:
+    """The manifest; ``None`` if there is none that can be understood."""
+    try:
+        return await read_manifest(store, workers)
+    except (DamagedFile, *OBJECT_ERRORS) as error:
+        if isinstance(error, NewerFormat) or not await concerns_one_object(store, error):
+            raise
+        return None
 
 
 async def _checked(store: ObjectStore, workers: Workers, receipt: Receipt) -> bytes:

@@ -76,7 +76,11 @@ def test_a_stream_comes_back_from_the_bucket_into_a_new_cluster(cli, bucket, tmp
         assert cluster("stream", "append", "sales", stdin=b"one\ntwo\n").code == 0
         assert cluster("offload", "run", "--once", "--archive", f"file://{bucket}", *NOW).code == 0
     with cli.up(tmp_path / "new", "--no-offload") as cluster:
-        done = cluster("offload", "rebuild-catalog", f"file://{bucket}", "--metadata", cluster.metadata, "--json")
+        rebuild = ("offload", "rebuild-catalog", f"file://{bucket}", "--metadata", cluster.metadata, "--json")
+        refused = cluster(*rebuild)
+        assert (refused.code, "--take-over" in refused.err) == (4, True)
+        assert "no archive" in cluster("offload", "status").err, "nothing is settled"
+        done = cluster(*rebuild, "--take-over")
         assert (done.code, done.json["lost_of_streams"]) == (0, 0), done.err
         assert cluster("stream", "read", "sales").out == b"one\ntwo\n"
         assert cluster("stream", "append", "sales", stdin=b"three\n").code == 0

@@ -29,7 +29,7 @@ from tallybook.core.errors import (
 from tallybook.metadata.memory import MemoryMetadata
 from tallybook.metadata.update import LedgerUpdater
 from tallybook.offload.offloader import Offloader
-from tallybook.offload.rebuild import rebuild_catalog
+from tallybook.offload.rebuild import claim_bucket, rebuild_catalog
 from tallybook.offload.survey import Survey
 from tallybook.runtime.clock import Clock
 from tallybook.runtime.rng import SeededRng
@@ -252,6 +252,7 @@ async def test_in_the_bucket_of_another_cluster_nothing_is_removed_until_its_cat
         assert "rebuild-catalog" in worker.totals.last_error
         async for rebuilt in rebuild_catalog(stage.store, fresh.client().store, InlineWorkers()):
             assert not rebuilt.problem
+        await claim_bucket(stage.store, fresh.client().store, InlineWorkers())
         await worker.round()
         async with ArchiveLibrary(stage.store, InlineWorkers()) as library:
             assert set(library.ledgers) == set(living)

@@ -13,7 +13,7 @@ from tallybook.archive.objects.sealed import SealedStore
 from tallybook.client.client import Client
 from tallybook.metadata.behind import BehindRecord, unapproved
 from tallybook.metadata.memory import MemoryMetadata
-from tallybook.offload.rebuild import rebuild_catalog
+from tallybook.offload.rebuild import claim_bucket, rebuild_catalog
 from tallybook.runtime.rng import SeededRng
 from tallybook.runtime.tasks import InlineWorkers
 from tallybook.sim.stage.archive import ArchiveStage
@@ -195,6 +195,7 @@ def test_a_new_cluster_leaves_a_bucket_without_a_manifest_alone_until_its_catalo
             assert await keys(stage) == before
             async for rebuilt in rebuild_catalog(stage.store, fresh.client().store, InlineWorkers()):
                 assert not rebuilt.problem or rebuilt.key == MANIFEST_KEY
+            await claim_bucket(stage.store, fresh.client().store, InlineWorkers())
             worker = test_offload_manifest.offloader(stage, fresh)
             for _ in range(3):
                 await worker.round()

@@ -8,14 +8,14 @@ import pytest
 from tallybook.archive.records import RecordsCopy, decode_records, encode_records, read_records
 from tallybook.client.client import Client
 from tallybook.core.config import OffloadSettings
-from tallybook.core.errors import DamagedFile, MetadataUnavailable
+from tallybook.core.errors import Conflict, DamagedFile, MetadataUnavailable
 from tallybook.core.quorum import Quorum
 from tallybook.metadata.memory import MemoryMetadata
 from tallybook.metadata.model import Fragment, LedgerMetadata, LedgerState
 from tallybook.metadata.store import RecordPage
 from tallybook.metadata.update import LedgerUpdater
 from tallybook.offload.offloader import Offloader
-from tallybook.offload.rebuild import rebuild_catalog
+from tallybook.offload.rebuild import check_owner, claim_bucket, rebuild_catalog
 from tallybook.offload.records_copier import COPIED, GONE_KEPT_SECONDS, RecordsCopier
 from tallybook.offload.survey import Survey
 from tallybook.runtime.deterministic import SimClock
@@ -33,8 +33,10 @@ from tallybook.stream.restoring import ORDER, RestoredRecord, restore_streams
 SETTINGS = OffloadSettings(min_age_s=0, max_set_wait_s=0, own_object_bytes=1, row_group_bytes=4096, tidy_interval_s=0)
 
 
-def offloader(stage: ArchiveStage, settings: OffloadSettings = SETTINGS) -> Offloader:
-    world, store = stage.cluster.world, stage.cluster.metadata.client().store
+def offloader(
+    stage: ArchiveStage, settings: OffloadSettings = SETTINGS, cluster: MemoryCluster | None = None
+) -> Offloader:
+    world, store = stage.cluster.world, (cluster or stage.cluster).metadata.client().store
     updater = LedgerUpdater(store, world.clock, world.rng.fork("offloader"))
     workers = InlineWorkers()
     return Offloader(
@@ -239,6 +241,50 @@ async def test_segments_that_were_archived_after_the_last_copy_are_listed_again_
                 assert [record.payload for record in found] == [*lines(40), b"after that"]
                 assert len({record.position for record in found}) == 41
                 assert found[-1].position == position
+
+
+@scenario()
+async def test_a_rebuild_that_is_stopped_before_its_end_leaves_the_bucket_to_be_read_again(
+    cluster: MemoryCluster, client: Client
+) -> None:
+    async with ArchiveStage(cluster, SETTINGS) as stage:
+        async with StreamStore(client) as streams:
+            await streams.create("sales")
+            async with await streams.writer("sales") as writer:
+                await writer.append_many(lines(20))
+        await offloader(stage).round()
+        before = await read_records(stage.store, InlineWorkers())
+        async with another(cluster) as fresh:
+            fresh.metadata.cluster_id = "another"
+            async with fresh.client(SMALL) as other, StreamStore(other) as streams:
+                await streams.create("new")
+            store = fresh.metadata.client().store
+            async for rebuilt in rebuild_catalog(stage.store, store, InlineWorkers()):
+                assert rebuilt.ledger_ids
+            worker = offloader(stage, cluster=fresh)
+            await worker.round()
+            assert "is the archive of cluster" in worker.totals.last_error
+            assert await read_records(stage.store, InlineWorkers()) == before
+            await restored(stage, fresh)
+            await claim_bucket(stage.store, store, InlineWorkers())
+            await worker.round()
+            assert len((await read_records(stage.store, InlineWorkers())).records) > len(before.records)
+            async with fresh.client(SMALL, archive=stage.reader) as other, StreamStore(other) as streams:
+                assert [name async for name in streams.list()] == ["new", "sales"]
+
+
+@scenario()
+async def test_the_bucket_of_another_cluster_is_taken_only_by_those_who_say_so(
+    cluster: MemoryCluster, client: Client
+) -> None:
+    async with ArchiveStage(cluster, SETTINGS) as stage:
+        mine, fresh = client.world.store, MemoryMetadata(SeededRng(7)).client().store
+        await check_owner(stage.store, fresh, InlineWorkers(), take_over=False)
+        await offloader(stage).round()
+        await check_owner(stage.store, mine, InlineWorkers(), take_over=False)
+        with pytest.raises(Conflict, match="--take-over"):
+            await check_owner(stage.store, fresh, InlineWorkers(), take_over=False)
+        await check_owner(stage.store, fresh, InlineWorkers(), take_over=True)
 
 
 def head_of(next_segment: int = 3, *, ended: bool = False) -> Head:

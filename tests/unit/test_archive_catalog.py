@@ -25,7 +25,7 @@ from tallybook.metadata.memory import MemoryMetadata
 from tallybook.metadata.model import Fragment, LedgerMetadata, LedgerState
 from tallybook.metadata.store import Versioned
 from tallybook.metadata.transactions import read_view
-from tallybook.offload.rebuild import rebuild_catalog
+from tallybook.offload.rebuild import claim_bucket, rebuild_catalog
 from tallybook.runtime.clock import RealClock
 from tallybook.runtime.rng import SeededRng
 from tallybook.runtime.tasks import InlineWorkers
@@ -181,6 +181,7 @@ async def test_a_ledger_that_has_no_row_in_the_manifest_does_not_come_back_and_i
     assert [each.ledger_ids async for each in rebuild_catalog(store, metadata, InlineWorkers())] == [(1,)]
     assert (await metadata.list_ledgers()).ledger_ids == (1,)
     assert await metadata.id_counter() > 2
+    await claim_bucket(store, metadata, InlineWorkers())
     manifest = await read_manifest(store, InlineWorkers())
     assert manifest == Manifest(await metadata.cluster_id(), {1: GOOD}, {BAD: 0}), "the bucket is of this cluster now"
 
