@@ -12,7 +12,7 @@ is as good as any, for those. A ledger whose metadata another mover has taken me
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass
 from functools import partial
@@ -83,6 +83,7 @@ class Mover:
         store: where the objects go.
         workers: where they are encoded and checked.
         rate: payload bytes per second, over everything that is moved.
+        ready: raises before ledgers are committed, if they must not be.
     """
 
     def __init__(
@@ -94,7 +95,9 @@ class Mover:
         settings: OffloadSettings,
         clock: Clock,
         rng: Rng,
+        ready: Callable[[], Awaitable[None]] | None = None,
     ) -> None:
+        self._ready = ready
         self._client = client
         self._updater = updater
         self._store = store
@@ -113,6 +116,7 @@ class Mover:
             ArchiveUnavailable, ArchiveDenied: the object store.
             ObjectMissing, ObjectDamaged: what was read back is not what was written.
             MetadataUnavailable, MetadataOutcomeUnknown: the metadata store.
+            Whatever ``ready`` raises.
         """
         wanted, failed = list(planned.ledgers), dict[int, str]()
         for _ in range(MOST_ATTEMPTS):
@@ -192,6 +196,9 @@ class Mover:
         except (ObjectMissing, ObjectDamaged):
             sometimes("offload: what is read back is not what was written")
             raise
+        if self._ready is not None:
+            # The archive may have been relocated meanwhile.
+            await self._ready()
         archived = []
         for ledger_id, receipt in receipts(encoded, found, key, self._clock.wall_us() // 1000).items():
             if await self._commit(ledger_id, receipt):

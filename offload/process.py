@@ -86,7 +86,8 @@ class Archive:
 
     def mover(self, client: Client, settings: OffloadSettings) -> Mover:
         """What writes objects of this cluster; ``client`` reads what goes into them."""
-        return Mover(client, self._updater, self.store, self.workers, settings, self.clock, self.rng.fork("mover"))
+        rng = self.rng.fork("mover")
+        return Mover(client, self._updater, self.store, self.workers, settings, self.clock, rng, ready=self.check_ready)
 
     @property
     def _updater(self) -> LedgerUpdater:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
 from typing import cast
@@ -18,7 +17,7 @@ from tallybook.metadata.store import MetadataStore
 from tallybook.runtime.clock import Clock, RealClock
 from tallybook.runtime.rng import Rng, SystemRng
 
-from .service import LEADER_RECORD
+from .leading import LEADER_RECORD, lead_once
 from .survey import Survey
 from .verify import by_object
 
@@ -47,7 +46,7 @@ async def relocate_archive(
 
     Raises:
         InvalidConfig: the URL makes no sense.
-        Conflict: an offloader is at work.
+        Conflict: an offloader is at work, or a ledger is being written to an object of the old place.
         DamagedFile: the metadata of a ledger do not say which object it is in.
         MetadataUnavailable, MetadataOutcomeUnknown: the metadata store does not answer.
         ArchiveUnavailable, ArchiveDenied: the new place cannot be looked at.
@@ -68,30 +67,35 @@ async def relocate_to(
     the change would be lost.
     """
     found: Relocation | None = None
-    lease_s = OffloadSettings().lease_s
+    settings = OffloadSettings()
 
+    async def work() -> None:
+        nonlocal found
+        found = await _relocate(metadata, store, url, clock, settings, accept_missing=accept_missing)
+
+    lease_s = settings.lease_s
     leadership = Leadership(metadata, clock, rng.fork("leader"), record=LEADER_RECORD, lease_s=lease_s)
-    try:
-        async with asyncio.timeout(2 * lease_s) as waiting:
-
-            async def work() -> None:
-                nonlocal found
-                waiting.reschedule(None)
-                found = await _relocate(metadata, store, url, accept_missing=accept_missing)
-
-            await leadership.lead(work)
-    except TimeoutError:
-        raise Conflict("an offloader of this cluster is at work: stop it, and run this again") from None
+    await lead_once(leadership, lease_s, work)
     check(found is not None, "the comparison came to its end")
     return cast("Relocation", found)
 
 
-async def _relocate(metadata: MetadataStore, store: ObjectStore, url: str, *, accept_missing: bool) -> Relocation:
+async def _relocate(
+    metadata: MetadataStore,
+    store: ObjectStore,
+    url: str,
+    clock: Clock,
+    settings: OffloadSettings,
+    *,
+    accept_missing: bool,
+) -> Relocation:
+    sizes = {each.key: each.size_bytes async for page in store.list() for each in page}
+    # After the listing, which may take long: a merge by Spark, which leads no more than this does, may have begun.
     survey = Survey(metadata)
     if not await survey.look():
         why = next(iter(survey.unreadable.values()), "the listing of ledgers broke off")
         raise DamagedFile(f"not relocated: it is not known which objects ledgers are in: {why}")
-    sizes = {each.key: each.size_bytes async for page in store.list() for each in page}
+    _refuse_attempts(survey, clock.wall_us() // 1000, settings.attempt_ttl_s)
     wanted = by_object(survey.ledgers.values())
     missing = tuple(
         key for key, receipts in wanted.items() if sizes.get(key) != next(iter(receipts.values())).object_bytes
@@ -100,3 +104,13 @@ async def _relocate(metadata: MetadataStore, store: ObjectStore, url: str, *, ac
         return Relocation(len(wanted), missing, relocated=False)
     await relocate(metadata, url)
     return Relocation(len(wanted), missing, relocated=True)
+
+
+def _refuse_attempts(survey: Survey, now_ms: int, ttl_s: float) -> None:
+    for metadata in survey.ledgers.values():
+        attempt = metadata.archiving
+        if attempt is not None and not attempt.is_dead(now_ms, int(ttl_s * 1000)):
+            raise Conflict(
+                f"not relocated: ledger {metadata.ledger_id} is being written to an object of the old place: wait for "
+                f"that; what a process that died has begun counts for {ttl_s:g} s"
+            )

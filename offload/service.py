@@ -10,7 +10,6 @@ from __future__ import annotations
 import json
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import asdict
-from typing import Final
 
 from tallybook.archive.memory import give_back_memory
 from tallybook.archive.metrics import ARCHIVE_METRICS
@@ -31,6 +30,7 @@ from tallybook.runtime.metrics import Metrics
 from tallybook.runtime.tasks import Workers
 from tallybook.runtime.watched import watchable
 
+from .leading import LEADER_RECORD, lead_once
 from .metrics import OFFLOAD_METRICS, numbers
 from .offloader import Offloader
 from .process import SCANNING, Archive, opened
@@ -39,8 +39,6 @@ from .survey import Survey
 from .totals import Totals
 
 _log = logger("offload")
-
-LEADER_RECORD: Final = "archive/leader"
 
 
 class OffloadService:
@@ -101,17 +99,21 @@ class OffloadService:
         return metrics
 
     async def work_off(self) -> Mapping[str, object]:
-        """Do rounds until one finds nothing to do, whoever leads; say what was done.
+        """Lead, and do rounds until one finds nothing to do; say what was done.
 
         Raises:
+            Conflict: another process leads, and goes on doing so.
             Whatever a round raises.
         """
+        await lead_once(self._leadership, self._settings.lease_s, self._rounds_until_done)
+        return self.totals()
+
+    async def _rounds_until_done(self) -> None:
         done = -1
         while (now := _progress(self._offloader.totals)) != done:
             done = now
             await self._offloader.round(tidy=True)
         await self._write_down()
-        return self.totals()
 
     def totals(self) -> Mapping[str, object]:
         """What was done since the start, and what is left."""

@@ -2,21 +2,28 @@
 
 import shutil
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tallybook.archive.location import read_location
+from tallybook.archive.location import read_location, settle_location
 from tallybook.archive.objects.memory import MemoryStore
+from tallybook.archive.objects.patience import Patience
+from tallybook.archive.objects.patient import PatientStore
+from tallybook.client.background import client_tasks
 from tallybook.client.client import Client
 from tallybook.core.config import OffloadSettings
 from tallybook.core.errors import ArchiveDenied, Conflict, InvalidConfig
+from tallybook.metadata.archived import ArchiveAttempt, begin_archiving
 from tallybook.metadata.leader import Leadership
-from tallybook.offload.process import opened
+from tallybook.offload.leading import LEADER_RECORD
+from tallybook.offload.process import Archive, opened
 from tallybook.offload.relocate import Relocation, relocate_archive, relocate_to
-from tallybook.offload.service import LEADER_RECORD
+from tallybook.offload.service import OffloadService
 from tallybook.runtime.rng import SeededRng
+from tallybook.runtime.tasks import InlineWorkers, Tasks
 from tallybook.sim.stage.archive import ArchiveStage
 from tallybook.sim.stage.cluster import MemoryCluster
 from tallybook.sim.stage.scenario import lines, scenario
@@ -64,6 +71,71 @@ async def test_an_archive_is_not_relocated_while_an_offloader_leads(cluster: Mem
     lease_s = OffloadSettings().lease_s
     await Leadership(metadata, world.clock, SeededRng(2), record=LEADER_RECORD, lease_s=lease_s).lead(work)
     assert (await relocate_to(metadata, there, "memory:", world.clock, SeededRng(1))).relocated
+
+
+def opened_at(stage: ArchiveStage, tasks: Tasks) -> Archive:
+    """The archive of the stage, as a process of its own that has found it at the old place has it."""
+    world, metadata = stage.cluster.world, stage.cluster.metadata.client().store
+    store = PatientStore(stage.store, Patience(world.clock, world.rng.fork("patience")))
+    return Archive(metadata, store, InlineWorkers(), tasks, world.clock, world.rng.fork("process"), url="memory:old")
+
+
+async def closed(client: Client) -> int:
+    ledger = await client.create_ledger()
+    await ledger.append_many(lines(3))
+    await ledger.close()
+    return ledger.id
+
+
+@scenario(deadline_seconds=6_000)
+async def test_an_archive_is_not_relocated_while_a_ledger_is_being_written_to_the_old_place(
+    cluster: MemoryCluster, client: Client
+) -> None:
+    world, metadata, there = cluster.world, cluster.metadata.client().store, MemoryStore(cluster.world.clock)
+    ledger_id, settings = await closed(client), OffloadSettings()
+    attempt = ArchiveAttempt("00000000-0000-4000-8000-000000000001", world.clock.wall_us() // 1000)
+    await cluster.edit(ledger_id, partial(begin_archiving, attempt=attempt, from_object=None, ttl_ms=1))
+    with pytest.raises(Conflict, match=f"ledger {ledger_id} is being written"):
+        await relocate_to(metadata, there, "memory:there", world.clock, SeededRng(1))
+    assert await read_location(metadata) is None
+    await world.clock.sleep(settings.attempt_ttl_s)
+    assert (await relocate_to(metadata, there, "memory:there", world.clock, SeededRng(1))).relocated
+
+
+@scenario()
+async def test_an_object_of_the_old_place_is_not_committed_once_the_archive_is_relocated(
+    cluster: MemoryCluster, client: Client
+) -> None:
+    """Also not by those who do not lead, as the tasks of a merge by Spark."""
+    metadata, tasks, ledger_id = cluster.metadata.client().store, client_tasks("mover"), await closed(client)
+    async with ArchiveStage(cluster) as stage:
+        mover = opened_at(stage, tasks).mover(stage.client, stage.settings)
+        await settle_location(metadata, "memory:there")
+        with pytest.raises(InvalidConfig, match="offload relocate"):
+            await mover.move(await stage.planned(ledger_id))
+        found = await client.ledger_metadata(ledger_id)
+        assert (found.archived, found.archiving) == (None, None)
+    await tasks.close()
+
+
+@scenario()
+async def test_what_runs_once_leads_and_is_refused_where_another_leads(cluster: MemoryCluster, client: Client) -> None:
+    metadata, clock, tasks = cluster.metadata.client().store, cluster.world.clock, client_tasks("offloader")
+    await settle_location(metadata, "memory:old")
+    await closed(client)
+    async with ArchiveStage(cluster) as stage:
+        settings = stage.settings.model_copy(update={"max_set_wait_s": 0})
+        place = opened_at(stage, tasks)
+        service = OffloadService(place, place.offloader(stage.client, settings), settings)
+
+        async def work() -> None:
+            with pytest.raises(Conflict, match="at work"):
+                await service.work_off()
+
+        lease_s = settings.lease_s
+        await Leadership(metadata, clock, SeededRng(2), record=LEADER_RECORD, lease_s=lease_s).lead(work)
+        assert (await service.work_off())["ledgers_archived"] == 1
+    await tasks.close()
 
 
 async def test_an_offloader_of_the_old_place_ends_before_its_next_round(
