@@ -385,6 +385,10 @@ async def _rebuild(url: str, metadata: str, *, take_over: bool) -> tuple[Record,
             async for found in rebuild_catalog(archive.store, archive.metadata, archive.workers):
                 entered, known = entered + len(found.ledger_ids), known + len(found.known)
                 unreadable |= {f"ledger {ledger_id}": why for ledger_id, why in found.unreadable.items()}
+                unreadable |= dict.fromkeys(
+                    (f"ledger {ledger_id} of {found.key}" for ledger_id in found.others),
+                    "another ledger has its id by now: it does not come back",
+                )
                 later += [f"ledger {ledger_id}: {why}" for ledger_id, why in found.newer.items()]
                 if found.problem:
                     damaged[found.key] = found.problem

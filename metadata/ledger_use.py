@@ -55,6 +55,12 @@ def _made_for(ledger: LedgerMetadata) -> tuple[str, str] | None:
     return None
 
 
+def is_of_stream(ledger: LedgerMetadata, stream_id: str) -> bool:
+    """Whether a ledger was made for that stream."""
+    made_for = _made_for(ledger)
+    return made_for is not None and made_for[0] == stream_id
+
+
 def segment_of(ledger: LedgerMetadata) -> tuple[str, int] | None:
     """The id of the stream that a ledger was made for as a segment, and the number of that; ``None`` if it was not."""
     match = _SEGMENT.fullmatch(ledger.custom.get(STREAM, b"").decode(errors="replace"))

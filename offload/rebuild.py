@@ -28,6 +28,8 @@ from tallybook.metadata.store import MetadataStore
 from tallybook.metadata.transactions import unmarked
 from tallybook.runtime.tasks import Workers
 
+from .standing import same_ledger
+
 
 @dataclass(frozen=True, slots=True)
 class Rebuilt:
@@ -40,6 +42,8 @@ class Rebuilt:
     """That were there before."""
     unreadable: Mapping[int, str] = field(default_factory=dict)
     """That are there with a record which is damaged, and how."""
+    others: tuple[int, ...] = ()
+    """Whose ids other ledgers have by now."""
     newer: Mapping[int, str] = field(default_factory=dict)
     """That are there with a record which a newer Tallybook has written."""
     problem: str = ""
@@ -141,12 +145,14 @@ def _fallen_back(catalog: Catalog, members: Iterable[Found], bad: Collection[str
 
 
 async def _enter(metadata: MetadataStore, key: str, members: Iterable[Found], sha256: bytes) -> Rebuilt:
-    entered, known, unreadable, newer = [], [], dict[int, str](), dict[int, str]()
+    entered, known, others = list[int](), list[int](), list[int]()
+    unreadable, newer = dict[int, str](), dict[int, str]()
     for found in members:
         ledger = _ledger(found, sha256)
         try:
-            if await _is_known(metadata, ledger.ledger_id):
-                known.append(ledger.ledger_id)
+            present = await _present(metadata, ledger.ledger_id)
+            if present is not None:
+                (known if same_ledger(present.identity, ledger.identity) else others).append(ledger.ledger_id)
                 continue
             await metadata.create_ledger(ledger)
             entered.append(ledger.ledger_id)
@@ -156,15 +162,14 @@ async def _enter(metadata: MetadataStore, key: str, members: Iterable[Found], sh
             unreadable[ledger.ledger_id] = error.message
         except NewerFormat as error:
             newer[ledger.ledger_id] = error.message
-    return Rebuilt(key, tuple(entered), tuple(known), unreadable, newer)
+    return Rebuilt(key, tuple(entered), tuple(known), unreadable, tuple(others), newer)
 
 
-async def _is_known(metadata: MetadataStore, ledger_id: int) -> bool:
+async def _present(metadata: MetadataStore, ledger_id: int) -> LedgerMetadata | None:
     try:
-        await metadata.read_ledger(ledger_id, linearizable=True)
+        return (await metadata.read_ledger(ledger_id, linearizable=True)).value
     except NoSuchLedger:
-        return False
-    return True
+        return None
 
 
 def _ledger(found: Found, sha256: bytes) -> LedgerMetadata:

@@ -76,9 +76,12 @@ def is_there(receipt: Receipt, sizes: Mapping[str, int]) -> bool:
 def living(ledger_id: int, identity: bytes, ledgers: Mapping[int, LedgerMetadata]) -> LedgerMetadata | None:
     """The metadata of a ledger in an object; ``None`` if they are not there, or of another ledger of the same id."""
     known = ledgers.get(ledger_id)
-    if known is None or not (known.identity == identity or NO_IDENTITY in {known.identity, identity}):
-        return None
-    return known
+    return known if known is not None and same_ledger(known.identity, identity) else None
+
+
+def same_ledger(one: bytes, other: bytes) -> bool:
+    """Whether these identities may be of one ledger: where either is not known, they may."""
+    return one == other or NO_IDENTITY in {one, other}
 
 
 def needs(

@@ -15,20 +15,22 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Mapping
 from dataclasses import dataclass, replace
+from enum import Enum, auto
 from typing import Final
 
 from tallybook.archive.records import RecordsCopy
 from tallybook.core.errors import DamagedFile, InvalidArgument, MetadataOutcomeUnknown, NewerFormat, NoSuchLedger
-from tallybook.metadata.ledger_use import HEADS, head_record
+from tallybook.metadata.ledger_use import HEADS, head_record, is_of_stream
 from tallybook.metadata.store import MetadataStore, Ok, Unknown
 from tallybook.offload.rebuild import raise_counter
 
 from .catalog import decode_name
 from .head import Head
-from .head_codec import decode_chapter, decode_head, encode_head
+from .head_codec import decode_chapter, decode_head, encode_chapter, encode_head
 from .later_segments import LaterSegments
 from .names import CHAPTERS, NAMES, NAMESPACES, SUBSCRIPTIONS, chapter_record, name_record
 from .subscription import record as subscriptions
+from .taken_names import enter_beside
 
 ORDER: Final = (NAMESPACES, CHAPTERS, HEADS, SUBSCRIPTIONS, NAMES)
 """Names come last: a stream is found only once all of it is there."""
@@ -45,24 +47,33 @@ class RestoredRecord:
     """What does not come back, in words."""
     deleted: bool = False
     """Whether it had gone from the metadata before, and nothing of it is left: it does not come back."""
+    entered_as: str | None = None
+    """The name that a stream has come back under, since another stream has its own."""
     problem: str = ""
-    """Why the record does not come back."""
+    """Why the record does not come back, or not as it was."""
 
 
 async def restore_streams(metadata: MetadataStore, copy: RecordsCopy) -> AsyncIterator[RestoredRecord]:
     """Enter the records of streams into a metadata store; those that are there already stay as they are.
 
+    A stream whose name leads to another one by now is entered under another name.
+
     Raises:
+        MetadataConflict: a stream was changed meanwhile; the same call goes on.
         MetadataUnavailable, MetadataOutcomeUnknown: the metadata store; the same call goes on where it ended.
     """
     records = copy.records
     later = LaterSegments(metadata)
     for prefix in ORDER:
         for name in sorted(name for name in records if name.startswith(prefix)):
-            if await metadata.read_record(name, linearizable=True) is not None:
+            present = await metadata.read_record(name, linearizable=True)
+            if present is not None and present.value == records[name]:
                 yield RestoredRecord(name, known=True)
                 continue
             try:
+                if present is not None:
+                    yield await _beside(metadata, name, copy)
+                    continue
                 if name in copy.gone_at_ms and not await _is_left(metadata, name, records):
                     yield RestoredRecord(name, deleted=True)
                     continue
@@ -74,6 +85,22 @@ async def restore_streams(metadata: MetadataStore, copy: RecordsCopy) -> AsyncIt
             if isinstance(result, Unknown):
                 raise MetadataOutcomeUnknown(f"{name} may have been restored: {result.reason}; run it again")
             yield RestoredRecord(name, known=not isinstance(result, Ok), lost=lost)
+
+
+async def _beside(metadata: MetadataStore, name: str, copy: RecordsCopy) -> RestoredRecord:
+    """What becomes of a record where one of its name is there that holds something else."""
+    if name.startswith(NAMESPACES):
+        problem = f"namespace {name.removeprefix(NAMESPACES)!r} is there with other settings, and keeps them"
+        return RestoredRecord(name, known=True, problem=problem)
+    if not name.startswith(NAMES):
+        return RestoredRecord(name, known=True)  # the same stream, by its id, which has gone on since
+    if name in copy.gone_at_ms and not await _is_left(metadata, name, copy.records):
+        return RestoredRecord(name, deleted=True)
+    entered_as = await enter_beside(metadata, name, decode_name(name, copy.records[name]))
+    if entered_as is None:
+        return RestoredRecord(name, known=True)
+    problem = f"another stream has this name by now: the restored one is {entered_as!r}"
+    return RestoredRecord(name, entered_as=entered_as, problem=problem)
 
 
 async def _is_left(metadata: MetadataStore, name: str, records: Mapping[str, bytes]) -> bool:
@@ -120,21 +147,33 @@ async def _mended(
         await raise_counter(metadata, max([*subscriptions.ledgers_of(found), *found.doomed, found.making or 0]))
         return await _mended_subscription(metadata, found)
     if name.startswith(CHAPTERS):
+        stream_id = name.removeprefix(CHAPTERS).partition("/")[0]
         segments = decode_chapter(name, value)
-        gone = [each for each in segments if not await _exists(metadata, each.ledger_id)]
+        held = {each.ledger_id: await _held(metadata, each.ledger_id, stream_id) for each in segments}
+        left = [each for each in segments if held[each.ledger_id] is not _Held.BY_OTHERS]
+        gone = [each for each in segments if held[each.ledger_id] is not _Held.BY_STREAM]
+        # As it was, where nothing of it has to go.
+        value = encode_chapter(left) if len(left) < len(segments) else value
         return value, tuple(f"{name}: segment {each.number} (ledger {each.ledger_id})" for each in gone)
     return value, ()
 
 
 async def _mended_head(metadata: MetadataStore, head: Head, later: LaterSegments) -> tuple[bytes, tuple[str, ...]]:
-    gone = {each.number for each in head.segments if not await _exists(metadata, each.ledger_id)}
+    named = {*(each.ledger_id for each in head.segments), *head.doomed}
+    held = {ledger_id: await _held(metadata, ledger_id, head.stream_id) for ledger_id in named}
     lost = tuple(
         f"stream {head.name!r}: segment {each.number} (ledger {each.ledger_id})"
         for each in head.segments
-        if each.number in gone
+        if held[each.ledger_id] is not _Held.BY_STREAM
     )
-    left = tuple(each for each in head.segments if each.end is not None or each.number not in gone)
-    mended, more_lost = await later.listed(replace(head, owner=None, making=None, segments=left))
+    left = tuple(
+        each
+        for each in head.segments
+        if held[each.ledger_id] is _Held.BY_STREAM or (each.end is not None and held[each.ledger_id] is _Held.BY_NOBODY)
+    )
+    doomed = tuple(each for each in head.doomed if held[each] is not _Held.BY_OTHERS)
+    head = replace(head, owner=None, making=None, segments=left, doomed=doomed)
+    mended, more_lost = await later.listed(head)
     return encode_head(mended), lost + more_lost
 
 
@@ -142,12 +181,34 @@ async def _mended_subscription(
     metadata: MetadataStore, found: subscriptions.Subscription
 ) -> tuple[bytes, tuple[str, ...]]:
     ledger_id, lost = found.ledger_id, tuple[str, ...]()
-    if ledger_id is not None and not await _exists(metadata, ledger_id):
+    if ledger_id is not None and await _held(metadata, ledger_id, found.stream_id) is not _Held.BY_STREAM:
         ledger_id = None
         lost = (
             f"subscription {found.name!r}: its last advances (ledger {found.ledger_id}); it goes on {found.cursor}",
         )
-    return subscriptions.encode(replace(found, owner=None, making=None, ledger_id=ledger_id)), lost
+    doomed = tuple(
+        [each for each in found.doomed if await _held(metadata, each, found.stream_id) is not _Held.BY_OTHERS]
+    )
+    mended = replace(found, owner=None, making=None, ledger_id=ledger_id, doomed=doomed)
+    return subscriptions.encode(mended), lost
+
+
+class _Held(Enum):
+    """Whose a ledger id is by now. Where ledgers were made before the rebuild, it may be others'."""
+
+    BY_STREAM = auto()
+    BY_OTHERS = auto()
+    BY_NOBODY = auto()
+
+
+async def _held(metadata: MetadataStore, ledger_id: int, stream_id: str) -> _Held:
+    try:
+        found = (await metadata.read_ledger(ledger_id, linearizable=True)).value
+    except NoSuchLedger:
+        return _Held.BY_NOBODY
+    except (DamagedFile, NewerFormat):
+        return _Held.BY_STREAM  # it is there, though its record cannot be read
+    return _Held.BY_STREAM if is_of_stream(found, stream_id) else _Held.BY_OTHERS
 
 
 async def _exists(metadata: MetadataStore, ledger_id: int) -> bool:

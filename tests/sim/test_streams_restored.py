@@ -8,7 +8,7 @@ import pytest
 from tallybook.archive.records import RecordsCopy, decode_records, encode_records, read_records
 from tallybook.client.client import Client
 from tallybook.core.config import OffloadSettings
-from tallybook.core.errors import Conflict, DamagedFile, MetadataUnavailable
+from tallybook.core.errors import Conflict, DamagedFile, MetadataUnavailable, StreamGap
 from tallybook.core.quorum import Quorum
 from tallybook.metadata.memory import MemoryMetadata
 from tallybook.metadata.model import Fragment, LedgerMetadata, LedgerState
@@ -285,6 +285,46 @@ async def test_the_bucket_of_another_cluster_is_taken_only_by_those_who_say_so(
         with pytest.raises(Conflict, match="--take-over"):
             await check_owner(stage.store, fresh, InlineWorkers(), take_over=False)
         await check_owner(stage.store, fresh, InlineWorkers(), take_over=True)
+
+
+@pytest.mark.parametrize("taken", ["name", "name and ids"])
+def test_a_stream_whose_name_another_one_has_by_now_comes_back_under_another_name_and_says_so(taken: str) -> None:
+    @scenario()
+    async def play(cluster: MemoryCluster, client: Client) -> None:
+        async with ArchiveStage(cluster, SETTINGS) as stage:
+            async with StreamStore(client) as streams:
+                await streams.create("sales")
+                async with await streams.writer("sales") as writer:
+                    await writer.append_many(lines(5))
+            await offloader(stage).round()
+            async with another(cluster) as fresh:
+                fresh.client(SMALL)  # another seed for the next one
+                fresh.metadata.id_counter = 0 if taken == "name and ids" else 100
+                async with fresh.client(SMALL) as other, StreamStore(other) as streams:
+                    await streams.create("sales")
+                    async with await streams.writer("sales") as writer:
+                        await writer.append(b"of the new one")
+                records = await restored(stage, fresh)
+                [beside] = [each.entered_as for each in records if each.entered_as is not None]
+                assert [beside in each.problem for each in records if each.problem] == [True]
+                assert any(each.lost for each in records) == (taken == "name and ids")
+                assert not [each for each in await restored(stage, fresh) if each.problem], "once more changes nothing"
+                async with fresh.client(SMALL, archive=stage.reader) as other, StreamStore(other) as streams:
+                    assert [name async for name in streams.list()] == ["sales", beside]
+                    async with await streams.writer(beside) as writer:
+                        await writer.append(b"after that")
+                    await streams.rename(beside, "sales of before")
+                    reading = streams.reader("sales of before", follow=False)
+                    if taken == "name":
+                        assert [record.payload async for record in reading] == [*lines(5), b"after that"]
+                    else:
+                        with pytest.raises(StreamGap, match="record 0 to record 4 is lost"):
+                            await anext(reading)
+                    await streams.delete("sales of before")
+                    found = [record.payload async for record in streams.reader("sales", follow=False)]
+                    assert found == [b"of the new one"]
+
+    play()
 
 
 def head_of(next_segment: int = 3, *, ended: bool = False) -> Head:
