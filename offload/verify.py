@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping
-from dataclasses import dataclass
-from typing import TypeAlias
+from dataclasses import dataclass, replace
+from typing import Final, TypeAlias
 
 from tallybook.archive.catalog import NOT_HASHED
 from tallybook.archive.objects.port import ObjectStore
@@ -15,6 +15,9 @@ from tallybook.core.errors import ArchiveDenied, ArchiveKeyMissing, ArchiveUnava
 from tallybook.metadata.archived import Receipt
 from tallybook.metadata.model import LedgerMetadata
 from tallybook.runtime.tasks import Workers
+
+MOST_TIMEOUTS: Final = 5
+"""Objects in a row that time out, after which a pass reads no more: each takes minutes, and all may."""
 
 Current: TypeAlias = Callable[[int], Awaitable[LedgerMetadata | None]]
 
@@ -31,6 +34,8 @@ class Verdict:
     """What is wrong with it, or why it could not be checked."""
     checked: bool = True
     """Whether it was read: if not, it may be whole."""
+    timed_out: bool = False
+    """Whether that is since the store did not answer for it, while it did for others."""
 
     @property
     def good(self) -> bool:
@@ -47,23 +52,38 @@ async def verify_objects(
         current: reads a ledger's metadata again, ``None`` if it was deleted. What is wrong with an object counts for
             the ledgers that are in it then; those that have moved meanwhile are looked for where they are.
 
+    An object that hangs costs a deadline. After ``MOST_TIMEOUTS`` of them in a row no other is read in this pass.
+
     Raises:
         ArchiveUnavailable, ArchiveDenied: the store does not answer; an object that it refuses is left out.
         Whatever ``current`` raises.
     """
-    moved = list(ledgers)
+    moved, timeouts = list(ledgers), 0
     while moved:
         looking, moved = by_object(moved), []
         for key, receipts in looking.items():
+            if timeouts >= MOST_TIMEOUTS:
+                yield _not_checked(key, receipts, f"{timeouts} objects in a row have timed out")
+                continue
             verdict = await verify_object(store, workers, key, receipts)
+            timeouts = timeouts + 1 if verdict.timed_out else 0
             if not verdict.good and current is not None:
                 found = [again for ledger_id in receipts if (again := await current(ledger_id)) is not None]
                 left = by_object(found).get(key)
                 moved += [metadata for metadata in found if metadata.archived and metadata.archived.key != key]
                 if left is None:
                     continue
-                verdict = await verify_object(store, workers, key, left)
+                # What was not read is not read again: it would take as long, and tell no more.
+                if verdict.checked:
+                    verdict = await verify_object(store, workers, key, left)
+                else:
+                    verdict = replace(verdict, ledger_ids=tuple(sorted(left)))
             yield verdict
+
+
+def _not_checked(key: str, receipts: Mapping[int, Receipt], why: str, *, timed_out: bool = False) -> Verdict:
+    size = next(iter(receipts.values())).object_bytes
+    return Verdict(key, tuple(sorted(receipts)), size, f"not checked: {why}", checked=False, timed_out=timed_out)
 
 
 def by_object(ledgers: Iterable[LedgerMetadata]) -> dict[str, dict[int, Receipt]]:
@@ -89,8 +109,9 @@ async def verify_object(store: ObjectStore, workers: Workers, key: str, receipts
         if not await concerns_one_object(store, error):
             raise
         refused = isinstance(error, ArchiveDenied | ArchiveUnavailable) and not isinstance(error, ArchiveKeyMissing)
-        problem = f"not checked: {error.message}" if refused else error.message
-        return Verdict(key, verdict.ledger_ids, verdict.object_bytes, problem, checked=not refused)
+        if refused:
+            return _not_checked(key, receipts, error.message, timed_out=isinstance(error, ArchiveUnavailable))
+        return replace(verdict, problem=error.message)
     for ledger_id, receipt in sorted(receipts.items()):
         held = found.get(ledger_id)
         if receipt.object_id != object_id_of(key):

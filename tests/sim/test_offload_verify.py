@@ -1,0 +1,77 @@
+"""What a verification does about objects that hang: each costs one deadline, and a pass ends before it costs hours."""
+
+from __future__ import annotations
+
+from tallybook.archive.objects.memory import MemoryStore
+from tallybook.client.client import Client
+from tallybook.core.errors import ArchiveDenied, ArchiveUnavailable, TallybookError
+from tallybook.metadata.model import LedgerMetadata
+from tallybook.offload.verify import MOST_TIMEOUTS, Verdict, verify_objects
+from tallybook.runtime.clock import Clock
+from tallybook.runtime.tasks import InlineWorkers
+from tallybook.sim.stage.archive import ArchiveStage
+from tallybook.sim.stage.cluster import MemoryCluster
+from tallybook.sim.stage.scenario import scenario
+
+from .test_offload_manifest import SETTINGS, closed
+
+
+class Hanging(MemoryStore):
+    """Does not give the objects in ``hang``, and counts how often it is asked for them."""
+
+    def __init__(self, clock: Clock, error: type[TallybookError]) -> None:
+        super().__init__(clock)
+        self.error = error
+        self.hang: set[str] = set()
+        self.asked = 0
+
+    async def read(self, key: str, offset: int, size: int) -> bytes:
+        if key in self.hang:
+            self.asked += 1
+            raise self.error(f"memory: read of {key} failed")
+        return await super().read(key, offset, size)
+
+
+async def verdicts(
+    cluster: MemoryCluster, client: Client, store: Hanging, hanging: list[bool]
+) -> tuple[list[Verdict], list[int]]:
+    """What is said of so many objects, of which some hang; and their ledgers."""
+    async with ArchiveStage(cluster, SETTINGS, store=store) as stage:
+        ledgers: list[LedgerMetadata] = []
+        for hangs in hanging:
+            ledger_id = await closed(client, 9)
+            await stage.archive(ledger_id)
+            ledgers.append(await client.ledger_metadata(ledger_id))
+            archived = ledgers[-1].archived
+            if hangs and archived is not None:
+                store.hang.add(archived.key)
+        found = [each async for each in verify_objects(store, InlineWorkers(), ledgers, client.ledger_metadata)]
+        return found, [each.ledger_id for each in ledgers]
+
+
+@scenario()
+async def test_an_object_that_hangs_is_asked_for_once_and_the_others_are_checked(
+    cluster: MemoryCluster, client: Client
+) -> None:
+    store = Hanging(cluster.world.clock, ArchiveUnavailable)
+    found, ledgers = await verdicts(cluster, client, store, [False, True, False])
+    assert [each.good for each in found] == [True, False, True]
+    assert (found[1].checked, found[1].ledger_ids, store.asked) == (False, (ledgers[1],), 1)
+
+
+@scenario()
+async def test_a_pass_reads_no_more_after_so_many_time_outs_in_a_row(cluster: MemoryCluster, client: Client) -> None:
+    store = Hanging(cluster.world.clock, ArchiveUnavailable)
+    hanging = [True, False] + MOST_TIMEOUTS * [True] + [False, False]
+    found, _ = await verdicts(cluster, client, store, hanging)
+    assert [each.good for each in found] == [False, True] + (MOST_TIMEOUTS + 2) * [False]
+    assert store.asked == MOST_TIMEOUTS + 1
+    assert "in a row" in found[-1].problem
+    assert not found[-1].checked
+
+
+@scenario()
+async def test_objects_that_the_store_refuses_at_once_end_no_pass(cluster: MemoryCluster, client: Client) -> None:
+    store, count = Hanging(cluster.world.clock, ArchiveDenied), 2 * MOST_TIMEOUTS
+    found, _ = await verdicts(cluster, client, store, count * [True] + [False])
+    assert [each.good for each in found] == count * [False] + [True]
