@@ -214,9 +214,9 @@ class Bookie:
         """Whole batches from the one that holds ``first``; see the port."""
         return await self._parts.reads.read(ledger_id, first, last, max_bytes)
 
-    async def recovery_read(self, ledger_id: int, entry_id: int, key: bytes) -> ReadAnswer:
-        """Fence, then the batch that holds ``entry_id``; see the port."""
-        return await self._parts.reads.recovery_read(ledger_id, entry_id, key)
+    async def recovery_read(self, ledger_id: int, entry_id: int, key: bytes, max_bytes: int = 0) -> ReadAnswer:
+        """Fence, then the batch that holds ``entry_id`` and what follows; see the port."""
+        return await self._parts.reads.recovery_read(ledger_id, entry_id, key, max_bytes)
 
     async def read_entry(self, ledger_id: int, entry_id: int) -> EntrySlice:
         """One entry, cut out of its batch; see the port."""

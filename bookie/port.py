@@ -114,8 +114,8 @@ class LedgerStore(Protocol):
             EntryAbsent, EntryCorrupt, EntryUnknown: what is known of entry ``first``.
         """
 
-    async def recovery_read(self, ledger_id: int, entry_id: int, key: bytes) -> ReadAnswer:
-        """Fence, then the batch that holds ``entry_id``.
+    async def recovery_read(self, ledger_id: int, entry_id: int, key: bytes, max_bytes: int = 0) -> ReadAnswer:
+        """Fence, then the batch that holds ``entry_id``, and what follows it without a gap up to about ``max_bytes``.
 
         Answers, ABSENT included, only when the fence and every add taken before it are durable.
 

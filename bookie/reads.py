@@ -72,11 +72,11 @@ class Reads:
                 batches = await self._run(ledger, first, last, max_bytes)
             return ReadAnswer(tuple(batches), ledger.lac)
 
-    async def recovery_read(self, ledger_id: int, entry_id: int, key: bytes) -> ReadAnswer:
+    async def recovery_read(self, ledger_id: int, entry_id: int, key: bytes, max_bytes: int = 0) -> ReadAnswer:
         """See ``LedgerStore.recovery_read``: nothing is answered before the fence is durable."""
         async with self._table.using(ledger_id) as ledger:
             await self._fences.fence_durably(ledger, key)
-            return await self.read(ledger_id, entry_id, entry_id, 1)
+            return await self.read(ledger_id, entry_id, MAX_ID if max_bytes else entry_id, max(max_bytes, 1))
 
     async def read_entry(self, ledger_id: int, entry_id: int) -> EntrySlice:
         """See ``LedgerStore.read_entry``."""

@@ -466,7 +466,10 @@ class RequestLane:
         return await self._store.fence(ask.ledger_id, ask.key)
 
     async def _recovery_read(self, ask: wire.RecoveryRead) -> wire.Answer:
-        return await self._store.recovery_read(ask.ledger_id, ask.entry_id, ask.key)
+        # No more than one batch may bring: the reserve for recovery is for many such reads.
+        max_bytes = min(ask.max_bytes, MAX_BATCH_BYTES)
+        batches, lac = await self._store.recovery_read(ask.ledger_id, ask.entry_id, ask.key, max_bytes)
+        return ReadAnswer(batches[:MAX_FRAMES], lac)
 
     async def _recovery_add(self, ask: wire.RecoveryAdd) -> wire.Answer:
         await self._urgent_add(ask.batch, ask.key, "recovery", ask.identity, recovery=True)

@@ -134,9 +134,11 @@ class BookieConnection(Protocol):
         """
 
     async def recovery_read(
-        self, ledger_id: int, entry_id: int, key: bytes, *, identity: bytes = NO_IDENTITY
+        self, ledger_id: int, entry_id: int, key: bytes, max_bytes: int = 0, *, identity: bytes = NO_IDENTITY
     ) -> ReadAnswer:
         """The batch that holds ``entry_id``; fences first, and is answered only when the fence is durable.
+
+        Of what follows without a gap, the answer may bring about ``max_bytes`` along.
 
         Raises:
             EntryAbsent, EntryCorrupt, EntryUnknown: what the bookie knows of the entry.

@@ -165,10 +165,10 @@ class BookieRpc:
         return self._batches(await self._reads.call(ask, self._timeout_seconds, identity))
 
     async def recovery_read(
-        self, ledger_id: int, entry_id: int, key: bytes, *, identity: bytes = NO_IDENTITY
+        self, ledger_id: int, entry_id: int, key: bytes, max_bytes: int = 0, *, identity: bytes = NO_IDENTITY
     ) -> ReadAnswer:
         """Fence and read; see the port."""
-        ask = wire.RecoveryRead(ledger_id, entry_id, key)
+        ask = wire.RecoveryRead(ledger_id, entry_id, key, max_bytes)
         return self._batches(await self._control.call(ask, self._timeout_seconds, identity))
 
     async def read_entry(self, ledger_id: int, entry_id: int, *, identity: bytes = NO_IDENTITY) -> EntrySlice:

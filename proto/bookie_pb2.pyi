@@ -209,14 +209,16 @@ class Fence(_message.Message):
     def __init__(self, ledger_id: _Optional[int] = ..., key: _Optional[bytes] = ...) -> None: ...
 
 class RecoveryRead(_message.Message):
-    __slots__ = ("ledger_id", "entry_id", "key")
+    __slots__ = ("ledger_id", "entry_id", "key", "max_bytes")
     LEDGER_ID_FIELD_NUMBER: _ClassVar[int]
     ENTRY_ID_FIELD_NUMBER: _ClassVar[int]
     KEY_FIELD_NUMBER: _ClassVar[int]
+    MAX_BYTES_FIELD_NUMBER: _ClassVar[int]
     ledger_id: int
     entry_id: int
     key: bytes
-    def __init__(self, ledger_id: _Optional[int] = ..., entry_id: _Optional[int] = ..., key: _Optional[bytes] = ...) -> None: ...
+    max_bytes: int
+    def __init__(self, ledger_id: _Optional[int] = ..., entry_id: _Optional[int] = ..., key: _Optional[bytes] = ..., max_bytes: _Optional[int] = ...) -> None: ...
 
 class RecoveryAdd(_message.Message):
     __slots__ = ("key",)

@@ -143,11 +143,12 @@ class Fence(NamedTuple):
 
 
 class RecoveryRead(NamedTuple):
-    """Ask for a fence and one batch."""
+    """Ask for a fence and one batch, and what follows it up to about ``max_bytes``."""
 
     ledger_id: int
     entry_id: int
     key: bytes
+    max_bytes: int = 0
 
 
 class RecoveryAdd(NamedTuple):

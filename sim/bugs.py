@@ -28,7 +28,7 @@ from tallybook.bookie.storage.stored import StoredBatches
 from tallybook.client import client
 from tallybook.client.reader import entries
 from tallybook.client.recovery import driver as recovery_driver
-from tallybook.client.recovery import machine as recovery_machine
+from tallybook.client.recovery import window as recovery_window
 from tallybook.client.recovery.machine import RecoveryMachine
 from tallybook.client.writer import appends
 from tallybook.client.writer import driver as writer_driver
@@ -49,6 +49,7 @@ from tallybook.core.errors import (
     MetadataUnavailable,
     TallybookError,
 )
+from tallybook.core.ids import MAX_ID
 from tallybook.core.limits import MAX_BATCH_BYTES
 from tallybook.core.quorum import Quorum
 from tallybook.metadata import update
@@ -139,8 +140,8 @@ def _failed_sync_retried(right: Any) -> Any:
 
 
 def _read_without_fence(_right: Any) -> Any:
-    async def recovery_read(self: Any, ledger_id: int, entry_id: int, key: bytes) -> Any:
-        return await self.read(ledger_id, entry_id, entry_id, 1)
+    async def recovery_read(self: Any, ledger_id: int, entry_id: int, key: bytes, max_bytes: int = 0) -> Any:
+        return await self.read(ledger_id, entry_id, MAX_ID if max_bytes else entry_id, max(max_bytes, 1))
 
     return recovery_read
 
@@ -242,19 +243,19 @@ def _silence_is_absence(right: Any) -> Any:
     return read_failed
 
 
-def _nothing_written_back(_right: Any) -> Any:
-    def write(self: Any) -> Any:
-        for entry_id, copy in self._window.items():
-            copy.adds = dict.fromkeys(self._quorum.write_set(entry_id))
-        return self._after_write()
+def _nothing_written_back(right: Any) -> Any:
+    def take(self: Any, header: Any, batch: Any) -> Any:
+        for add in right(self, header, batch):
+            self._window.answer(add.entry_id, add.position, None)
+        self._drop_settled()
+        return []
 
-    return write
+    return take
 
 
 def _waits_for_all(_right: Any) -> Any:
     def after_answer(self: Any) -> Any:
-        answered = all(len(copy.adds) == self._quorum.write_quorum for copy in self._window.values())
-        return self._settle() if answered else []
+        return [] if self._window.unanswered else self._settle()
 
     return after_answer
 
@@ -487,13 +488,13 @@ BUGS: Final[dict[str, Bug]] = {
     "recovery writes nothing back": Bug(
         "a recovery does not add again what it finds",
         "I1 I2 I6 I10",
-        [(RecoveryMachine, "_write", _nothing_written_back)],
+        [(RecoveryMachine, "_take", _nothing_written_back)],
     ),
     "recovery waits for a slow member with each batch": Bug(
         "a recovery adds one batch after the other again, and waits for all members each time",
         "L8",
         [
-            (recovery_machine, "WINDOW_BATCHES", lambda _right: 1),
+            (recovery_window, "WINDOW_BATCHES", lambda _right: 1),
             (RecoveryMachine, "_after_answer", _waits_for_all),
         ],
     ),

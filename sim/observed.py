@@ -140,9 +140,9 @@ class ObservedBookie:
         read = partial(self._bookie.read_batches, ledger_id, first, last, max_bytes)
         return self._given_out(ledger_id, await self._read(ledger_id, first, read))
 
-    async def recovery_read(self, ledger_id: int, entry_id: int, key: bytes) -> ReadAnswer:
+    async def recovery_read(self, ledger_id: int, entry_id: int, key: bytes, max_bytes: int = 0) -> ReadAnswer:
         """See the port."""
-        read = partial(self._bookie.recovery_read, ledger_id, entry_id, key)
+        read = partial(self._bookie.recovery_read, ledger_id, entry_id, key, max_bytes)
         try:
             return self._given_out(ledger_id, await self._read(ledger_id, entry_id, read))
         except EntryAbsent:

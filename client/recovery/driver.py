@@ -43,6 +43,7 @@ from .machine import (
     RecoveryMachine,
     RecoveryRead,
 )
+from .read_size import ReadSize
 
 T = TypeVar("T")
 
@@ -52,12 +53,6 @@ _log = logger("client.recovery")
 
 MAX_RUNS: Final = 3
 """How often a recovery starts over because the last fragment changed under it."""
-
-STRAGGLER_WAIT_S: Final = 1.0
-"""How long one recovery waits, in all, for members that have not answered when an ack quorum holds every batch."""
-
-LEAST_STRAGGLER_WAIT_S: Final = 0.1
-"""The wait in each later window of a long recovery, so that a slow member does not use up that of healthy ones."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -179,7 +174,7 @@ def _settled_by(actions: list[Action]) -> tuple[type[Action], ...]:
     kinds = {type(action) for action in actions}
     if kinds & {RecoveryRead, RecoveryAdd, ReadEnd, FindSpares, FindLast}:
         return (RecoveryRead, AwaitStragglers)
-    return ()
+    return (RecoveryRead,) if AwaitStragglers in kinds else ()
 
 
 class _Run:
@@ -198,7 +193,9 @@ class _Run:
         # Requests that are not over, or not looked at yet, are few per position; beyond that an answer waits.
         self._events: asyncio.Queue[Callable[[], list[Action]]] = asyncio.Queue(4 * len(self._bookies))
         self._lanes: defaultdict[str, Lane] = defaultdict(lambda: Lane(context.clock))
-        self._straggler_wait_s = STRAGGLER_WAIT_S
+        self._read_size = ReadSize(context.clock, context.settings.request_timeout_ms / 1000)
+        self._adding_since: float | None = None
+        self._waited_s = 0.0
 
     async def run(self) -> Close:
         """Run the machine to its end.
@@ -218,20 +215,26 @@ class _Run:
 
     async def _drive(self, group: asyncio.TaskGroup) -> Close | Failed:
         actions = self._machine.start()
-        running: list[tuple[Action, asyncio.Task[None]]] = []
+        # What a later action may settle, and all of it.
+        open_ends: list[tuple[Action, asyncio.Task[None]]] = []
+        running: set[asyncio.Task[None]] = set()
         while True:
             for action in actions:
                 if isinstance(action, Close | Failed):
-                    for _, task in running:
+                    for task in running:
                         task.cancel()
                     return action
-                running.append((action, group.create_task(self._perform(action))))
+                task = group.create_task(self._perform(action))
+                running.add(task)
+                task.add_done_callback(running.discard)
+                if isinstance(action, RecoveryRead | AwaitStragglers):
+                    open_ends.append((action, task))
             # What a copy or the last answer has settled is not waited for, and must not pile up at a hanging bookie.
             over = _settled_by(actions)
-            for action, task in running:
+            for action, task in open_ends:
                 if isinstance(action, over) and action not in actions:
                     task.cancel()
-            running = [(action, task) for action, task in running if not task.done()]
+            open_ends = [(action, task) for action, task in open_ends if not task.done()]
             actions = (await self._events.get())()
 
     async def _perform(self, action: _Request) -> None:
@@ -266,20 +269,27 @@ class _Run:
 
     async def _read(self, action: RecoveryRead) -> None:
         at, entry_id = action.position, action.entry_id
+        asked = self._read_size.asked()
         try:
             answer = await self._while_busy(
                 self._bookies[at],
-                lambda bookie: bookie.recovery_read(self._ledger_id, entry_id, self._key, identity=self._identity),
+                lambda bookie: bookie.recovery_read(
+                    self._ledger_id, entry_id, self._key, asked.max_bytes, identity=self._identity
+                ),
                 self._settings.request_timeout_ms,
             )
         except TallybookError as error:
             await self._report(self._machine.read_failed, at, entry_id, error)
         else:
-            await self._report(self._machine.read, at, entry_id, answer.batches[0] if answer.batches else b"")
+            first, *more = answer.batches or (b"",)
+            self._read_size.answered(asked, sum(map(len, answer.batches)))
+            await self._report(self._machine.read, at, entry_id, first, more)
 
     async def _add(self, action: RecoveryAdd) -> None:
         at, to, entry_id = action.position, action.bookie_id, action.entry_id
         lane = self._lanes[to]
+        if self._adding_since is None:
+            self._adding_since = self._context.clock.monotonic()
         error = await lane.add(len(action.batch), partial(self._send, lane, action))
         if error is None:
             await self._report(self._machine.added, at, entry_id)
@@ -300,18 +310,22 @@ class _Run:
         )
 
     async def _await_stragglers(self, action: AwaitStragglers) -> None:
-        began = self._context.clock.monotonic()
+        clock = self._context.clock
+        began = clock.monotonic()
+        pace_s = began - (began if self._adding_since is None else self._adding_since) - self._waited_s
+        late = {bookie_id: lane for bookie_id, lane in self._lanes.items() if lane.unanswered}
         try:
-            await self._context.clock.sleep(self._straggler_wait_s)
+            while (left_s := max((lane.patience_s(began, pace_s) for lane in late.values()), default=0.0)) > 0:
+                await clock.sleep(left_s)
         finally:
-            left = self._straggler_wait_s - (self._context.clock.monotonic() - began)
-            self._straggler_wait_s = max(left, LEAST_STRAGGLER_WAIT_S)
-        for bookie_id, lane in self._lanes.items():
-            if not lane.unanswered:
-                continue
+            waited_s = clock.monotonic() - began
+            self._waited_s += waited_s
+            for lane in late.values():
+                lane.waited_s += waited_s
+        for bookie_id in [bookie_id for bookie_id, lane in late.items() if lane.unanswered]:
             # It lacks what is on record; asking again would cost this wait in every window.
             _log.warning("a recovery does not wait for it any longer", bookie_id=bookie_id, ledger_id=self._ledger_id)
-            lane.write_off(BookieUnavailable(f"{bookie_id} did not answer in time"))
+            late[bookie_id].write_off(BookieUnavailable(f"{bookie_id} did not answer in time"))
         await self._report(self._machine.stragglers_late, action.round_number)
 
     async def _find_spares(self, action: FindSpares) -> None:

@@ -14,6 +14,9 @@ from tallybook.runtime.progress import Progress
 LANE_BYTES: Final = 1 << 20
 """In flight to one bookie: a narrow link carries that within a request's deadline, for each member of an ensemble."""
 
+STRAGGLER_WAIT_S: Final = 1.0
+"""How long a recovery waits for a member that is silent when an ack quorum holds every batch."""
+
 LEAST_BYTES: Final = 2 << 10
 """A smaller batch counts as this much, so that the requests of one recovery leave room for those of others."""
 
@@ -22,11 +25,16 @@ class Lane:
     """The way of batches to one bookie."""
 
     def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self._began = clock.monotonic()
         self._room = Allowance(LANE_BYTES)
+        self._acks = 0
         self.progress = Progress(clock)
         """Of its acks."""
         self.unanswered = 0
         """Batches that it has to answer, or is to be asked to take."""
+        self.waited_s = 0.0
+        """How long the recovery has waited for it alone."""
         self.written_off: TallybookError | None = None
         """Why nothing more is added there: asking again would cost a timeout for every batch."""
 
@@ -35,6 +43,23 @@ class Lane:
         if self.written_off is None:
             self.written_off = reason
             self._room.fail(BookieUnavailable("it was written off"))
+
+    def patience_s(self, since: float, pace_s: float) -> float:
+        """How much longer to wait for it, where nothing else is waited for; zero or less: no longer.
+
+        While it acks, a member may take twice as long as the others, and ``STRAGGLER_WAIT_S``. Silence ends that
+        after ``STRAGGLER_WAIT_S``, or twice the mean time between its acks.
+
+        Args:
+            since: when this wait began.
+            pace_s: how long the others took for everything up to here.
+        """
+        if not self.unanswered or self.written_off:
+            return 0.0
+        now = self._clock.monotonic()
+        gap_s = (self.progress.at - self._began) / self._acks if self._acks else 0.0
+        silent_at = max(since, self.progress.at) + max(STRAGGLER_WAIT_S, 2 * gap_s)
+        return min(silent_at, since + STRAGGLER_WAIT_S + pace_s - self.waited_s) - now
 
     async def add(self, batch_bytes: int, send: Callable[[], Awaitable[None]]) -> TallybookError | None:
         """Send one batch in its turn; the error if the bookie does not take it, or was written off before."""
@@ -52,6 +77,7 @@ class Lane:
             finally:
                 self._room.give(cost)
             self.progress.made()
+            self._acks += 1
             return None
         finally:
             self.unanswered -= 1

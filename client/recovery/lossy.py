@@ -8,7 +8,7 @@ fenced, or has told that it may have lost something, fails this recovery, too.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from tallybook.core.answers import FenceAnswer
@@ -166,10 +166,10 @@ class LossyRecoveryMachine(RecoveryMachine):
             return super().end_failed(error)
         return self._read_end()
 
-    def read(self, position: int, entry_id: int, batch: Buffer) -> list[Action]:
+    def read(self, position: int, entry_id: int, batch: Buffer, more: Sequence[Buffer] = ()) -> list[Action]:
         """As in any recovery; while the end is looked for, of the batch that holds the end."""
         if self.phase is not Phase.ENDING:
-            return super().read(position, entry_id, batch)
+            return super().read(position, entry_id, batch, more)
         if entry_id != self.entry_id - 1:
             return []
         try:

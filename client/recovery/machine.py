@@ -4,20 +4,21 @@ Recovery finds the end of a ledger whose writer is gone, makes every entry up to
 replicated as it can, and settles the end in the metadata (docs/protocol.md, section 3). Any
 number of clients may do this at once; the close decides.
 
-    FENCING --covered--> READING --window full, or its end found--> WRITING <--found, or none-- REPLACING
-                          ^   `--nothing to write back-.            |  |  `---a member failed------^
-                          `--------more to read--------|------------'  |
-                                                       v               |
-                              CLOSING <--length known-- ENDING <-------' all of it written back
+    FENCING --covered--> READING --window full, or the end found--> WRITING <--found, or none-- REPLACING
+                            ^                                       |  |  `---a member failed------^
+                            `------------ room again ---------------'  |
+                                                                       v
+                                        CLOSING <--length known-- ENDING, all of it written back
 
 - FENCING: every bookie of the last fragment is asked to fence. Enough have when every write
   set has Qw-Qa+1 fenced members. The start is the highest LAC answered.
 - READING: the batch after the last one found is asked of its whole write set. Every such read
   fences too. One valid copy settles it; ABSENT from Qw-Qa+1 members is the end of the ledger;
   anything else fails the recovery. Never is a ledger shortened on CORRUPT, UNKNOWN or silence.
-  Reading goes ahead of the writing by a bounded window of batches.
-- WRITING: the copies of the window are added again together, verbatim and in order, to their write sets. When Qa
-  members have each batch, the others get a bounded time; who has not answered then misses the batch, on record.
+  An answer may bring batches that follow. Each copy is added again at once, verbatim and in order, to its write set,
+  and stays in a bounded window until all members have answered; meanwhile the next one is read.
+- WRITING: only answers are waited for. When Qa members have each batch, the others get a bounded time; a member that
+  has not answered then misses the batch, on record.
   Where a member holds other bytes that may have been acked, the recovery fails: no rule tells which are right.
 - REPLACING: members failed. From the first batch that they lack on, others take their places, if there are any, in
   this recovery's own copy of the fragments, which only the close writes to the metadata. Where there is no
@@ -30,10 +31,10 @@ that has just joined holds nothing, and what it says of an entry proves nothing.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
 from enum import Enum
-from typing import Final, TypeAlias
+from typing import TypeAlias
 
 from tallybook.core.answers import FenceAnswer
 from tallybook.core.batch import BatchHeader, Buffer, verify_batch
@@ -56,11 +57,7 @@ from tallybook.core.ids import MAX_ID, NO_ENTRY
 from tallybook.core.marks import sometimes
 from tallybook.metadata.model import Fragment, LedgerMetadata, MissedRange
 
-WINDOW_BATCHES: Final = 64
-"""Most batches that are read before they are written back."""
-
-WINDOW_BYTES: Final = 16 << 20
-"""Bytes of copies from which on no more are read before these are written back."""
+from .window import Copy, Window
 
 
 class Phase(Enum):
@@ -158,19 +155,6 @@ Action: TypeAlias = (
 )
 
 
-@dataclass(slots=True)
-class _Copy:
-    """A verified copy of one batch, and what each member answered when it was added again."""
-
-    header: BatchHeader
-    batch: bytes
-    adds: dict[int, TallybookError | None] = field(default_factory=dict)
-
-    @property
-    def entry_id(self) -> int:
-        return self.header.first_entry_id
-
-
 class RecoveryMachine:
     """One attempt to recover one ledger.
 
@@ -191,8 +175,8 @@ class RecoveryMachine:
         """First entry of the batch that is being read, or is to be read next."""
         # What each member answered about it.
         self._reads: dict[int, TallybookError] = {}
-        self._window: dict[int, _Copy] = {}
-        """The copies that are being written back, or are to be, by first entry, in order."""
+        self._window = Window(metadata.quorum)
+        """The copies that are being written back."""
         self._header: BatchHeader | None = None
         """The header of the last batch found."""
         self._end_found = False
@@ -262,28 +246,55 @@ class RecoveryMachine:
         self._reads = {}
         return [RecoveryRead(position, self.entry_id) for position in self._quorum.write_set(self.entry_id)]
 
-    def read(self, position: int, entry_id: int, batch: Buffer) -> list[Action]:
-        """A bookie handed over the batch from ``entry_id``; it is believed after its digest passes."""
+    def read(self, position: int, entry_id: int, batch: Buffer, more: Sequence[Buffer] = ()) -> list[Action]:
+        """A bookie handed over the batch from ``entry_id``, and some that follow it; believed after their digests pass.
+
+        Where one that follows does not pass, all are asked for it.
+        """
         if self.phase is not Phase.READING or entry_id != self.entry_id:
             return []
+        header = self._verified(entry_id, batch)
+        if isinstance(header, TallybookError):
+            return self.read_failed(position, entry_id, header)
+        actions = self._take(header, batch)
+        for each in more:
+            if self._end_found or not self._window.room():
+                break
+            header = self._verified(self.entry_id, each)
+            if isinstance(header, TallybookError):
+                break
+            actions += self._take(header, each)
+        return actions + self._go_on()
+
+    def _verified(self, entry_id: int, batch: Buffer) -> BatchHeader | TallybookError:
+        """The header of a good copy of the batch from ``entry_id``, or what is wrong with it."""
         try:
             header = verify_batch(batch, self._digest_key)
         except InvalidBatch as error:
-            return self.read_failed(position, entry_id, EntryCorrupt(error.message))
+            return EntryCorrupt(error.message)
         except NewerFormat as error:
-            return self.read_failed(position, entry_id, error)
+            return error
         if header.ledger_id != self.metadata.ledger_id or header.first_entry_id != entry_id:
             wrong = f"{self._name}: asked for entry {entry_id}, got ledger {header.ledger_id} {header.first_entry_id}"
-            return self.read_failed(position, entry_id, EntryCorrupt(wrong))
-        self._window[entry_id] = _Copy(header, bytes(batch))
+            return EntryCorrupt(wrong)
+        return header
+
+    def _take(self, header: BatchHeader, batch: Buffer) -> list[Action]:
+        """Add a copy again at its write set."""
+        copy = Copy(header, bytes(batch))
+        self._window.put(copy)
         self._header = header
         self.entry_id = header.last_entry_id + 1
-        if self.entry_id > MAX_ID:
-            # No entry can follow it. Bookies take such a batch from recoveries only.
-            self._end_found = True
-            return self._write()
-        size = sum(len(copy.batch) for copy in self._window.values())
-        return self._write() if len(self._window) >= WINDOW_BATCHES or size >= WINDOW_BYTES else self._read()
+        # No entry can follow the highest. Bookies take such a batch from recoveries only.
+        self._end_found = self.entry_id > MAX_ID
+        return [self._add(copy, at) for at in self._quorum.write_set(copy.entry_id)]
+
+    def _go_on(self) -> list[Action]:
+        """Read further while there is room, and wait for answers otherwise."""
+        if not self._end_found and self._window.room():
+            return self._read()
+        self.phase = Phase.WRITING
+        return self._after_answer()
 
     def read_failed(self, position: int, entry_id: int, error: TallybookError) -> list[Action]:
         """A bookie has no good copy, or did not answer."""
@@ -301,7 +312,7 @@ class RecoveryMachine:
 
     def _found_end(self) -> list[Action]:
         self._end_found = True
-        return self._write() if self._window else self._end()
+        return self._go_on()
 
     def _unsettled(self) -> list[Action]:
         """No member has a good copy of the entry, and too few say that there is none."""
@@ -316,18 +327,14 @@ class RecoveryMachine:
     @property
     def writing(self) -> tuple[int, ...]:
         """First entries of the batches that are being written back."""
-        return tuple(self._window) if self.phase in (Phase.WRITING, Phase.REPLACING) else ()
+        return tuple(self._window.copies) if self.phase in (Phase.READING, Phase.WRITING, Phase.REPLACING) else ()
 
     @property
     def waiting(self) -> bool:
         """Whether only stragglers are waited for, for a bounded time."""
         return self._waiting
 
-    def _write(self) -> list[Action]:
-        self.phase = Phase.WRITING
-        return [self._add(copy, at) for copy in self._window.values() for at in self._quorum.write_set(copy.entry_id)]
-
-    def _add(self, copy: _Copy, position: int) -> RecoveryAdd:
+    def _add(self, copy: Copy, position: int) -> RecoveryAdd:
         return RecoveryAdd(position, self._holder(copy.entry_id, position), copy.entry_id, copy.batch)
 
     def _holder(self, entry_id: int, position: int) -> str:
@@ -343,20 +350,42 @@ class RecoveryMachine:
         return self._after_add(position, entry_id, error)
 
     def _after_add(self, position: int, entry_id: int, error: TallybookError | None) -> list[Action]:
-        if entry_id not in self.writing:
+        if entry_id not in self._window.copies or self.phase not in (Phase.READING, Phase.WRITING, Phase.REPLACING):
             return []
         original = self._holder(entry_id, position) in self._bookies
         if isinstance(error, Unauthorized | AccessDenied | NoSuchLedger) and original:
             return self._fail(error)
-        self._window[entry_id].adds[position] = error
+        self._window.answer(entry_id, position, error)
+        if isinstance(error, Conflict) and self._holder(entry_id, position) == self._bookies[position]:
+            self._contradicted.add(position)
+        self._drop_settled()
         return self._after_answer() if self.phase is Phase.WRITING else []
+
+    def _drop_settled(self) -> None:
+        """Keep no copies that all members hold, but for those whose places nobody takes; unless bytes are in doubt."""
+        while self._window.copies and not self._contradicted and self.phase is not Phase.REPLACING:
+            copy = next(iter(self._window.copies.values()))
+            if len(copy.adds) < self._quorum.write_quorum or not self._enough(copy.good, copy.entry_id):
+                return
+            if any(at not in self._irreplaceable for at, _ in copy.failures):
+                return
+            self._record_missed(copy)
+            self._window.drop_first()
+
+    def _record_missed(self, copy: Copy) -> None:
+        for at, _ in copy.failures:
+            sometimes("recovery: a member misses a batch")
+            missed = self._missed.setdefault(self._holder(copy.entry_id, at), [])
+            missed.append((copy.entry_id, copy.header.last_entry_id))
 
     def _after_answer(self) -> list[Action]:
         """Settle the window once every member answered; once Qa hold each batch, wait no longer than is allowed."""
-        copies = self._window.values()
-        if all(len(copy.adds) == self._quorum.write_quorum for copy in copies):
+        if not self._end_found and self._window.room(share=2):
+            self._waiting = False
+            return self._read()
+        if not self._window.unanswered:
             return self._settle()
-        if self._waiting or not all(self._quorum.acked(_good(copy), copy.entry_id) for copy in copies):
+        if self._waiting or self._window.unacked:
             return []
         self._waiting = True
         self._round += 1
@@ -367,20 +396,18 @@ class RecoveryMachine:
         if self.phase is not Phase.WRITING or not self._waiting or round_number != self._round:
             return []
         sometimes("recovery: does not wait for a slow member any longer")
-        for copy in self._window.values():
+        for copy in self._window.copies.values():
             late = [at for at in self._quorum.write_set(copy.entry_id) if at not in copy.adds]
             for at in late:
-                copy.adds[at] = BookieUnavailable(f"{self._holder(copy.entry_id, at)} did not answer in time")
+                failure = BookieUnavailable(f"{self._holder(copy.entry_id, at)} did not answer in time")
+                self._window.answer(copy.entry_id, at, failure)
             # Its adds are still in flight, so nothing else may take its place here.
             self._irreplaceable.update(late)
         return self._settle()
 
     def _settle(self) -> list[Action]:
         self._waiting = False
-        for copy in self._window.values():
-            originals = [at for at in copy.adds if self._holder(copy.entry_id, at) == self._bookies[at]]
-            self._contradicted.update(at for at in originals if isinstance(copy.adds[at], Conflict))
-        for copy in self._window.values():
+        for copy in self._window.copies.values():
             contradicting = self._contradicting(copy)
             if contradicting:
                 sometimes("recovery: a member holds other bytes")
@@ -390,16 +417,16 @@ class RecoveryMachine:
                         "perhaps acked ones"
                     )
                 )
-        failed = {at for copy in self._window.values() for at, failure in copy.adds.items() if failure}
+        failed = {at for copy in self._window.copies.values() for at, failure in copy.adds.items() if failure}
         if stays := self._staying():
             return self._fail(stays)
         if failed - self._irreplaceable:
             self.phase = Phase.REPLACING
-            largest = max(len(copy.batch) for copy in self._window.values())
+            largest = max(len(copy.batch) for copy in self._window.copies.values())
             return [FindSpares(self._fragments[-1].bookies, tuple(sorted(failed - self._irreplaceable)), largest)]
         return self._after_write()
 
-    def _contradicting(self, copy: _Copy) -> str | None:
+    def _contradicting(self, copy: Copy) -> str | None:
         """The members that hold other bytes for this batch that may have been acked; ``None`` if none were.
 
         The other bytes can be at most where the ones at hand are not. Only members from before the recovery count:
@@ -427,7 +454,7 @@ class RecoveryMachine:
             return []
         lacking = {
             at: copy.entry_id
-            for copy in reversed(self._window.values())
+            for copy in reversed(self._window.copies.values())
             for at, failure in copy.adds.items()
             if failure and at not in self._irreplaceable
         }
@@ -439,10 +466,10 @@ class RecoveryMachine:
             self._replace(at, bookie, lacking[at])
         self.phase = Phase.WRITING
         actions: list[Action] = []
-        for copy in self._window.values():
+        for copy in self._window.copies.values():
             for at in taken:
                 if at in copy.adds and copy.entry_id >= lacking[at]:
-                    del copy.adds[at]
+                    self._window.forget(copy.entry_id, at)
                     actions.append(self._add(copy, at))
         return actions + self._after_answer()
 
@@ -459,17 +486,14 @@ class RecoveryMachine:
         self._fragments = older
 
     def _after_write(self) -> list[Action]:
-        for copy in self._window.values():
-            missing = {self._holder(copy.entry_id, at): failure for at, failure in copy.adds.items() if failure}
-            if not self._enough(_good(copy), copy.entry_id):
-                kinds = {bookie: type(failure).__name__ for bookie, failure in missing.items()}
+        for copy in self._window.copies.values():
+            if not self._enough(copy.good, copy.entry_id):
+                kinds = {self._holder(copy.entry_id, at): type(failure).__name__ for at, failure in copy.failures}
                 return self._fail(
                     RecoveryFailed(f"{self._name}: entry {copy.entry_id} could not be written back: {kinds}")
                 )
-            for bookie in missing:
-                sometimes("recovery: a member misses a batch")
-                self._missed.setdefault(bookie, []).append((copy.entry_id, copy.header.last_entry_id))
-        self._window = {}
+            self._record_missed(copy)
+        self._window.clear()
         return self._end() if self._end_found else self._read()
 
     def _enough(self, positions: Collection[int], entry_id: int) -> bool:
@@ -529,8 +553,3 @@ class RecoveryMachine:
     @property
     def _name(self) -> str:
         return f"ledger {self.metadata.ledger_id}"
-
-
-def _good(copy: _Copy) -> list[int]:
-    """The positions that hold the batch durably."""
-    return [at for at, failure in copy.adds.items() if failure is None]

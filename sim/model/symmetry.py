@@ -82,7 +82,7 @@ def move_recovery(machine: RecoveryMachine, order: Order) -> None:
     held["_fragments"] = [moved_fragment(each, order) for each in held["_fragments"]]
     for name in ("_fences", "_reads"):
         held[name] = _by_position(held[name], order)
-    for copy in held["_window"].values():
+    for copy in held["_window"].copies.values():
         copy.adds = _by_position(copy.adds, order)
     for name in ("_irreplaceable", "_contradicted"):
         held[name] = {order[at] for at in held[name]}

@@ -312,12 +312,15 @@ class DirectConnection:
         )
 
     async def recovery_read(
-        self, ledger_id: int, entry_id: int, key: bytes, *, identity: bytes = NO_IDENTITY
+        self, ledger_id: int, entry_id: int, key: bytes, max_bytes: int = 0, *, identity: bytes = NO_IDENTITY
     ) -> ReadAnswer:
         """Fence and read; see the port."""
         return await self._call(
             self._about(
-                ledger_id, identity, lambda: self._store.recovery_read(ledger_id, entry_id, key), for_write=True
+                ledger_id,
+                identity,
+                lambda: self._store.recovery_read(ledger_id, entry_id, key, max_bytes),
+                for_write=True,
             ),
             self._timeout_seconds,
         )

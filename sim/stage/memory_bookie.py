@@ -51,7 +51,7 @@ from tallybook.core.errors import (
     TallybookError,
     Unauthorized,
 )
-from tallybook.core.ids import MAX_NEW_ENTRY_ID, NO_ENTRY, NO_IDENTITY
+from tallybook.core.ids import MAX_ID, MAX_NEW_ENTRY_ID, NO_ENTRY, NO_IDENTITY
 from tallybook.core.limits import MAX_BATCH_BYTES
 from tallybook.runtime.clock import Clock
 from tallybook.runtime.tasks import Tasks
@@ -199,12 +199,12 @@ class MemoryBookie:
         await self._leave(life, "read_batches", ledger_id)
         return self._read(life, ledger_id, first, last, max_bytes)
 
-    async def recovery_read(self, ledger_id: int, entry_id: int, key: bytes) -> ReadAnswer:
-        """Fence, then the batch that holds ``entry_id``; see the port."""
+    async def recovery_read(self, ledger_id: int, entry_id: int, key: bytes, max_bytes: int = 0) -> ReadAnswer:
+        """Fence, then the batch that holds ``entry_id`` and what follows; see the port."""
         life = await self._enter()
         await self._fence(life, ledger_id, key)
         await self._leave(life, "recovery_read", ledger_id)
-        return self._read(life, ledger_id, entry_id, entry_id, 0)
+        return self._read(life, ledger_id, entry_id, MAX_ID if max_bytes else entry_id, max_bytes)
 
     async def read_entry(self, ledger_id: int, entry_id: int) -> EntrySlice:
         """One entry; see the port."""

@@ -216,6 +216,16 @@ async def test_f01_a_recovery_read_fences(rig):
     assert (await rig.add(rig.batch(5, 5))).code == LedgerFenced.wire_code
 
 
+async def test_a_recovery_read_brings_what_follows_without_a_gap_as_far_as_was_asked(rig):
+    batches = [rig.batch(first, 5) for first in (0, 5, 10)]
+    for each in batches:
+        await rig.add(each)
+    await rig.connection.recovery_add(rig.batch(20, 5), KEY)
+    assert bytes_of(await rig.connection.recovery_read(1, 0, KEY)) == batches[:1]
+    assert bytes_of(await rig.connection.recovery_read(1, 0, KEY, len(batches[0]) + len(batches[1]))) == batches[:2]
+    assert bytes_of(await rig.connection.recovery_read(1, 5, KEY, 1 << 20)) == batches[1:]
+
+
 async def test_f01_a_recovery_read_of_what_is_not_there_fences_and_says_absent(rig):
     with pytest.raises(EntryAbsent):
         await rig.connection.recovery_read(1, 0, KEY)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import traceback
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 
 import pytest
 
@@ -109,13 +109,15 @@ async def test_a_member_that_is_written_off_costs_no_more_with_every_batch(
     assert len(set(depths)) == 1, "the traceback does not grow"
 
 
-async def tail_of(cluster: MemoryCluster, client: Client, batches: int) -> tuple[int, list[str]]:
-    """A ledger without an owner, whose members all hold batches beyond every LAC."""
-    ledger = await client.create_ledger()
+async def tail_of(
+    cluster: MemoryCluster, client: Client, batches: int, at: Collection[int] = range(3), **sizes: int
+) -> tuple[int, list[str]]:
+    """A ledger without an owner, whose members at these positions hold batches beyond every LAC."""
+    ledger = await client.create_ledger(**sizes)
     ledger.abandon()
     members = list(ledger.metadata.last_fragment.bookies)
     for first in range(batches):
-        for name in members:
+        for name in [members[position] for position in at]:
             await hold(cluster, name, ledger.id, first, lines(1, start=first))
     return ledger.id, members
 
@@ -145,7 +147,7 @@ def test_one_slow_member_costs_a_recovery_one_bounded_wait_for_any_tail(batches:
         late = [(gap.bookie_id, gap.first_entry_id, gap.last_entry_id) for gap in closed.missed]
         if round_trip_s > 1:
             assert late == [(members[-1], 0, batches - 1)]
-        elif batches == 8:
+        else:
             assert late == []
 
     play()
@@ -206,3 +208,60 @@ async def test_few_bytes_are_in_flight_to_one_bookie(cluster: MemoryCluster, cli
         cluster.bookies[name].gate = counted(name)
     assert (await client.recover_ledger(ledger.id)).last_entry_id == 11
     assert 2 <= most <= LANE_BYTES // 300_000
+
+
+@pytest.mark.parametrize(("holders", "round_trips"), [((1, 2), 2), ((0, 2), 3)], ids=["both", "the slow one only"])
+@pytest.mark.parametrize("batches", [3, 20, 200])
+def test_beside_a_dead_member_a_slow_one_costs_a_few_round_trips_for_any_tail(
+    batches: int, holders: Collection[int], round_trips: int
+) -> None:
+    @scenario(bookies=4, deadline_seconds=10_000)
+    async def play(cluster: MemoryCluster, client: Client) -> None:
+        ledger_id, (dead, _, late) = await tail_of(cluster, client, batches, holders)
+        slow(cluster, late, 2.0)
+        cluster.die(dead)
+        began = cluster.world.clock.monotonic()
+        closed = await client.recover_ledger(ledger_id)
+        # A fence, a read where only the slow one has the tail, and the copies.
+        assert cluster.world.clock.monotonic() - began < round_trips * 2.0 + 0.5
+        assert (closed.last_entry_id, closed.missed) == (batches - 1, ())
+
+    play()
+
+
+@pytest.mark.parametrize("batches", [64, 640, 1280])
+def test_a_member_that_keeps_acking_misses_nothing_of_a_long_tail(batches: int) -> None:
+    @scenario(bookies=4, deadline_seconds=10_000)
+    async def play(cluster: MemoryCluster, client: Client) -> None:
+        ledger_id, members = await tail_of(cluster, client, batches)
+        slow(cluster, members[-1], 0.15)
+        closed = await client.recover_ledger(ledger_id)
+        assert (closed.last_entry_id, closed.missed, len(closed.fragments)) == (batches - 1, (), 1)
+
+    play()
+
+
+@scenario(bookies=4, deadline_seconds=10_000)
+async def test_a_member_at_two_thirds_of_the_pace_of_the_others_misses_nothing(
+    cluster: MemoryCluster, client: Client
+) -> None:
+    ledger_id, members = await tail_of(cluster, client, 20)
+    narrow(cluster, members[:2], 0.6)
+    narrow(cluster, members[2:], 0.9)
+    closed = await client.recover_ledger(ledger_id)
+    assert (closed.last_entry_id, closed.missed) == (19, ())
+
+
+@scenario(bookies=5, deadline_seconds=10_000)
+async def test_a_replacement_that_is_found_after_a_wait_for_another_member_has_time_of_its_own(
+    cluster: MemoryCluster, client: Client
+) -> None:
+    sizes = {"ensemble": 4, "write_quorum": 4, "ack_quorum": 2}
+    ledger_id, members = await tail_of(cluster, client, 20, range(4), **sizes)
+    [spare] = set(cluster.bookies) - set(members)
+    narrow(cluster, members[2:3], 3600)
+    cluster.die(members[3])
+    slow(cluster, spare, 0.6)
+    closed = await client.recover_ledger(ledger_id)
+    assert spare in closed.last_fragment.bookies
+    assert [gap.bookie_id for gap in closed.missed] == [members[2]]

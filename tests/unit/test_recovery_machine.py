@@ -18,6 +18,7 @@ from tallybook.client.recovery.machine import (
     RecoveryMachine,
     RecoveryRead,
 )
+from tallybook.client.recovery.window import WINDOW_BATCHES
 from tallybook.core import batch as codec
 from tallybook.core.answers import FenceAnswer
 from tallybook.core.batch import decode_header, encode_batch
@@ -60,6 +61,7 @@ class Cluster:
         self.spares = {
             f"spare{index}": draw(st.booleans(), label="spare is well") for index in range(draw(st.integers(0, 3)))
         }
+        self.run = draw(st.integers(1, 4), label="most batches of one answer")
         self.waited_in_vain = False
         # A bookie's LAC lags behind what is confirmed, and lies on a batch boundary.
         self.lacs = {
@@ -109,7 +111,12 @@ class Cluster:
             return machine.read_failed(position, entry_id, EntryAbsent("never held"))
         if mood == "corrupt":
             return machine.read_failed(position, entry_id, EntryCorrupt("rot"))
-        return machine.read(position, entry_id, batch(entry_id))
+        more = []
+        for first in range(entry_id + PER_BATCH, entry_id + PER_BATCH * self.run, PER_BATCH):
+            if first not in self.held[position]:
+                break
+            more.append(batch(first))
+        return machine.read(position, entry_id, batch(entry_id), more)
 
 
 @given(st.data())
@@ -181,3 +188,45 @@ def test_a_batch_of_a_newer_version_never_shortens_a_ledger(newer_at, monkeypatc
     [failed] = told
     assert isinstance(failed, Failed)
     assert "NewerFormat" in failed.error.message
+
+
+def reading(entry_id: int = 0) -> RecoveryMachine:
+    """A recovery of a ledger of three members that reads from ``entry_id``."""
+    metadata = LedgerMetadata(1, Quorum(3, 3, 2), (Fragment(0, ("a", "b", "c")),), "c", 0, LedgerState.IN_RECOVERY)
+    machine = RecoveryMachine(metadata)
+    machine.start()
+    machine.fenced(0, FenceAnswer(entry_id - 1, -1))
+    machine.fenced(1, FenceAnswer(entry_id - 1, -1))
+    return machine
+
+
+def test_of_an_answer_with_several_batches_only_the_good_ones_up_to_the_first_bad_one_count() -> None:
+    machine = reading()
+    rotten = batch(6)[:-1] + bytes([batch(6)[-1] ^ 1])
+    actions = machine.read(0, 0, batch(0), [batch(3), rotten, batch(9)])
+    assert [action.entry_id for action in actions if isinstance(action, RecoveryAdd)] == [0] * 3 + [3] * 3
+    assert [action for action in actions if isinstance(action, RecoveryRead)] == [
+        RecoveryRead(at, 6) for at in range(3)
+    ]
+
+
+def test_copies_are_written_back_while_the_next_batch_is_read() -> None:
+    machine = reading()
+    kinds = [type(action) for action in machine.read(0, 0, batch(0))]
+    assert kinds == [RecoveryAdd] * 3 + [RecoveryRead] * 3
+
+
+def test_reading_stops_at_a_bounded_window_and_goes_on_when_half_of_it_is_settled() -> None:
+    machine, at = reading(), 0
+    actions: list[Action] = [RecoveryRead(0, 0)]
+    while any(isinstance(action, RecoveryRead) for action in actions):
+        actions = machine.read(0, at, batch(at))
+        at += PER_BATCH
+    assert at == WINDOW_BATCHES * PER_BATCH
+    asked = [
+        first
+        for first in range(0, at, PER_BATCH)
+        for position in range(3)
+        if any(isinstance(action, RecoveryRead) for action in machine.added(position, first))
+    ]
+    assert asked == [WINDOW_BATCHES // 2 * PER_BATCH]

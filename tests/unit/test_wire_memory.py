@@ -41,7 +41,7 @@ class Library:
         self.reads += 1
         return ReadAnswer((bytes(max_bytes),), 0)
 
-    async def recovery_read(self, ledger_id, entry_id, key):
+    async def recovery_read(self, ledger_id, entry_id, key, max_bytes=0):
         return ReadAnswer((bytes(MIB // 2),), 0)
 
     async def fence(self, ledger_id, key):
@@ -156,7 +156,7 @@ async def test_recoveries_adds_and_long_polls_do_not_wait_for_peers_that_do_not_
     await deaf_readers(made)
     before = made.world.clock.monotonic()
     control, _ = await made.open(Lane.CONTROL)
-    for request_id, ask in enumerate((wire.Fence(1, b""), wire.RecoveryRead(1, 0, b"")), start=1):
+    for request_id, ask in enumerate((wire.Fence(1, b""), wire.RecoveryRead(1, 0, b"", 64 * MIB)), start=1):
         await control.send(wire.encode_request(request_id, ask))
         assert isinstance(await reply_on(control, request_id), FenceAnswer | ReadAnswer)
     poll, _ = await made.open(Lane.READ)

@@ -58,7 +58,7 @@ asks = st.one_of(
     st.builds(wire.ReadLac, signed),
     st.builds(wire.WaitLac, signed, lacs, u32, u32),
     st.builds(wire.Fence, signed, keys),
-    st.builds(wire.RecoveryRead, signed, signed, keys),
+    st.builds(wire.RecoveryRead, signed, signed, keys, u32),
     st.builds(wire.RecoveryAdd, keys, batches, identities),
     st.builds(wire.WriteLac, signed, lacs, keys),
     st.builds(
