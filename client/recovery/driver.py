@@ -165,7 +165,9 @@ def closed_at(known: LedgerMetadata, end: Close, fresh: LedgerMetadata) -> Ledge
         return fresh
     if fresh.last_fragment != known.last_fragment:
         raise LastFragmentChanged
-    fragments = (*fresh.fragments[:-1], *end.fragments)
+    fragments = [*fresh.fragments[:-1], *end.fragments]
+    while fragments[-1].first_entry_id > end.last_entry_id + 1:
+        fragments.pop()  # an operator has given up more than the last fragment
     return close(fresh, end.last_entry_id, end.length, fragments=fragments, missed=(*fresh.missed, *end.missed))
 
 
@@ -272,7 +274,7 @@ class _Run:
         asked = self._read_size.asked()
         try:
             answer = await self._while_busy(
-                self._bookies[at],
+                self._members(entry_id)[at],
                 lambda bookie: bookie.recovery_read(
                     self._ledger_id, entry_id, self._key, asked.max_bytes, identity=self._identity
                 ),
@@ -385,7 +387,7 @@ class _Run:
         at = action.position
         try:
             found = await self._while_busy(
-                self._bookies[at],
+                self._members(action.first)[at],
                 lambda bookie: last_held(bookie, self._ledger_id, action.first, action.before, identity=self._identity),
                 self._settings.request_timeout_ms,
             )
@@ -394,6 +396,11 @@ class _Run:
         else:
             told = partial(self._machine.last_found, limbo=found.limbo)
             await self._report(told, at, action.before, found.entry_id)
+
+    def _members(self, entry_id: int) -> tuple[str, ...]:
+        """Who is asked about an entry: those whom the metadata named for it when the recovery began."""
+        last = self._metadata.last_fragment
+        return self._bookies if entry_id >= last.first_entry_id else self._metadata.fragment_of(entry_id).bookies
 
     async def _report(self, event: Callable[..., list[Action]], *arguments: object) -> None:
         await self._events.put(lambda: event(*arguments))

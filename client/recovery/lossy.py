@@ -4,6 +4,9 @@ What makes a recovery fail does not stop this one: members that could not be fen
 ruled out, a batch that fewer than Qa members hold. It ends before the first entry above the LAC without a good copy,
 and says what it cannot know. A member that is there has to say itself that it has no good copy: silence of one that was
 fenced, or has told that it may have lost something, fails this recovery, too.
+
+Where nothing of the last fragment has a good copy, it goes back into earlier ones. Their members were not fenced: one
+that cannot be reached is given up, and one that can be has to say what it holds.
 """
 
 from __future__ import annotations
@@ -15,6 +18,7 @@ from tallybook.core.answers import FenceAnswer
 from tallybook.core.batch import Buffer, verify_batch
 from tallybook.core.errors import (
     AccessDenied,
+    BookieUnavailable,
     Busy,
     EntryAbsent,
     EntryCorrupt,
@@ -64,7 +68,8 @@ class AcceptedLoss:
             found.append(f"entries {end + 1} to {self.confirmed} were confirmed and are lost")
         names = ", ".join(f"{name} ({answer})" for name, answer in sorted(self.untold.items()))
         after = f"any entry after {max(end, self.confirmed)}" if max(end, self.confirmed) >= 0 else "any entry"
-        found.append(f"{after} may have been confirmed and is lost then: {names or 'no bookie'} could not tell")
+        if names:
+            found.append(f"{after} may have been confirmed and is lost then: {names} could not tell")
         after = f"after entry {end}" if end >= 0 else "of the ledger"
         found += [
             f"{name} held entries up to {last}: what it holds {after} is given up"
@@ -87,6 +92,8 @@ class LossyRecoveryMachine(RecoveryMachine):
     ) -> None:
         super().__init__(metadata, digest_key)
         self._there_before = frozenset(there)
+        self._fragment = metadata.last_fragment
+        """The one in which the end is looked for."""
         self.untold: dict[str, str] = {}
         """Members that could not say what they held, each with its answer."""
         self._lasts: dict[int, int] = {}
@@ -96,8 +103,9 @@ class LossyRecoveryMachine(RecoveryMachine):
 
     @property
     def confirmed(self) -> int:
-        """The highest LAC that a member told."""
-        return max((answer.lac for answer in self._answers.values()), default=NO_ENTRY)
+        """The last entry that is known to be confirmed: a fragment begins after what was confirmed before it."""
+        lacs = (answer.lac for answer in self._answers.values())
+        return max([self.metadata.last_fragment.first_entry_id - 1, *lacs])
 
     @property
     def held(self) -> dict[str, int]:
@@ -110,21 +118,24 @@ class LossyRecoveryMachine(RecoveryMachine):
 
     # -- who has to answer ------------------------------------------------------------
 
-    def _given_up(self, position: int) -> bool:
+    def _given_up(self, position: int, error: TallybookError) -> bool:
         """Whether a member could not be asked: the operator goes on without it."""
-        answer = self._fences.get(position)
-        if not isinstance(answer, TallybookError) or self._bookies[position] in self._there_before:
+        name = self._fragment.bookies[position]
+        if name in self._there_before:
             return False
-        return not isinstance(answer, EntryUnknown | Busy | HandleClosed)
+        if name not in self._bookies:
+            return isinstance(error, BookieUnavailable)
+        answer = self._fences.get(self._bookies.index(name))
+        return isinstance(answer, TallybookError) and not isinstance(answer, EntryUnknown | Busy | HandleClosed)
 
     def _silent(self, answers: Mapping[int, object]) -> dict[str, str]:
         """Members that are there and did not say whether they have a good copy, each with its answer."""
         return {
-            self._bookies[at]: type(answer).__name__
+            self._fragment.bookies[at]: type(answer).__name__
             for at, answer in sorted(answers.items())
             if isinstance(answer, TallybookError)
             and not isinstance(answer, EntryAbsent | EntryCorrupt | EntryUnknown)
-            and not self._given_up(at)
+            and not self._given_up(at, answer)
         }
 
     def _fail_on(self, silent: Mapping[str, str], what: str) -> list[Action]:
@@ -161,9 +172,11 @@ class LossyRecoveryMachine(RecoveryMachine):
     # -- the end ----------------------------------------------------------------------
 
     def end_failed(self, error: TallybookError) -> list[Action]:
-        """The reader has not got the last confirmed batch: ask each member of its write set, in the last fragment."""
-        if self.phase is not Phase.ENDING or self.entry_id <= self.metadata.last_fragment.first_entry_id:
-            return super().end_failed(error)
+        """The reader has not got the last confirmed batch: ask each member of its write set."""
+        if self.phase is not Phase.ENDING:
+            return []
+        if isinstance(error, Unauthorized | AccessDenied | NoSuchLedger):
+            return self._fail(error)
         return self._read_end()
 
     def read(self, position: int, entry_id: int, batch: Buffer, more: Sequence[Buffer] = ()) -> list[Action]:
@@ -202,12 +215,13 @@ class LossyRecoveryMachine(RecoveryMachine):
         """Ask the whole write set for the last entry."""
         self._reads, self._lasts = {}, {}
         last = self.entry_id - 1
+        self._fragment = self.metadata.fragment_of(last)
         return [RecoveryRead(position, last) for position in self._quorum.write_set(last)]
 
     def _end_before(self) -> list[Action]:
-        """The last entry has no good copy: ask for the last one before it that is held, in the last fragment."""
+        """The last entry has no good copy: ask for the last one before it that is held, in its fragment."""
         self._note(self._reads)
-        first, last = self.metadata.last_fragment.first_entry_id, self.entry_id - 1
+        first, last = self._fragment.first_entry_id, self.entry_id - 1
         if last <= first:
             return self._end_after(last - 1)
         self._lasts = {}
@@ -218,10 +232,16 @@ class LossyRecoveryMachine(RecoveryMachine):
         return self._after_last(position, before, last, limbo=limbo)
 
     def last_failed(self, position: int, before: int, error: TallybookError) -> list[Action]:
-        """A member does not say, or not to this client. One that is there may hold the entry before: that is read."""
-        if isinstance(error, NoSuchLedger):
+        """A member does not say. One that is there has to: to look entry by entry would take a request for each."""
+        if self.phase is not Phase.ENDING or before != self.entry_id - 1:
+            return []
+        if isinstance(error, Unauthorized | AccessDenied | NoSuchLedger):
             return self._fail(error)
-        return self._after_last(position, before, NO_ENTRY if self._given_up(position) else before - 1)
+        if not self._given_up(position, error):
+            silent = {self._fragment.bookies[position]: type(error).__name__}
+            return self._fail_on(silent, f"what they hold before entry {before}")
+        self._note({position: error})
+        return self._after_last(position, before, NO_ENTRY)
 
     def _after_last(self, position: int, before: int, last: int, *, limbo: bool = False) -> list[Action]:
         if self.phase is not Phase.ENDING or before != self.entry_id - 1 or position in self._lasts:
@@ -232,15 +252,17 @@ class LossyRecoveryMachine(RecoveryMachine):
         return [] if len(self._lasts) < self._quorum.ensemble else self._end_after(max(self._lasts.values()))
 
     def _end_after(self, last: int) -> list[Action]:
-        """Try to end after an entry, but never before the last fragment."""
-        first = self.metadata.last_fragment.first_entry_id
+        """Try to end after an entry, or at the end of the fragment before, where nothing of this one is left."""
+        first = self._fragment.first_entry_id
         self.entry_id = max(last + 1, first)
         if self.entry_id == 0:
             return self._close(NO_ENTRY, 0)
+        if self.entry_id == first:
+            sometimes("recovery: goes back into an earlier fragment, as an operator wants")
         return self._read_end() if self.entry_id > first else [ReadEnd(self.entry_id - 1)]
 
     def _note(self, answers: Mapping[int, object]) -> None:
         self.lossy = True
         for position, answer in answers.items():
             if isinstance(answer, TallybookError) and not isinstance(answer, EntryAbsent):
-                self.untold.setdefault(self._bookies[position], type(answer).__name__)
+                self.untold.setdefault(self._fragment.bookies[position], type(answer).__name__)

@@ -6,6 +6,7 @@ import pytest
 
 from tallybook.client.client import Client
 from tallybook.core.errors import RecoveryFailed
+from tallybook.metadata.model import change_ensemble
 from tallybook.sim.stage.cluster import MemoryCluster
 from tallybook.sim.stage.scenario import eventually, lines, read_all, scenario
 
@@ -71,6 +72,28 @@ async def test_without_an_answer_of_any_member_a_ledger_stays_open(cluster: Memo
     with pytest.raises(RecoveryFailed):
         await client.recover_accepting_loss(ledger_id)
     assert not (await metadata_of(cluster, ledger_id)).closed
+
+
+@scenario(bookies=6)
+async def test_a_ledger_whose_last_fragment_is_empty_ends_after_the_last_good_copy_of_the_one_before(
+    cluster: MemoryCluster, client: Client
+) -> None:
+    ledger = await client.create_ledger()
+    for at in range(0, 30, 10):
+        await ledger.append_many(lines(10, at))
+    await cluster.world.clock.sleep(5)
+    members = ledger.metadata.last_fragment.bookies
+    others = tuple(name for name in sorted(cluster.bookies) if name not in members)
+    await cluster.edit(ledger.id, lambda found: change_ensemble(found, found.last_fragment, 30, others))
+    ledger.abandon()
+    for name in members:
+        cluster.bookies[name].drop(ledger.id, 20)
+    with pytest.raises(RecoveryFailed):
+        await client.recover_ledger(ledger.id)
+    found = await client.recover_accepting_loss(ledger.id)
+    assert found.told == ["entries 20 to 29 were confirmed and are lost"]
+    assert [fragment.bookies for fragment in found.metadata.fragments] == [members]
+    assert await read_all(client, ledger.id) == lines(20)
 
 
 async def check_restart_at(cluster: MemoryCluster, client: Client, request: str, count: int) -> None:

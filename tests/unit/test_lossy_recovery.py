@@ -201,10 +201,68 @@ def test_the_end_goes_back_to_the_last_entry_that_is_held_at_once() -> None:
     assert [type(each) for each in machine.read(2, 9, batch(0))] == [Close]
 
 
-def test_a_member_that_is_there_and_does_not_say_what_it_holds_may_hold_the_entry_before() -> None:
+@pytest.mark.parametrize("error", [UNKNOWN, *SILENCE], ids=lambda error: type(error).__name__)
+def test_a_member_that_is_there_and_does_not_say_what_it_holds_fails_the_recovery_by_name(
+    error: TallybookError,
+) -> None:
     machine = LossyRecoveryMachine(METADATA)
     asked_for_the_end(machine)
-    assert machine.last_failed(2, 29, RequestTimeout("late")) == [RecoveryRead(position, 28) for position in range(3)]
+    [failed] = machine.last_failed(2, 29, error)
+    assert isinstance(failed, Failed)
+    assert "'b2'" in failed.error.message
+
+
+CHANGED = begin_recovery(
+    LedgerMetadata(1, Quorum(3, 3, 2), (Fragment(0, ("b0", "b1", "b2")), Fragment(30, ("b3", "b1", "b5"))), "token", 0)
+)
+"""The writer changed the ensemble at entry 30, and nothing followed."""
+
+
+def asked_for_the_older_end() -> LossyRecoveryMachine:
+    """Nothing is in the last fragment, and no replica gives the end of the one before."""
+    machine = LossyRecoveryMachine(CHANGED)
+    for position in range(3):
+        machine.fenced(position, FenceAnswer(-1, -1))
+    for position in range(3):
+        actions = machine.read_failed(position, 30, ABSENT)
+        if actions:
+            assert actions == [ReadEnd(29)]
+            break
+    assert machine.end_failed(DataMissing("no replica has it")) == [RecoveryRead(position, 29) for position in range(3)]
+    return machine
+
+
+def test_where_the_last_fragment_is_empty_the_end_is_looked_for_in_the_one_before() -> None:
+    machine = asked_for_the_older_end()
+    assert machine.confirmed == 29
+    machine.read_failed(0, 29, CORRUPT)
+    machine.read_failed(1, 29, ABSENT)
+    assert machine.read_failed(2, 29, UNKNOWN) == [FindLast(position, 0, 29) for position in range(3)]
+    machine.last_found(0, 29, 19, limbo=False)
+    machine.last_found(1, 29, -1, limbo=False)
+    assert machine.last_found(2, 29, -1, limbo=True) == [RecoveryRead(position, 19) for position in range(3)]
+    [end] = machine.read(0, 19, batch(10))
+    assert isinstance(end, Close)
+    assert (end.last_entry_id, end.length) == (19, 200)
+    assert machine.untold == {"b0": "EntryCorrupt", "b2": "EntryUnknown"}
+
+
+def test_a_bookie_of_an_older_fragment_that_cannot_be_reached_is_given_up_and_one_that_hangs_is_not() -> None:
+    machine = asked_for_the_older_end()
+    machine.read_failed(0, 29, BookieUnavailable("away"))
+    machine.read_failed(1, 29, ABSENT)
+    assert [type(each) for each in machine.read_failed(2, 29, ABSENT)] == [FindLast] * 3
+    machine = asked_for_the_older_end()
+    machine.read_failed(0, 29, RequestTimeout("late"))
+    machine.read_failed(1, 29, ABSENT)
+    [failed] = machine.read_failed(2, 29, ABSENT)
+    assert isinstance(failed, Failed)
+    assert "'b0'" in failed.error.message
+    machine = asked_for_the_older_end()
+    machine.read_failed(0, 29, ABSENT)
+    machine.read_failed(1, 29, BookieUnavailable("away"))
+    [failed] = machine.read_failed(2, 29, ABSENT)
+    assert isinstance(failed, Failed), "it was fenced in the last fragment, so it is there"
 
 
 def test_where_no_member_holds_anything_the_ledger_ends_empty() -> None:
