@@ -88,6 +88,8 @@ class Client:
         self._deeds = Deeds()
         self._limits: dict[str, int] = {}
         """The largest batch of each bookie that was connected to."""
+        self._gone: frozenset[str] = frozenset()
+        """Of these, those that were not among the living when they were last listed."""
         self._common: CommonWork | None = None
         """What its writers do together."""
         self._bad_copies = Seldom()
@@ -164,8 +166,9 @@ class Client:
 
     @property
     def max_entry_bytes(self) -> int:
-        """The largest entry that all its writers take, as far as the bookies met so far have said what they take."""
-        least = min(self._limits.values(), default=MAX_BATCH_BYTES) - (MAX_BATCH_BYTES - MAX_ENTRY_BYTES)
+        """The largest entry that all its writers take, as far as living bookies that it met told what they take."""
+        living = [most for bookie_id, most in self._limits.items() if bookie_id not in self._gone]
+        least = min(living, default=MAX_BATCH_BYTES) - (MAX_BATCH_BYTES - MAX_ENTRY_BYTES)
         return min(int(self._settings.max_entry_bytes), least)
 
     @property
@@ -312,7 +315,7 @@ class Client:
             raise InvalidArgument("an HMAC digest needs a password")
         salt = world.rng.token(SALT_BYTES) if password else b""
         bookies = choose_ensemble(
-            await world.membership.bookies(),
+            await self._living(),
             quorum.ensemble,
             world.rng,
             write_quorum=quorum.write_quorum,
@@ -540,9 +543,14 @@ class Client:
             MetadataUnavailable: the store does not answer.
             DamagedFile, NewerFormat: a registration cannot be decoded.
         """
-        return await self.world.membership.bookies()
+        return await self._living()
 
     # -- inside -----------------------------------------------------------------------
+
+    async def _living(self) -> Mapping[str, BookieInfo]:
+        bookies = await self.world.membership.bookies()
+        self._gone = frozenset(self._limits.keys() - bookies.keys())
+        return bookies
 
     async def _read(self, ledger_id: int) -> Versioned:
         return await self.world.store.read_ledger(check_ledger_id(ledger_id), linearizable=True)

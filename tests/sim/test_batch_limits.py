@@ -64,6 +64,20 @@ async def test_an_entry_that_a_bookie_cannot_take_is_refused_and_the_handle_stay
     assert client.max_entry_bytes <= ledger.max_entry_bytes
 
 
+@scenario()
+async def test_a_bookie_that_has_gone_limits_the_client_no_more(cluster: MemoryCluster, client: Client) -> None:
+    usual = client.max_entry_bytes
+    cluster.bookies["bookie-2"].max_batch_bytes = LIMIT
+    ledger = await client.create_ledger()
+    await ledger.append(b"first")
+    assert client.max_entry_bytes < usual
+    await client.bookies()
+    assert client.max_entry_bytes < usual
+    cluster.die("bookie-2")
+    await client.bookies()
+    assert client.max_entry_bytes == usual
+
+
 @scenario(bookies=4)
 async def test_an_entry_that_came_before_its_bookies_had_said_what_they_take_ends_the_handle_as_too_large(
     cluster: MemoryCluster, client: Client
