@@ -534,7 +534,6 @@ class Client:
             raise Unauthorized(f"ledger {metadata.ledger_id}: the password does not fit")
 
     @while_open
-    @while_open
     async def bookies(self) -> Mapping[str, BookieInfo]:
         """Live bookies by id.
 
