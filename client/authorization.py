@@ -25,6 +25,7 @@ from tallybook.runtime.clock import Clock
 from tallybook.runtime.logging import logger
 from tallybook.runtime.tasks import Tasks
 
+from .background import client_tasks
 from .ports import ClientWorld
 
 NEXT_SECONDS: Final = 1.0
@@ -66,12 +67,13 @@ async def authorize(
     """
     living = world.rng.fork("authorization").shuffled(list(await world.membership.bookies()))
     asked: list[asyncio.Task[Said]] = []
-    too_old = False
+    tasks, too_old = client_tasks("authorization"), False
     try:
         async with asyncio.timeout(ASK_SECONDS):
             while living or asked:
                 if living:
-                    asked.append(asyncio.create_task(_ask(world, living.pop(0), permission, command, arguments)))
+                    work = _ask(world, living.pop(0), permission, command, arguments)
+                    asked.append(tasks.spawn(work, name="ask"))
                 await asyncio.wait(asked, timeout=NEXT_SECONDS if living else None, return_when=asyncio.FIRST_COMPLETED)
                 for said in [each.result() for each in asked if each.done()]:
                     if said.by is not None:
@@ -81,9 +83,7 @@ async def authorize(
     except TimeoutError:
         _log.info("no bookie says whether a change is allowed", seconds=ASK_SECONDS)
     finally:
-        for each in asked:
-            each.cancel()
-        await asyncio.gather(*asked, return_exceptions=True)
+        await tasks.close()
     return Said(None, too_old)
 
 

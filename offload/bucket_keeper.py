@@ -245,8 +245,8 @@ class BucketKeeper:
         manifest = Manifest(await self._survey.cluster_id(), stands.counted, self._orphans.since_ms)
         try:
             if await self._manifest.write(manifest):
-                counts = {"ledger_count": len(manifest.ledgers), "dropped_count": len(manifest.dropped)}
-                _log.info("manifest written", **counts)
+                ledgers, dropped = len(manifest.ledgers), len(manifest.dropped)
+                _log.info("manifest written", ledger_count=ledgers, dropped_count=dropped)
         except OBJECT_ERRORS as error:
             if not await concerns_one_object(self._store, error):
                 raise

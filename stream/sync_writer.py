@@ -84,6 +84,11 @@ class StreamWriter:
         return self._engine.last_position
 
     @property
+    def max_record_bytes(self) -> int:
+        """The largest record that is taken now: an ensemble change may bring bookies with other limits."""
+        return self._engine.max_record_bytes
+
+    @property
     def next_sequence(self) -> int:
         """The number that the next record gets. What ``append_nowait`` has just sent off may not be counted yet."""
         return self._engine.next_sequence

@@ -1,26 +1,23 @@
 """The writer of one ledger as a pure state machine: events in, actions out.
 
-It owns the rules of writing (docs/protocol.md, section 1): which acks count, when a batch is
-confirmed, how far the last add confirmed (LAC) may move, what a lost bookie costs and when
-the writer has to give up. It knows no socket, no clock and no event loop; ``driver`` feeds it
-what happened and does what it says.
+It owns the rules of writing (docs/protocol.md, section 1): which acks count, when a batch is confirmed, how far the
+last add confirmed (LAC) may move, what a lost bookie costs and when the writer gives up. It does no I/O.
 
 A batch lives here from its first send until nobody needs it::
 
     submitted --Qa acks, head of the queue--> confirmed --all live members acked--> retired
 
-Confirmation is strictly in order: it never passes a gap. Confirmed batches are *retained* for
-members that have not acked them yet, so that a short absence leaves no hole (``members`` says
-how a member may stand).
+Confirmation is strictly in order: it never passes a gap. Confirmed batches are *retained* for members that have not
+acked them yet, so that a short absence leaves no hole (``members`` says how a member may stand).
 
 A member that failed is replaced where another bookie is to be had: the *ensemble change*::
 
     wanted --begin_change--> being written to the metadata --changed--> acks of those replaced dropped,
                              (nothing is confirmed meanwhile)            unconfirmed batches sent to the new ones
 
-The new fragment starts right after the LAC, so every unconfirmed batch belongs to it and none of
-the confirmed ones does. There is one change at a time; who fails meanwhile is in the next one.
-Without a replacement the writer goes on while an ack quorum of every write set is left.
+The new fragment starts right after the LAC, so every unconfirmed batch belongs to it and none of the confirmed ones
+does. There is one change at a time; who fails meanwhile is in the next one. Without a replacement the writer goes on
+while an ack quorum of every write set is left.
 """
 
 from __future__ import annotations

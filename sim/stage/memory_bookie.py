@@ -1,14 +1,12 @@
 """A whole bookie in memory: everything the protocol asks of one, and nothing else.
 
-It implements ``bookie/port.LedgerStore`` for tests and for simulation. It is neither fast nor
-lasting, but it answers as a real one must: the fence is checked before "already held", an
-identical resend is acked only when the first copy is durable, other bytes under held ids are
-CONFLICT, a fence (and a recovery read, which fences too) answers only when everything taken
-before it is durable, and ABSENT, CORRUPT and UNKNOWN are three answers.
+It implements ``bookie/port.LedgerStore`` for tests and for simulation. It is neither fast nor lasting, but it answers
+as a real one must: the fence is checked before "already held", an identical resend is acked only when the first copy
+is durable, other bytes under held ids are CONFLICT, a fence (and a recovery read, which fences too) answers only when
+everything taken before it is durable, and ABSENT, CORRUPT and UNKNOWN are three answers.
 
-What was taken is visible at once and durable ``commit_seconds`` later. ``kill`` loses the
-difference; ``restart`` begins the next life from what was durable. Further helpers hold
-answers back and freeze the process; ``faults`` plants faults. Nothing here draws a random number.
+What was taken is visible at once and durable ``commit_seconds`` later. ``kill`` loses the difference; ``restart``
+begins the next life from what was durable. Helpers hold answers back, freeze it and plant faults. It is not random.
 """
 
 from __future__ import annotations

@@ -91,8 +91,10 @@ def test_f01_a_recovery_read_fences_who_missed_the_fence_so_nothing_acked_is_cut
 def test_f01_without_the_fence_in_recovery_reads_an_acked_entry_is_lost(monkeypatch: pytest.MonkeyPatch) -> None:
     """What the schedule above is worth: with the rule off, it shows the loss."""
 
-    async def without_fence(self: MemoryBookie, ledger_id: int, entry_id: int, key: bytes) -> ReadAnswer:
-        return await self.read_batches(ledger_id, entry_id, entry_id, 0)
+    async def without_fence(
+        self: MemoryBookie, ledger_id: int, entry_id: int, key: bytes, max_bytes: int = 0
+    ) -> ReadAnswer:
+        return await self.read_batches(ledger_id, entry_id, entry_id, max_bytes)
 
     monkeypatch.setattr(MemoryBookie, "recovery_read", without_fence)
     told, closed = run_seed(1, race, deadline_seconds=60).value

@@ -37,6 +37,7 @@ WORDS = {
         "ignoring",
         "increase",
         "max",
+        "max_over_time",
         "on",
         "or",
     ),

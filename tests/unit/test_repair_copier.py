@@ -9,6 +9,7 @@ import pytest
 from tallybook.core.answers import EntryRange, HeldAnswer, ReadAnswer
 from tallybook.core.batch import verify_batch
 from tallybook.core.errors import Busy, DataMissing, EntryAbsent, InvariantViolation, NoSuchLedger
+from tallybook.core.limits import MAX_BATCH_BYTES
 from tallybook.core.quorum import Quorum
 from tallybook.metadata.model import Fragment, LedgerMetadata, LedgerState
 from tallybook.repair.copier import BUSY_SECONDS, GIVES_AT_ONE, READS_AT_ONE, SHORTEST_PAUSE_SECONDS, Copier
@@ -27,6 +28,7 @@ class BusyBookie:
     """A connection to one that holds nothing, and refuses some copies before it takes one."""
 
     bookie_id = "full"
+    max_batch_bytes = MAX_BATCH_BYTES
 
     def __init__(self, refusals: list[int]) -> None:
         self.refusals = refusals
@@ -96,6 +98,8 @@ class WorkingBookie:
         refuses: how it answers every copy.
         busy_once: it takes no batch when it is given it for the first time.
     """
+
+    max_batch_bytes = MAX_BATCH_BYTES
 
     def __init__(
         self,

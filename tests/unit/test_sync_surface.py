@@ -24,7 +24,7 @@ FOR_THE_LOOP = {
     client.LedgerWriter: {"append_admitted", "append_held", "take_room"},
     stream.StreamStore: {"bound_ids", "count_in", "info_by_id", "metadata_store", "writer_by_id"},
     stream.StreamWriter: {"append_admitted", "look", "send", "send_many", "take_room"},
-    stream.StreamReader: {"aclose", "begin", "bookmark", "go_back"},
+    stream.StreamReader: {"abandon", "aclose", "begin", "bookmark", "go_back"},
     stream.SubscriptionReader: {"reader"},
 }
 # What only threads need: for what is built upon the blocking client.

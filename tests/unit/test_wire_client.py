@@ -9,7 +9,6 @@ import pytest
 
 from tallybook.client.bookie_rpc import open_bookie
 from tallybook.client.load import ClientLoad
-from tallybook.client.rpc_lacs import AT_ONCE
 from tallybook.core.answers import AddAnswer, FenceAnswer, HeldAnswer, Incarnation, LacAnswer, ReadAnswer, Withheld
 from tallybook.core.batch import encode_batch
 from tallybook.core.config import ClientSettings
@@ -29,7 +28,7 @@ from tallybook.runtime.clock import RealClock
 from tallybook.runtime.deterministic import SimNet, run_seed
 from tallybook.runtime.tasks import Tasks
 from tallybook.runtime.transport import Lane
-from tallybook.runtime.wire import MAX_ADD_COST_BYTES, MAX_LACS, FrameCache, add_cost_bytes
+from tallybook.runtime.wire import MAX_ADD_COST_BYTES, FrameCache, add_cost_bytes
 
 LIFE = Incarnation("directory", 3)
 WELCOME = wire.Welcome("b1", LIFE, 4 * MIB, 100, 100)
@@ -410,57 +409,6 @@ async def test_each_question_goes_out_on_its_lane(bookie):
         assert request.ask == ask
         await bookie.reply(lane, request.request_id, answer)
         assert await call == answer
-    await connection.close()
-
-
-@scripted
-async def test_lacs_that_wait_share_a_message_and_the_newest_of_a_ledger_counts(bookie):
-    connection = await bookie.open()
-    for lac in (2, 3):
-        for ledger_id in range(1, 101):
-            connection.tell_lac(ledger_id, lac, b"k", identity=b"i" * 16)
-    told = []
-    for _ in range(4):
-        request = await bookie.asked(Lane.CONTROL)
-        told.append(request.ask.lacs)
-        await bookie.reply(Lane.CONTROL, request.request_id, None)
-    assert [len(lacs) for lacs in told] == [MAX_LACS, MAX_LACS, MAX_LACS, 100 - 3 * MAX_LACS]
-    assert [lac for lacs in told for lac in lacs] == [
-        wire.LedgerLac(ledger_id, 3, b"k", b"i" * 16) for ledger_id in range(1, 101)
-    ]
-    await connection.close()
-
-
-@scripted
-async def test_only_some_messages_with_lacs_are_under_way_at_a_time(bookie):
-    connection = await bookie.open()
-    count = 2 * AT_ONCE * MAX_LACS
-    for ledger_id in range(1, count + 1):
-        connection.tell_lac(ledger_id, 0, b"")
-    under_way = [await bookie.asked(Lane.CONTROL) for _ in range(AT_ONCE)]
-    with pytest.raises(TimeoutError):
-        async with asyncio.timeout(0.1):
-            await bookie.asked(Lane.CONTROL)
-    for request in under_way:
-        await bookie.reply(Lane.CONTROL, request.request_id, Busy("no room", retry_after_ms=1))
-    rest = [await bookie.asked(Lane.CONTROL) for _ in range(AT_ONCE)]
-    assert sum(len(request.ask.lacs) for request in under_way + rest) == count
-    await connection.close()
-
-
-@scripted
-async def test_a_bookie_that_knows_no_shared_lacs_is_told_each_alone(bookie):
-    connection = await bookie.open()
-    for ledger_id in (1, 2, 3):
-        connection.tell_lac(ledger_id, 4, b"k")
-    request = await bookie.asked(Lane.CONTROL)
-    assert len(request.ask.lacs) == 3
-    await bookie.reply(Lane.CONTROL, request.request_id, InvalidArgument("a kind that this version does not know"))
-    told = [await bookie.asked(Lane.CONTROL) for _ in range(1)]
-    for ledger_id in (2, 3):
-        await bookie.reply(Lane.CONTROL, told[-1].request_id, None)
-        told.append(await bookie.asked(Lane.CONTROL))
-        assert told[-1].ask == wire.WriteLac(ledger_id, 4, b"k")
     await connection.close()
 
 
