@@ -43,6 +43,7 @@ def met_by_all(folder: Path, part: int, parts: int, met: Iterable[str]) -> set[s
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(900)
 @pytest.mark.parametrize("first", range(1, SEEDS + 1, PART))
 def test_no_seed_breaks_an_invariant_and_rare_branches_are_met(first: int, shared: Path) -> None:
     reports = [run_quietly(seed) for seed in range(first, first + PART)]
