@@ -19,6 +19,7 @@ import pyarrow as pa
 
 from tallybook.core.errors import DamagedFile
 from tallybook.core.limits import MIB
+from tallybook.metadata.record_json import NOT_UNDERSTOOD
 from tallybook.runtime.tasks import Workers
 
 from .objects.port import ObjectStore
@@ -75,7 +76,7 @@ def decode_records(data: bytes, what: str) -> RecordsCopy:
 def _decode_gone(text: str, records: Mapping[str, bytes], what: str) -> dict[str, int]:
     try:
         gone = json.loads(text)
-    except ValueError as error:
+    except NOT_UNDERSTOOD as error:
         raise DamagedFile(f"{what} does not say which of its records have gone: {error}") from error
     if (
         type(gone) is not dict

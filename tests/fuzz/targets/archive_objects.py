@@ -228,7 +228,7 @@ def some_records() -> Iterator[bytes]:
     yield encode_records(RecordsCopy(found, {"stream-heads/00/0": 1_700_000_000_000}))
 
 
-@TARGET.decoder("archive/records.py:decode_records", seeds=some_records)
+@TARGET.decoder("archive/records.py:decode_records", "archive/records.py:_decode_gone", seeds=some_records)
 def records(data: bytes) -> None:
     """The copy of the records of streams."""
     found = attempt(DamagedFile, decode_records, data, "it")
