@@ -24,9 +24,9 @@ from .bug import Bug
 
 
 def _named_before_copied(_right: Any) -> Any:
-    async def replace(self: Any, current: Any, place: Any, order: Any, done: Any) -> Any:
+    async def replace(self: Any, current: Any, place: Any, order: Any, done: Any, cannot_hold: Any = None) -> Any:
         metadata = current.value
-        target = self._replacement(metadata, place, order)
+        target = await self._target(metadata, place, order, {})
         at = {"first_entry_id": place.first, "position": place.position}
         taken = partial(replace_member, **at, old=place.bookie_id, new=target)
         changed = await self._updater.update(metadata.ledger_id, taken)
