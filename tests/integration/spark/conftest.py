@@ -89,7 +89,7 @@ class Written:
         return self.up.metadata
 
     def ledger(self, payloads: list[bytes], *, close: bool = True, **options: Any) -> int:
-        """A ledger with these entries; what is left open has confirmed all but the last append."""
+        """A ledger with these entries; where it is left open, readers see all of them."""
 
         async def work() -> int:
             async with Client(self.metadata) as client:
@@ -99,6 +99,8 @@ class Written:
                 await ledger.append_many(payloads[half:])
                 if close:
                     await ledger.close()
+                else:
+                    await ledger.show()
                 return ledger.id
 
         ledger_id = asyncio.run(work())
