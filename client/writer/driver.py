@@ -428,8 +428,9 @@ class WriterDriver:
         return self._links[link.position] is link
 
     def _let_go(self) -> None:
-        """Bookies need not know any more that the ledger has a writer: it adds nothing more."""
+        """Bookies need not know any more that the ledger has a writer: it adds nothing more, and reaches for none."""
         for link in self._links:
+            link.wait_no_more()
             link.detach(self.machine.ledger_id)
 
     def _drop(self, link: _Link, *, if_silent: bool = False) -> None:

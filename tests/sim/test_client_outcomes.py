@@ -189,9 +189,9 @@ def busy_at_first(bookie: MemoryBookie, patch: pytest.MonkeyPatch, times: int) -
         put_off("fence")
         return await fence(ledger_id, key)
 
-    async def busy_read(ledger_id: int, entry_id: int, key: bytes) -> ReadAnswer:
+    async def busy_read(ledger_id: int, entry_id: int, key: bytes, max_bytes: int = 0) -> ReadAnswer:
         put_off("recovery_read")
-        return await recovery_read(ledger_id, entry_id, key)
+        return await recovery_read(ledger_id, entry_id, key, max_bytes)
 
     patch.setattr(bookie, "fence", busy_fence)
     patch.setattr(bookie, "recovery_read", busy_read)
@@ -237,13 +237,13 @@ async def test_recovery_piles_up_no_reads_at_a_bookie_that_hangs(cluster: Memory
     asked, fence = DirectConnection.recovery_read, DirectConnection.fence
 
     async def counted(
-        self: DirectConnection, ledger_id: int, entry_id: int, key: bytes, **options: bytes
+        self: DirectConnection, ledger_id: int, entry_id: int, key: bytes, *more: int, **options: bytes
     ) -> ReadAnswer:
         nonlocal under_way, most
         under_way += 1
         most = max(most, under_way)
         try:
-            return await asked(self, ledger_id, entry_id, key, **options)
+            return await asked(self, ledger_id, entry_id, key, *more, **options)
         finally:
             under_way -= 1
 

@@ -13,6 +13,7 @@ from tallybook.bookie.collector import Collector
 from tallybook.client.reader.handle import LedgerReader
 from tallybook.core.batch import Entry
 from tallybook.core.errors import BookieUnavailable, NotEnoughBookies, TallybookError
+from tallybook.offload.bucket_keeper import BucketKeeper
 from tallybook.offload.offloader import Offloader
 from tallybook.repair.replicator import Replicator
 from tallybook.runtime.deterministic import SimDisk, World, run_seed
@@ -136,16 +137,21 @@ def test_a_bookie_that_takes_nothing_is_noticed_though_writers_do_without_it(mon
 
 
 @pytest.mark.parametrize(
-    ("step", "invariant"),
-    [("_archive", "L6"), ("_release", "L6"), ("_give_up_dead_attempts", "L6"), ("_collect", "I17")],
+    ("owner", "step", "invariant"),
+    [
+        (Offloader, "_archive", "L6"),
+        (Offloader, "_release", "L6"),
+        (Offloader, "_give_up_dead_attempts", "L6"),
+        (BucketKeeper, "collect", "I17"),
+    ],
 )
 def test_an_offloader_that_leaves_out_one_of_its_steps_is_noticed(
-    step: str, invariant: str, monkeypatch: pytest.MonkeyPatch
+    owner: type, step: str, invariant: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async def nothing(*_: object, **__: object) -> None:
         """Nothing is done."""
 
-    monkeypatch.setattr(Offloader, step, nothing)
+    monkeypatch.setattr(owner, step, nothing)
     monkeypatch.setattr(settling, "SETTLING_SECONDS", 30.0)  # to be done sooner
     archives = [seed for seed in range(40) if swarm_of_seed(seed).archive is not None]
     assert first_failure(archives).startswith(f"InvariantBroken: {invariant}: ")
