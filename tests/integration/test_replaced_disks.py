@@ -51,6 +51,8 @@ def test_an_open_ledger_outlives_two_disks_that_are_replaced_by_the_book(cli, tm
         os.kill(running.run_file(2)["pid"], signal.SIGKILL)
         shutil.rmtree(data / "bookie-2")
         assert replace(2).code == 0
+        # Until its lease has run out, the one that was killed counts as alive.
+        cli.wait_until(lambda: b"bookie-2 is away" in running("cluster", "status").out, "bookie-2 counts as dead")
         running.stop()
 
     with cli.up(data, "--no-repair", bookies=3) as running:
