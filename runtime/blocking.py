@@ -91,16 +91,23 @@ class LoopThread:
             TimeoutError: it took longer.
             Whatever ``work`` raises.
         """
+        running: Future[T] | None = None
         try:
-            self.check_foreign()
-            self.check_open()
-            with self._lock:
+            try:
+                self.check_foreign()
                 self.check_open()
-                running = asyncio.run_coroutine_threadsafe(work, self._loop)
-        except (HandleClosed, InvalidArgument):
-            work.close()
+                with self._lock:
+                    self.check_open()
+                    running = asyncio.run_coroutine_threadsafe(work, self._loop)
+            except (HandleClosed, InvalidArgument):
+                work.close()
+                raise
+            return self._outcome(running, timeout)
+        except BaseException:
+            # As in a wait, where an interrupt comes just before it.
+            if running is not None:
+                running.cancel()
             raise
-        return self._outcome(running, timeout)
 
     def call(self, function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
         """Call ``function`` on the loop, for what must not meet the loop half-way through something; its result.
