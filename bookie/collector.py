@@ -152,7 +152,7 @@ class Collector:
         self.check = check
         self._paused = False
         self._drop_approved = False
-        """Whether the next round that begins is approved, whatever becomes of it."""
+        """Whether the next round is approved. The approval ends with that round, also where it fails."""
         self._round = asyncio.Lock()
         self._wanted = asyncio.Event()
         self._rounds: asyncio.Task[None] | None = None

@@ -466,7 +466,7 @@ class WriterDriver:
                 self._want(link)
 
     def _want(self, link: _Link) -> None:
-        """Wait until the position is connected, gone or somebody else's, or the writer ends."""
+        """Wait until the position is connected, gone or another bookie's, or the writer ends."""
         if not self._stopped and self.machine.error is None and self._current(link):
             self.common.reaching.want(link.bookie_id, link)
         else:

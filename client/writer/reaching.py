@@ -1,6 +1,6 @@
 """Connections for all writers of a client: one task for each bookie that some wait for, and none for each writer.
 
-wanted --get--> connected          whoever waits is given the connection, in slices of the event loop's time
+wanted --get--> connected          writers that wait get the connection, in slices of the event loop's time
           \\---> failed            told to those that have not heard of it yet; tried again after a pause
 """
 
