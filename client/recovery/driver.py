@@ -27,7 +27,6 @@ from ..deeds import Deeds
 from ..ports import Connections, UpdateLedger
 from ..reader.handle import LedgerReader
 from ..spares import Spares
-from .lane import Lane
 from .last_held import last_held
 from .lossy import AcceptedLoss, LossyRecoveryMachine
 from .machine import (
@@ -43,6 +42,7 @@ from .machine import (
     RecoveryMachine,
     RecoveryRead,
 )
+from .member_adds import MemberAdds
 from .read_size import ReadSize
 
 T = TypeVar("T")
@@ -194,7 +194,7 @@ class _Run:
         self._machine = machine
         # Requests that are not over, or not looked at yet, are few per position; beyond that an answer waits.
         self._events: asyncio.Queue[Callable[[], list[Action]]] = asyncio.Queue(4 * len(self._bookies))
-        self._lanes: defaultdict[str, Lane] = defaultdict(lambda: Lane(context.clock))
+        self._adds: defaultdict[str, MemberAdds] = defaultdict(lambda: MemberAdds(context.clock))
         self._read_size = ReadSize(context.clock, context.settings.request_timeout_ms / 1000)
         self._adding_since: float | None = None
         self._waited_s = 0.0
@@ -289,42 +289,42 @@ class _Run:
 
     async def _add(self, action: RecoveryAdd) -> None:
         at, to, entry_id = action.position, action.bookie_id, action.entry_id
-        lane = self._lanes[to]
+        adds = self._adds[to]
         if self._adding_since is None:
             self._adding_since = self._context.clock.monotonic()
-        error = await lane.add(len(action.batch), partial(self._send, lane, action))
+        error = await adds.add(len(action.batch), partial(self._send, adds, action))
         if error is None:
             await self._report(self._machine.added, at, entry_id)
             return
         if isinstance(error, Conflict):
             _log.error("other bytes at a bookie", bookie_id=to, ledger_id=self._ledger_id, entry_id=entry_id)
             # That was said of this entry, and not of those after it.
-            lane.write_off(BookieUnavailable(f"{to} holds other bytes from entry {entry_id}"))
-        lane.write_off(error)
+            adds.write_off(BookieUnavailable(f"{to} holds other bytes from entry {entry_id}"))
+        adds.write_off(error)
         await self._report(self._machine.add_failed, at, entry_id, error)
 
-    async def _send(self, lane: Lane, action: RecoveryAdd) -> None:
+    async def _send(self, adds: MemberAdds, action: RecoveryAdd) -> None:
         await self._while_busy(
             action.bookie_id,
             lambda bookie: bookie.recovery_add(action.batch, self._key, identity=self._identity),
             self._settings.add_timeout_ms,
-            lane.progress,
+            adds.progress,
         )
 
     async def _await_stragglers(self, action: AwaitStragglers) -> None:
         clock = self._context.clock
         began = clock.monotonic()
         pace_s = began - (began if self._adding_since is None else self._adding_since) - self._waited_s
-        late = {bookie_id: lane for bookie_id, lane in self._lanes.items() if lane.unanswered}
+        late = {bookie_id: adds for bookie_id, adds in self._adds.items() if adds.unanswered}
         try:
-            while (left_s := max((lane.patience_s(began, pace_s) for lane in late.values()), default=0.0)) > 0:
+            while (left_s := max((adds.patience_s(began, pace_s) for adds in late.values()), default=0.0)) > 0:
                 await clock.sleep(left_s)
         finally:
             waited_s = clock.monotonic() - began
             self._waited_s += waited_s
-            for lane in late.values():
-                lane.waited_s += waited_s
-        for bookie_id in [bookie_id for bookie_id, lane in late.items() if lane.unanswered]:
+            for adds in late.values():
+                adds.waited_s += waited_s
+        for bookie_id in [bookie_id for bookie_id, adds in late.items() if adds.unanswered]:
             # It lacks what is on record; asking again would cost this wait in every window.
             _log.warning("a recovery does not wait for it any longer", bookie_id=bookie_id, ledger_id=self._ledger_id)
             late[bookie_id].write_off(BookieUnavailable(f"{bookie_id} did not answer in time"))
@@ -353,7 +353,7 @@ class _Run:
 
     @property
     def _written_off(self) -> list[str]:
-        return [bookie_id for bookie_id, lane in self._lanes.items() if lane.written_off]
+        return [bookie_id for bookie_id, adds in self._adds.items() if adds.written_off]
 
     async def _while_busy(
         self,

@@ -16,10 +16,10 @@ from tallybook.runtime.tasks import Tasks
 from ..ports import Connections
 from .attention import Attention
 from .explicit_lacs import ExplicitLacs
-from .looks import Looks
 from .metadata_line import MetadataLine
 from .reaching import Reaching
 from .rounds import Rounds
+from .search_pauses import SearchPauses
 
 
 class CommonWork:
@@ -31,7 +31,7 @@ class CommonWork:
         lacs: calls writers whose LAC nothing has carried yet.
         reaching: connections to bookies that were lost.
         metadata: whose turn it is to work on the metadata in the background.
-        looks: pauses of writers that look for bookies to take a place.
+        search_pauses: of writers that look for bookies to take a place.
     """
 
     def __init__(self, connections: Connections, clock: Clock, tasks: Tasks, settings: ClientSettings) -> None:
@@ -40,7 +40,7 @@ class CommonWork:
         self.lacs = ExplicitLacs(clock, later)
         self.reaching = Reaching(connections, clock, tasks, later, pause_s=settings.reconnect_ms / 1000)
         self.metadata = MetadataLine()
-        self.looks = Looks()
+        self.search_pauses = SearchPauses()
         period_s = max(min(100, settings.add_timeout_ms // 8, settings.away_timeout_ms // 16), 10) / 1000
         silence_s = settings.add_timeout_ms / 1000
         self._rounds, self._urgent_rounds = (

@@ -191,10 +191,10 @@ class Replacing:
         lost = self._machine.quorum_lost
         if lost:
             self._look_again_s = LOOK_AGAIN_S
-        looks = self._common.looks
+        pauses = self._common.search_pauses
         try:
-            with looks.pausing(urgent=lost):
-                pause_s = looks.pause_s(self._look_again_s, self._machine.ledger_id, urgent=lost)
+            with pauses.pausing(urgent=lost):
+                pause_s = pauses.pause_s(self._look_again_s, self._machine.ledger_id, urgent=lost)
                 async with asyncio.timeout(pause_s) as pause:
                     self._long_pause = None if lost else pause
                     await watch.changed()

@@ -9,8 +9,8 @@ from collections.abc import Collection, Iterable, Sequence
 import pytest
 
 from tallybook.client.client import Client
-from tallybook.client.recovery.lane import LANE_BYTES
 from tallybook.client.recovery.machine import Action, RecoveryMachine
+from tallybook.client.recovery.member_adds import MEMBER_WINDOW_BYTES
 from tallybook.core.answers import AddAnswer
 from tallybook.core.batch import encode_batch
 from tallybook.core.errors import RecoveryFailed, TallybookError
@@ -207,7 +207,7 @@ async def test_few_bytes_are_in_flight_to_one_bookie(cluster: MemoryCluster, cli
     for name in members:
         cluster.bookies[name].gate = counted(name)
     assert (await client.recover_ledger(ledger.id)).last_entry_id == 11
-    assert 2 <= most <= LANE_BYTES // 300_000
+    assert 2 <= most <= MEMBER_WINDOW_BYTES // 300_000
 
 
 @pytest.mark.parametrize(("holders", "round_trips"), [((1, 2), 2), ((0, 2), 3)], ids=["both", "the slow one only"])

@@ -18,7 +18,7 @@ LOOK_S: Final = 10e-3
 _GOLDEN: Final = 0.6180339887
 
 
-class Looks:
+class SearchPauses:
     """Pauses between two looks; shared by the writers of one client."""
 
     def __init__(self) -> None:

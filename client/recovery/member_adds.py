@@ -1,4 +1,4 @@
-"""What a recovery adds again at one bookie: in order, with few bytes in flight, and when it was last answered."""
+"""Adds of a recovery at one member: in order, with few bytes in flight; and how long to wait for their acks."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from tallybook.runtime.allowance import Allowance
 from tallybook.runtime.clock import Clock
 from tallybook.runtime.progress import Progress
 
-LANE_BYTES: Final = 1 << 20
+MEMBER_WINDOW_BYTES: Final = 1 << 20
 """In flight to one bookie: a narrow link carries that within a request's deadline, for each member of an ensemble."""
 
 STRAGGLER_WAIT_S: Final = 1.0
@@ -21,13 +21,13 @@ LEAST_BYTES: Final = 2 << 10
 """A smaller batch counts as this much, so that the requests of one recovery leave room for those of others."""
 
 
-class Lane:
-    """The way of batches to one bookie."""
+class MemberAdds:
+    """Adds of a recovery at one bookie."""
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
         self._began = clock.monotonic()
-        self._room = Allowance(LANE_BYTES)
+        self._room = Allowance(MEMBER_WINDOW_BYTES)
         self._acks = 0
         self.progress = Progress(clock)
         """Of its acks."""
@@ -63,7 +63,7 @@ class Lane:
 
     async def add(self, batch_bytes: int, send: Callable[[], Awaitable[None]]) -> TallybookError | None:
         """Send one batch in its turn; the error if the bookie does not take it, or was written off before."""
-        cost = min(max(batch_bytes, LEAST_BYTES), LANE_BYTES)
+        cost = min(max(batch_bytes, LEAST_BYTES), MEMBER_WINDOW_BYTES)
         self.unanswered += 1
         try:
             if self.written_off is None:
