@@ -155,7 +155,7 @@ class BucketKeeper:
             complete: whether no ledger can be missing from the survey.
         """
         sizes = {each.key: each.size_bytes for each in objects}
-        stands = await self._standing(sizes) if complete else Standing({}, {}, {}, {})
+        stands = await self._standing(sizes) if complete else Standing({}, {}, {}, {}, {})
         self._report(stands)
         uploads = await self._store.unfinished_uploads()
         suspects = self._orphans.look(
@@ -193,27 +193,29 @@ class BucketKeeper:
         """Where the ledgers are; what the listing lacks is looked for, and added to ``sizes``."""
         ledgers, counted = self._survey.ledgers, self._manifest.ledgers
         named = {each.archived.key for each in ledgers.values() if each.archived and not is_there(each.archived, sizes)}
-        for key, found in (await self._looked_for(sorted(named)[:MOST_LOOKED_FOR])).items():
+        looked_for = await self._looked_for(sorted(named)[:MOST_LOOKED_FOR])
+        for key, found in looked_for.items():
             # Perhaps it was written since the listing, or removed.
             sizes.pop(key, None)
             if found is not None:
                 sizes[key] = found.size_bytes
         deletions = await deletions_of(self._survey.store, [each for each in counted if each not in ledgers])
-        return standing(ledgers, counted, sizes, [each for each, found in deletions.items() if found is not None])
+        deleted = [each for each, found in deletions.items() if found is not None]
+        return standing(ledgers, counted, sizes, deleted, named - looked_for.keys() - sizes.keys())
 
     async def _looked_for(self, keys: Sequence[str]) -> dict[str, ObjectInfo | None]:
-        async def look(key: str) -> ObjectInfo | None:
+        """What a listing would show of these objects; without those that the store refuses to tell of."""
+        found: dict[str, ObjectInfo | None] = {}
+
+        async def look(key: str) -> None:
             try:
-                return await info_if_there(self._store, key)
+                found[key] = await info_if_there(self._store, key)
             except OBJECT_ERRORS as error:
                 if not await concerns_one_object(self._store, error):
                     raise
-                return None  # not known to be there, so nothing goes on account of it
 
-        found: dict[str, ObjectInfo | None] = {}
         for at in range(0, len(keys), CONCURRENT_READS):
-            chunk = keys[at : at + CONCURRENT_READS]
-            found |= zip(chunk, await asyncio.gather(*map(look, chunk)), strict=True)
+            await asyncio.gather(*map(look, keys[at : at + CONCURRENT_READS]))
         return found
 
     def _report(self, stands: Standing) -> None:
@@ -237,6 +239,13 @@ class BucketKeeper:
             self._totals.failed(
                 f"{len(keys)} objects with {len(stands.lost)} ledgers are not in {self._store.url}, as {keys[0]}: "
                 "bring them back; older objects with the same ledgers stay",
+                objects=keys[:MAX_NAMED],
+            )
+        if stands.unknown:
+            keys = sorted(set(stands.unknown.values()))
+            self._totals.failed(
+                f"{self._store.url} does not tell whether it has the objects of {len(stands.unknown)} ledgers, as "
+                f"{keys[0]}: nothing is removed that these ledgers may be in",
                 objects=keys[:MAX_NAMED],
             )
 

@@ -31,11 +31,14 @@ class Standing:
     """Ledgers whose metadata name no object of the bucket, while the manifest names one; that one."""
     lost: Mapping[int, str]
     """Ledgers whose metadata name an object that is not in the bucket, and the manifest no other; the lost one."""
+    unknown: Mapping[int, str]
+    """Ledgers whose metadata name an object of which it is not known whether the bucket has it; the object in which
+    they go on counting."""
 
     @property
     def kept(self) -> frozenset[str]:
         """Objects that stay for ledgers that the metadata do not explain."""
-        return frozenset((*self.missing.values(), *self.astray.values()))
+        return frozenset((*self.missing.values(), *self.astray.values(), *self.unknown.values()))
 
 
 def standing(
@@ -43,6 +46,7 @@ def standing(
     counted: Mapping[int, str],
     sizes: Mapping[str, int],
     deleted: Collection[int],
+    unknown: Collection[str] = (),
 ) -> Standing:
     """Where the ledgers are.
 
@@ -51,13 +55,16 @@ def standing(
         counted: what the manifest says; empty if that is not known.
         sizes: bytes of each object of the bucket.
         deleted: those of ``counted`` that are not in ``ledgers`` and on record as deleted.
+        unknown: objects that may be in the bucket, though not in ``sizes``.
     """
     homes, missing = dict[int, str](), dict[int, str]()
-    astray, lost = dict[int, str](), dict[int, str]()
+    astray, lost, undecided = dict[int, str](), dict[int, str](), dict[int, str]()
     for ledger_id, metadata in ledgers.items():
         receipt, line = metadata.archived, counted.get(ledger_id)
         if receipt is not None and is_there(receipt, sizes):
             homes[ledger_id] = receipt.key
+        elif receipt is not None and receipt.key in unknown:
+            homes[ledger_id] = undecided[ledger_id] = receipt.key if line is None else line
         elif line is not None and line in sizes and (receipt is None or line != receipt.key):
             homes[ledger_id] = astray[ledger_id] = line
         elif receipt is not None:
@@ -65,7 +72,7 @@ def standing(
     for ledger_id, line in counted.items():
         if ledger_id not in ledgers and ledger_id not in deleted:
             homes[ledger_id] = missing[ledger_id] = line
-    return Standing(homes, missing, astray, lost)
+    return Standing(homes, missing, astray, lost, undecided)
 
 
 def is_there(receipt: Receipt, sizes: Mapping[str, int]) -> bool:

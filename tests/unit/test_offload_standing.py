@@ -23,6 +23,7 @@ METADATA = {
 }
 MANIFEST = {"nothing": {}, "old": {1: OLD}, "new": {1: NEW}}
 LISTING = {"neither": {}, "old": {OLD: SIZE}, "new": {NEW: SIZE}, "both": {OLD: SIZE, NEW: SIZE}, "torn": {NEW: 1}}
+REFUSED = {"new": OLD, "old": NEW}
 
 TABLE = """
 metadata      manifest  listing   counts   is
@@ -43,6 +44,12 @@ in new        old       old       old      astray
 in new        old       torn      new      lost
 in new        new       torn      new      lost
 in new        new       old       new      lost
+in old        nothing   new?      old      unknown
+in old        new       new?      new      unknown
+in new        old       old?      old      unknown
+in new        new       old?      new      unknown
+in old        old       old?      old      -
+not archived  new       old?      -        -
 """
 
 
@@ -56,11 +63,13 @@ def test_a_ledger_counts_where_its_metadata_say_if_that_is_there_and_else_where_
 ) -> None:
     known = METADATA[metadata]
     deleted = [1] if metadata == "deleted" else []
-    found = standing({} if known is None else {1: known}, MANIFEST[manifest], LISTING[listing], deleted)
+    listed = listing.removesuffix("?")
+    refused = [REFUSED[listed]] if listed != listing else []
+    found = standing({} if known is None else {1: known}, MANIFEST[manifest], LISTING[listed], deleted, refused)
     assert found.counted == ({} if counts == "-" else {1: {"old": OLD, "new": NEW}[counts]})
-    told = {"missing": found.missing, "astray": found.astray, "lost": found.lost}
+    told = {"missing": found.missing, "astray": found.astray, "lost": found.lost, "unknown": found.unknown}
     assert {name for name, each in told.items() if each} == {what} - {"-"}
-    assert found.kept == (set(found.counted.values()) if what in {"missing", "astray"} else set())
+    assert found.kept == (set(found.counted.values()) if what in {"missing", "astray", "unknown"} else set())
 
 
 @pytest.mark.parametrize(("metadata", "listing"), list(product(METADATA, LISTING)))
