@@ -165,7 +165,7 @@ async def boot(settings: BookieSettings, world: BookieWorld) -> Bookie:
             sometimes("boot: an entry log is damaged")
             _log.error("entry log damaged", error=damage)
         home = IndexHome(world.disk, directory.layout, directory.cookie, world.open_index)
-        sources = IndexSources(world.disk, directory.layout.limbo, logs, world.id_counter, world.clock)
+        sources = IndexSources(world.disk, directory.layout.limbo, logs, world.id_counter, world.clock, world.rng)
         never_stored = recovered.fresh and not logs.log_ids
         index, limbo = await _index(home, sources, limbo, times, create=never_stored, clean=recovered.clean)
         undo.push_async_callback(index.close)

@@ -16,9 +16,11 @@ from tallybook.core.config import BookieSettings
 from tallybook.core.errors import DamagedFile, DiskFailed, DiskFull, MetadataUnavailable
 from tallybook.core.marks import sometimes
 from tallybook.metadata.store import MetadataStore
+from tallybook.runtime.backoff import spread
 from tallybook.runtime.clock import Clock
 from tallybook.runtime.disk import Disk
 from tallybook.runtime.logging import logger
+from tallybook.runtime.rng import Rng
 
 from .directories import identified, read_format, read_limbo, wanted_paths
 from .fates import counter_in_time
@@ -51,6 +53,7 @@ class IndexSources:
     logs: EntryLogs
     id_counter: Callable[[], Awaitable[int]]
     clock: Clock
+    rng: Rng
 
     def rebuild(self, index: Index) -> Rebuild:
         """What fills a new index."""
@@ -68,7 +71,7 @@ class IndexSources:
             except MetadataUnavailable as error:
                 sometimes("rebuild: the metadata are away")
                 _log.warning("a new index waits for the id counter", error=error.message)
-                await self.clock.sleep(pause_seconds)
+                await self.clock.sleep(spread(self.rng, pause_seconds))
         return await counter_in_time(self.id_counter)
 
 
@@ -138,6 +141,7 @@ async def rebuild_stopped(
     disk: Disk,
     store: MetadataStore,
     clock: Clock,
+    rng: Rng,
     open_index: OpenIndex,
     *,
     dry_run: bool,
@@ -163,7 +167,7 @@ async def rebuild_stopped(
         logs = await EntryLogs.open(disk, paths, cookie.directory_uuid, settings.storage, clock)
         try:
             home = IndexHome(disk, layout, cookie, open_index)
-            sources = IndexSources(disk, layout.limbo, logs, store.id_counter, clock)
+            sources = IndexSources(disk, layout.limbo, logs, store.id_counter, clock, rng)
             if dry_run:
                 report = await try_rebuild(home, sources, limbo)
             else:

@@ -280,7 +280,7 @@ def rebuild_index(
         try:
             async with cluster(settings.metadata, ClientSettings(security=settings.security)) as client:
                 path, report = await rebuild_stopped(
-                    settings, disk, client.world.store, clock,
+                    settings, disk, client.world.store, clock, SystemRng(),
                     lambda path, create: threads.open_index(disk, path, settings.storage, create=create),
                     dry_run=dry_run,
                 )  # fmt: skip

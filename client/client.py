@@ -454,6 +454,7 @@ class Client:
         return ReaderContext(
             world.connections,
             world.clock,
+            world.rng,
             self._tasks,
             self._settings,
             self._read,

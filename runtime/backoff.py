@@ -5,6 +5,11 @@ from __future__ import annotations
 from .rng import Rng
 
 
+def spread(rng: Rng, pause_s: float) -> float:
+    """A pause at random from half of ``pause_s`` up to all of it."""
+    return pause_s * (0.5 + rng.random() / 2)
+
+
 class Backoff:
     """Pauses between the tries of one piece of work.
 
@@ -22,7 +27,7 @@ class Backoff:
     def next_s(self) -> float:
         """Seconds to wait now, at random from half the bound up to the bound."""
         bound, self._bound_s = self._bound_s, min(self._longest_s, 2 * self._bound_s)
-        return bound * (0.5 + self._rng.random() / 2)
+        return spread(self._rng, bound)
 
     def reset(self) -> None:
         """Begin anew with the shortest pause: a try has succeeded."""

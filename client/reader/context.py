@@ -8,8 +8,10 @@ from functools import partial
 
 from tallybook.core.config import ClientSettings
 from tallybook.metadata.store import LedgerWatch, Versioned
+from tallybook.runtime.backoff import spread
 from tallybook.runtime.clock import Clock
 from tallybook.runtime.lifetime import Lifetime
+from tallybook.runtime.rng import Rng
 from tallybook.runtime.tasks import Tasks
 from tallybook.runtime.tracing import NO_TRACER, Tracer
 
@@ -24,6 +26,7 @@ class ReaderContext:
 
     connections: Connections
     clock: Clock
+    rng: Rng
     tasks: Tasks
     settings: ClientSettings
     read_metadata: Callable[[int], Awaitable[Versioned]]
@@ -36,3 +39,7 @@ class ReaderContext:
     deeds: Deeds = field(default_factory=Deeds)
     lifetime: Lifetime = field(default_factory=partial(Lifetime, "the client"))
     """Of the client."""
+
+    async def pause(self) -> None:
+        """Between two attempts at what could not be reached."""
+        await self.clock.sleep(spread(self.rng, self.settings.reconnect_ms / 1000))

@@ -536,7 +536,7 @@ class LedgerReader:
                 return await self.refresh()
         except MetadataUnavailable:
             pass
-        await self._context.clock.sleep(self._context.settings.reconnect_ms / 1000)
+        await self._context.pause()
         return True
 
     async def _wait_for_more(self, tail: _Tail, position: int) -> Sealed:
@@ -567,7 +567,7 @@ class LedgerReader:
             sometimes("tail: the metadata store is away")
             # Nothing is known to have changed. The bookies still tell of new entries.
             tail.store_away = True
-            await clock.sleep(self._context.settings.reconnect_ms / 1000)
+            await self._context.pause()
             return []
         tail.changed, tail.store_away, tail.read_at = False, False, clock.monotonic()
         if fenced and not self._metadata.closed:

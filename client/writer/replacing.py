@@ -34,6 +34,7 @@ from .actions import Action, ChangeEnsemble
 from .common import CommonWork
 from .machine import WriterMachine
 from .metadata_line import Turn
+from .search_pauses import spread_by_ledger
 
 _log = logger("client.writer")
 
@@ -111,6 +112,9 @@ class Replacing:
             if self._long_pause is not None and not self._long_pause.expired():
                 self._long_pause.reschedule(0.0)
 
+    async def _pause(self) -> None:
+        await self._clock.sleep(spread_by_ledger(LOOK_AGAIN_S, self._machine.ledger_id))
+
     def stop(self) -> None:
         """Replace nobody any more."""
         self._stopped = True
@@ -129,7 +133,7 @@ class Replacing:
                     sometimes("writer: nobody to replace a member")
                     await self._until_worth_while(watch)
                 elif tried is Tried.STORE_AWAY:
-                    await self._clock.sleep(LOOK_AGAIN_S)
+                    await self._pause()
                 elif tried is Tried.NOT_CHANGED:
                     await self._after_a_failure()
         finally:
@@ -203,7 +207,7 @@ class Replacing:
             return
         except MetadataUnavailable:
             # The watch is of no more use; a pause, then, in its place.
-            await self._clock.sleep(LOOK_AGAIN_S)
+            await self._pause()
         finally:
             self._long_pause = None
 
@@ -246,9 +250,9 @@ class Replacing:
         """Each attempt stops all confirmations until it has failed: while a quorum serves, they must become rare."""
         again_at = self._clock.monotonic() + self._pause_s
         self._pause_s = min(2 * self._pause_s, LONGEST_PAUSE_S)
-        await self._clock.sleep(LOOK_AGAIN_S)
+        await self._pause()
         while not self._machine.quorum_lost and self._clock.monotonic() < again_at:
-            await self._clock.sleep(LOOK_AGAIN_S)
+            await self._pause()
 
     async def _settled(self, transition: Transition) -> LedgerMetadata:
         """The metadata with the change in them. While its outcome is unknown it is asked for again.
@@ -271,4 +275,4 @@ class Replacing:
             if self._clock.monotonic() >= deadline:
                 raise doubt
             sometimes("writer: asks again what became of a change")
-            await self._clock.sleep(LOOK_AGAIN_S)
+            await self._pause()

@@ -18,6 +18,11 @@ LOOK_S: Final = 10e-3
 _GOLDEN: Final = 0.6180339887
 
 
+def spread_by_ledger(pause_s: float, ledger_id: int) -> float:
+    """A pause from half of ``pause_s`` to one and a half of it, so that writers do not all try at the same moment."""
+    return pause_s * (0.5 + ledger_id * _GOLDEN % 1.0)
+
+
 class SearchPauses:
     """Pauses between two looks; shared by the writers of one client."""
 
@@ -34,7 +39,7 @@ class SearchPauses:
         finally:
             self._pausing[urgent] -= 1
 
-    def pause_s(self, least_s: float, ledger_id: int, *, urgent: bool) -> float:
-        """How long a writer is to pause: ``least_s``, or more where very many do. Urgent ones wait for no others."""
+    def pause_s(self, about_s: float, ledger_id: int, *, urgent: bool) -> float:
+        """How long a writer is to pause: ``about_s``, or longer where very many do. Urgent ones wait for no others."""
         fair_s = self._pausing[urgent] * (URGENT_LOOK_S if urgent else LOOK_S)
-        return max(least_s, fair_s * (0.5 + ledger_id * _GOLDEN % 1.0)) if fair_s > least_s else least_s
+        return spread_by_ledger(max(about_s, fair_s), ledger_id)

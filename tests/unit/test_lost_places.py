@@ -90,7 +90,8 @@ async def rebuilt(node: DiskBookie, world: World) -> RebuildReport:
         return await MemoryIndex.open(node.disk, path, create=create)
 
     store = Store(node.metadata)
-    _, report = await rebuild_stopped(node.settings, node.disk, store, world.clock, open_index, dry_run=True)  # type: ignore[arg-type]
+    settings, disk, clock = node.settings, node.disk, world.clock
+    _, report = await rebuild_stopped(settings, disk, store, clock, world.rng, open_index, dry_run=True)  # type: ignore[arg-type]
     return report
 
 
