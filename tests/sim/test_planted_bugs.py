@@ -37,6 +37,9 @@ LONG_SOUGHT = (
     "any owner may add segments",
     "repair leaves out the last entry",
     "cursor ledger not fenced",
+    "named before it is copied",
+    "silence taken for completeness",
+    "archived without reading back",
 )
 """Found within some 80 seeds, which takes most of a minute: in the table of the page, and not in these tests."""
 

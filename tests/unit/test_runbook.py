@@ -38,8 +38,9 @@ def is_said(message: str) -> bool:
     """Whether the product has a text with this message in it, or an error of this name."""
     if message.isidentifier():
         return hasattr(errors, message)
-    pattern = re.compile(".*?".join(map(re.escape, VARIES.split(message))), re.DOTALL)
-    return any(pattern.search(text) for text in texts())
+    parts = VARIES.split(message)
+    pattern = re.compile(".*?".join(map(re.escape, parts)), re.DOTALL)
+    return any(pattern.search(text) for text in texts() if all(part in text for part in parts))
 
 
 def prose(page: str) -> str:
