@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import shlex
 import stat
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
@@ -70,28 +71,32 @@ def how_to_close(path: str, who: str) -> str:
     return f"chmod {'g' if who.startswith(_GROUP) else 'o'}-w {shlex.quote(path)}"
 
 
-def refuse_foreign_writers(path: str, *, own: bool = True) -> None:
-    """Refuse a file that others may write, or in whose place they may put another one, or a link.
+def refuse_foreign_writers(path: str, beside: Sequence[str] = (), *, own: bool = True) -> None:
+    """Refuse a file that others may write, or into whose directory they may put one, with the sticky bit, too.
 
     Args:
-        own: it has to belong to this user or to root; not where another user only reads it.
+        beside: what is added to its name for files that are read with it, and that not all need be there.
+        own: they have to belong to this user or to root; not where another user only reads them.
 
     Raises:
         InvalidConfig: it is such a file; the message says how to mend it.
     """
-    directory = Path(path).absolute().parent
+    for place in dict.fromkeys((str(Path(path).absolute()), os.path.realpath(path))):
+        _refuse_foreign_writers(place, beside, own=own)
+
+
+def _refuse_foreign_writers(path: str, beside: Sequence[str], *, own: bool) -> None:
+    directory = Path(path).parent
     if directory.is_dir():
         holds = directory.stat()
-        who = _other_writer(holds, own=own)
-        # With the sticky bit only the owner of a directory may replace what belongs to others.
-        if who and (who.startswith(_USER) or not holds.st_mode & stat.S_ISVTX):
-            raise InvalidConfig(f"{who} may replace {path}: {how_to_close(str(directory), who)}")
-        if Path(path).is_symlink() and holds.st_mode & stat.S_IWOTH:
-            raise InvalidConfig(f"{path} is a link in a directory where every user may put one: name the file itself")
-    if Path(path).is_file():
-        who = _other_writer(Path(path).stat(), own=own)
-        if who:
-            raise InvalidConfig(f"{who} may change {path}: {how_to_close(path, who)}")
+        if who := _other_writer(holds, own=own):
+            # The sticky bit keeps others from replacing what is there, and not from putting files beside it.
+            is_shared = holds.st_mode & stat.S_ISVTX and not who.startswith(_USER)
+            remedy = "give it a directory of its own" if is_shared else how_to_close(str(directory), who)
+            raise InvalidConfig(f"{who} may replace {path}, or what is read with it: {remedy}")
+    for file in (path, *(f"{path}{end}" for end in beside)):
+        if Path(file).is_file() and (who := _other_writer(Path(file).stat(), own=own)):
+            raise InvalidConfig(f"{who} may change {file}: {how_to_close(file, who)}")
 
 
 def close_to_others(path: str) -> bool:

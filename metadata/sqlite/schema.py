@@ -39,7 +39,7 @@ FORMAT: Final = 2
 SMALLEST_FILE_BYTES: Final = 512
 """Size of SQLite's smallest page."""
 
-_BESIDE: Final = ("-wal", "-shm")
+_BESIDE: Final = ("-wal", "-shm", "-journal")
 """What SQLite adds to the name of a file for those beside it."""
 _log = logger("metadata.sqlite")
 
@@ -79,7 +79,7 @@ def connect(path: str, name: str, new_cluster_id: str | None) -> sqlite3.Connect
         make_private_file(path)
     elif not exists(path):
         raise NoSuchCluster.at(name)
-    refuse_foreign_writers(path)
+    refuse_foreign_writers(path, _BESIDE)
     if not may_write(path):
         # SQLite would open it for reading, and BEGIN IMMEDIATE would not tell.
         raise InvalidConfig(f"{name} cannot be written by this user")
@@ -137,7 +137,7 @@ def connect_reading(path: str, name: str) -> sqlite3.Connection:
     """
     if not exists(path):
         raise NoSuchCluster.at(name)
-    refuse_foreign_writers(path, own=False)
+    refuse_foreign_writers(path, _BESIDE, own=False)
     connection: sqlite3.Connection | None = None
     try:
         connection = sqlite3.connect(f"{file_uri(path)}?mode=ro", uri=True, timeout=0, isolation_level=None)

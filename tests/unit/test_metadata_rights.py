@@ -213,8 +213,8 @@ async def test_a_directory_or_a_file_that_every_user_may_change_is_refused(place
 @pytest.mark.parametrize(
     ("owner", "group", "mode", "refused"),
     [
-        (OTHER, 0, 0o700, rf"user {OTHER} may (change|replace) .*/metadata.db: chown 0 "),
-        (0, OTHER, 0o770, rf"group {OTHER} may (change|replace) .*/metadata.db: chmod g-w "),
+        (OTHER, 0, 0o700, rf"user {OTHER} may (change|replace) .*/metadata.db.*: chown 0 "),
+        (0, OTHER, 0o770, rf"group {OTHER} may (change|replace) .*/metadata.db.*: chmod g-w "),
         (0, OTHER, 0o750, ""),
         (0, 0, 0o770, ""),
     ],
@@ -258,15 +258,30 @@ async def test_files_that_every_user_may_read_are_closed_to_them_once_they_are_o
     assert told == [f"{path}{end}" for end in ("", "-wal", "-shm")]
 
 
-async def test_a_link_is_followed_only_where_no_other_user_can_have_put_it(place):
-    target = place / "elsewhere.db"
+@pytest.mark.parametrize("shared", [".", "target"])
+async def test_a_link_is_followed_only_where_no_other_user_can_put_a_file_into_either_directory(place, shared):
+    target = place / "target" / "elsewhere.db"
     (place / "metadata.db").symlink_to(target)
+    target.parent.mkdir(mode=0o700)
     target.write_bytes(b"")
     async with await opened(place / "metadata.db") as metadata:
         await metadata.store.cluster_id()
-    place.chmod(0o1777)
-    with pytest.raises(InvalidConfig, match="is a link in a directory where every user may put one"):
+    (place / shared).chmod(0o1777)
+    with pytest.raises(InvalidConfig, match=r"every user of this machine may replace .*: give it a directory of its"):
         await opened(place / "metadata.db")
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root gives files away")
+@pytest.mark.parametrize("end", ["-wal", "-shm", "-journal"])
+async def test_a_file_of_another_user_beside_the_metadata_is_refused(place, end):
+    path = place / "data" / "metadata.db"
+    async with await opened(path) as metadata:
+        await metadata.store.cluster_id()
+    planted = path.with_name(path.name + end)
+    planted.write_bytes(b"")
+    os.chown(planted, OTHER, OTHER)
+    with pytest.raises(InvalidConfig, match=rf"user {OTHER} may change .*/metadata.db{end}: chown 0 "):
+        await opened(path)
 
 
 def test_a_record_that_says_neither_yes_nor_no_is_damaged():
