@@ -81,7 +81,7 @@ def choose_replacements(
         write_quorum, quarantined: as for ``choose_ensemble``.
         excluded: never taken.
     """
-    candidates = _writable(bookies, {*excluded, *ensemble})
+    candidates = replacement_candidates(bookies, ensemble, excluded)
     draw = _Draw(bookies, candidates, rng, policy)
     sets = write_sets(len(ensemble), write_quorum or len(ensemble))
     racks = [None if position in positions else draw.rack(member) for position, member in enumerate(ensemble)]
@@ -94,6 +94,13 @@ def choose_replacements(
         chosen[position] = draw.one(bookie_id for bookie_id in offered if draw.rack(bookie_id) in suitable)
         racks[position] = draw.rack(chosen[position])
     return chosen
+
+
+def replacement_candidates(
+    bookies: Mapping[str, BookieInfo], ensemble: Collection[str], excluded: Collection[str] = ()
+) -> list[str]:
+    """The bookies that can take a place in ``ensemble``: writable, no members, and not ``excluded``."""
+    return _writable(bookies, {*excluded, *ensemble})
 
 
 def _offered(candidates: Iterable[str], taken: Collection[str], quarantined: Collection[str]) -> list[str]:

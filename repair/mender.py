@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from functools import partial
 
 from tallybook.client.client import Client
-from tallybook.client.placement import choose_replacements
+from tallybook.client.placement import choose_replacements, replacement_candidates
 from tallybook.client.presence import ask_members
 from tallybook.core.answers import HeldAnswer
 from tallybook.core.errors import (
@@ -165,7 +165,7 @@ class Mender:
             if not _ends_for_what_members_say(order, said):
                 if not must_end(metadata, order.leaving):
                     return current
-                if order.alive.keys() <= set(metadata.last_fragment.bookies):
+                if not replacement_candidates(order.alive, metadata.last_fragment.bookies, order.leaving):
                     done.left.append(
                         NotEnoughBookies(
                             f"ledger {metadata.ledger_id} stays open: nobody could take the place of who left it"

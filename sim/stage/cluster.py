@@ -12,6 +12,7 @@ and the wire between them are simulated.
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 from typing import TypeAlias
 
@@ -25,7 +26,7 @@ from tallybook.core.config import ClientSettings
 from tallybook.core.errors import InvariantViolation
 from tallybook.metadata.memory import MemoryMetadata
 from tallybook.metadata.model import LedgerMetadata
-from tallybook.metadata.store import BookieInfo, MetadataStore, Ok
+from tallybook.metadata.store import BookieInfo, BookieMode, MetadataStore, Ok
 from tallybook.metadata.update import Transition
 from tallybook.runtime.clock import Clock
 from tallybook.runtime.deterministic import World
@@ -80,6 +81,12 @@ class MemoryCluster:
         """Let everybody know of a bookie, in the life it is in."""
         incarnation: Incarnation = self.bookies[name].incarnation
         await self._admin.membership.register(BookieInfo(name, f"sim:{name}", incarnation))
+
+    async def make_read_only(self, name: str) -> None:
+        """Let a registered bookie take no new writes, and everybody know of that."""
+        self.bookies[name].read_only = True
+        registration = self.metadata.bookies[name]
+        await registration.update(replace(registration.info, mode=BookieMode.READ_ONLY))
 
     def die(self, name: str) -> MemoryBookie:
         """Kill a bookie, and let everybody know at once."""

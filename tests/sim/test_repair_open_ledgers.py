@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Awaitable, Callable
 
 import pytest
 
 from tallybook.client.client import Client
 from tallybook.client.writer.handle import LedgerWriter
 from tallybook.core.errors import LedgerClosed, LedgerFenced
+from tallybook.metadata.bookie_modes import WantedMode, want_mode
 from tallybook.metadata.model import LedgerState, begin_recovery
 from tallybook.repair.check import CopyCheck
 from tallybook.repair.fsck import Finding, Fsck
@@ -128,6 +130,46 @@ async def test_an_idle_writer_is_ended_after_the_grace_period_and_not_before(
     # A bookie refuses it, or the metadata say first that the ledger is closed.
     with pytest.raises((LedgerClosed, LedgerFenced)):
         await ledger.append_many(lines(1))
+
+
+async def lose(cluster: MemoryCluster, name: str) -> None:
+    """A bookie goes away for good."""
+    cluster.die(name)
+
+
+async def drain(cluster: MemoryCluster, name: str) -> None:
+    """A bookie is to be emptied, and takes no new writes from now on."""
+    store = cluster.metadata.client().store
+    await want_mode(store, cluster.world.clock, cluster.world.rng.fork("drain"), name, WantedMode.DRAINING)
+    await cluster.make_read_only(name)
+
+
+@pytest.mark.parametrize("leave", [lose, drain])
+@pytest.mark.parametrize("spare", [MemoryCluster.make_read_only, drain])
+def test_an_idle_writer_keeps_a_ledger_while_the_only_other_bookie_takes_no_writes(
+    leave: Callable[[MemoryCluster, str], Awaitable[None]], spare: Callable[[MemoryCluster, str], Awaitable[None]]
+) -> None:
+    @scenario(bookies=4, deadline_seconds=600)
+    async def play(cluster: MemoryCluster, client: Client) -> None:
+        ledger = await client.create_ledger()
+        await ledger.append_many(lines(30))
+        await cluster.world.clock.sleep(3)  # it has nothing more to tell bookies
+        members = ledger.metadata.last_fragment.bookies
+        [other] = set(cluster.bookies) - set(members)
+        await spare(cluster, other)
+        await leave(cluster, members[0])
+        async with repair(cluster) as service:
+            await eventually(lambda: service.replicator.totals.left_ledgers > 0, cluster, 300)
+            assert (await metadata_of(cluster, ledger.id)).state is LedgerState.OPEN
+            assert f"ledger {ledger.id} stays open" in service.replicator.totals.last_error
+            cluster.add("bookie-4")
+            await cluster.register("bookie-4")
+            async with asyncio.timeout(300):
+                while members[0] in (await metadata_of(cluster, ledger.id)).last_fragment.bookies:
+                    await cluster.world.clock.sleep(1)
+        assert await read_all(client, ledger.id) == lines(30)
+
+    play()
 
 
 @scenario(deadline_seconds=600)
