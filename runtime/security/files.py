@@ -14,6 +14,7 @@ trouble of who wants it, and keeps nobody from the others.
 
 from __future__ import annotations
 
+import os
 import stat
 from collections.abc import Sequence
 from pathlib import Path
@@ -94,7 +95,8 @@ def read_files(directory: str) -> Files:
     """
     mode = _mode_of(directory)
     if mode & stat.S_IWOTH and not mode & stat.S_ISVTX:
-        # With the sticky bit, as Kubernetes mounts secrets, others may at least not replace what is there.
+        # With the sticky bit, as Kubernetes mounts secrets, others may not replace what is there; and what they add is
+        # not believed, since it belongs to them.
         raise InvalidConfig(f"everybody may put files into {directory}: chmod o-w {directory}")
     for _ in range(_TRIES):
         before = signature_of(directory)
@@ -147,7 +149,8 @@ def read_file(path: Path, *, secret: bool) -> bytes | None:
     """All of a file; ``None`` if it is not there.
 
     Raises:
-        InvalidConfig: it cannot be read, is too large, or is ``secret`` and open to every user of this machine.
+        InvalidConfig: it cannot be read, is too large, is ``secret`` and open to every user of this machine, or may be
+            another user's.
     """
     try:
         found = path.stat()
@@ -158,6 +161,8 @@ def read_file(path: Path, *, secret: bool) -> bytes | None:
             raise InvalidConfig(f"{path} holds a secret and is open to everybody: chmod o-rwx {path}")
         if found.st_mode & stat.S_IWOTH:
             raise InvalidConfig(f"everybody may change {path}: chmod o-w {path}")
+        if path.parent.stat().st_mode & stat.S_IWOTH and found.st_uid not in (0, os.geteuid()):
+            raise InvalidConfig(f"user {found.st_uid} has put {path} there, as everybody may: chmod o-w {path.parent}")
         with path.open("rb") as file:
             content = file.read(MAX_FILE_BYTES + 1)
     except FileNotFoundError:

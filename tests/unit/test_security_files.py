@@ -139,6 +139,16 @@ def test_a_directory_into_which_everybody_may_put_files_is_refused_unless_they_c
     opened(place)
 
 
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root gives files away")
+@pytest.mark.parametrize("name", ["access.toml", "ca.crt", "tls.crt", "tls.key", "token-keys.json"])
+def test_a_file_of_another_user_in_a_directory_into_which_everybody_may_put_some_is_refused(place, name):
+    (place / name).touch(0o600)
+    os.chown(place / name, 12345, 0)
+    place.chmod(0o1777)
+    with pytest.raises(InvalidConfig, match=rf"user 12345 has put .*{name} there"):
+        opened(place)
+
+
 @pytest.mark.parametrize("name", NAMES)
 @pytest.mark.parametrize("kind", ["fifo", "directory", "socket"])
 def test_what_is_no_file_in_place_of_one_is_refused_and_not_waited_for(place, name, kind):
