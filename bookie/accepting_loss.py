@@ -45,15 +45,16 @@ from .directories import (
     identified,
     read_format,
     read_limbo,
+    seen_ids,
     wanted_paths,
     write_format,
 )
-from .fates import counter_in_time
 from .journal.segments import segment_file_names
 from .journal.superblock_file import FILE_NAME as SUPERBLOCK
 from .journal.superblock_file import read_superblock
 from .journal_places import old_journal
 from .limbo import Limbo, store_limbo
+from .lost_below import lost_below
 from .lost_places import FoundPlaces, find_places
 from .places import JOURNAL, LEDGERS, NAME_LENGTH, OWN, Place, Places, listed_places, place_cookie, places_of
 from .storage.entry_log_format import parse_log_name
@@ -84,14 +85,14 @@ async def accept_loss(
     settings: BookieSettings,
     disk: Disk,
     registry: CookieRegistry,
-    id_counter: Callable[[], Awaitable[int]],
+    ids_below: Callable[[], Awaitable[int]],
 ) -> tuple[Cookie, list[str]]:
     """Make the directory fit to start on what is left; what counts as lost from now on, in words.
 
     Where nothing is lost, nothing is changed.
 
     Args:
-        id_counter: all ledger ids ever handed out lie below what it returns; a linearizable read.
+        ids_below: see ``lost_below``.
 
     Raises:
         ForeignDirectory: the directory, or a part of it, is not that of the registered bookie.
@@ -102,7 +103,7 @@ async def accept_loss(
         layout, cookie = directory
         losses = await _losses(settings, disk, layout, cookie)
         if losses.words:
-            below = await counter_in_time(id_counter)
+            below = await lost_below(ids_below, seen_ids(losses.format or {}))
             limbo = await _into_limbo(disk, layout, losses, below, cookie)
             lost = [each.place for each in losses.found.lost_of(LEDGERS) if each.wanted]
             again = {place: _named_anew(place, limbo) for place in lost}

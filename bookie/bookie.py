@@ -18,7 +18,7 @@ taken to entry logs and index, and the collector drops ledgers that need not be 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import Final
@@ -65,6 +65,7 @@ from .held import Held
 from .journals import Journals
 from .lacs import Lacs
 from .ledger_table import LedgerTable
+from .limbo_marker import LimboMarker
 from .metrics import REFUSAL_REASONS
 from .missing import first_missing
 from .port import AddCallback
@@ -125,7 +126,7 @@ class Parts:
     held: Held
     tracer: Tracer
     fail_safe: FailSafe
-    note_enrolment: Callable[[], Awaitable[None]]
+    limbo_marker: LimboMarker
 
 
 class Bookie:
@@ -365,7 +366,7 @@ class Bookie:
             DiskFull, DiskFailed: it could not be noted.
             MetadataUnavailable: the metadata does not answer.
         """
-        await self._parts.note_enrolment()
+        await self._parts.limbo_marker.enrolled()
 
     async def flush(self) -> None:
         """Checkpoint everything taken so far: when this returns, no journal is needed to read it.

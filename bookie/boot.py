@@ -27,6 +27,7 @@ from tallybook.core.errors import DamagedFile, DiskFailed, EntryUnknown, Storage
 from tallybook.core.ids import NO_IDENTITY
 from tallybook.core.limits import MAX_BATCH_BYTES
 from tallybook.core.marks import sometimes
+from tallybook.metadata.behind import ids_below
 from tallybook.runtime.clock import Clock
 from tallybook.runtime.disk import Disk
 from tallybook.runtime.logging import logger
@@ -45,7 +46,7 @@ from .damage import DamageList, batch_of, batch_under
 from .directories import CookieRegistry, DataDirectory, claim
 from .disk_watch import DiskWatch, Watched
 from .fail_safe import FailSafe
-from .fates import FateLookup, FateOfLedger, counter_in_time
+from .fates import FateLookup, FateOfLedger
 from .fences import Fences
 from .garbage import Fate
 from .held import Held
@@ -60,6 +61,8 @@ from .ledger_state import LedgerRow, decode_row
 from .ledger_table import LedgerTable
 from .leftovers import Leftovers, RepairVisits
 from .limbo import Limbo, load_limbo, store_limbo
+from .limbo_marker import LimboMarker
+from .lost_below import lost_below
 from .lost_index import IndexSources, open_or_rebuild
 from .making_way import Way
 from .places import HOW_TO_ACCEPT, OWN
@@ -129,6 +132,10 @@ class BookieWorld:
     named: Callable[[str, int, Pace], AsyncIterator[int]] | None = None
     behind: BehindNotes = field(default_factory=NeverBehind)
 
+    async def ids_below(self) -> int:
+        """See ``metadata.behind.ids_below``."""
+        return await ids_below(self.id_counter, self.behind.read)
+
 
 async def boot(settings: BookieSettings, world: BookieWorld) -> Bookie:
     """Start the bookie whose data directory ``settings`` name.
@@ -165,7 +172,8 @@ async def boot(settings: BookieSettings, world: BookieWorld) -> Bookie:
             sometimes("boot: an entry log is damaged")
             _log.error("entry log damaged", error=damage)
         home = IndexHome(world.disk, directory.layout, directory.cookie, world.open_index)
-        sources = IndexSources(world.disk, directory.layout.limbo, logs, world.id_counter, world.clock, world.rng)
+        marker, seen = directory.layout.limbo, directory.ids
+        sources = IndexSources(world.disk, marker, logs, world.ids_below, seen, world.clock, world.rng)
         never_stored = recovered.fresh and not logs.log_ids
         index, limbo = await _index(home, sources, limbo, times, create=never_stored, clean=recovered.clean)
         undo.push_async_callback(index.close)
@@ -230,12 +238,12 @@ async def _limbo(directory: DataDirectory, recovered: RecoveredJournals, world: 
         _log.error("journal damaged", error=damage)
     if limbo.awaits_enrolment or (recovered.fresh and limbo.events and not directory.journal_given_up):
         # It replaces another directory, whose bookie may have run on until now, and may yet: see ``Bookie.enrolled``.
-        limbo = limbo.reaching(await counter_in_time(world.id_counter), awaits_enrolment=True)
+        limbo = limbo.reaching(await lost_below(world.ids_below, directory.ids), awaits_enrolment=True)
         await store_limbo(world.disk, directory.layout.limbo, limbo)
         _log.warning("in limbo until repaired: this bookie replaces another one", below_ledger_id=limbo.below)
     if any(damage.loses_records for damage in recovered.damage):
         sometimes("boot: the journal lost records")
-        limbo = limbo.again(await counter_in_time(world.id_counter))
+        limbo = limbo.again(await lost_below(world.ids_below, directory.ids))
         await store_limbo(world.disk, directory.layout.limbo, limbo)
         _log.error("in limbo until repaired: the journal lost records", below_ledger_id=limbo.below)
     return limbo
@@ -263,6 +271,14 @@ class _Assembly:
         self._cache = WriteCache(settings.storage.write_cache_bytes)
         self._lookups = Meter(world.clock)
         self._table = LedgerTable(self._load_row, limbo, max_idle=MAX_IDLE_LEDGERS)
+        self._seen = SeenCounter(world.disk, directory)
+        self._marker = LimboMarker(
+            world.disk,
+            directory.layout.limbo,
+            self._table,
+            lambda: lost_below(world.ids_below, self._seen.value),
+            world.clock,
+        )
         self._flush = Flush(
             cache=self._cache,
             states=self._table,
@@ -300,15 +316,6 @@ class _Assembly:
         checkpoints = self._world.tasks.spawn(parts.checkpointer.run_for_ever(), name="checkpoint", essential=True)
         parts.collector.start()
         return Bookie(parts, recovered.boot, checkpoints, background, self._world.clock)
-
-    async def _note_enrolment(self) -> None:
-        """No other bookie acks under this id any more: now it can be told for good what may have been lost."""
-        if self._table.limbo.awaits_enrolment:
-            sometimes("boot: enrolled in the place of another bookie")
-            limbo = self._table.limbo.reaching(await counter_in_time(self._world.id_counter), awaits_enrolment=False)
-            await store_limbo(self._world.disk, self._directory.layout.limbo, limbo)
-            self._table.end_doubt(limbo)
-            _log.warning("in limbo until repaired: in the place of another bookie", below_ledger_id=limbo.below)
 
     async def _spill(self) -> None:
         self._flush.begin()
@@ -409,7 +416,7 @@ class _Assembly:
             held=Held(table, cache, self._index, rows, commits, visits),
             tracer=Tracer(table, cache, read_cache, self._index, stored, self._in_journal),
             fail_safe=fail_safe,
-            note_enrolment=self._note_enrolment,
+            limbo_marker=self._marker,
         )
 
     def _checkpointer(self, journals: Journals, fail_safe: FailSafe) -> Checkpointer:
@@ -511,7 +518,8 @@ class _Assembly:
                 world.id_counter,
                 world.behind,
                 bookie_id,
-                SeenCounter(world.disk, self._directory),
+                self._seen,
+                self._marker,
                 world.clock,
             ),
             clock=world.clock,

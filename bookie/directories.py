@@ -40,6 +40,7 @@ from .cookie import LAYOUT, Cookie, check_bookie_id, decode_cookie
 from .journal.journal import PREPARED_AT_START
 from .journal_places import change_journals, check_room, journal_growths, titles
 from .limbo import Limbo, load_limbo, store_limbo
+from .lost_below import lost_below
 from .places import (
     HOW_TO_ACCEPT,
     JOURNAL,
@@ -162,8 +163,8 @@ class DataDirectory:
 
     @property
     def ids(self) -> int:
-        """The highest id counter of the metadata that this bookie has seen; see ``seen_counter``."""
-        return int(self.format.get(IDS, "0"))
+        """See ``seen_ids``."""
+        return seen_ids(self.format)
 
     async def begin_journal(self, disk: Disk) -> None:
         """The journal exists, durably: from now on it must be found. To be called before anything is acked.
@@ -220,6 +221,11 @@ async def _settle_places(
     return places
 
 
+def seen_ids(values: Mapping[str, str]) -> int:
+    """The highest id counter of the metadata that a bookie has seen, by its format file; see ``seen_counter``."""
+    return int(values.get(IDS, "0"))
+
+
 def wanted_paths(settings: BookieSettings, layout: Layout) -> dict[str, tuple[str, ...]]:
     """Where the settings want journals and entry logs, by kind."""
     return {
@@ -233,7 +239,7 @@ async def replace_identity(
     disk: Disk,
     registry: CookieRegistry,
     rng: Rng,
-    id_counter: Callable[[], Awaitable[int]],
+    ids_below: Callable[[], Awaitable[int]],
     *,
     check: Callable[[str], Awaitable[None]] | None = None,
     note: Callable[[str, str], Awaitable[None]] | None = None,
@@ -244,7 +250,7 @@ async def replace_identity(
     bookie answers UNKNOWN instead of ABSENT, because ledgers name their bookies by id.
 
     Args:
-        id_counter: all ledger ids ever handed out lie below what it returns.
+        ids_below: see ``lost_below``.
         check: called with the bookie id before anything is changed; not where an earlier call was cut off after it
             gave up what the old directory held. It raises what keeps that from being given up.
         note: called with the bookie id and the uuid of the new directory before what the old one held is given up.
@@ -253,6 +259,7 @@ async def replace_identity(
         ForeignDirectory: the directory is not empty.
         Exception: what ``check`` and ``note`` raise.
         DirectoryInUse, DamagedFile, DiskFailed, InvalidConfig: as for ``claim``.
+        MetadataUnavailable: the metadata do not answer.
     """
     directory = _Directory(Layout(settings.data_directory.rstrip("/")), disk, registry)
     lock = await directory.lock()
@@ -263,7 +270,7 @@ async def replace_identity(
             bookie_id = await directory.to_give_up(settings.bookie_id)
             if bookie_id:
                 await check(bookie_id)
-        await directory.doubt(await id_counter())
+        await directory.doubt(await lost_below(ids_below, 0))
         draft = await directory.draft(settings.bookie_id, rng, replace=True)
         if note is not None:
             await note(draft.bookie_id, draft.directory_uuid)
@@ -424,10 +431,10 @@ class _Directory:
         is_given_up = registered is None or (draft is not None and registered == draft.encode())
         return "" if is_given_up else bookie_id
 
-    async def doubt(self, id_counter: int) -> None:
-        """Whatever was held under this identity of ledgers below ``id_counter`` is lost."""
+    async def doubt(self, below: int) -> None:
+        """Whatever was held under this identity of ledgers below this id is lost."""
         limbo = await self._limbo() or Limbo()
-        limbo = replace(limbo.reaching(id_counter, awaits_enrolment=True), events=max(1, limbo.events))
+        limbo = replace(limbo.reaching(below, awaits_enrolment=True), events=max(1, limbo.events))
         await store_limbo(self._disk, self.layout.limbo, limbo)
 
     async def finish(self, draft: Cookie) -> None:

@@ -70,6 +70,13 @@ class LedgerTable:
                 ledger.unset_limbo()
                 self.mark_dirty(ledger)
 
+    def widen_limbo(self, limbo: Limbo) -> None:
+        """``limbo`` tells from now on, and takes in no fewer ledgers; those in memory enter it in this turn."""
+        self._limbo = limbo
+        for ledger in self._all.values():
+            if not ledger.limbo and limbo.covers(ledger.ledger_id, ledger.repaired_limbo):
+                ledger.set_limbo()
+
     @asynccontextmanager
     async def using(self, ledger_id: int) -> AsyncIterator[Ledger]:
         """Hold a ledger across waits, loading it first if need be.

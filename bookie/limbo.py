@@ -15,6 +15,10 @@ The index may be lost, too (index_home.py). Then one is made from the entry logs
 fences: that is such an event as well. So the marker also says which index is in use, and one write
 of it does both: from then on the new index counts, and every ledger is in limbo.
 
+Which ledgers existed is asked of the metadata (lost_below.py). Where these are an older copy, they may not know of all,
+and that may come to light later. So after each event ``below`` is *provisional*: it rises when higher ids are found,
+until the metadata have been compared with what bookies hold for some time (limbo_marker.py).
+
 One small file holds this for all ledgers, because a ledger of which everything was lost has
 no row that could say it. It is written before the journal forgets the damage. It is there from
 the beginning, so that its loss is noticed too.
@@ -37,6 +41,8 @@ _INDEX: Final = "index"
 _ENROLLED: Final = "enrolled"
 _NOT_YET: Final = "no"
 _DIRECTORY: Final = "directory"
+_PROVISIONAL: Final = "provisional"
+_YES: Final = "yes"
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,6 +51,7 @@ class Limbo:
 
     ``awaits_enrolment``: the bookie that this one replaces may still ack, also of ledgers that do not exist yet.
     ``index``: which index is in use, 0 for the first one.
+    ``provisional``: ``below`` may yet rise: the metadata may have been an older copy when they were asked.
     ``directory``: uuid of the data directory that it is of; empty in a marker of a version that did not write it.
     """
 
@@ -53,6 +60,7 @@ class Limbo:
     awaits_enrolment: bool = False
     index: int = 0
     directory: str = ""
+    provisional: bool = False
 
     def covers(self, ledger_id: int, repaired: int) -> bool:
         """Whether the ledger, repaired after the first ``repaired`` events, may still miss something."""
@@ -60,11 +68,12 @@ class Limbo:
 
     def again(self, id_counter: int) -> Limbo:
         """One more event, at a time when all ledger ids lay below ``id_counter``."""
-        return replace(self, events=self.events + 1, below=max(self.below, id_counter))
+        return replace(self, events=self.events + 1, below=max(self.below, id_counter), provisional=True)
 
     def reaching(self, id_counter: int, *, awaits_enrolment: bool) -> Limbo:
         """The last event, seen from a later time, when all ledger ids lay below ``id_counter``."""
-        return replace(self, below=max(self.below, id_counter), awaits_enrolment=awaits_enrolment)
+        below = max(self.below, id_counter)
+        return replace(self, below=below, awaits_enrolment=awaits_enrolment, provisional=True)
 
 
 async def load_limbo(disk: Disk, path: str) -> Limbo:
@@ -80,7 +89,8 @@ async def load_limbo(disk: Disk, path: str) -> Limbo:
     values = decode_record(KIND, VERSION, data, path)
     try:
         events, below, index = int(values["events"]), int(values["below"]), int(values.get(_INDEX, "0"))
-        return Limbo(events, below, values.get(_ENROLLED) == _NOT_YET, index, values.get(_DIRECTORY, ""))
+        awaits_enrolment, provisional = values.get(_ENROLLED) == _NOT_YET, values.get(_PROVISIONAL) == _YES
+        return Limbo(events, below, awaits_enrolment, index, values.get(_DIRECTORY, ""), provisional)
     except (KeyError, ValueError) as error:
         raise DamagedFile(f"{path}: it does not hold the values of a limbo marker: {error}") from error
 
@@ -94,4 +104,6 @@ async def store_limbo(disk: Disk, path: str, limbo: Limbo) -> None:
         values[_INDEX] = str(limbo.index)
     if limbo.directory:
         values[_DIRECTORY] = limbo.directory
+    if limbo.provisional:
+        values[_PROVISIONAL] = _YES
     await disk.replace_file(path, encode_record(KIND, VERSION, values))

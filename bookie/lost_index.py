@@ -10,11 +10,13 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable
 from contextlib import AsyncExitStack, suppress
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Final
 
 from tallybook.core.config import BookieSettings
 from tallybook.core.errors import DamagedFile, DiskFailed, DiskFull, MetadataUnavailable
 from tallybook.core.marks import sometimes
+from tallybook.metadata.behind import ids_below, read_behind
 from tallybook.metadata.store import MetadataStore
 from tallybook.runtime.backoff import spread
 from tallybook.runtime.clock import Clock
@@ -22,11 +24,11 @@ from tallybook.runtime.disk import Disk
 from tallybook.runtime.logging import logger
 from tallybook.runtime.rng import Rng
 
-from .directories import identified, read_format, read_limbo, wanted_paths
-from .fates import counter_in_time
+from .directories import identified, read_format, read_limbo, seen_ids, wanted_paths
 from .index_home import IndexHome, OpenIndex
 from .index_rebuild import Rebuild, RebuildReport
 from .limbo import Limbo, store_limbo
+from .lost_below import lost_below
 from .lost_places import find_places
 from .places import LEDGERS, listed_places
 from .storage.entry_log import EntryLogs
@@ -36,7 +38,7 @@ from .storage.index_mark import read_mark
 _log = logger("bookie.lost_index")
 
 PAUSES_SECONDS: Final = (1.0, 5.0, 15.0, 30.0)
-"""Between attempts to read the id counter: a rebuild that took hours does not fail for an outage of seconds."""
+"""Between attempts to read the id counter: a start does not fail for an outage of seconds."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,13 +47,15 @@ class IndexSources:
 
     Attributes:
         limbo_path: the limbo marker.
-        id_counter: see ``boot.BookieWorld``.
+        ids_below: see ``lost_below``.
+        seen: see there.
     """
 
     disk: Disk
     limbo_path: str
     logs: EntryLogs
-    id_counter: Callable[[], Awaitable[int]]
+    ids_below: Callable[[], Awaitable[int]]
+    seen: int
     clock: Clock
     rng: Rng
 
@@ -67,12 +71,12 @@ class IndexSources:
         """
         for pause_seconds in PAUSES_SECONDS:
             try:
-                return await counter_in_time(self.id_counter)
+                return await lost_below(self.ids_below, self.seen)
             except MetadataUnavailable as error:
                 sometimes("rebuild: the metadata are away")
                 _log.warning("a new index waits for the id counter", error=error.message)
                 await self.clock.sleep(spread(self.rng, pause_seconds))
-        return await counter_in_time(self.id_counter)
+        return await lost_below(self.ids_below, self.seen)
 
 
 async def open_or_rebuild(
@@ -167,7 +171,8 @@ async def rebuild_stopped(
         logs = await EntryLogs.open(disk, paths, cookie.directory_uuid, settings.storage, clock)
         try:
             home = IndexHome(disk, layout, cookie, open_index)
-            sources = IndexSources(disk, layout.limbo, logs, store.id_counter, clock, rng)
+            below = partial(ids_below, store.id_counter, partial(read_behind, store))
+            sources = IndexSources(disk, layout.limbo, logs, below, seen_ids(values), clock, rng)
             if dry_run:
                 report = await try_rebuild(home, sources, limbo)
             else:

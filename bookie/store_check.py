@@ -26,6 +26,7 @@ from tallybook.runtime.logging import logger
 
 from .fates import FateOfLedger, counter_in_time, fates_until
 from .garbage import Fate
+from .limbo_marker import LimboMarker
 from .seen_counter import SeenCounter
 from .storage.index import Index
 from .storage.write_cache import WriteCache
@@ -89,6 +90,7 @@ class StoreCheck:
         fate_of: what the metadata say of a ledger that is held here.
         id_counter: a linearizable read.
         seen: the highest counter that this bookie has seen.
+        marker: reaches further where the store was an older copy when it was asked which ledgers there are.
         clock: how long lookups may take.
     """
 
@@ -101,6 +103,7 @@ class StoreCheck:
         notes: BehindNotes,
         bookie_id: str,
         seen: SeenCounter,
+        marker: LimboMarker,
         clock: Clock,
     ) -> None:
         self._index = index
@@ -110,6 +113,7 @@ class StoreCheck:
         self._notes = notes
         self._bookie_id = bookie_id
         self._seen = seen
+        self._marker = marker
         self._clock = clock
         self._comparing = asyncio.Lock()
         self._suspects = Suspects(fate_of, clock)
@@ -158,6 +162,8 @@ class StoreCheck:
         if other is not None:
             found = await self._notes.report(self._bookie_id, other, max(counter - 1, other))
         self._found, self.behind = found, found is not None and found.pauses
+        noted = max(_noted_up_to(found), highest if highest >= counter else NO_LEDGER)
+        await self._marker.compared(noted + 1, certain=not self.behind and not self.not_checked)
         if found is not None and self.behind:
             _log.error(
                 "nothing is dropped: the metadata store was behind", error=f"{found.told}: {REMEDY}",

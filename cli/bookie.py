@@ -208,6 +208,7 @@ def init(
     # As above.
     from tallybook.bookie.accepting_loss import accept_loss  # noqa: PLC0415
     from tallybook.bookie.directories import replace_identity  # noqa: PLC0415
+    from tallybook.metadata.behind import ids_below, read_behind  # noqa: PLC0415
     from tallybook.metadata.replaced import note_replaced  # noqa: PLC0415
 
     from .cluster import cluster  # noqa: PLC0415
@@ -218,13 +219,12 @@ def init(
         lost: list[str] = []
         async with cluster(settings.metadata, ClientSettings(security=settings.security)) as client:
             store = client.world.store
+            ids = partial(ids_below, store.id_counter, partial(read_behind, store))
             if accept:
-                cookie, lost = await accept_loss(settings, disk, store, store.id_counter)
+                cookie, lost = await accept_loss(settings, disk, store, ids)
             else:
                 check, note = partial(_check_others_are_whole, client, force=force), partial(note_replaced, store)
-                cookie = await replace_identity(
-                    settings, disk, store, SystemRng(), store.id_counter, check=check, note=note
-                )
+                cookie = await replace_identity(settings, disk, store, SystemRng(), ids, check=check, note=note)
         known = {"bookie_id": cookie.bookie_id, "directory_uuid": cookie.directory_uuid}
         told: Record = {"lost": lost if as_json else "; ".join(lost) or "nothing"} if accept else {}
         return {**known, "data": settings.data_directory, **told}

@@ -12,6 +12,7 @@ who goes on with the older copy approves it.
 from __future__ import annotations
 
 import json
+from collections.abc import Awaitable, Callable
 from dataclasses import asdict, dataclass, replace
 from typing import Final
 
@@ -108,6 +109,19 @@ async def read_behind(store: MetadataStore) -> Behind | None:
     """
     record = await store.read_record(RECORD, linearizable=True)
     return None if record is None else _readable(record.value)
+
+
+async def ids_below(id_counter: Callable[[], Awaitable[int]], found: Callable[[], Awaitable[Behind | None]]) -> int:
+    """An id below which all lie that the store has ever handed out, as far as it is known, also where it went back.
+
+    Args:
+        id_counter: the counter of the store, read linearizably.
+        found: what was found, if it was restored from an older copy.
+    """
+    counter = await id_counter()
+    # In this order: the record is written before the counter is raised.
+    behind = await found()
+    return max(counter, 0 if behind is None else behind.highest_id + 1)
 
 
 async def unapproved(store: MetadataStore) -> Behind | None:

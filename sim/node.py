@@ -42,7 +42,7 @@ from tallybook.core.errors import (
     TallybookError,
     is_defect,
 )
-from tallybook.metadata.behind import BehindRecord
+from tallybook.metadata.behind import BehindRecord, ids_below, read_behind
 from tallybook.metadata.bookie_modes import WantedMode
 from tallybook.metadata.replaced import note_replaced
 from tallybook.metadata.store import BookieInfo, BookieMode, MetadataStore
@@ -337,7 +337,12 @@ class BookieNode:
         god.expect(self._blank, "boot", f"{self.name} is replaced although it lost nothing")
         try:
             await replace_identity(
-                self.settings, self.disk, store, rng, store.id_counter, note=partial(note_replaced, store)
+                self.settings,
+                self.disk,
+                store,
+                rng,
+                partial(ids_below, store.id_counter, partial(read_behind, store)),
+                note=partial(note_replaced, store),
             )
         except ForeignDirectory:
             god.mark("bookie: replacement found finished")

@@ -1,0 +1,177 @@
+"""A loss beside an older copy of the metadata: limbo reaches as far as anybody has known of ledgers, then or later."""
+
+import pytest
+
+from tallybook.bookie.accepting_loss import accept_loss
+from tallybook.bookie.directories import replace_identity
+from tallybook.bookie.limbo import Limbo, load_limbo
+from tallybook.bookie.limbo_marker import SETTLES_SECONDS
+from tallybook.core.errors import EntryUnknown, LedgerFenced, TallybookError
+from tallybook.metadata.behind import Behind, ids_below
+from tallybook.runtime.deterministic import NO_LATENCY, SimDisk, World, run_seed
+from tallybook.runtime.rng import SeededRng
+from tallybook.sim.stage.disk_bookie import ROOT, DiskBookie, KnownMetadata, batch_of
+
+BELOW = 50
+FENCED = 40
+OLDER = 10
+
+
+class Notes:
+    """Where bookies note that the metadata were an older copy."""
+
+    def __init__(self, metadata: KnownMetadata) -> None:
+        self._metadata = metadata
+        self.found: Behind | None = None
+
+    async def read(self) -> Behind | None:
+        return self.found
+
+    async def report(self, bookie_id: str, id_counter: int, highest_id: int) -> Behind:
+        self.found = Behind(id_counter, highest_id, bookie_id, 1)
+        self._metadata.id_counter = max(self._metadata.id_counter, highest_id + 1)
+        return self.found
+
+    async def approve(self) -> bool:
+        return False
+
+    async def ids_below(self) -> int:
+        return await ids_below(self._metadata.read_id_counter, self.read)
+
+
+async def fenced(world: World) -> tuple[DiskBookie, Notes]:
+    """A stopped bookie that has seen all ids, and has fenced a ledger of which it holds nothing."""
+    metadata = KnownMetadata(id_counter=BELOW)
+    node = DiskBookie(SimDisk(world.rng, latency=NO_LATENCY), world.clock, metadata)
+    node.behind = notes = Notes(metadata)
+    await node.boot()
+    await node.bookie.compare_store()
+    assert (await node.add(batch_of(0))).code == 0
+    await node.bookie.fence(FENCED, b"")
+    assert (await node.add(batch_of(0, ledger_id=FENCED))).code == LedgerFenced.wire_code
+    await node.stop()
+    return node, notes
+
+
+async def lose(disk: SimDisk, directory: str) -> None:
+    for name in await disk.list(directory):
+        await disk.unlink(f"{directory}/{name}")
+
+
+async def said_of(node: DiskBookie, ledger_id: int) -> str:
+    try:
+        await node.bookie.read_batches(ledger_id, 0, 0, 1)
+    except TallybookError as error:
+        return type(error).__name__
+    return "held"
+
+
+async def check_doubted(node: DiskBookie, ledger_id: int) -> None:
+    """See that the bookie knows that it may have lost what it held of a ledger, its fence included."""
+    assert await said_of(node, ledger_id) == "EntryUnknown"
+    assert (await node.add(batch_of(0, ledger_id=ledger_id))).code == EntryUnknown.wire_code, "it was fenced"
+
+
+async def marker(node: DiskBookie) -> Limbo:
+    return await load_limbo(node.disk, f"{ROOT}/limbo")
+
+
+@pytest.mark.parametrize("what", ["the index", "records of the journal", "the journal"])
+def test_a_fence_that_was_lost_beside_an_older_copy_of_the_metadata_is_not_forgotten(what: str) -> None:
+    async def scenario(world: World) -> None:
+        node, _ = await fenced(world)
+        if what == "the index":
+            await lose(node.disk, f"{ROOT}/index")
+        elif what == "the journal":
+            await lose(node.disk, f"{ROOT}/journal")
+        else:
+            await damage_journal(node, world)
+        node.metadata.id_counter = OLDER
+        if what == "the journal":
+            await accept_loss(node.settings, node.disk, node.metadata, node.metadata.read_id_counter)
+        await node.boot()
+        assert (await marker(node)).below == BELOW
+        await node.stop()
+        node.metadata.id_counter = BELOW  # an operator has brought back the right copy
+        await node.boot()
+        assert await said_of(node, FENCED) == "EntryUnknown"
+        code = (await node.add(batch_of(0, ledger_id=FENCED))).code
+        assert code == (EntryUnknown if what == "the index" else LedgerFenced).wire_code
+        await node.stop()
+
+    run_seed(1, scenario)
+
+
+async def damage_journal(node: DiskBookie, world: World) -> None:
+    """Zero the header of a block of the journal with records, behind which there are others."""
+    await node.boot()
+    for entry_id in range(1, 8):
+        assert (await node.add(batch_of(entry_id))).code == 0
+        await world.clock.sleep(0.1)
+    await node.kill()
+    for name in await node.disk.list(f"{ROOT}/journal"):
+        path = f"{ROOT}/journal/{name}"
+        data = node.disk.peek(path)
+        starts = [at for at in range(4096, len(data), 4096) if data[at : at + 4] == b"TJBK"]
+        blocks = [at for at in starts if any(data[at + 44 : at + 48])]  # seals have no records
+        if len(blocks) > 4:
+            node.disk.rot.zero_sector(path, blocks[-3] // 512)
+            return
+    raise AssertionError("no segment with enough blocks")
+
+
+def test_a_directory_that_takes_the_place_of_another_one_doubts_all_that_any_bookie_knew_of() -> None:
+    async def scenario(world: World) -> None:
+        node, notes = await fenced(world)
+        node.metadata.id_counter, notes.found = OLDER, Behind(OLDER, BELOW - 1, "b2", 1)
+        node.disk = SimDisk(world.rng, latency=NO_LATENCY)
+        settings = node.settings.model_copy(update={"bookie_id": next(iter(node.metadata.cookies))})
+        await replace_identity(settings, node.disk, node.metadata, SeededRng(3), notes.ids_below)
+        assert (await marker(node)).below == BELOW
+        await node.boot()
+        await check_doubted(node, FENCED)
+        await node.stop()
+
+    run_seed(1, scenario)
+
+
+@pytest.mark.parametrize("restarts", [False, True])
+def test_ids_that_come_to_light_after_the_loss_are_doubted_too_also_of_ledgers_in_memory(restarts: bool) -> None:
+    async def scenario(world: World) -> None:
+        node, notes = await fenced(world)
+        await lose(node.disk, f"{ROOT}/index")
+        node.metadata.id_counter = OLDER
+        await node.boot()
+        beyond = BELOW + 5
+        assert await said_of(node, beyond) == "EntryAbsent"
+        async with node.bookie.identified(beyond, b""):
+            await notes.report("b2", OLDER, beyond)
+            await node.bookie.compare_store()
+            await check_doubted(node, beyond)
+        assert await said_of(node, beyond + 1) == "EntryAbsent"
+        if restarts:
+            await node.stop()
+            await node.boot()
+            await check_doubted(node, beyond)
+        await node.stop()
+
+    run_seed(1, scenario)
+
+
+def test_a_loss_of_long_ago_puts_no_ledger_of_later_in_limbo_when_the_metadata_go_back() -> None:
+    async def scenario(world: World) -> None:
+        node, notes = await fenced(world)
+        await lose(node.disk, f"{ROOT}/index")
+        await node.boot()
+        await world.clock.sleep(SETTLES_SECONDS)
+        await node.bookie.compare_store()
+        await node.stop()
+        await node.boot()
+        later = BELOW + 5
+        await notes.report("b2", BELOW + 1, later)
+        await node.bookie.compare_store()
+        assert await said_of(node, later) == "EntryAbsent"
+        assert (await marker(node)).below == BELOW
+        await node.stop()
+
+    run_seed(1, scenario, deadline_seconds=2 * SETTLES_SECONDS)
