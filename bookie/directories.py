@@ -253,7 +253,8 @@ async def replace_identity(
         ids_below: see ``lost_below``.
         check: called with the bookie id before anything is changed; not where an earlier call was cut off after it
             gave up what the old directory held. It raises what keeps that from being given up.
-        note: called with the bookie id and the uuid of the new directory before what the old one held is given up.
+        note: called with the bookie id and the uuid of the new directory before what the old one held is given up, and
+            once more afterwards, since an auditor may have taken the first note for one of a call that was cut off.
 
     Raises:
         ForeignDirectory: the directory is not empty.
@@ -275,6 +276,8 @@ async def replace_identity(
         if note is not None:
             await note(draft.bookie_id, draft.directory_uuid)
         await registry.write_cookie(draft.bookie_id, draft.encode(), replace=True)
+        if note is not None:
+            await note(draft.bookie_id, draft.directory_uuid)
         await directory.finish(draft)
     finally:
         await lock.release()

@@ -2,12 +2,13 @@
 ``bookies/replaced/BOOKIE``, which holds the uuid of the new directory.
 
 While such a bookie does not answer, nothing else tells that its copies are lost. The auditor removes the note once no
-ledger lacks anything at that directory.
+ledger lacks anything at that directory, or when the bookie is registered with another one: a replacement was cut off
+before it gave anything up.
 """
 
 from __future__ import annotations
 
-from typing import Final
+from typing import Final, NamedTuple
 
 from tallybook.core.errors import MetadataConflict, MetadataOutcomeUnknown
 
@@ -18,8 +19,19 @@ PREFIX: Final = "bookies/replaced/"
 _ATTEMPTS: Final = 3
 
 
+class Replacement(NamedTuple):
+    """What a note says, and the version that its removal must name."""
+
+    directory: str
+    """The uuid of the new directory; empty in a note of an earlier version."""
+    version: int
+
+
 async def note_replaced(store: MetadataStore, bookie_id: str, directory_uuid: str) -> None:
-    """Note that everything a bookie held is given up. To be called before it is.
+    """Note that everything a bookie held is given up. To be called before it is, and again afterwards.
+
+    The note gets a new version each time, so that an auditor which read it before, and what the bookie was registered
+    with then, does not remove it.
 
     Args:
         directory_uuid: of its new directory.
@@ -28,12 +40,10 @@ async def note_replaced(store: MetadataStore, bookie_id: str, directory_uuid: st
         MetadataUnavailable, MetadataOutcomeUnknown, MetadataConflict: it was not noted, or may not have been; the same
             call settles it.
     """
-    name, value = PREFIX + bookie_id, directory_uuid.encode()
+    name = PREFIX + bookie_id
     for _ in range(_ATTEMPTS):
         record = await store.read_record(name, linearizable=True)
-        if record is not None and record.value == value:
-            return
-        result = await store.write_record(name, value, None if record is None else record.version)
+        result = await store.write_record(name, directory_uuid.encode(), None if record is None else record.version)
         if isinstance(result, Unknown):
             raise MetadataOutcomeUnknown(f"the note that bookie {bookie_id} is replaced: {result.reason}")
         if not isinstance(result, BadVersion):
@@ -41,42 +51,31 @@ async def note_replaced(store: MetadataStore, bookie_id: str, directory_uuid: st
     raise MetadataConflict(f"the record {name} is changed by others all the time")
 
 
-async def forget_replaced(store: MetadataStore, bookie_id: str, directory_uuid: str) -> None:
-    """Remove the note: the bookie has got everything back in this directory. A note of a later one stays.
+async def forget_replaced(store: MetadataStore, bookie_id: str, known: Replacement) -> None:
+    """Remove a note, unless it was written again since.
 
     Raises:
-        MetadataUnavailable, MetadataOutcomeUnknown, MetadataConflict: it may be there still.
+        MetadataUnavailable, MetadataOutcomeUnknown: it may be there still.
     """
     name = PREFIX + bookie_id
-    record = await store.read_record(name, linearizable=True)
-    if record is None or _directory(record.value) not in ("", directory_uuid):
-        return
-    result = await store.delete_record(name, record.version)
+    result = await store.delete_record(name, known.version)
     if isinstance(result, Unknown):
         raise MetadataOutcomeUnknown(f"the removal of the record {name}: {result.reason}")
-    if isinstance(result, BadVersion) and await store.read_record(name, linearizable=True) is not None:
-        raise MetadataConflict(f"the record {name} changed while it was removed")
 
 
-async def replaced_bookies(store: MetadataStore) -> dict[str, str]:
-    """Bookies that were replaced and have not got everything back, each with the uuid of its new directory.
-
-    The uuid is empty in a note of an earlier version.
+async def noted_replacements(store: MetadataStore) -> dict[str, Replacement]:
+    """What the notes say, by bookie, as of now at least.
 
     Raises:
         MetadataUnavailable: the store does not tell all of them.
     """
-    found: dict[str, str] = {}
+    found: dict[str, Replacement] = {}
     async for name in names(store, PREFIX):
-        record = await store.read_record(name)
+        record = await store.read_record(name, linearizable=True)
         if record is not None:
-            found[name.removeprefix(PREFIX)] = _directory(record.value)
+            directory = "" if record.value == _WITHOUT_DIRECTORY else record.value.decode(errors="replace")
+            found[name.removeprefix(PREFIX)] = Replacement(directory, record.version)
     return found
-
-
-def _directory(value: bytes) -> str:
-    """The directory in a note; empty where it tells none."""
-    return "" if value == _WITHOUT_DIRECTORY else value.decode(errors="replace")
 
 
 _WITHOUT_DIRECTORY: Final = b"not started"

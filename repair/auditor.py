@@ -33,7 +33,6 @@ from tallybook.metadata.bookie_modes import WantedMode, wanted_modes
 from tallybook.metadata.record_format import FIRST, check_format, over_known
 from tallybook.metadata.record_json import NOT_UNDERSTOOD
 from tallybook.metadata.record_update import RecordUpdater
-from tallybook.metadata.replaced import forget_replaced
 from tallybook.metadata.store import BookieInfo, Membership, MetadataStore
 from tallybook.runtime.clock import Clock
 from tallybook.runtime.logging import logger
@@ -44,6 +43,7 @@ from .absences import Absences
 from .bookie_survey import BookieSurvey
 from .needs import Need, Trouble, Why, bytes_to_copy
 from .pause import paused_since
+from .replacements import forget_replacements
 from .tasks import LEDGERS_OF_A_TASK, Task, TaskBoard, is_urgent, tasks_of
 from .walk import Findings, all_ledgers, note
 from .walk_times import MOST_MOVING_TASKS, MOST_TASKS, Signs, WalkTimes
@@ -202,12 +202,13 @@ class Auditor:
         ended = self._clock.monotonic()
         self._walk_times.walked(signs, findings, left_out=hands.left_out, next_end=next_end, began=began, ended=ended)
         self._absences.hear_of(findings.by_bookie, began)
+        whole: dict[str, str] = {}
         if findings.complete:
             self._absences.forget_all_but(findings.by_bookie)
             if not findings.in_limbo and not findings.unreadable:
-                for name in sorted(trouble.limbo):
-                    await forget_replaced(self._store, name, self._survey.directory(name))
-                self._survey.settle(trouble.limbo)
+                whole = {name: self._survey.directory(name) for name in trouble.limbo}
+        await forget_replacements(self._store, whole)
+        self._survey.settle(whole)
 
     # -- the periodic check -----------------------------------------------------------------
 

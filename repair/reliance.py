@@ -14,11 +14,11 @@ from tallybook.client.ports import ClientWorld
 from tallybook.core.errors import InvalidArgument
 from tallybook.core.ids import MAX_ID
 from tallybook.metadata.model import Fragment, LedgerMetadata
-from tallybook.metadata.replaced import replaced_bookies
 
 from .bookie_survey import BookieSurvey
 from .drain import some_ids
 from .needs import LimboOf, Place, in_limbo_at
+from .replacements import replacements
 from .service import repair_status
 from .walk import MAX_NAMED, Findings, all_ledgers
 
@@ -130,7 +130,7 @@ async def relying_on(world: ClientWorld, bookie_id: str) -> Reliance:
     limbo = dict(await survey.limbo())
     # One that lost data and does not say which ledgers it has got back says nothing.
     told = survey.statuses.keys() - (survey.losses.keys() - limbo.keys())
-    replaced = await replaced_bookies(world.store)
+    replaced = await replacements(world.store)
     # The process of before may still answer, for a directory that is given up.
     told -= {name for name in told & replaced.keys() if replaced[name] not in ("", survey.directory(name))}
     lost = frozenset(await _told_by_the_auditor(world, "lost")) - alive.keys() - {bookie_id}

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+from dataclasses import replace
 
 import pytest
 
+from tallybook.bookie.cookie import Cookie
 from tallybook.client.client import Client
 from tallybook.core.errors import InvalidArgument
-from tallybook.metadata.replaced import note_replaced, replaced_bookies
+from tallybook.metadata.replaced import forget_replaced, note_replaced, noted_replacements
 from tallybook.repair.reliance import Reliance, relying_on
 from tallybook.repair.service import RepairService
 from tallybook.repair.walk import MAX_NAMED
@@ -78,9 +80,44 @@ async def test_a_bookie_that_was_replaced_counts_as_one_without_copies_until_it_
     async with repair(cluster):
         await until_out_of_limbo(cluster, client, one, ledger_id)
         async with asyncio.timeout(300):
-            while await replaced_bookies(store):
+            while await noted_replacements(store):
                 await cluster.world.clock.sleep(1)
     (await reliance_with(cluster, other)).check_none()
+
+
+@scenario(bookies=4)
+async def test_a_replacement_that_was_cut_off_before_it_gave_anything_up_blocks_no_other_one(
+    cluster: MemoryCluster, client: Client
+) -> None:
+    ledger, store = await closed(client, 20), client.world.store
+    one, other, _ = ledger.last_fragment.bookies
+    old = Cookie(one, cluster.bookies[one].incarnation.directory_uuid, "this-cluster")
+    await store.write_cookie(one, old.encode())
+    cluster.die(one)
+    await note_replaced(store, one, "new-directory")
+    # The old disk is put back.
+    cluster.bookies[one].restart()
+    await cluster.register(one)
+    (await reliance_with(cluster, other)).check_none()
+    # It is given up after all.
+    await store.write_cookie(one, replace(old, directory_uuid="new-directory").encode(), replace=True)
+    assert (await reliance_with(cluster, other)).lacking.bookies == {one}
+    await store.write_cookie(one, old.encode(), replace=True)
+    async with repair(cluster), asyncio.timeout(300):
+        while await noted_replacements(store):
+            await cluster.world.clock.sleep(1)
+
+
+@scenario(bookies=3)
+async def test_a_note_that_was_written_again_is_not_removed_by_an_auditor_that_read_it_before(
+    cluster: MemoryCluster, client: Client
+) -> None:
+    store = client.world.store
+    await note_replaced(store, "bookie-0", "new-directory")
+    before = (await noted_replacements(store))["bookie-0"]
+    await note_replaced(store, "bookie-0", "new-directory")
+    await forget_replaced(store, "bookie-0", before)
+    assert (await noted_replacements(store))["bookie-0"].directory == "new-directory"
 
 
 @scenario(bookies=3)

@@ -211,6 +211,24 @@ async def test_a_replacement_that_has_given_up_the_old_directory_is_finished_wit
     assert (replaced.bookie_id, check.asked) == ("b1", [])
 
 
+async def test_a_note_that_an_auditor_removes_before_the_old_directory_is_given_up_is_written_again() -> None:
+    old, new, registry = SimDisk(), SimDisk(), Registry()
+    await start(old, registry)
+    notes: dict[str, str] = {}
+    write_cookie = registry.write_cookie
+
+    async def note(bookie_id: str, directory_uuid: str) -> None:
+        notes[bookie_id] = directory_uuid
+
+    async def slowly(bookie_id: str, cookie: bytes, *, replace: bool = False) -> None:
+        notes.clear()
+        await write_cookie(bookie_id, cookie, replace=replace)
+
+    registry.write_cookie = slowly  # type: ignore[method-assign]
+    replaced = await replace_identity(settings(), new, registry, SeededRng(2), registry.id_counter, note=note)
+    assert notes == {"b1": replaced.directory_uuid}
+
+
 async def test_replacing_refuses_a_directory_with_data() -> None:
     disk, registry = SimDisk(), Registry()
     first = await start(disk, registry)
