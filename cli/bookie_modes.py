@@ -37,7 +37,7 @@ def drain(
     bookie_id: Bookie,
     cancel: Annotated[bool, typer.Option("--cancel", help="Let it keep what it has, and take writes again.")] = False,
     wait: Annotated[bool, typer.Option("--wait", help="Until it may be switched off.")] = False,
-    force: Annotated[bool, typer.Option("--force", help="Also if too few other bookies can take its copies.")] = False,
+    force: Annotated[bool, typer.Option("--force", help="Also if it is known that it cannot end.")] = False,
     timeout: Annotated[float, typer.Option(metavar="SECONDS", help="How long --wait waits.", min=1)] = 86_400,
     as_json: Json = False,
 ) -> None:
@@ -46,7 +46,8 @@ def drain(
     It serves readers meanwhile, and is a source of the copies. Says how many ledgers still name it, what keeps ten of
     them, and whether it may be switched off for good; the same command again tells how far it is. Ledgers whose copies
     the bookies may drop, because the archive has them, do not count. Refused where fewer other bookies take writes than
-    a ledger that it has needs.
+    a ledger that it has needs, or one of another bookie that is being emptied; and where metadata of a ledger cannot be
+    understood.
     """
     if cancel and wait:
         raise InvalidArgument("either --cancel or --wait")

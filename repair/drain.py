@@ -9,9 +9,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from tallybook.client.placement import replacement_candidates
 from tallybook.core.counted import counted
-from tallybook.core.errors import InvalidArgument, NoSuchBookie
-from tallybook.metadata.bookie_modes import WantedMode, want_mode, wanted_mode
+from tallybook.core.errors import InvalidArgument, MetadataUnavailable, NoSuchBookie
+from tallybook.metadata.bookie_modes import WantedMode, want_mode, wanted_mode, wanted_modes
 from tallybook.metadata.store import BookieMode, Membership, MetadataStore
 from tallybook.runtime.clock import Clock
 from tallybook.runtime.rng import Rng
@@ -75,29 +76,53 @@ async def check_can_end(store: MetadataStore, membership: Membership, bookie_id:
     """Check that the other bookies can take what a bookie has, before it is drained.
 
     Raises:
-        InvalidArgument: a ledger has all of those that take writes already, so that the drain would not end.
-        MetadataUnavailable: the store does not answer.
+        InvalidArgument: the drain, or one that is under way, would not end: too few bookies that take writes are left
+            for a ledger, or its metadata cannot be understood.
+        MetadataUnavailable: the store does not answer, or not with all ledgers.
     """
-    if await wanted_mode(store, bookie_id) is WantedMode.DRAINING:
+    modes = await wanted_modes(store, linearizable=True)
+    before = {name for name, mode in modes.items() if mode is WantedMode.DRAINING}
+    if bookie_id in before:
         return
+    draining = before | {bookie_id}
     known = await membership.bookies()
-    others = {name for name, info in known.items() if name != bookie_id and info.mode is BookieMode.WRITABLE}
-    stuck, first_ids = 0, list[int]()
-    async for metadata in all_ledgers(store, Findings()):
+    others = set(replacement_candidates(known, (), draining))
+    # Ledgers of other bookies that are being emptied have this one to go to, until it takes no more writes.
+    concerned = draining if bookie_id in replacement_candidates(known, ()) else {bookie_id}
+    stuck, first_ids, named, findings = 0, list[int](), set[str](), Findings()
+    async for metadata in all_ledgers(store, findings):
         if metadata.copies_released:
             continue
-        ensembles = [set(fragment.bookies) for fragment in metadata.fragments if bookie_id in fragment.bookies]
-        # Members that are away are replaced, too; those that take no writes stay where they are.
-        if any(len(others - ensemble) < len(ensemble - known.keys() | {bookie_id}) for ensemble in ensembles):
-            stuck += 1
-            if len(first_ids) < MAX_NAMED:
-                first_ids.append(metadata.ledger_id)
+        for fragment in metadata.fragments:
+            ensemble = set(fragment.bookies)
+            # Members that are away are replaced, too; those that take no writes stay where they are.
+            leaving = ensemble & draining | ensemble - known.keys()
+            if ensemble & concerned and len(others - ensemble) < len(leaving):
+                stuck += 1
+                named |= ensemble & before
+                if len(first_ids) < MAX_NAMED:
+                    first_ids.append(metadata.ledger_id)
+                break
+    if not findings.complete:
+        raise MetadataUnavailable(f"{bookie_id} is not drained: the metadata store did not tell of all ledgers")
+    reasons: list[str] = []
     if stuck:
+        which = f"{counted(stuck, 'ledger names', 'ledgers name')} {' or '.join(('it', *sorted(named)))}"
+        too = f", with {', '.join(sorted(named))} being emptied, too" if named else ""
+        reasons.append(
+            f"{which} ({some_ids(first_ids, stuck)}), and too few bookies outside of their ensembles take writes{too} "
+            f"(in all: {', '.join(sorted(others)) or 'none'}). Add bookies{', or let that end,' if named else ''} first"
+        )
+    if findings.unreadable:
+        which = counted(findings.unreadable, "ledger")
+        reasons.append(
+            f"the metadata of {which} ({some_ids(findings.unreadable_ids, findings.unreadable)}) cannot be understood, "
+            "so that it would not be known when it is empty. 'tallybook fsck' tells what to do about them"
+        )
+    if reasons:
         raise InvalidArgument(
-            f"{bookie_id} cannot be emptied: {counted(stuck, 'ledger names', 'ledgers name')} it "
-            f"({some_ids(first_ids, stuck)}), and too few bookies outside of their ensembles take writes (in all: "
-            f"{', '.join(sorted(others)) or 'none'}). "
-            'Add bookies first, or drain it all the same with --force (over HTTP: "force": true)'
+            f"{bookie_id} cannot be emptied: {'; '.join(reasons)}, or drain it all the same with --force "
+            '(over HTTP: "force": true)'
         )
 
 

@@ -1,0 +1,89 @@
+"""Drains that would not end are refused, and each says why it has not come to its end yet."""
+
+from __future__ import annotations
+
+import pytest
+
+from tallybook.client.client import Client
+from tallybook.core.errors import InvalidArgument, MetadataUnavailable
+from tallybook.metadata.bookie_modes import WantedMode
+from tallybook.repair.drain import check_can_end
+from tallybook.sim.stage.cluster import MemoryCluster
+from tallybook.sim.stage.scenario import scenario
+
+from .test_upkeep import closed, switch
+
+
+async def drain(client: Client, bookie_id: str) -> None:
+    """As ``bookie drain`` begins it."""
+    await check_can_end(client.world.store, client.world.membership, bookie_id)
+    await switch(client, bookie_id, WantedMode.DRAINING, on=True)
+
+
+@pytest.mark.parametrize("takes_writes", [True, False])
+def test_a_second_drain_is_refused_while_the_first_needs_the_only_bookie_that_is_left(takes_writes: bool) -> None:
+    """Whether the first one takes no more writes yet."""
+
+    @scenario(bookies=4)
+    async def play(cluster: MemoryCluster, client: Client) -> None:
+        ledger = await closed(client)
+        one, other, _ = ledger.last_fragment.bookies
+        await drain(client, one)
+        if not takes_writes:
+            await cluster.make_read_only(one)
+        refused = f"{other} cannot be emptied: 1 ledger names it or {one} .*, with {one} being emptied, too"
+        with pytest.raises(InvalidArgument, match=refused):
+            await drain(client, other)
+        cluster.add("bookie-4")
+        await cluster.register("bookie-4")
+        await drain(client, other)
+
+    play()
+
+
+@scenario(bookies=4)
+async def test_the_only_bookie_that_can_take_what_another_one_has_is_not_drained(
+    cluster: MemoryCluster, client: Client
+) -> None:
+    members = (await closed(client)).last_fragment.bookies
+    [spare] = set(cluster.bookies) - set(members)
+    await drain(client, members[0])
+    with pytest.raises(InvalidArgument, match=f"{spare} cannot be emptied: 1 ledger names it or {members[0]}"):
+        await drain(client, spare)
+    await switch(client, members[0], WantedMode.DRAINING, on=False)
+    await drain(client, spare)
+
+
+@scenario(bookies=4)
+async def test_a_bookie_that_takes_no_writes_is_drained_whatever_others_that_are_drained_lack(
+    cluster: MemoryCluster, client: Client
+) -> None:
+    members = (await closed(client)).last_fragment.bookies
+    [spare] = set(cluster.bookies) - set(members)
+    await cluster.make_read_only(spare)
+    await switch(client, members[0], WantedMode.DRAINING, on=True)
+    await drain(client, spare)
+
+
+@scenario(bookies=4)
+async def test_no_drain_begins_that_could_not_tell_its_end(cluster: MemoryCluster, client: Client) -> None:
+    ledger = await closed(client)
+    one = ledger.last_fragment.bookies[0]
+    cluster.metadata.ledgers[ledger.ledger_id].value = b"rubbish"
+    with pytest.raises(InvalidArgument, match=rf"metadata of 1 ledger \({ledger.ledger_id}\) cannot be understood"):
+        await drain(client, one)
+
+
+@scenario(bookies=4)
+async def test_no_drain_begins_while_the_store_does_not_tell_of_all_ledgers(
+    cluster: MemoryCluster, client: Client
+) -> None:
+    one = (await closed(client)).last_fragment.bookies[0]
+    lists = client.world.store.list_ledgers
+
+    async def cut_off(after: int = -1, limit: int = 1000):
+        return (await lists(after, limit))._replace(complete=False)
+
+    client.world.store.list_ledgers = cut_off  # type: ignore[method-assign]
+    with pytest.raises(MetadataUnavailable, match=f"{one} is not drained"):
+        await drain(client, one)
