@@ -138,16 +138,22 @@ class _Link:
         attached.
         """
         given_up, self.connection = self.connection, None
-        sendings, self.sendings = self.sendings, {}
         if given_up is not None and attention.now() - attention.at(given_up.progress_at) >= silence_s:
             sometimes("writer: breaks a silent connection")
+            self.sendings = {}
             given_up.abort()
             return
+        self._withdraw()
+
+    def _withdraw(self) -> None:
+        sendings, self.sendings = self.sendings, {}
         for sending in sendings.values():
             sending.withdraw()
 
     def detach(self, ledger_id: int) -> None:
-        """Have the bookie forget the ledger, over this connection or a later one."""
+        """Have the bookie forget the ledger, over this connection or a later one; what is not sent yet goes, too."""
+        # A batch that leaves after this would attach the ledger again.
+        self._withdraw()
         if self.attached_over is not None:
             self.attached_over.forget(ledger_id)
 

@@ -25,6 +25,7 @@ from tallybook.metadata.store import BookieInfo, WriteResult
 from tallybook.runtime.deterministic import SimNet, World, run_seed
 from tallybook.runtime.tasks import Tasks
 from tallybook.runtime.transport import Lane, MessageStream
+from tallybook.runtime.wire import WRITER_RETURN_SECONDS
 from tallybook.sim.stage.cluster import MemoryCluster
 from tallybook.sim.stage.direct import DirectConnection
 from tallybook.sim.stage.disk_bookie import tiny_settings
@@ -333,3 +334,23 @@ def test_a_ledger_that_another_client_took_is_forgotten_with_its_close(noticed: 
                 assert forgotten == {(name, ledger.id) for name in cluster.bookies}
 
     play()
+
+
+@scenario(bookies=3)
+async def test_what_a_writer_that_died_had_not_sent_yet_attaches_its_ledger_nowhere_again(
+    cluster: MemoryCluster, client: Client
+) -> None:
+    async with cluster.client(SMALL) as writing:
+        ledger = await writing.create_ledger()
+        await ledger.append(b"first")
+        await client.recover_ledger(ledger.id)
+        with held_back(sent=False) as held:
+            held.ledgers, held.bookies = {ledger.id}, {"bookie-1", "bookie-2"}
+            with pytest.raises(LedgerFenced):
+                await ledger.append(b"waits for its turn where it is not refused")
+            for waiting in held.unsent:
+                waiting.send(cluster.world.clock.monotonic())
+            await cluster.world.clock.sleep(WRITER_RETURN_SECONDS)
+            members = [await client.world.connections.get(name) for name in sorted(cluster.bookies)]
+            assert [(await each.held(ledger.id, 0, 0)).writer for each in members] == [False] * 3
+            assert await ledger.show() == 0, "it still says what was confirmed"
