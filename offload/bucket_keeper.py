@@ -130,7 +130,8 @@ class BucketKeeper:
         lacks = self._manifest.unreadable or f"{self._store.url} has no manifest"
         owned = Owned.by(self._survey.ledgers.values())
         unowned = [found for found in objects if owned.frees_object(found.key)]
-        for why in (await self._unexplained(unowned, most=1)).values():
+        metadata, ledgers = self._survey.store, self._survey.ledgers
+        for why in (await unexplained(self._store, metadata, ledgers, unowned, most=1)).values():
             self._totals.failed(
                 f"nothing is merged or removed, and no manifest written: {lacks}, and {why}. If metadata were lost, "
                 "run 'offload rebuild-catalog'; if it is another cluster's archive, give this cluster another one; "
@@ -138,9 +139,6 @@ class BucketKeeper:
             )
             return False
         return True
-
-    async def _unexplained(self, objects: Sequence[ObjectInfo], *, most: int | None = None) -> dict[str, str]:
-        return await unexplained(self._store, self._survey.store, self._survey.ledgers, objects, most)
 
     # --- what counts, and what goes -----------------------------------------------------------------------------------
 
@@ -166,7 +164,7 @@ class BucketKeeper:
             wall_ms=self._now_ms(),
         )
         if complete:
-            suspects = await self._without_unexplained(suspects, objects)
+            suspects = await self._without_unexplained(suspects, objects, stands)
         # Before anything goes: readers that go by the manifest must not look for what is removed.
         if complete and not await self._write_manifest(stands):
             return
@@ -263,13 +261,15 @@ class BucketKeeper:
             return False
         return True
 
-    async def _without_unexplained(self, garbage: Garbage, objects: Sequence[ObjectInfo]) -> Garbage:
-        """The same but for objects that the manifest does not know, with ledgers that the metadata do not know.
+    async def _without_unexplained(self, garbage: Garbage, objects: Sequence[ObjectInfo], stands: Standing) -> Garbage:
+        """The same but for objects that the manifest has not dropped so far, with ledgers that nobody knows.
 
         The manifest does not drop them: they count as younger ones do.
         """
-        new = self._orphans.since_ms.keys() - self._manifest.objects
-        kept = await self._unexplained([found for found in objects if found.key in new])
+        new = self._orphans.since_ms.keys() - self._manifest.dropped
+        dropped = [found for found in objects if found.key in new]
+        metadata, ledgers, named = self._survey.store, self._survey.ledgers, self._manifest.objects
+        kept = await unexplained(self._store, metadata, ledgers, dropped, stands.counted, named)
         for key in kept:
             self._orphans.removed(key)
         if kept:
@@ -280,7 +280,8 @@ class BucketKeeper:
 
     async def _without_needed(self, garbage: Garbage, stands: Standing, sizes: Mapping[str, int]) -> Garbage:
         """The same but for objects that may be the last to have a ledger."""
-        kept = await needed(self._store, self._survey.ledgers, stands.counted, sizes, garbage.objects)
+        metadata, ledgers = self._survey.store, self._survey.ledgers
+        kept = await needed(self._store, metadata, ledgers, garbage.objects, stands.counted, sizes)
         if kept:
             sometimes("offload: keeps an object that no metadata name, and that a ledger needs")
             key, why = next(iter(kept.items()))

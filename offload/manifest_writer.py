@@ -30,6 +30,8 @@ class ManifestWriter:
         """The ledgers that it counts, and the object of each; empty if that is not known."""
         self.objects: frozenset[str] = frozenset()
         """The objects that it names; empty if that is not known."""
+        self.dropped: frozenset[str] = frozenset()
+        """Those of them that no ledger counts in."""
         self.unreadable = ""
         """Why the one that was loaded last could not be read, so that it does not say which ledgers it counts."""
         self.remedy = ""
@@ -64,7 +66,7 @@ class ManifestWriter:
             self.unreadable, self.remedy = error.message, _remedy(error)
             return None
         if manifest is not None:
-            self.cluster_id, self.ledgers, self.objects = manifest.cluster_id, manifest.ledgers, manifest.objects
+            self._says(manifest)
             self._content = sha256(await self._workers.run(encode_manifest, manifest)).digest()
             self._listed = listed
         return manifest
@@ -82,9 +84,13 @@ class ManifestWriter:
         self._content = b""
         await self._store.put(MANIFEST_KEY, data)
         # What a listing will show is not known: another process may replace it meanwhile. It is read once more then.
-        self._listed, self._content, self.cluster_id = None, content, manifest.cluster_id
-        self.ledgers, self.objects = manifest.ledgers, manifest.objects
+        self._listed, self._content = None, content
+        self._says(manifest)
         return True
+
+    def _says(self, manifest: Manifest) -> None:
+        self.cluster_id, self.ledgers = manifest.cluster_id, manifest.ledgers
+        self.objects, self.dropped = manifest.objects, frozenset(manifest.dropped)
 
 
 def _remedy(error: TallybookError) -> str:

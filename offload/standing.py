@@ -6,7 +6,8 @@ bucket. So it does where the metadata are missing without a record of a deletion
 
 The manifest drops an object only once each of its ledgers is known, or on record as deleted. The object may go only if
 each ledger in it that was not deleted is in another object that its metadata name and the bucket has. Anything else may
-be the last copy of a ledger.
+be the last copy of a ledger. Lines of the manifest do not tell ledgers of one id apart, and metadata that were lost may
+have been followed by others of that id: what an object holds says itself whose it is.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from dataclasses import dataclass
 from tallybook.core.ids import NO_IDENTITY
 from tallybook.metadata.archived import Receipt
 from tallybook.metadata.model import LedgerMetadata
+from tallybook.metadata.store import Deletion
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,26 +93,53 @@ def same_ledger(one: bytes, other: bytes) -> bool:
     return one == other or NO_IDENTITY in {one, other}
 
 
-def needs(
+def unaccounted(
     held: Iterable[tuple[int, bytes]],
     ledgers: Mapping[int, LedgerMetadata],
-    counted: Mapping[int, str],
-    sizes: Mapping[str, int],
+    deletions: Mapping[int, Deletion | None],
+    counted: Collection[int] = (),
+    *,
+    named: bool = False,
 ) -> int | None:
-    """A ledger that needs an object which counts no more; ``None`` if none does, and the object may go.
+    """A ledger of an object that is not known, nor known to be deleted; ``None`` if there is none.
+
+    A deletion of another ledger of the same id says nothing, nor does another one that is there.
 
     Args:
-        held: the ledgers in the object, each with its identity. Those that are not living and not counted were deleted
-            when the manifest dropped the object: else it would not have dropped it.
+        held: the ledgers in the object, each with its identity.
         ledgers: the metadata of all that there are.
-        counted: what the manifest says.
+        deletions: of those in ``held`` that are not living.
+        counted: ledgers that the manifest counts, in whichever object.
+        named: whether the manifest names the object, so that those which it counts nowhere were deleted, though that
+            may be on record in a metadata store that was lost.
+    """
+    for ledger_id, identity in held:
+        if living(ledger_id, identity, ledgers) is not None:
+            continue
+        deletion = deletions.get(ledger_id)
+        if deletion is None:
+            if not named or ledger_id in ledgers or ledger_id in counted:
+                return ledger_id
+        elif not deletion.is_of(identity):
+            return ledger_id
+    return None
+
+
+def needs(
+    held: Collection[tuple[int, bytes]],
+    ledgers: Mapping[int, LedgerMetadata],
+    deletions: Mapping[int, Deletion | None],
+    counted: Collection[int],
+    sizes: Mapping[str, int],
+) -> int | None:
+    """A ledger that needs an object which the manifest has dropped; ``None`` if none does, and the object may go.
+
+    Args:
+        held, ledgers, deletions, counted: as for ``unaccounted``.
         sizes: bytes of each object of the bucket.
     """
     for ledger_id, identity in held:
         known = living(ledger_id, identity, ledgers)
-        if known is not None:
-            if known.archived is None or not is_there(known.archived, sizes):
-                return ledger_id
-        elif (line := counted.get(ledger_id)) is not None and line not in sizes:
+        if known is not None and (known.archived is None or not is_there(known.archived, sizes)):
             return ledger_id
-    return None
+    return unaccounted(held, ledgers, deletions, counted, named=True)

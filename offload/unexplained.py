@@ -9,7 +9,7 @@ removed, it is asked again, and more: its ledgers have to be in other objects, w
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
 from typing import Final
 
 from tallybook.archive.catalog import ledgers_in
@@ -21,7 +21,7 @@ from tallybook.core.ids import NO_IDENTITY
 from tallybook.metadata.model import LedgerMetadata
 from tallybook.metadata.store import Deletion, MetadataStore
 
-from .standing import living, needs
+from .standing import living, needs, unaccounted
 
 CONCURRENT_READS: Final = 32
 """Of the metadata store, or of the bucket."""
@@ -32,12 +32,16 @@ async def unexplained(
     metadata: MetadataStore,
     ledgers: Mapping[int, LedgerMetadata],
     objects: Sequence[ObjectInfo],
+    counted: Collection[int] = (),
+    named: Collection[str] = (),
     most: int | None = None,
 ) -> dict[str, str]:
-    """The keys of those of these objects that are not explained, and why.
+    """The keys of those of these objects that are not explained, and why; see ``unaccounted``.
 
     Args:
         ledgers: all that there are, read after ``objects`` were listed.
+        counted: ledgers that the manifest counts.
+        named: objects that it names.
         most: after so many the rest is not looked at.
 
     Raises:
@@ -48,37 +52,48 @@ async def unexplained(
     async def look(found: ObjectInfo) -> str:
         held = await _held_by(store, found)
         if isinstance(held, str):
-            return held
-        gone = [ledger_id for ledger_id, identity in held.items() if living(ledger_id, identity, ledgers) is None]
-        for ledger_id, deletion in (await deletions_of(metadata, gone)).items():
-            if deletion is None or not deletion.is_of(held[ledger_id]):
-                return f"the metadata do not know ledger {ledger_id} of {found.key}, nor that it was deleted"
-        return ""
+            # What the manifest drops is read once more before it goes.
+            return "" if found.key in named else held
+        deletions = await _deletions_in(metadata, held, ledgers)
+        ledger_id = unaccounted(held.items(), ledgers, deletions, counted, named=found.key in named)
+        if ledger_id is None:
+            return ""
+        return f"the metadata do not know ledger {ledger_id} of {found.key}, nor that it was deleted"
 
     return await _looked_at(objects, look, most)
 
 
 async def needed(
     store: ObjectStore,
+    metadata: MetadataStore,
     ledgers: Mapping[int, LedgerMetadata],
-    counted: Mapping[int, str],
-    sizes: Mapping[str, int],
     objects: Sequence[ObjectInfo],
+    counted: Collection[int],
+    sizes: Mapping[str, int],
 ) -> dict[str, str]:
     """Those of these objects, which count no more, that may be the last to have a ledger, and why; see ``needs``.
 
     Raises:
         ArchiveUnavailable, ArchiveDenied: the bucket does not answer.
+        MetadataUnavailable: the metadata store does not say what was deleted.
     """
 
     async def look(found: ObjectInfo) -> str:
         held = await _held_by(store, found)
         if isinstance(held, str):
             return held
-        ledger_id = needs(held.items(), ledgers, counted, sizes)
+        deletions = await _deletions_in(metadata, held, ledgers)
+        ledger_id = needs(held.items(), ledgers, deletions, counted, sizes)
         return "" if ledger_id is None else f"ledger {ledger_id} of {found.key} is in no other object that is there"
 
     return await _looked_at(objects, look)
+
+
+async def _deletions_in(
+    metadata: MetadataStore, held: Mapping[int, bytes], ledgers: Mapping[int, LedgerMetadata]
+) -> dict[int, Deletion | None]:
+    """The records of deletions of the ledgers of an object that are not living."""
+    return await deletions_of(metadata, [each for each in held if living(each, held[each], ledgers) is None])
 
 
 async def _looked_at(

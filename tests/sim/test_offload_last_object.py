@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from copy import copy
+from dataclasses import replace
 
 import pytest
 
@@ -14,8 +15,12 @@ from tallybook.archive.objects.memory import MemoryStore
 from tallybook.archive.objects.port import ObjectInfo
 from tallybook.client.client import Client
 from tallybook.core.errors import NoSuchLedger
+from tallybook.core.ids import NO_ENTRY
 from tallybook.metadata.memory import MemoryMetadata
+from tallybook.metadata.model import LedgerMetadata
+from tallybook.metadata.store import MetadataStore
 from tallybook.offload.offloader import Offloader
+from tallybook.offload.rebuild import claim_bucket, rebuild_catalog
 from tallybook.runtime.clock import Clock
 from tallybook.runtime.rng import Rng
 from tallybook.runtime.tasks import InlineWorkers
@@ -29,12 +34,17 @@ STEPS = 30
 DELAY_S = SETTINGS.attempt_ttl_s + SETTINGS.orphan_delay_s
 
 
-async def held_in(store: MemoryStore) -> dict[str, set[int]]:
+Held = tuple[int, bytes]
+"""A ledger in an object: its id, which others may have had, and its identity."""
+
+
+async def held_in(store: MemoryStore) -> dict[str, set[Held]]:
     """The ledgers in each object."""
-    found: dict[str, set[int]] = {}
+    found: dict[str, set[Held]] = {}
     for each in [each async for page in store.list() for each in page if each.key.endswith(".parquet")]:
         if each.key != MANIFEST_KEY:
-            found[each.key] = {held.metadata.ledger_id for held in await ledgers_in(store, each)}
+            ledgers = [held.metadata for held in await ledgers_in(store, each)]
+            found[each.key] = {(ledger.ledger_id, ledger.identity) for ledger in ledgers}
     return found
 
 
@@ -43,7 +53,7 @@ class Watched(MemoryStore):
 
     def __init__(self, clock: Clock) -> None:
         super().__init__(clock)
-        self.deleted: set[int] = set()
+        self.deleted: set[Held] = set()
         self.removals = 0
 
     async def delete(self, key: str) -> None:
@@ -53,6 +63,12 @@ class Watched(MemoryStore):
         assert not last, f"{key} was the last object with ledgers {last}"
         self.removals += 1
         await super().delete(key)
+
+
+async def another_of(store: MetadataStore, lost: LedgerMetadata, rng: Rng) -> None:
+    """Another ledger of the id of one whose metadata were lost: an empty one that is in no object."""
+    nowhere = replace(lost, creator_token=rng.uuid(), archiving=None, archived=None, copies_released=False)
+    await store.create_ledger(replace(nowhere, fragments=lost.fragments[:1], last_entry_id=NO_ENTRY, length=0))
 
 
 class Play:
@@ -83,8 +99,18 @@ class Play:
         ledger_id = self._one()
         if ledger_id is not None:
             with suppress(NoSuchLedger):
+                identity = (await self.client.ledger_metadata(ledger_id)).identity
                 await self.client.delete_ledger(ledger_id)
-            self.store.deleted.add(ledger_id)
+                self.store.deleted.add((ledger_id, identity))
+
+    async def lose_one_to_another(self) -> None:
+        """The metadata of a ledger are lost, and another one is made that has its id."""
+        ledger_id, store = self._one(), self.cluster.metadata.client().store
+        if ledger_id is None or ledger_id not in self.cluster.metadata.ledgers:
+            return
+        lost = (await store.read_ledger(ledger_id)).value
+        del self.cluster.metadata.ledgers[ledger_id]
+        await another_of(store, lost, self.rng)
 
     async def copy_metadata(self) -> None:
         metadata, kept = self.cluster.metadata, MemoryMetadata(self.rng.fork("copy"))
@@ -113,8 +139,8 @@ class Play:
     def step(self) -> Callable[[], Awaitable[None]]:
         often = [self.write, self.tidy, self.tidy, self.wait, self.wait, self.tidy]
         seldom = [self.restart, self.delete, self.copy_metadata, self.restore_metadata, self.lose_object]
-        if self.rng.random() < 0.05:
-            return self.lose_manifest
+        if self.rng.random() < 0.1:
+            return self.lose_manifest if self.rng.random() < 0.5 else self.lose_one_to_another
         steps = often if self.rng.random() < 0.6 else seldom
         return steps[self.rng.randint(0, len(steps) - 1)]
 
@@ -187,3 +213,46 @@ async def test_what_was_merged_stays_while_the_object_that_has_it_now_is_not_the
             await worker.round()
             await cluster.world.clock.sleep(DELAY_S)
         assert await objects(stage) == [home], "once it is back, the others go"
+
+
+@pytest.mark.parametrize("shared", [False, True], ids=["own object", "shared object"])
+@pytest.mark.parametrize("when", ["kept", "deleted once archived", "deleted before"])
+def test_an_object_of_a_ledger_whose_id_another_one_has_stays_though_the_manifest_has_named_it(
+    when: str, shared: bool
+) -> None:
+    @scenario(deadline_seconds=60_000)
+    async def play(cluster: MemoryCluster, client: Client) -> None:
+        """The metadata are lost, and the new cluster has made a ledger before it takes the bucket over."""
+        store = Watched(cluster.world.clock)
+        async with ArchiveStage(cluster, SETTINGS, store=store) as stage:
+            taken, other = [await closed(client, 9 if shared else 120) for _ in range(2)]
+            await offloader(stage).round()
+            held = {key: held for key, held in (await held_in(store)).items() if any(each == taken for each, _ in held)}
+            lost, said = await client.ledger_metadata(taken), ""
+            cluster.metadata.ledgers.clear()
+            cluster.metadata.cluster_id = "another"
+            metadata = cluster.metadata.client().store
+            await another_of(metadata, lost, cluster.world.rng)
+            rebuilt = [each async for each in rebuild_catalog(store, metadata, InlineWorkers())]
+            assert [each.others for each in rebuilt if each.others] == [(taken,)]
+            await claim_bucket(store, metadata, InlineWorkers())
+            for at in range(5):
+                if at == {"kept": None, "deleted once archived": 2, "deleted before": 0}[when]:
+                    found = await metadata.read_ledger(taken)
+                    await metadata.delete_ledger(taken, found.version, found.value.identity)
+                    store.deleted.add((taken, found.value.identity))
+                if at == 3 and shared:
+                    found = await metadata.read_ledger(other)
+                    await metadata.delete_ledger(other, found.version, found.value.identity)
+                    store.deleted.add((other, found.value.identity))
+                worker = offloader(stage)
+                await worker.round()
+                await cluster.world.clock.sleep(DELAY_S)
+                said = worker.totals.last_error
+            assert held.items() <= (await held_in(store)).items()
+            assert f"ledger {taken}" in said
+            manifest = await read_manifest(store, InlineWorkers())
+            assert manifest is not None
+            assert not manifest.objects & held.keys(), "it counts as an object that is younger than the manifest"
+
+    play()

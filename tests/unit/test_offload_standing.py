@@ -7,7 +7,8 @@ from itertools import product
 import pytest
 
 from tallybook.core.ids import NO_IDENTITY
-from tallybook.offload.standing import needs, standing
+from tallybook.metadata.store import Deletion
+from tallybook.offload.standing import needs, standing, unaccounted
 
 from .test_offload_policy import ledger, receipt
 
@@ -78,20 +79,41 @@ def test_an_object_may_go_only_if_its_ledger_was_deleted_or_is_in_an_object_that
 ) -> None:
     known = METADATA[metadata]
     counted = {1: NEW} if metadata == "missing" else {}
-    needed = needs([(1, NO_IDENTITY)], {} if known is None else {1: known}, counted, LISTING[listing])
+    needed = needs([(1, NO_IDENTITY)], {} if known is None else {1: known}, {1: None}, counted, LISTING[listing])
     elsewhere = metadata == f"in {listing}" or (metadata.startswith("in ") and listing == "both")
-    elsewhere |= metadata == "missing" and NEW in LISTING[listing]
     assert (needed is None) == (metadata == "deleted" or elsewhere)
 
 
-def test_another_ledger_of_the_same_id_says_nothing_of_the_one_in_an_object() -> None:
-    known = {1: replace(METADATA["in new"] or ledger(1), creator_token="another")}
-    assert needs([(1, known[1].identity)], known, {1: NEW}, LISTING["old"]) == 1
-    assert needs([(1, ledger(1).identity)], known, {}, LISTING["old"]) is None, "it was deleted when it was dropped"
+ANOTHER = replace(METADATA["in new"] or ledger(1), creator_token="another")
+OF_ANOTHER, OF_IT = Deletion.of(ANOTHER.identity), Deletion.of(ledger(1).identity)
+
+HELD_TABLE = """
+the metadata have  on record as deleted  the manifest counts  names the object  accounted for
+it                 -                     -                    no                yes
+another            -                     -                    yes               no
+another            -                     it                   yes               no
+nothing            another               -                    yes               no
+nothing            it                    -                    no                yes
+nothing            one                   -                    no                yes
+nothing            -                     -                    no                no
+nothing            -                     -                    yes               yes
+nothing            -                     it                   yes               no
+"""
+
+
+@pytest.mark.parametrize("row", [re.split("  +", line.strip()) for line in HELD_TABLE.strip().split("\n")[1:]])
+def test_another_ledger_of_the_same_id_says_nothing_of_the_one_in_an_object(row: list[str]) -> None:
+    known, deleted, counts, names, accounted = row
+    ledgers = {"it": {1: METADATA["in new"]}, "another": {1: ANOTHER}, "nothing": {}}[known]
+    deletion = {"-": None, "it": OF_IT, "another": OF_ANOTHER, "one": Deletion(NO_IDENTITY)}[deleted]
+    counted = {1: NEW} if counts == "it" else {}
+    held = [(1, ledger(1).identity)]
+    found = unaccounted(held, ledgers, {1: deletion}, counted, named=names == "yes")  # type: ignore[arg-type]
+    assert found == (None if accounted == "yes" else 1)
 
 
 def test_each_ledger_of_an_object_is_looked_at() -> None:
     known = {each: replace(ledger(each), archived=receipt(2, ledger(each), key=NEW)) for each in (1, 2)}
     held = [(each, NO_IDENTITY) for each in (1, 2, 3)]
-    assert needs(held, known, {3: OLD}, LISTING["new"]) == 3
-    assert needs(held, known, {3: OLD}, LISTING["both"]) is None
+    assert needs(held, known, {3: None}, {3: OLD}, LISTING["both"]) == 3
+    assert needs(held, known, {3: Deletion(NO_IDENTITY)}, {}, LISTING["both"]) is None
