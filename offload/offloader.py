@@ -38,7 +38,7 @@ from tallybook.metadata.update import LedgerUpdater
 from tallybook.runtime.clock import Clock
 from tallybook.runtime.logging import logger
 from tallybook.runtime.rng import Rng
-from tallybook.runtime.tasks import Workers
+from tallybook.runtime.tasks import Workers, run_together
 
 from .bucket_keeper import BucketKeeper
 from .dead_space import DeadSpace
@@ -203,9 +203,7 @@ class Offloader:
             done.append(moved)
             self._moved(moved)
 
-        async with asyncio.TaskGroup() as group:
-            for wanted in planned:
-                group.create_task(one(wanted))
+        await run_together(*map(one, planned))
         # Committed, or refused because somebody else was first: either way they are not what the survey took them for.
         self._survey.doubt(ledger.ledger_id for wanted in planned for ledger in wanted.ledgers)
         return done

@@ -22,9 +22,11 @@ from tallybook.core.errors import (
     PeerError,
     StorageError,
     TallybookError,
+    is_defect,
 )
 from tallybook.metadata.model import Fragment, LedgerMetadata
 from tallybook.metadata.store import BookieMode
+from tallybook.runtime.tasks import run_together
 
 from .check import CopyCheck, LedgerCheck, damaged_of, nowhere
 from .open_lacking import ACCEPT_LOSS, can_be_recovered
@@ -35,6 +37,7 @@ _AS_ARCHIVED: Final = (
     ", but the archive has one: it counts no more once the offloader lets bookies drop their copies, "
     "offload.deletion_lag_s after archiving"
 )
+_NOT_KNOWN: Final = "why is not known"
 _REFUSED: Final = "why is not known, since a bookie refuses this client"
 _PART: Final = 0.4
 """Of the time for the reasons, what the check of a ledger's copies may take, and a question to its bookies."""
@@ -52,9 +55,9 @@ async def why_still_named(
         except (NoSuchLedger, MetadataUnavailable):
             return
         except TallybookError as error:
-            if not is_refusal(error):
+            if is_defect(error):
                 raise
-            found[ledger_id] = f"{_REFUSED}: {error.message}"
+            found[ledger_id] = f"{_REFUSED if is_refusal(error) else _NOT_KNOWN}: {error.message}"
         else:
             if why is not None:
                 found[ledger_id] = why
@@ -64,9 +67,7 @@ async def why_still_named(
             known = await world.membership.bookies()
             writable = {name for name, info in known.items() if info.mode is BookieMode.WRITABLE and name != bookie_id}
             stands_still = await _why_nothing_moves(world)
-            async with asyncio.TaskGroup() as group:
-                for ledger_id in ledger_ids:
-                    group.create_task(look(ledger_id, writable, stands_still))
+            await run_together(*(look(ledger_id, writable, stands_still) for ledger_id in ledger_ids))
     return {ledger_id: found[ledger_id] for ledger_id in ledger_ids if ledger_id in found}
 
 
@@ -123,13 +124,16 @@ async def _too_small(
     sizes: dict[str, int] = {}
 
     async def ask(name: str) -> None:
-        with suppress(PeerError, StorageError):
+        try:
             sizes[name] = (await world.connections.get(name)).max_batch_bytes
+        except TallybookError as error:
+            if is_defect(error):
+                raise
 
+    names = {*writable, *(name for each in fragments for name in each.bookies)}
     with suppress(TimeoutError):
-        async with asyncio.timeout(patience_s), asyncio.TaskGroup() as group:
-            for name in {*writable, *(name for each in fragments for name in each.bookies)}:
-                group.create_task(ask(name))
+        async with asyncio.timeout(patience_s):
+            await run_together(*map(ask, names))
     for fragment in fragments:
         largest = min((sizes[name] for name in fragment.bookies if name in sizes), default=0)
         others = sorted(set(writable) - set(fragment.bookies))
@@ -197,9 +201,12 @@ async def _member_says(world: ClientWorld, metadata: LedgerMetadata, name: str, 
 
 async def _why_nothing_moves(world: ClientWorld) -> str:
     """Why ledgers that could be moved are not; empty: they are."""
-    if await paused_since(world.store) is not None:
-        return "the repair is paused: 'cluster audit --resume'"
-    age_s = age_of(await repair_status(world.store), world.clock)
+    try:
+        if await paused_since(world.store) is not None:
+            return "the repair is paused: 'cluster audit --resume'"
+        age_s = age_of(await repair_status(world.store), world.clock)
+    except (DamagedFile, NewerFormat) as error:
+        return f"whether the repair is at work is not known: {error.message}"
     if age_s is None or age_s >= STALE_SECONDS:
         return "no auditor is at work: is 'tallybook repair run' running?"
     return ""

@@ -6,7 +6,6 @@ has found, for ``tallybook cluster status`` to show from anywhere.
 
 from __future__ import annotations
 
-import asyncio
 import json
 from collections.abc import Mapping
 from functools import partial
@@ -29,7 +28,7 @@ from tallybook.runtime.logging import logger
 from tallybook.runtime.metrics import Metrics
 from tallybook.runtime.pace import Pace
 from tallybook.runtime.process import host_name
-from tallybook.runtime.tasks import Tasks
+from tallybook.runtime.tasks import Tasks, run_together
 from tallybook.runtime.watched import watchable
 
 from .auditor import Audit, Auditor
@@ -101,10 +100,12 @@ class RepairService:
             await self.run()
 
     async def run(self) -> None:
-        """Work until cancelled, and serve nothing."""
-        async with asyncio.TaskGroup() as group:
-            group.create_task(self._leadership.lead(self._rounds, who=self._who))
-            group.create_task(self.replicator.run())
+        """Work until cancelled, and serve nothing.
+
+        Raises:
+            DamagedFile, NewerFormat: the record of who audits holds something else.
+        """
+        await run_together(self._leadership.lead(self._rounds, who=self._who), self.replicator.run())
 
     def metrics(self) -> Metrics:
         """What /metrics shows."""

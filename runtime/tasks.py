@@ -95,6 +95,19 @@ class Tasks:
         await asyncio.gather(*running, return_exceptions=True)
 
 
+async def run_together(*works: Coroutine[Any, Any, object]) -> None:
+    """Run all of ``works`` at once, until the last one has ended.
+
+    The first failure cancels the others, and is raised as it is: who waits expects one error, and no group of them.
+    """
+    try:
+        async with asyncio.TaskGroup() as group:
+            for work in works:
+                group.create_task(work)
+    except ExceptionGroup as failed:
+        raise failed.exceptions[0] from None
+
+
 async def unless_set(stop: asyncio.Event, work: Coroutine[Any, Any, T]) -> T | None:
     """The result of ``work``, or ``None`` where ``stop`` was set first: then ``work`` was cancelled, and has ended."""
     loop = asyncio.get_running_loop()

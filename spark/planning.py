@@ -22,6 +22,7 @@ from tallybook.core.errors import (
 from tallybook.core.keys import key_fits, ledger_key
 from tallybook.metadata.model import LedgerMetadata
 from tallybook.metadata.transactions import is_staged
+from tallybook.runtime.tasks import run_together
 
 from .gaps import Gap
 from .options import ReadOptions
@@ -117,13 +118,7 @@ async def _ends_of_open(place: LedgerPlace, ledgers: Iterable[LedgerMetadata], *
                     raise
                 ends[metadata.ledger_id] = -1  # deleted since the listing
 
-    try:
-        async with asyncio.TaskGroup() as group:
-            for metadata in ledgers:
-                group.create_task(ask(metadata))
-    except ExceptionGroup as failed:
-        # One is enough to know; the group has ended the others.
-        raise failed.exceptions[0] from None
+    await run_together(*map(ask, ledgers))
     return ends
 
 

@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import pytest
 
+from tallybook.client.bookie_port import BookieConnection
 from tallybook.client.client import Client
-from tallybook.core.errors import InvalidArgument, MetadataUnavailable
+from tallybook.core.errors import AccessDenied, InvalidArgument, MetadataUnavailable
 from tallybook.metadata.bookie_modes import WantedMode
 from tallybook.repair.drain import check_can_end
+from tallybook.repair.drain_reasons import why_still_named
+from tallybook.repair.pause import PAUSED_RECORD
 from tallybook.sim.stage.cluster import MemoryCluster
 from tallybook.sim.stage.scenario import scenario
 
+from .test_repair import repair
 from .test_upkeep import closed, switch
 
 
@@ -87,3 +91,35 @@ async def test_no_drain_begins_while_the_store_does_not_tell_of_all_ledgers(
     client.world.store.list_ledgers = cut_off  # type: ignore[method-assign]
     with pytest.raises(MetadataUnavailable, match=f"{one} is not drained"):
         await drain(client, one)
+
+
+@scenario(bookies=5)
+async def test_a_drain_says_why_a_ledger_is_left_where_a_bookie_that_could_take_it_refuses_the_operator(
+    cluster: MemoryCluster, client: Client
+) -> None:
+    ledger = await closed(client)
+    members = ledger.last_fragment.bookies
+    spare = next(name for name in cluster.bookies if name not in members)
+    get = client.world.connections.get
+
+    async def getting(name: str) -> BookieConnection:
+        if name == spare:
+            raise AccessDenied("this certificate has no role here")
+        return await get(name)
+
+    client.world.connections.get = getting  # type: ignore[method-assign]
+    async with repair(cluster):
+        await cluster.world.clock.sleep(6)
+        why = await why_still_named(client.world, members[0], [ledger.ledger_id], within_s=5)
+    assert why == {ledger.ledger_id: "it waits to be copied"}
+
+
+@scenario(bookies=4)
+async def test_a_drain_says_that_it_is_not_known_whether_the_repair_is_at_work_where_its_record_is_damaged(
+    cluster: MemoryCluster, client: Client
+) -> None:
+    ledger = await closed(client)
+    await client.world.store.write_record(PAUSED_RECORD, b"rubbish", None)
+    name = ledger.last_fragment.bookies[0]
+    why = await why_still_named(client.world, name, [ledger.ledger_id], within_s=5)
+    assert why[ledger.ledger_id].startswith("whether the repair is at work is not known: ")

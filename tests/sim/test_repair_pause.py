@@ -11,7 +11,7 @@ from tallybook.core.config import RepairSettings
 from tallybook.core.errors import DamagedFile
 from tallybook.metadata.record_update import RecordUpdater
 from tallybook.repair.pause import PAUSED_RECORD, pause, paused_since, resume
-from tallybook.repair.service import RepairService, repair_status
+from tallybook.repair.service import AUDITOR_RECORD, RepairService, repair_status
 from tallybook.sim.stage.cluster import MemoryCluster
 from tallybook.sim.stage.scenario import SMALL, eventually, lines, scenario
 
@@ -110,3 +110,13 @@ async def test_a_pause_that_cannot_be_understood_is_told_and_can_be_lifted(
         await paused_since(client.world.store)
     await resume(records_of(client))
     assert await paused_since(client.world.store) is None
+
+
+@scenario(bookies=1)
+async def test_a_repair_that_cannot_read_who_audits_ends_with_that_error(
+    cluster: MemoryCluster, client: Client
+) -> None:
+    await client.world.store.write_record(AUDITOR_RECORD, b"rubbish", None)
+    async with cluster.client(SMALL) as other:
+        with pytest.raises(DamagedFile, match=AUDITOR_RECORD):
+            await RepairService(other, QUICK).run()

@@ -7,7 +7,7 @@ import pytest
 
 from tallybook.core.errors import InvariantViolation, RequestTimeout
 from tallybook.runtime import thread_pools
-from tallybook.runtime.tasks import Beside, InlineWorkers, Tasks, ThreadWorkers, Workers
+from tallybook.runtime.tasks import Beside, InlineWorkers, Tasks, ThreadWorkers, Workers, run_together
 
 
 class Fatal:
@@ -237,3 +237,17 @@ async def test_closing_workers_waits_beside_the_event_loop_and_not_for_ever(monk
 
 async def test_inline_workers_use_no_thread() -> None:
     assert await InlineWorkers().run(threading.get_ident) == threading.get_ident()
+
+
+async def test_of_works_that_run_together_the_first_failure_ends_the_others_and_is_raised_as_it_is() -> None:
+    ended: list[str] = []
+
+    async def until_cancelled() -> None:
+        try:
+            await forever()
+        finally:
+            ended.append("cancelled")
+
+    with pytest.raises(ValueError, match="no luck"):
+        await run_together(until_cancelled(), failing())
+    assert ended == ["cancelled"]
