@@ -282,7 +282,7 @@ class AddPath:
         """The slow way. Returns whether the batch was held already, durably; if not, it has been handed over."""
         async with self._table.using(add.ledger_id) as ledger:
             await self._verifiers.learn(ledger)
-            ledger.check_identity(add.identity)
+            ledger.check_identity(add.identity, for_repair=add.repair)
             if add.repair:
                 await self._repairs.check(header)
             stored: list[Buffer | None] = []
@@ -298,6 +298,8 @@ class AddPath:
                 elif self._decide(ledger, header, batch, None if add.repair else key, add, stored):
                     sometimes("add: held already")
                     await self._commits.durable(ledger)
+                    if add.repair:
+                        self._repairs.note_held(ledger, header, add.identity)
                     return True
                 elif not self._fits(batch, add.recovery):
                     await self._room(add, deadline)
@@ -305,6 +307,8 @@ class AddPath:
                     await self._journal_room(add, deadline)
                 else:
                     self._hand_over(ledger, header, batch, add)
+                    if add.repair:
+                        self._repairs.note_held(ledger, header, add.identity)
                     return False
 
     @staticmethod
@@ -391,9 +395,9 @@ class AddPath:
         """
         recovery = add.recovery
         # Before all else: the state of another ledger says nothing of this one.
-        ledger.check_identity(add.identity)
+        ledger.check_identity(add.identity, for_repair=add.repair)
         refused = ledger.refuses_recovery if recovery else ledger.refuses_add
-        if refused:
+        if refused and not (add.repair and ledger.doubted):
             raise error_from_wire(refused, f"ledger {ledger.ledger_id} takes no such add")
         if key is not None and not ledger.fits(key):
             raise Unauthorized(f"the key does not fit ledger {ledger.ledger_id}")

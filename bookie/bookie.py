@@ -47,6 +47,7 @@ from tallybook.core.errors import (
 )
 from tallybook.core.ids import MAX_ID, NO_IDENTITY
 from tallybook.core.limits import MAX_PAGE
+from tallybook.core.marks import sometimes
 from tallybook.runtime.clock import Clock
 from tallybook.runtime.logging import logger
 from tallybook.runtime.meter import Meter, Reading
@@ -64,12 +65,14 @@ from .fences import Fences
 from .held import Held
 from .journals import Journals
 from .lacs import Lacs
+from .ledger_state import Ledger
 from .ledger_table import LedgerTable
 from .limbo_marker import LimboMarker
 from .metrics import REFUSAL_REASONS
 from .missing import first_missing
 from .port import AddCallback
 from .present_rows import PresentRows
+from .proven import ProvenCopies
 from .reads import Reads
 from .scrub import Scrub
 from .settled import MAX_REMEMBERED, SettledLedgers, Share
@@ -123,6 +126,7 @@ class Parts:
     settled: SettledLedgers
     boot_times: BootTimes
     rows: PresentRows
+    proven: ProvenCopies
     held: Held
     tracer: Tracer
     fail_safe: FailSafe
@@ -184,15 +188,17 @@ class Bookie:
         self._take(batch, key, on_answer, recovery, deferred, repair, beside, identity)
 
     @asynccontextmanager
-    async def identified(self, ledger_id: int, identity: bytes, *, for_write: bool = False) -> AsyncIterator[None]:
+    async def identified(
+        self, ledger_id: int, identity: bytes, *, for_write: bool = False, for_repair: bool = False
+    ) -> AsyncIterator[None]:
         """Hold a ledger during a request that states its identity; see the port."""
         async with self._parts.table.using(ledger_id) as ledger:
             if for_write:
                 await self._parts.verifiers.learn(ledger)
             try:
-                ledger.check_identity(identity)
+                ledger.check_identity(identity, for_repair=for_repair)
                 yield
-                ledger.check_identity(identity)
+                ledger.check_identity(identity, for_repair=for_repair)
             except OtherLedger:
                 self._parts.collector.suspect(ledger_id)
                 raise
@@ -289,6 +295,8 @@ class Bookie:
             if ledger.limbo:
                 ours = [share for share in settled.shares if share.bookie_id == self._bookie_id]
                 await self._check_all_here(ours, ledger_id)
+                if ledger.doubted:
+                    await self._prove(ledger, ours)
             if ledger.deleted:
                 raise NoSuchLedger(f"ledger {ledger_id} was deleted")
             if ledger.limbo and ledger.given_back is None:
@@ -306,6 +314,20 @@ class Bookie:
             missing = await first_missing(parts.cache, parts.rows, ledger_id, share.ranges(), share.last)
             if missing is not None:
                 raise EntryUnknown(f"entry {missing} of ledger {ledger_id} is not here: it stays in limbo")
+
+    async def _prove(self, ledger: Ledger, shares: Sequence[Share]) -> None:
+        """All that the metadata name this bookie for was given by a repair in this life, and is what is held."""
+        facts, proven = await self._parts.verifiers.facts(ledger.ledger_id), self._parts.proven
+        for share in shares:
+            if not proven.are_all(share.ranges(), ledger.ledger_id, facts.identity):
+                raise EntryUnknown(
+                    f"ledger {ledger.ledger_id}: its id may have been handed out twice: it stays in limbo"
+                )
+        if ledger.doubted:
+            sometimes("bookie: a ledger in doubt is proven")
+            ledger.prove(facts.verifier, facts.identity)
+            self._parts.table.mark_dirty(ledger)
+        proven.forget(ledger.ledger_id)
 
     # -- running it -----------------------------------------------------------------------
 

@@ -67,6 +67,7 @@ from .lost_index import IndexSources, open_or_rebuild
 from .making_way import Way
 from .places import HOW_TO_ACCEPT, OWN
 from .present_rows import PresentRows
+from .proven import ProvenCopies
 from .reads import Reads
 from .repair_adds import RepairAdds
 from .replay import Replay
@@ -361,7 +362,7 @@ class _Assembly:
         ahead = self._read_ahead()
         stored = self._stored(read_cache, ahead, damage)
         settled = SettledLedgers(world.closed_up_to)
-        visits = RepairVisits(world.clock)
+        visits, proven = RepairVisits(world.clock), ProvenCopies()
         way = Way(self._index, self._cache)
         adds = AddPath(
             table=table,
@@ -371,7 +372,7 @@ class _Assembly:
             verifiers=verifiers,
             stored_overlap=stored.overlapping,
             way=way,
-            repairs=RepairAdds(settled, way, stored, visits),
+            repairs=RepairAdds(settled, way, stored, visits, proven),
             request_flush=checkpointer.request,
             look_at_journal=checkpointer.look_at_journal,
             on_defect=fail_safe.trip,
@@ -413,7 +414,8 @@ class _Assembly:
             settled=settled,
             boot_times=self._times,
             rows=rows,
-            held=Held(table, cache, self._index, rows, commits, visits),
+            proven=proven,
+            held=Held(table, cache, self._index, rows, commits, visits, proven),
             tracer=Tracer(table, cache, read_cache, self._index, stored, self._in_journal),
             fail_safe=fail_safe,
             limbo_marker=self._marker,
@@ -520,6 +522,7 @@ class _Assembly:
                 bookie_id,
                 self._seen,
                 self._marker,
+                self._table,
                 world.clock,
             ),
             clock=world.clock,
@@ -538,6 +541,10 @@ def _largest_batch_bytes(settings: BookieSettings) -> int:
     return min(settings.journal.max_commit_bytes - BLOCK_HEADER_BYTES - RECORD_HEADER_BYTES, MAX_BATCH_BYTES)
 
 
+_OF_ONE_LEDGER: Final = (Fate.RELEASED, Fate.UNNAMED, Fate.DELETED)
+"""What may be dropped without an operator, if the metadata are those of the ledger that is held."""
+
+
 def _fate_here(world: BookieWorld, bookie_id: str, table: LedgerTable, late: LateIdentities) -> FateOfLedger:
     """What the metadata say of ledgers that this bookie holds."""
 
@@ -551,6 +558,9 @@ def _fate_here(world: BookieWorld, bookie_id: str, table: LedgerTable, late: Lat
         fate = await world.fate_of(ledger_id, bookie_id, identity or NO_IDENTITY)
         if fate is Fate.KEPT and identity == NO_IDENTITY:
             late.note(ledger_id)
+        if not identity and ledger_id <= table.reused_up_to and fate in _OF_ONE_LEDGER:
+            # The metadata may be the later ledger's of this id, and what is held the earlier one's.
+            return Fate.OTHER
         return fate
 
     return fate_here

@@ -5,7 +5,8 @@ the later place before it leaves the earlier, so none is missed. An answer waits
 is durable. Each question costs bounded work; the answer says how far it has come.
 
 A row that leads nowhere, or into a log that is lost, is as good as none: a repair must give these entries back. So is
-one that is damaged, and a part of the index that cannot be read; only that ABSENT cannot be said there either.
+one that is damaged, and a part of the index that cannot be read; only that ABSENT cannot be said there either. Of a
+ledger in doubt only counts what is proven (``proven.py``).
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ from .commits import Commits
 from .ledger_table import LedgerTable
 from .leftovers import RepairVisits
 from .present_rows import PresentRows
+from .proven import ProvenCopies
 from .storage.index import Index
 from .storage.write_cache import WriteCache
 
@@ -51,6 +53,7 @@ class Held:
         rows: PresentRows,
         commits: Commits,
         visits: RepairVisits,
+        proven: ProvenCopies,
     ) -> None:
         self._table = table
         self._cache = cache
@@ -58,6 +61,7 @@ class Held:
         self._rows = rows
         self._commits = commits
         self._visits = visits
+        self._proven = proven
 
     async def ranges(self, ledger_id: int, first: int, last: int) -> HeldAnswer:
         """See ``LedgerStore.held``.
@@ -82,7 +86,10 @@ class Held:
             await self._commits.durable(ledger)
             if ledger.deleted:
                 raise NoSuchLedger(f"ledger {ledger_id} was deleted")
+            doubted = ledger.doubted
         ranges = _joined(each for each in found if each.first <= looked_up_to)
+        if doubted:
+            ranges = self._proven.of(ranges, ledger_id)
         if len(ranges) > MAX_RANGES:
             ranges = ranges[:MAX_RANGES]
             looked_up_to = min(looked_up_to, ranges[-1].last)

@@ -162,6 +162,8 @@ class Ledger:
         verifier_recorded: a journal record or the row carries the verifier, and the identity if it is known.
         fitting_key: the last key that passed, so that the next one takes one comparison.
         limbo: what this bookie held of the ledger, its fence included, may have been lost.
+        doubted: its identity was lost, too, and its id may have been handed out twice: whose entries these are cannot
+            be told. Only a repair may be about it, which proves them (``proven.py``).
         given_back: limbo events of which peers made good what was lost, if that is not durable yet; else ``None``.
         given_fence: whether the ledger is fenced with that.
         last_flushed: no batch with a higher id has left the write cache, or leaves it with the running checkpoint,
@@ -173,7 +175,7 @@ class Ledger:
     """
 
     __slots__ = (
-        "deleted", "dirty", "explicit_lac", "fenced", "fitting_key", "flushing", "given_back", "given_fence",
+        "deleted", "dirty", "doubted", "explicit_lac", "fenced", "fitting_key", "flushing", "given_back", "given_fence",
         "identity", "lac", "lac_waiters", "last_flushed", "last_held", "last_record", "ledger_id", "limbo",
         "refuses_add", "refuses_recovery", "repaired_limbo", "users", "verifier", "verifier_recorded",
     )  # fmt: skip
@@ -187,6 +189,7 @@ class Ledger:
         self.fenced = row.fenced
         self.deleted = row.deleted
         self.limbo = row.limbo
+        self.doubted = False
         self.repaired_limbo = row.repaired_limbo
         self.given_back: int | None = None
         self.given_fence = False
@@ -247,13 +250,22 @@ class Ledger:
         """Whether a request that states ``identity`` may be about this ledger: where either is not known, it may."""
         return self.identity == identity or not identity or not self.identity
 
-    def check_identity(self, identity: bytes) -> None:
+    def check_identity(self, identity: bytes, *, for_repair: bool = False) -> None:
         """Make sure that a request that states ``identity`` is about this ledger.
+
+        Args:
+            for_repair: it is a repair's, which may be about a ledger in doubt.
 
         Raises:
             OtherLedger: it is about another one of the same id.
+            EntryUnknown: that cannot be told.
         """
         if self.is_identity(identity):
+            if self.doubted and identity and not for_repair:
+                raise EntryUnknown(
+                    f"ledger {self.ledger_id}: until it is repaired, the bookie cannot tell whether it holds this "
+                    "ledger, or another one that had its id"
+                )
             return
         if not self.was_met and self.users <= 1:
             # Learned from the metadata and not yet kept: they may have been restored since. Ask them again.
@@ -285,7 +297,18 @@ class Ledger:
 
     def unset_limbo(self) -> None:
         """Nothing was lost after all: there was nothing that could be."""
-        self.limbo = False
+        self.limbo = self.doubted = False
+        self._settle()
+
+    def doubt(self, reused_up_to: int) -> None:
+        """Ids up to this one may have been handed out twice."""
+        unnamed = self.limbo and self.was_met and not self.identity
+        self.doubted = unnamed and self.ledger_id <= reused_up_to
+        self._settle()
+
+    def prove(self, verifier: bytes, identity: bytes) -> None:
+        """A repair has shown whose entries these are: they are this ledger's."""
+        self.verifier, self.identity, self.fitting_key, self.doubted = verifier, identity, None, False
         self._settle()
 
     def got_back(self, repaired: int, *, fence: bool) -> None:
@@ -304,7 +327,7 @@ class Ledger:
     def end_limbo(self) -> None:
         """It is durable that what was lost was given back."""
         if self.given_back is not None:
-            self.limbo = False
+            self.limbo = self.doubted = False
             self.fenced = self.fenced or self.given_fence
             self.repaired_limbo, self.given_back = self.given_back, None
             self._settle()
@@ -324,7 +347,10 @@ class Ledger:
                     waiter.set_result(None)
 
     def _settle(self) -> None:
-        self.refuses_recovery = NoSuchLedger.wire_code if self.deleted else OK_CODE
+        if self.deleted:
+            self.refuses_recovery = NoSuchLedger.wire_code
+        else:
+            self.refuses_recovery = EntryUnknown.wire_code if self.doubted else OK_CODE
         if self.fenced:
             self.refuses_add = LedgerFenced.wire_code
         elif self.limbo and not self.deleted:

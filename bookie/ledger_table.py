@@ -14,6 +14,7 @@ from contextlib import asynccontextmanager
 from dataclasses import replace
 
 from tallybook.core.errors import check
+from tallybook.core.ids import NO_LEDGER
 
 from .ledger_state import Ledger, LedgerRow, encode_row
 from .limbo import Limbo
@@ -36,6 +37,8 @@ class LedgerTable:
         self._limbo = limbo
         self._max_idle = max_idle
         self._doubted: set[int] = set()
+        self.reused_up_to = NO_LEDGER
+        """Ids up to this one may have been handed out twice; changed by ``doubt_up_to``."""
         self._all: dict[int, Ledger] = {}
         self._idle: OrderedDict[int, Ledger] = OrderedDict()
         self._dirty: dict[int, Ledger] = {}
@@ -76,6 +79,14 @@ class LedgerTable:
         for ledger in self._all.values():
             if not ledger.limbo and limbo.covers(ledger.ledger_id, ledger.repaired_limbo):
                 ledger.set_limbo()
+                ledger.doubt(self.reused_up_to)
+
+    def doubt_up_to(self, reused_up_to: int) -> None:
+        """The metadata may have handed out ids up to this one twice."""
+        if reused_up_to != self.reused_up_to:
+            self.reused_up_to = reused_up_to
+            for ledger in self._all.values():
+                ledger.doubt(reused_up_to)
 
     @asynccontextmanager
     async def using(self, ledger_id: int) -> AsyncIterator[Ledger]:
@@ -172,6 +183,7 @@ class LedgerTable:
                 if self._limbo.awaits_enrolment and not row.limbo:
                     self._doubted.add(ledger_id)
                 ledger.set_limbo()
+            ledger.doubt(self.reused_up_to)
             self._all[ledger_id] = ledger
             self._rest(ledger)
         except Exception as error:

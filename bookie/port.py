@@ -45,15 +45,17 @@ class LedgerStore(Protocol):
         """The largest batch that it takes, in this life."""
 
     def identified(
-        self, ledger_id: int, identity: bytes, *, for_write: bool = False
+        self, ledger_id: int, identity: bytes, *, for_write: bool = False, for_repair: bool = False
     ) -> AbstractAsyncContextManager[None]:
         """Hold a ledger during a request that states its identity.
 
         Args:
             for_write: of a ledger that is not known here yet, the metadata are asked.
+            for_repair: it may be about a ledger of which the identity was lost while its id may have another one.
 
         Raises:
             OtherLedger: another ledger of this id is held here, or came to be during the request.
+            EntryUnknown: that cannot be told.
         """
 
     async def any_opens(self, ledger_id: int, shown: Sequence[tuple[bytes, bytes]]) -> bool:

@@ -16,8 +16,10 @@ from __future__ import annotations
 from tallybook.core.batch import BatchHeader, Buffer
 from tallybook.core.errors import Conflict
 
+from .ledger_state import Ledger
 from .leftovers import RepairVisits
 from .making_way import Way
+from .proven import ProvenCopies
 from .settled import SettledLedgers
 from .storage.stored import StoredBatches
 
@@ -25,11 +27,19 @@ from .storage.stored import StoredBatches
 class RepairAdds:
     """What the add path asks where it has a batch of a repair."""
 
-    def __init__(self, settled: SettledLedgers, way: Way, stored: StoredBatches, visits: RepairVisits) -> None:
+    def __init__(
+        self,
+        settled: SettledLedgers,
+        way: Way,
+        stored: StoredBatches,
+        visits: RepairVisits,
+        proven: ProvenCopies,
+    ) -> None:
         self._settled = settled
         self._way = way
         self._stored = stored
         self._visits = visits
+        self._proven = proven
 
     async def check(self, header: BatchHeader) -> None:
         """Make sure that no writer can be at the entries of the batch.
@@ -39,6 +49,11 @@ class RepairAdds:
         """
         self._visits.note(header.ledger_id)
         await self._settled.check_entry(header.ledger_id, header.last_entry_id)
+
+    def note_held(self, ledger: Ledger, header: BatchHeader, identity: bytes) -> None:
+        """What is held is this batch of the ledger that the repair has stated."""
+        if ledger.doubted and identity:
+            self._proven.note(header.ledger_id, identity, header.first_entry_id, header.last_entry_id)
 
     async def stored_overlap(self, header: BatchHeader) -> list[Buffer | None]:
         """What the disk holds under the ids of the batch; ``None`` in place of a copy that it may replace.

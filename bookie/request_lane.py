@@ -412,7 +412,8 @@ class RequestLane:
             ledger_id = getattr(ask, "ledger_id", None)
             if not identity or ledger_id is None:
                 return await self._serve_kind[type(ask)](ask)
-            async with self._store.identified(ledger_id, identity, for_write=isinstance(ask, _LEARNS)):
+            writes, repairs = isinstance(ask, _LEARNS), isinstance(ask, inspection.AskHeld | inspection.EndLimbo)
+            async with self._store.identified(ledger_id, identity, for_write=writes, for_repair=repairs):
                 return await self._serve_kind[type(ask)](ask)
         except Unauthorized as error:
             # A repair shows no key. It is told that it comes too early, while somebody may still write the ledger.

@@ -20,12 +20,14 @@ from collections.abc import Awaitable, Callable
 from typing import Final, NamedTuple, Protocol
 
 from tallybook.core.errors import Conflict, EntryUnknown, TallybookError, is_defect
+from tallybook.core.ids import NO_LEDGER
 from tallybook.metadata.behind import REMEDY, Behind
 from tallybook.runtime.clock import Clock
 from tallybook.runtime.logging import logger
 
 from .fates import FateOfLedger, counter_in_time, fates_until
 from .garbage import Fate
+from .ledger_table import LedgerTable
 from .limbo_marker import LimboMarker
 from .seen_counter import SeenCounter
 from .storage.index import Index
@@ -37,7 +39,6 @@ _log = logger("bookie.store_check")
 PAGE_LEDGERS: Final = 4_096
 MAX_LOOKUPS: Final = 1_000
 """Ledgers at or above the counter, the highest first, of which the metadata are asked."""
-NO_LEDGER: Final = -1
 
 
 class BehindNotes(Protocol):
@@ -91,6 +92,7 @@ class StoreCheck:
         id_counter: a linearizable read.
         seen: the highest counter that this bookie has seen.
         marker: reaches further where the store was an older copy when it was asked which ledgers there are.
+        table: puts ledgers in doubt whose ids may have been handed out twice.
         clock: how long lookups may take.
     """
 
@@ -104,6 +106,7 @@ class StoreCheck:
         bookie_id: str,
         seen: SeenCounter,
         marker: LimboMarker,
+        table: LedgerTable,
         clock: Clock,
     ) -> None:
         self._index = index
@@ -114,6 +117,7 @@ class StoreCheck:
         self._bookie_id = bookie_id
         self._seen = seen
         self._marker = marker
+        self._table = table
         self._clock = clock
         self._comparing = asyncio.Lock()
         self._suspects = Suspects(fate_of, clock)
@@ -163,6 +167,7 @@ class StoreCheck:
             found = await self._notes.report(self._bookie_id, other, max(counter - 1, other))
         self._found, self.behind = found, found is not None and found.pauses
         noted = max(_noted_up_to(found), highest if highest >= counter else NO_LEDGER)
+        self._table.doubt_up_to(_noted_up_to(found))
         await self._marker.compared(noted + 1, certain=not self.behind and not self.not_checked)
         if found is not None and self.behind:
             _log.error(

@@ -105,30 +105,34 @@ class Verifiers:
         if not ledger.fits(key):
             raise Unauthorized(f"the key does not fit ledger {ledger.ledger_id}")
 
+    async def facts(self, ledger_id: int) -> LedgerFacts:
+        """What the metadata say of a ledger now.
+
+        Raises:
+            NoSuchLedger, MetadataUnavailable: as for ``learn``.
+        """
+        try:
+            async with asyncio.timeout(LOOKUP_SECONDS):
+                facts = await self._lookup(ledger_id)
+        except TimeoutError as error:
+            raise MetadataUnavailable(f"no answer about ledger {ledger_id} within {LOOKUP_SECONDS} seconds") from error
+        if facts is None:
+            raise NoSuchLedger(f"the metadata does not know ledger {ledger_id}")
+        return facts
+
     async def _look_up(self, ledger: Ledger) -> None:
         done = self._running[ledger.ledger_id] = asyncio.get_running_loop().create_future()
         try:
-            async with asyncio.timeout(LOOKUP_SECONDS):
-                facts = await self._lookup(ledger.ledger_id)
-            if facts is None:
-                raise NoSuchLedger(f"the metadata does not know ledger {ledger.ledger_id}")
+            facts = await self.facts(ledger.ledger_id)
             ledger.verifier = facts.verifier
             if not ledger.was_met:
                 # What is held of it already may be of another ledger of this id: that cannot be told.
                 ledger.identity = facts.identity
-        except TimeoutError as error:
-            late = MetadataUnavailable(f"no answer about ledger {ledger.ledger_id} within {LOOKUP_SECONDS} seconds")
-            self._tell(done, late)
-            raise late from error
         except Exception as error:
-            self._tell(done, error)
+            done.set_exception(error)
+            done.exception()  # looked at here, since there may be nobody who shares this look-up
             raise
         finally:
             del self._running[ledger.ledger_id]
             if not done.done():
                 done.set_result(None)
-
-    @staticmethod
-    def _tell(done: asyncio.Future[None], error: Exception) -> None:
-        done.set_exception(error)
-        done.exception()  # looked at here, since there may be nobody who shares this look-up

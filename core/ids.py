@@ -13,6 +13,7 @@ from typing import Final
 from .errors import InvalidArgument
 
 NO_ENTRY: Final = -1
+NO_LEDGER: Final = -1
 MAX_ID: Final = 2**63 - 1
 MAX_NEW_ENTRY_ID: Final = MAX_ID - 1
 """Highest id that an entry may be added under: a recovery has to be able to ask for the entry after it."""

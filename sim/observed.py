@@ -107,10 +107,10 @@ class ObservedBookie:
         )  # fmt: skip
 
     def identified(
-        self, ledger_id: int, identity: bytes, *, for_write: bool = False
+        self, ledger_id: int, identity: bytes, *, for_write: bool = False, for_repair: bool = False
     ) -> AbstractAsyncContextManager[None]:
         """See the port."""
-        return self._bookie.identified(ledger_id, identity, for_write=for_write)
+        return self._bookie.identified(ledger_id, identity, for_write=for_write, for_repair=for_repair)
 
     async def any_opens(self, ledger_id: int, shown: Sequence[tuple[bytes, bytes]]) -> bool:
         """See the port."""

@@ -370,7 +370,8 @@ class DirectConnection:
     async def held(self, ledger_id: int, first: int, last: int, *, identity: bytes = NO_IDENTITY) -> HeldAnswer:
         """What is held of a ledger; see the port."""
         answer = await self._call(
-            self._about(ledger_id, identity, lambda: self._store.held(ledger_id, first, last)), self._timeout_seconds
+            self._about(ledger_id, identity, lambda: self._store.held(ledger_id, first, last), for_repair=True),
+            self._timeout_seconds,
         )
         return answer._replace(writer=await self._attached.by_all.writer_of(self._store, ledger_id))
 
@@ -385,7 +386,8 @@ class DirectConnection:
     async def end_limbo(self, ledger_id: int, *, identity: bytes = NO_IDENTITY) -> None:
         """All of a ledger was given back; see the port."""
         await self._call(
-            self._about(ledger_id, identity, lambda: self._store.end_limbo(ledger_id)), self._timeout_seconds
+            self._about(ledger_id, identity, lambda: self._store.end_limbo(ledger_id), for_repair=True),
+            self._timeout_seconds,
         )
 
     async def status(self) -> BookieStatus:
@@ -403,14 +405,20 @@ class DirectConnection:
         await self._call(self._store.status, self._timeout_seconds)
 
     def _about(
-        self, ledger_id: int, identity: bytes, work: Callable[[], Coroutine[Any, Any, T]], *, for_write: bool = False
+        self,
+        ledger_id: int,
+        identity: bytes,
+        work: Callable[[], Coroutine[Any, Any, T]],
+        *,
+        for_write: bool = False,
+        for_repair: bool = False,
     ) -> Callable[[], Coroutine[Any, Any, T]]:
         """The same work, for a request that states which ledger it means."""
         if not identity:
             return work
 
         async def identified() -> T:
-            async with self._store.identified(ledger_id, identity, for_write=for_write):
+            async with self._store.identified(ledger_id, identity, for_write=for_write, for_repair=for_repair):
                 return await work()
 
         return identified

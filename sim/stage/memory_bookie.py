@@ -99,16 +99,14 @@ class MemoryBookie:
         """Larger batches are refused as too large."""
         self.busy_retry_ms: int | None = None
         """While set, ordinary adds are answered BUSY with this hint."""
-        self._directories = 1
-        self._boot = 1
+        self._directories = self._boot = 1
         self._disk: dict[int, MemoryLedger] = {}
         self.faults = MemoryFaults(bookie_id)
         self._life = self._new_life()
 
     def _new_life(self) -> Life:
-        journal = MemoryJournal(
-            self._bookie_id, clock=self._clock, tasks=self._tasks, commit_seconds=self._commit_seconds
-        )
+        clock, delay = self._clock, self._commit_seconds
+        journal = MemoryJournal(self._bookie_id, clock=clock, tasks=self._tasks, commit_seconds=delay)
         return Life(journal, self._disk)
 
     # The port.
@@ -154,7 +152,9 @@ class MemoryBookie:
             self._background(self._admit_later(add), "frozen add")
 
     @asynccontextmanager
-    async def identified(self, ledger_id: int, identity: bytes, *, for_write: bool = False) -> AsyncIterator[None]:
+    async def identified(
+        self, ledger_id: int, identity: bytes, *, for_write: bool = False, for_repair: bool = False
+    ) -> AsyncIterator[None]:
         """Refuse a request about another ledger of the same id; see the port."""
         life = self._life
         if for_write:

@@ -1,0 +1,265 @@
+"""Identities are lost with an index, and ids may be in use twice: a repair proves whose entries these are."""
+
+from collections.abc import Awaitable, Callable
+from dataclasses import replace
+
+import pytest
+
+from tallybook.bookie.garbage import Fate
+from tallybook.bookie.proven import ProvenCopies
+from tallybook.bookie.settled import Settled, Share
+from tallybook.core.answers import DamagedBatch, EntryRange, HeldAnswer, ReadAnswer
+from tallybook.core.errors import Conflict, EntryUnknown, TallybookError
+from tallybook.core.ids import ledger_identity
+from tallybook.core.quorum import Quorum
+from tallybook.metadata.behind import Behind
+from tallybook.metadata.model import Fragment, LedgerMetadata, LedgerState
+from tallybook.repair.copier import Copier
+from tallybook.repair.needs import places_of
+from tallybook.runtime.deterministic import NO_LATENCY, SimDisk, World, run_seed
+from tallybook.runtime.pace import Pace
+from tallybook.sim.stage.disk_bookie import ROOT, DiskBookie, KnownMetadata, batch_of
+
+from .test_lost_below import Notes, lose
+from .test_store_check import Around, ledger
+from .test_store_check import play as play_around
+
+OLD, NEW = ledger_identity("created before"), ledger_identity("created after the metadata were restored")
+LEDGER = 40
+LAST = 2
+Scenario = Callable[[DiskBookie, Notes], Awaitable[None]]
+
+
+def play(scenario: Scenario) -> None:
+    """A bookie holds a ledger; the metadata went back to before it; its index is lost, and made again."""
+
+    async def run(world: World) -> None:
+        metadata = KnownMetadata(id_counter=50, identities={LEDGER: OLD})
+        node = DiskBookie(SimDisk(world.rng, latency=NO_LATENCY), world.clock, metadata)
+        node.behind = notes = Notes(metadata)
+        await node.boot()
+        for entry_id in range(LAST + 1):
+            assert (await node.add(batch_of(entry_id, ledger_id=LEDGER), identity=OLD)).code == 0
+        share = Share(node.bookie.bookie_id, Quorum(1, 1, 1), 0, 0, LAST)
+        metadata.settled[LEDGER] = Settled(LAST, closed=True, shares=(share,))
+        await node.stop()
+        await lose(node.disk, f"{ROOT}/index")
+        notes.found = Behind(10, LEDGER, "b2", 1, 1)
+        await start(node)
+        await scenario(node, notes)
+        await node.stop()
+        assert node.failures == []
+
+    run_seed(1, run, deadline_seconds=3600)
+
+
+async def start(node: DiskBookie) -> None:
+    await node.boot()
+    await node.bookie.compare_store()
+
+
+async def said_to(node: DiskBookie, identity: bytes, entry_id: int = 0) -> str:
+    try:
+        async with node.bookie.identified(LEDGER, identity):
+            answer = await node.bookie.read_batches(LEDGER, entry_id, entry_id, 1)
+    except TallybookError as error:
+        return type(error).__name__
+    assert answer.batches == (batch_of(entry_id, ledger_id=LEDGER),)
+    return "held"
+
+
+async def give(node: DiskBookie, entry_id: int, identity: bytes = OLD, payload: bytes = b"entry") -> int:
+    batch = batch_of(entry_id, ledger_id=LEDGER, payload=payload)
+    return (await node.add(batch, repair=True, identity=identity)).code
+
+
+async def held(node: DiskBookie, identity: bytes = OLD) -> tuple[EntryRange, ...]:
+    async with node.bookie.identified(LEDGER, identity, for_repair=True):
+        answer = await node.bookie.held(LEDGER, 0, 9)
+    assert answer.limbo
+    return answer.ranges
+
+
+async def end_limbo(node: DiskBookie) -> None:
+    async with node.bookie.identified(LEDGER, OLD, for_repair=True):
+        await node.bookie.end_limbo(LEDGER)
+
+
+@pytest.mark.parametrize("identity", [OLD, NEW])
+def test_nothing_is_said_of_a_ledger_whose_id_may_have_been_handed_out_twice(identity: bytes) -> None:
+    async def scenario(node: DiskBookie, _: Notes) -> None:
+        assert await said_to(node, identity) == "EntryUnknown"
+        assert await held(node, identity) == ()
+        batch = batch_of(LAST + 1, ledger_id=LEDGER)
+        for recovery in (False, True):
+            assert (await node.add(batch, identity=identity, recovery=recovery)).code == EntryUnknown.wire_code
+        with pytest.raises(EntryUnknown):
+            async with node.bookie.identified(LEDGER, identity):
+                await node.bookie.fence(LEDGER, b"")
+
+    play(scenario)
+
+
+def test_a_repair_that_gives_all_once_more_proves_whose_entries_they_are() -> None:
+    async def scenario(node: DiskBookie, _: Notes) -> None:
+        for entry_id in range(LAST):
+            assert await give(node, entry_id) == 0
+        assert await held(node) == (EntryRange(0, LAST - 1),)
+        with pytest.raises(EntryUnknown):
+            await end_limbo(node)
+        assert await said_to(node, OLD) == "EntryUnknown"
+        assert await give(node, LAST) == 0
+        await end_limbo(node)
+        for _ in range(2):
+            assert await said_to(node, OLD) == "held"
+            assert await said_to(node, OLD, LAST + 1) == "EntryAbsent"
+            assert await said_to(node, NEW) == "OtherLedger"
+            await node.stop()
+            await start(node)
+
+    play(scenario)
+
+
+class Target:
+    """A connection of a repair to the bookie."""
+
+    bookie_id = "b1"
+
+    def __init__(self, node: DiskBookie) -> None:
+        self._node = node
+        self.max_batch_bytes = node.bookie.max_batch_bytes
+
+    async def held(self, ledger_id: int, first: int, last: int, *, identity: bytes) -> HeldAnswer:
+        async with self._node.bookie.identified(ledger_id, identity, for_repair=True):
+            return await self._node.bookie.held(ledger_id, first, last)
+
+    async def damaged(self, after: tuple[int, int], limit: int) -> tuple[DamagedBatch, ...]:
+        return await self._node.bookie.damaged(after, limit)
+
+    async def repair_add(self, batch: bytes, *, identity: bytes) -> None:
+        assert (await self._node.add(batch, repair=True, identity=identity)).code == 0
+
+
+class Source:
+    """A connection to a bookie that has the ledger, and knows which one it is."""
+
+    bookie_id = "b2"
+
+    async def read_batches(self, ledger_id: int, first: int, *_: int, identity: bytes) -> ReadAnswer:
+        assert identity == OLD
+        return ReadAnswer((batch_of(first, ledger_id=ledger_id),), LAST)
+
+
+class Both:
+    def __init__(self, node: DiskBookie) -> None:
+        self._all = {"b1": Target(node), "b2": Source()}
+
+    async def get(self, bookie_id: str) -> Target | Source:
+        return self._all[bookie_id]
+
+
+def test_the_repair_of_a_bookie_that_lost_its_index_ends_the_doubt() -> None:
+    metadata = LedgerMetadata(
+        LEDGER, Quorum(2, 2, 1), (Fragment(0, ("b1", "b2")),), "created before", 0,
+        state=LedgerState.CLOSED, last_entry_id=LAST, length=LAST + 1,
+    )  # fmt: skip
+    assert metadata.identity == OLD
+
+    async def scenario(node: DiskBookie, _: Notes) -> None:
+        clock = node._clock
+        copier = Copier(Both(node), Pace(clock, 0), clock)  # type: ignore[arg-type]
+        copied = await copier.complete(metadata, next(iter(places_of(metadata))), "b1")
+        assert (copied.batches, copied.limbo) == (LAST + 1, True)
+        await end_limbo(node)
+        assert [await said_to(node, OLD, entry_id) for entry_id in range(LAST + 1)] == ["held"] * (LAST + 1)
+
+    play(scenario)
+
+
+def test_entries_of_the_earlier_ledger_are_never_proven_to_be_the_later_ones() -> None:
+    async def scenario(node: DiskBookie, _: Notes) -> None:
+        node.metadata.identities[LEDGER] = NEW
+        for entry_id in range(LAST + 1):
+            assert await give(node, entry_id, NEW, b"new") == Conflict.wire_code
+        with pytest.raises(EntryUnknown):
+            async with node.bookie.identified(LEDGER, NEW, for_repair=True):
+                await node.bookie.end_limbo(LEDGER)
+        assert await said_to(node, NEW) == "EntryUnknown"
+        # A repair that still has the metadata of before proves nothing about the ledger that there is now.
+        for entry_id in range(LAST + 1):
+            assert await give(node, entry_id, OLD) == 0
+        with pytest.raises(EntryUnknown):
+            await end_limbo(node)
+
+    play(scenario)
+
+
+def test_the_doubt_ends_when_the_right_copy_of_the_metadata_is_back() -> None:
+    async def scenario(node: DiskBookie, notes: Notes) -> None:
+        assert await said_to(node, OLD) == "EntryUnknown"
+        notes.found = None
+        await node.bookie.compare_store()
+        assert await said_to(node, OLD) == "held"
+        assert await said_to(node, OLD, LAST + 1) == "EntryUnknown"
+        notes.found = Behind(10, LEDGER - 1, "b2", 1)
+        await node.bookie.compare_store()
+        assert await said_to(node, OLD) == "held", "its id was not handed out again"
+
+    play(scenario)
+
+
+@pytest.mark.parametrize("says", ["released", "unnamed", "deleted"])
+def test_what_the_metadata_say_of_a_later_ledger_lets_no_copies_of_an_earlier_one_go_without_an_operator(
+    says: str,
+) -> None:
+    async def scenario(around: Around) -> None:
+        node, store, record = around.node, around.store, around.node.behind
+        earlier = await around.create()
+        await node.bookie.flush()
+        await around.forget(earlier, earlier)
+        later = await store.create_ledger(ledger(earlier, "another creator", ("b2",)))
+        if says == "deleted":
+            await store.delete_ledger(earlier, later.version)
+        elif says == "unnamed":
+            closed = replace(later.value, state=LedgerState.CLOSED, last_entry_id=-1, length=0)
+            await store.update_ledger(closed, later.version)
+        else:
+            around.known.fate_of = released  # type: ignore[method-assign]
+        await record.report("b2", earlier, earlier)
+        await node.stop()
+        await lose(node.disk, f"{ROOT}/index")
+        await start(node)
+        await node.bookie.approve_store()
+        for _ in range(3):
+            await node.bookie.collect()
+            await around.world.clock.sleep(4 * 3600)
+        assert node.bookie.stats()["ledgers_missing"] == 1
+        answer = await node.bookie.read_batches(earlier, 0, 0, 1)
+        assert len(answer.batches) == 1
+        await node.bookie.approve_drop()
+        await node.bookie.collect()
+        assert node.bookie.stats()["ledgers_dropped_total"] == 1
+
+    play_around(scenario)
+
+
+async def released(_ledger_id: int, _bookie_id: str = "", _identity: bytes = b"") -> Fate:
+    return Fate.RELEASED
+
+
+def test_what_is_proven_of_ledgers_is_joined_and_that_of_the_ledger_longest_without_news_is_forgotten_first() -> None:
+    proven = ProvenCopies(max_ranges=3)
+    for first, last in [(0, 1), (6, 7), (4, 4), (2, 3)]:
+        proven.note(1, OLD, first, last)
+    wanted = [EntryRange(0, 9)]
+    assert proven.of(wanted, 1) == [EntryRange(0, 4), EntryRange(6, 7)]
+    assert proven.are_all([EntryRange(1, 4)], 1, OLD)
+    assert not proven.are_all([EntryRange(1, 4)], 1, NEW)
+    assert not proven.are_all([EntryRange(1, 5)], 1, OLD)
+    proven.note(2, OLD, 0, 0)
+    assert proven.of(wanted, 1)
+    proven.note(2, OLD, 5, 5)
+    assert proven.of(wanted, 1) == []
+    assert proven.of(wanted, 2) == [EntryRange(0, 0), EntryRange(5, 5)]
+    proven.note(2, NEW, 7, 7)
+    assert proven.of(wanted, 2) == [EntryRange(7, 7)]
