@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
+from itertools import pairwise
 from typing import TypeVar
 
 from tallybook.core.access import Permission
@@ -216,12 +217,16 @@ class BookieRpc:
     async def damaged(self, after: tuple[int, int], limit: int) -> tuple[DamagedBatch, ...]:
         """Copies that are known to be damaged; see the port."""
         ask = inspection.AskDamaged(*after, limit)
-        return self._of(inspection.DamagedAnswer, await self._control.call(ask, self._timeout_seconds)).batches
+        found = self._of(inspection.DamagedAnswer, await self._control.call(ask, self._timeout_seconds)).batches
+        self._check_page(after, [(each.ledger_id, each.first_entry_id) for each in found])
+        return found
 
     async def held_ledgers(self, after: int, limit: int) -> HeldLedgers:
         """Ledgers of which something is held; see the port."""
         ask = inspection.AskHeldLedgers(after, limit)
-        return self._of(HeldLedgers, await self._control.call(ask, self._timeout_seconds))
+        page = self._of(HeldLedgers, await self._control.call(ask, self._timeout_seconds))
+        self._check_page((after,), [(each.ledger_id,) for each in page.ledgers])
+        return page
 
     async def end_limbo(self, ledger_id: int, *, identity: bytes = NO_IDENTITY) -> None:
         """All of a ledger was given back; see the port."""
@@ -277,6 +282,15 @@ class BookieRpc:
         if not isinstance(answer, kind):
             raise ProtocolViolation(f"{self.bookie_id} answered with {type(answer).__name__}, not {kind.__name__}")
         return answer
+
+    def _check_page(self, after: tuple[int, ...], found: Sequence[tuple[int, ...]]) -> None:
+        """A page of a listing goes on behind ``after``, in order: whoever lists would ask for another one for ever.
+
+        Raises:
+            ProtocolViolation: it does not.
+        """
+        if any(place <= before for before, place in pairwise([after, *found])):
+            raise ProtocolViolation(f"{self.bookie_id} was asked for what is behind {after}, and lists {found[:3]} ...")
 
     def _batches(self, answer: wire.Answer) -> ReadAnswer:
         batches = self._of(ReadAnswer, answer)

@@ -1,4 +1,4 @@
-"""A listing of the metadata that was cut off before anything: an error for all who list, never an empty listing."""
+"""A page of a listing that was cut off, or repeats what was listed: an error for all who list, never the end."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Final
 import pytest
 
 from tallybook.bookie.limbo_count import named_ledgers
-from tallybook.core.answers import HeldLedger, HeldLedgers
+from tallybook.core.answers import DamagedBatch, HeldLedger, HeldLedgers
 from tallybook.core.errors import MetadataUnavailable, ProtocolViolation
 from tallybook.metadata.bookie_modes import wanted_modes
 from tallybook.metadata.commits import was_committed
@@ -16,7 +16,11 @@ from tallybook.metadata.memory import MemoryMetadata
 from tallybook.metadata.store import LedgerPage, MetadataStore, RecordPage
 from tallybook.metadata.transactions import Transaction, names
 from tallybook.runtime.deterministic import World, run_seed
+from tallybook.runtime.grpc_inspection import DamagedAnswer
 from tallybook.runtime.pace import Pace
+from tallybook.runtime.transport import Lane
+
+from .test_wire_client import Scripted, scripted
 
 
 async def all_names(store: MetadataStore, world: World) -> None:
@@ -66,3 +70,19 @@ def test_a_listing_goes_on_behind_its_last_item_unless_it_was_all() -> None:
     assert [HeldLedgers((held,), complete).next_after() for complete in (True, False)] == [None, 7]
     with pytest.raises(ProtocolViolation):
         HeldLedgers((), complete=False).next_after()
+
+
+@pytest.mark.parametrize("found", [(6, 7), (7,), (8, 8), (9, 8)], ids=["before", "the same", "twice", "not in order"])
+@scripted
+async def test_a_page_of_a_bookie_that_does_not_go_on_behind_the_one_before_is_a_violation(
+    bookie: Scripted, found: tuple[int, ...]
+) -> None:
+    connection = await bookie.open()
+    held = HeldLedgers(tuple(HeldLedger(each, fenced=False, limbo=False) for each in found), complete=False)
+    damaged = DamagedAnswer(tuple(DamagedBatch(1, each, each) for each in found))
+    for question, answer in ((connection.held_ledgers(7, 10), held), (connection.damaged((1, 7), 10), damaged)):
+        call = bookie.call(question)
+        await bookie.reply(Lane.CONTROL, (await bookie.asked(Lane.CONTROL)).request_id, answer)
+        with pytest.raises(ProtocolViolation, match="behind"):
+            await call
+    await connection.close()
