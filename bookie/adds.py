@@ -259,6 +259,7 @@ class AddPath:
             and ledger.fits_again(key)
             and ledger.is_identity(add.identity)
             and self._fits(batch, recovery)
+            and add.size <= self._admission.max_add_bytes
         )
 
     def _is_new(self, ledger: Ledger, header: BatchHeader, recovery: bool) -> bool:
@@ -295,13 +296,15 @@ class AddPath:
                 if self._may_be_stored(ledger, header, add.recovery) and looked_at != self._cache.releases:
                     looked_at = self._cache.releases
                     stored = await self._look_into_storage(ledger, header, add)
-                elif self._decide(ledger, header, batch, None if add.repair else key, add, stored):
+                    continue
+                if self._decide(ledger, header, batch, None if add.repair else key, add, stored):
                     sometimes("add: held already")
                     await self._commits.durable(ledger)
                     if add.repair:
                         self._repairs.note_held(ledger, header, add.identity)
                     return True
-                elif not self._fits(batch, add.recovery):
+                self._admission.check_size(add.size)
+                if not self._fits(batch, add.recovery):
                     await self._room(add, deadline)
                 elif not self._admission.journal_takes(add.size, recovery=add.recovery):
                     await self._journal_room(add, deadline)

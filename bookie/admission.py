@@ -99,7 +99,7 @@ class Admission:
         self._max_queue_age_seconds = settings.max_queue_age_ms / 1000
         self._journal = journal
         self._journal_reserve_bytes = journal_bytes // ADD_RESERVE_SHARE
-        self._max_add_bytes = max_add_bytes
+        self.max_add_bytes = max_add_bytes
         self.max_batch_bytes = max_add_bytes - BATCH_OVERHEAD_BYTES
         """The largest batch that is taken."""
         self.max_dirty_ledgers = max_dirty_ledgers
@@ -133,11 +133,14 @@ class Admission:
     ) -> Refusal | None:
         """Why a batch of ``size`` bytes cannot be taken now, or ``None``. A lane that is empty takes any one batch.
 
+        A recovery add that is too large may be of a batch that is held, from before the limit was lowered: whoever
+        looks for that asks ``check_size`` where it is not.
+
         Args:
             repair: a recovery add that only gives back what there is elsewhere.
             beside: the same client has others under way.
         """
-        if size > self._max_add_bytes:
+        if size > self.max_add_bytes and not recovery:
             self.count(_TOO_LARGE)
             return _TOO_LARGE
         if repair and self.only_reserve_left:
@@ -147,6 +150,16 @@ class Admission:
         if refusal is not None:
             self.count(refusal)
         return refusal
+
+    def check_size(self, size: int) -> None:
+        """Make sure that the journal takes an add of ``size`` bytes.
+
+        Raises:
+            EntryTooLarge: it does not, however much room it has.
+        """
+        if size > self.max_add_bytes:
+            self.count(_TOO_LARGE)
+            raise EntryTooLarge(f"an add of {size} bytes exceeds the limit of {self.max_add_bytes}")
 
     def urgent_refusal(self) -> Refusal | None:
         """Why not even a fence or a LAC can be journaled now, or ``None``."""
@@ -203,6 +216,6 @@ class Admission:
     def _recovery_refusal(self, size: int) -> Refusal | None:
         if self.recovery_bytes and self.recovery_bytes + size > self.max_recovery_bytes:
             return _INFLIGHT
-        if not self.journal_takes(size, recovery=True):
+        if size <= self.max_add_bytes and not self.journal_takes(size, recovery=True):
             return JOURNAL_ROOM
         return None

@@ -438,14 +438,9 @@ class Client:
         def reader_of(metadata: LedgerMetadata, last: int) -> LedgerReader:
             return LedgerReader(metadata, self._reader_context(), lac=last, digest_key=signing)
 
+        update = partial(self._update, ledger_id)
         context = RecoveryContext(
-            world.connections,
-            self._spares,
-            world.clock,
-            self._settings,
-            partial(self._update, ledger_id),
-            reader_of,
-            self._deeds,
+            world.connections, self._spares, world.clock, world.rng, self._settings, update, reader_of, self._deeds
         )
         return context, key, signing
 

@@ -15,12 +15,23 @@ from typing import Final, TypeAlias, TypeVar
 
 from tallybook.core.batch import BatchHeader
 from tallybook.core.config import ClientSettings
-from tallybook.core.errors import BookieUnavailable, Busy, Conflict, RecoveryFailed, TallybookError, is_defect
+from tallybook.core.errors import (
+    BookieUnavailable,
+    Busy,
+    Conflict,
+    EntryTooLarge,
+    MetadataUnavailable,
+    RecoveryFailed,
+    TallybookError,
+    is_defect,
+)
 from tallybook.core.marks import sometimes
 from tallybook.metadata.model import LedgerMetadata, begin_recovery, close
+from tallybook.runtime.backoff import Backoff
 from tallybook.runtime.clock import Clock
 from tallybook.runtime.logging import logger
 from tallybook.runtime.progress import Progress
+from tallybook.runtime.rng import Rng
 
 from ..bookie_port import BookieConnection
 from ..deeds import Deeds
@@ -54,6 +65,10 @@ _log = logger("client.recovery")
 MAX_RUNS: Final = 3
 """How often a recovery starts over because the last fragment changed under it."""
 
+_FIRST_PAUSE_S: Final = 0.05
+_LONGEST_PAUSE_S: Final = 1.0
+"""Bounds of the pauses after which a bookie is asked again for which the metadata did not answer."""
+
 
 @dataclass(frozen=True, slots=True)
 class RecoveryContext:
@@ -62,6 +77,7 @@ class RecoveryContext:
     connections: Connections
     spares: Spares
     clock: Clock
+    rng: Rng
     settings: ClientSettings
     update: UpdateLedger
     reader_of: Callable[[LedgerMetadata, int], LedgerReader]
@@ -296,6 +312,14 @@ class _Run:
         if error is None:
             await self._report(self._machine.added, at, entry_id)
             return
+        if isinstance(error, EntryTooLarge):
+            # That was said of this batch: it may take those that are smaller.
+            _log.warning(
+                "a batch is too large for a bookie", bookie_id=to, ledger_id=self._ledger_id, entry_id=entry_id,
+                bytes=len(action.batch),
+            )  # fmt: skip
+            await self._report(self._machine.add_failed, at, entry_id, error)
+            return
         if isinstance(error, Conflict):
             _log.error("other bytes at a bookie", bookie_id=to, ledger_id=self._ledger_id, entry_id=entry_id)
             # That was said of this entry, and not of those after it.
@@ -362,17 +386,22 @@ class _Run:
         patience_ms: int,
         progress: Progress | None = None,
     ) -> T:
-        """Ask a bookie; while it is BUSY, again after the pause it names. The patience counts from its ``progress``."""
+        """Ask a bookie; while it is BUSY, again after the pause it names. The patience counts from its ``progress``.
+
+        The same while the metadata do not answer that it, or this client, has to ask about the ledger first.
+        """
         began = self._context.clock.monotonic()
+        backoff = Backoff(self._context.rng, first_s=_FIRST_PAUSE_S, longest_s=_LONGEST_PAUSE_S)
         while True:
             try:
                 return await ask(await self._context.connections.get(bookie_id))
-            except Busy as busy:
-                pause_s = max(busy.retry_after_ms, 1) / 1000
-                since = max(began, progress.at) if progress else began
-                if self._context.clock.monotonic() + pause_s >= since + patience_ms / 1000:
-                    raise
-                await self._context.clock.sleep(pause_s)
+            except (Busy, MetadataUnavailable) as asks_for_patience:
+                error = asks_for_patience
+            pause_s = max(error.retry_after_ms, 1) / 1000 if isinstance(error, Busy) else backoff.next_s()
+            since = max(began, progress.at) if progress else began
+            if self._context.clock.monotonic() + pause_s >= since + patience_ms / 1000:
+                raise error
+            await self._context.clock.sleep(pause_s)
 
     async def _read_end(self, action: ReadEnd) -> None:
         reader = self._context.reader_of(self._metadata, action.entry_id)

@@ -25,6 +25,7 @@ from tallybook.core.errors import (
     EntryUnknown,
     HandleClosed,
     InvalidBatch,
+    MetadataUnavailable,
     NewerFormat,
     NoSuchLedger,
     RecoveryFailed,
@@ -126,7 +127,9 @@ class LossyRecoveryMachine(RecoveryMachine):
         if name not in self._bookies:
             return isinstance(error, BookieUnavailable)
         answer = self._fences.get(self._bookies.index(name))
-        return isinstance(answer, TallybookError) and not isinstance(answer, EntryUnknown | Busy | HandleClosed)
+        return isinstance(answer, TallybookError) and not isinstance(
+            answer, EntryUnknown | Busy | HandleClosed | MetadataUnavailable
+        )
 
     def _silent(self, answers: Mapping[int, object]) -> dict[str, str]:
         """Members that are there and did not say whether they have a good copy, each with its answer."""

@@ -378,9 +378,6 @@ class MemoryBookie:
 
     async def _admit_repair(self, add: Add) -> None:
         """The metadata are asked instead of the key, whatever is known of the ledger already."""
-        if len(add.batch) > self.max_batch_bytes:
-            self._refuse(add, EntryTooLarge())
-            return
         try:
             life = await self._enter()
             await self._learn_verifier(life, add.ledger_id)
@@ -398,7 +395,7 @@ class MemoryBookie:
             self._refuse(add, BookieUnavailable())
         elif self.busy_retry_ms is not None and not add.recovery:
             self._refuse(add, Busy(retry_after_ms=self.busy_retry_ms))
-        elif len(add.batch) > self.max_batch_bytes:
+        elif len(add.batch) > self.max_batch_bytes and not add.recovery:
             self._refuse(add, EntryTooLarge())
         elif self.read_only and not add.recovery:
             self._refuse(add, BookieReadOnly())
@@ -443,7 +440,9 @@ class MemoryBookie:
         identity = life.identities.get(add.ledger_id, NO_IDENTITY)
         ledger = ledger_of(life.ledgers, add.ledger_id, identity)
         overlapping = ledger.overlapping(header.first_entry_id, header.last_entry_id)
-        if not overlapping:
+        if not overlapping and len(add.batch) > self.max_batch_bytes:
+            self._refuse(add, EntryTooLarge())
+        elif not overlapping:
             ledger.put(add.batch)
             wake(life, add.ledger_id)
             if add.deferred:

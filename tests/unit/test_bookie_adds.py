@@ -7,6 +7,7 @@ import pytest
 
 from tallybook.bookie import adds as adds_module
 from tallybook.bookie.admission import MAX_RETRY_MS
+from tallybook.bookie.settled import Settled
 from tallybook.bookie.storage.write_cache import BATCH_OVERHEAD_BYTES
 from tallybook.core.batch import Buffer
 from tallybook.core.config import AdmissionSettings
@@ -152,6 +153,32 @@ def test_any_kind_of_buffer_is_taken_stored_and_compared_by_its_bytes(kind: Call
 def test_a_batch_above_the_largest_group_commit_is_refused_for_good() -> None:
     async def scenario(node: DiskBookie, world: World) -> None:
         assert (await node.add(batch_of(0, payload=bytes(16 * KIB)))).code == EntryTooLarge.wire_code
+
+    play(scenario)
+
+
+@pytest.mark.parametrize("repair", [False, True])
+def test_what_is_held_is_acked_to_a_recovery_or_a_repair_also_where_the_limit_was_lowered_below_it(
+    repair: bool,
+) -> None:
+    async def scenario(node: DiskBookie, world: World) -> None:
+        large, journal = bytes(12 * KIB), node.settings.journal
+        node.metadata.settled[1] = Settled(0, closed=True)
+        assert (await node.add(batch_of(0, payload=large))).code == 0
+        await node.stop()
+        lowered = journal.model_copy(update={"max_commit_bytes": 8 * KIB})
+        node.settings = node.settings.model_copy(update={"journal": lowered})
+        for flushed in (False, True):
+            await node.boot()
+            again = {"recovery": not repair, "repair": repair}
+            assert (await node.add(batch_of(0, payload=large), **again)).code == 0
+            assert (await node.add(batch_of(0, payload=bytes(11 * KIB)), **again)).code == Conflict.wire_code
+            new = await node.add(batch_of(0, payload=large, ledger_id=2), recovery=True)
+            assert new.code == EntryTooLarge.wire_code
+            assert (await node.add(batch_of(0, payload=large))).code == EntryTooLarge.wire_code
+            assert node.bookie.stats()["inflight_bytes"] == 0
+            if not flushed:
+                await node.stop()
 
     play(scenario)
 

@@ -1,0 +1,113 @@
+"""Answers of bookies that have not failed to the copies of a recovery: too large, or the metadata do not answer yet."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import pytest
+
+from tallybook.client.client import Client
+from tallybook.core.answers import AddAnswer
+from tallybook.core.batch import Buffer, decode_header
+from tallybook.core.errors import MetadataUnavailable, RecoveryFailed
+from tallybook.sim.stage.cluster import MemoryCluster
+from tallybook.sim.stage.scenario import read_all, scenario
+
+from .test_recovery_write_back import hold
+from .test_repair import metadata_of
+
+LOWERED = 400
+LARGE = [b"x" * 600]
+
+
+async def held_by(cluster: MemoryCluster, client: Client, at: Sequence[int], batches: int = 5) -> tuple[int, list[str]]:
+    """A ledger without an owner, whose members at these positions hold batches, the second one large."""
+    ledger = await client.create_ledger()
+    ledger.abandon()
+    members = list(ledger.metadata.last_fragment.bookies)
+    for first in range(batches):
+        for position in at:
+            await hold(cluster, members[position], ledger.id, first, LARGE if first == 1 else [b"small"])
+    return ledger.id, members
+
+
+def away_at_first(cluster: MemoryCluster, name: str, seconds: float) -> None:
+    """The bookie does not reach the metadata for a while, so it takes no adds of ledgers that it meets."""
+    bookie = cluster.bookies[name]
+    right, until = bookie.add, cluster.world.clock.monotonic() + seconds
+
+    def add(batch: Buffer, key: bytes, on_answer, **more) -> None:  # type: ignore[no-untyped-def]
+        if cluster.world.clock.monotonic() < until:
+            header = decode_header(batch)
+            ids = (header.ledger_id, header.first_entry_id, header.entry_count)
+            on_answer(AddAnswer(*ids, MetadataUnavailable.wire_code))
+            return
+        right(batch, key, on_answer, **more)
+
+    bookie.add = add  # type: ignore[method-assign]
+
+
+@pytest.mark.parametrize("small", [1, 2, 3])
+def test_a_limit_that_was_lowered_below_what_members_hold_stops_no_recovery(small: int) -> None:
+    @scenario(bookies=3)
+    async def play(cluster: MemoryCluster, client: Client) -> None:
+        ledger_id, members = await held_by(cluster, client, range(3))
+        for name in members[:small]:
+            cluster.bookies[name].max_batch_bytes = LOWERED
+        closed = await client.recover_ledger(ledger_id)
+        assert (closed.last_entry_id, closed.missed) == (4, ())
+        assert [list(fragment.bookies) for fragment in closed.fragments] == [members]
+
+    play()
+
+
+@scenario(bookies=3)
+async def test_a_member_that_does_not_take_a_batch_because_of_its_size_gets_all_others(
+    cluster: MemoryCluster, client: Client
+) -> None:
+    ledger_id, (small, *_) = await held_by(cluster, client, (1, 2), batches=600)
+    cluster.bookies[small].max_batch_bytes = LOWERED
+    closed = await client.recover_ledger(ledger_id)
+    assert closed.last_entry_id == 599
+    assert [(gap.bookie_id, gap.first_entry_id, gap.last_entry_id) for gap in closed.missed] == [(small, 1, 1)]
+    assert set(range(600)) - cluster.bookies[small].durable_batches(ledger_id).keys() == {1}
+    assert len(await read_all(client, ledger_id)) == 600
+
+
+@scenario(bookies=4)
+async def test_another_bookie_takes_the_place_of_one_that_does_not_take_a_batch_because_of_its_size(
+    cluster: MemoryCluster, client: Client
+) -> None:
+    ledger_id, (small, *_) = await held_by(cluster, client, (1, 2))
+    cluster.bookies[small].max_batch_bytes = LOWERED
+    closed = await client.recover_ledger(ledger_id)
+    assert (closed.last_entry_id, closed.missed) == (4, ())
+    assert small in closed.fragments[0].bookies
+    assert small not in closed.fragments[1].bookies
+    assert closed.fragments[1].first_entry_id == 1
+
+
+@scenario(bookies=3)
+async def test_a_batch_that_too_few_members_take_because_of_its_size_fails_the_recovery(
+    cluster: MemoryCluster, client: Client
+) -> None:
+    ledger_id, members = await held_by(cluster, client, (2,))
+    for name in members[:2]:
+        cluster.bookies[name].max_batch_bytes = LOWERED
+    with pytest.raises(RecoveryFailed, match=r"entry 1 could not be written back: .*EntryTooLarge"):
+        await client.recover_ledger(ledger_id)
+    assert not (await metadata_of(cluster, ledger_id)).closed
+
+
+@pytest.mark.parametrize(("bookies", "away"), [(4, 1), (3, 1), (3, 2), (3, 3)])
+def test_a_member_that_does_not_reach_the_metadata_for_a_moment_is_waited_for(bookies: int, away: int) -> None:
+    @scenario(bookies=bookies)
+    async def play(cluster: MemoryCluster, client: Client) -> None:
+        ledger_id, members = await held_by(cluster, client, (2,))
+        for name in members[:away]:
+            away_at_first(cluster, name, 0.2)
+        closed = await client.recover_ledger(ledger_id)
+        assert (closed.last_entry_id, closed.missed) == (4, ())
+        assert [list(fragment.bookies) for fragment in closed.fragments] == [members]
+
+    play()
