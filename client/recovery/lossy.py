@@ -7,6 +7,9 @@ fenced, or has told that it may have lost something, fails this recovery, too.
 
 Where nothing of the last fragment has a good copy, it goes back into earlier ones. Their members were not fenced: one
 that cannot be reached is given up, and one that can be has to say what it holds.
+
+A member that holds another ledger of this id, because the metadata were restored from an older copy, has said that it
+has no copy.
 """
 
 from __future__ import annotations
@@ -28,6 +31,7 @@ from tallybook.core.errors import (
     MetadataUnavailable,
     NewerFormat,
     NoSuchLedger,
+    OtherLedger,
     RecoveryFailed,
     TallybookError,
     Unauthorized,
@@ -120,7 +124,10 @@ class LossyRecoveryMachine(RecoveryMachine):
     # -- who has to answer ------------------------------------------------------------
 
     def _given_up(self, position: int, error: TallybookError) -> bool:
-        """Whether a member could not be asked: the operator goes on without it."""
+        """Whether a member could not be asked, or holds another ledger of this id: the operator goes on without it."""
+        if isinstance(error, OtherLedger):
+            # That is an answer: it can have nothing of this one.
+            return True
         name = self._fragment.bookies[position]
         if name in self._there_before:
             return False

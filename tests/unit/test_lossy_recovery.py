@@ -29,6 +29,8 @@ from tallybook.core.errors import (
     EntryCorrupt,
     EntryUnknown,
     HandleClosed,
+    MetadataUnavailable,
+    OtherLedger,
     RecoveryFailed,
     RequestTimeout,
     TallybookError,
@@ -100,6 +102,7 @@ def last_before(
 
 
 UNKNOWN, ABSENT, CORRUPT = EntryUnknown("limbo"), EntryAbsent("never held"), EntryCorrupt("damaged")
+OTHER = OtherLedger("it holds another ledger of this id")
 HELD = FenceAnswer(29, 29)
 
 
@@ -160,11 +163,20 @@ def test_a_member_that_was_fenced_before_and_is_not_now_keeps_the_ledger_open(si
     assert "b2" in found.error.message
 
 
-def test_a_busy_member_is_there() -> None:
+@pytest.mark.parametrize("answer", [Busy("busy"), MetadataUnavailable("away")], ids=lambda error: type(error).__name__)
+def test_a_member_that_asks_for_patience_is_there(answer: TallybookError) -> None:
     found = outcome(
-        LossyRecoveryMachine(METADATA), {0: UNKNOWN, 1: UNKNOWN, 2: Busy("busy")}, dict.fromkeys(range(3), UNKNOWN)
+        LossyRecoveryMachine(METADATA), {0: UNKNOWN, 1: UNKNOWN, 2: answer}, dict.fromkeys(range(3), UNKNOWN)
     )
     assert isinstance(found, Failed)
+
+
+def test_a_member_of_the_last_fragment_that_holds_another_ledger_of_this_id_has_no_copy() -> None:
+    machine = LossyRecoveryMachine(METADATA, there={"b0"})
+    found = outcome(machine, {0: OTHER, 1: UNKNOWN, 2: FenceAnswer(9, 9)}, {0: OTHER, 1: OTHER, 2: 10})
+    assert isinstance(found, Close)
+    assert found.last_entry_id == 9
+    assert machine.untold["b0"] == "OtherLedger"
 
 
 def test_what_members_hold_above_the_end_is_told() -> None:
@@ -245,6 +257,17 @@ def test_where_the_last_fragment_is_empty_the_end_is_looked_for_in_the_one_befor
     assert isinstance(end, Close)
     assert (end.last_entry_id, end.length) == (19, 200)
     assert machine.untold == {"b0": "EntryCorrupt", "b2": "EntryUnknown"}
+
+
+def test_a_bookie_of_an_older_fragment_that_holds_another_ledger_of_this_id_has_no_copy() -> None:
+    machine = asked_for_the_older_end()
+    machine.read_failed(0, 29, OTHER)
+    machine.read_failed(1, 29, ABSENT)
+    assert machine.read_failed(2, 29, UNKNOWN) == [FindLast(position, 0, 29) for position in range(3)]
+    machine.last_failed(0, 29, OTHER)
+    machine.last_found(1, 29, 19, limbo=False)
+    assert machine.last_found(2, 29, -1, limbo=True) == [RecoveryRead(position, 19) for position in range(3)]
+    assert machine.untold == {"b0": "OtherLedger", "b2": "EntryUnknown"}
 
 
 def test_a_bookie_of_an_older_fragment_that_cannot_be_reached_is_given_up_and_one_that_hangs_is_not() -> None:
