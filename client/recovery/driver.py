@@ -11,7 +11,7 @@ from collections import defaultdict
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Final, TypeAlias, TypeVar
+from typing import Final, NamedTuple, TypeAlias, TypeVar
 
 from tallybook.core.batch import BatchHeader
 from tallybook.core.config import ClientSettings
@@ -103,7 +103,7 @@ async def _counted(
 ) -> LedgerMetadata:
     context.deeds.recoveries += 1
     try:
-        return await _recover(context, key, machine_of)
+        return (await _recover(context, key, machine_of)).metadata
     except TallybookError:
         context.deeds.failed_recoveries += 1
         raise
@@ -133,10 +133,19 @@ async def recover_accepting_loss(context: RecoveryContext, *, key: bytes, digest
         return AcceptedLoss(await _counted(context, key, ordinary_machine))
     except RecoveryFailed as error:
         failure = error
-    closed = await _recover(context, key, lossy_machine)
-    if not lossy or not lossy[-1].lossy:
+    closed, own_end = await _recover(context, key, lossy_machine)
+    if not lossy:
         return AcceptedLoss(closed)
     confirmed = lossy[-1].confirmed
+    if not own_end:
+        # Another recovery was first. What it gave up is for it to tell, but for what is known here to be confirmed.
+        return (
+            AcceptedLoss(closed, failure.message, confirmed)
+            if confirmed > closed.last_entry_id
+            else AcceptedLoss(closed)
+        )
+    if not lossy[-1].lossy:
+        return AcceptedLoss(closed)
     found = AcceptedLoss(closed, failure.message, confirmed, lossy[-1].untold, lossy[-1].held)
     _log.error(
         "a ledger was ended after its last good copy", ledger_id=closed.ledger_id, last_entry_id=closed.last_entry_id,
@@ -145,20 +154,44 @@ async def recover_accepting_loss(context: RecoveryContext, *, key: bytes, digest
     return found
 
 
+class _Closed(NamedTuple):
+    """A ledger that is closed by now."""
+
+    metadata: LedgerMetadata
+    own_end: bool
+    """Whether this recovery tried to close it, and it has the end that it tried to give it."""
+
+
 async def _recover(
     context: RecoveryContext, key: bytes, machine_of: Callable[[LedgerMetadata], RecoveryMachine]
-) -> LedgerMetadata:
+) -> _Closed:
     metadata = (await context.update(begin_recovery)).value
     for _ in range(MAX_RUNS):
         if metadata.closed:
-            return metadata
+            return _Closed(metadata, own_end=False)
         end = await _Run(context, machine_of(metadata), key).run()
+        tried: list[LedgerMetadata] = []
         try:
-            return (await context.update(partial(closed_at, metadata, end))).value
+            closed = (await context.update(partial(_close, tried, metadata, end))).value
+            return _Closed(closed, own_end=any(_has_end_of(closed, each) for each in tried))
         except LastFragmentChanged:
             sometimes("recovery: starts over")
             metadata = (await context.update(begin_recovery)).value
     raise RecoveryFailed(f"ledger {metadata.ledger_id}: its last fragment changed during each of {MAX_RUNS} recoveries")
+
+
+def _close(tried: list[LedgerMetadata], known: LedgerMetadata, end: Close, fresh: LedgerMetadata) -> LedgerMetadata:
+    """As ``closed_at``; what is not closed yet is noted in ``tried`` as it is to become."""
+    wanted = closed_at(known, end, fresh)
+    if not fresh.closed:
+        tried.append(wanted)
+    return wanted
+
+
+def _has_end_of(closed: LedgerMetadata, tried: LedgerMetadata) -> bool:
+    """Whether a close took effect. A repair may have changed older fragments since."""
+    ends = [(each.last_entry_id, each.length, each.last_fragment) for each in (closed, tried)]
+    return ends[0] == ends[1]
 
 
 class LastFragmentChanged(Exception):

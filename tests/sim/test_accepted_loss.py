@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Awaitable, Callable
+
 import pytest
 
 from tallybook.client.client import Client
+from tallybook.client.recovery.driver import _Run
+from tallybook.client.recovery.lossy import LossyRecoveryMachine
+from tallybook.client.recovery.machine import Close
 from tallybook.core.errors import RecoveryFailed
-from tallybook.metadata.model import change_ensemble
+from tallybook.metadata.model import change_ensemble, close
 from tallybook.sim.stage.cluster import MemoryCluster
-from tallybook.sim.stage.scenario import eventually, lines, read_all, scenario
+from tallybook.sim.stage.scenario import SMALL, eventually, lines, read_all, scenario
 
 from .test_repair import metadata_of, repair
 from .test_repair_open_ledgers import abandoned, replace_disk
@@ -44,6 +49,63 @@ async def test_where_a_recovery_can_tell_the_end_nothing_is_given_up(cluster: Me
     assert (found.metadata.last_entry_id, found.lost, found.told) == (29, False, [])
     again = await client.recover_accepting_loss(ledger_id)
     assert (again.metadata, again.lost) == (found.metadata, False)
+
+
+def before_the_close(patch: pytest.MonkeyPatch, act: Callable[[], Awaitable[object]]) -> None:
+    """Do something when a recovery that accepts loss has found its end, and has not written it yet."""
+    right = _Run.run
+
+    async def run(self: _Run) -> Close:
+        end = await right(self)
+        if isinstance(self._machine, LossyRecoveryMachine):
+            await act()
+        return end
+
+    patch.setattr(_Run, "run", run)
+
+
+@scenario(bookies=3)
+async def test_where_another_recovery_closes_the_ledger_whole_first_no_loss_is_told(
+    cluster: MemoryCluster, client: Client
+) -> None:
+    ledger_id = await abandoned(client)
+    away = sorted(cluster.bookies)[:2]
+    for name in away:
+        cluster.die(name)
+
+    async def others_recover() -> None:
+        for name in away:
+            cluster.bookies[name].restart()
+            await cluster.register(name)
+        async with cluster.client(SMALL) as other:
+            assert (await other.recover_ledger(ledger_id)).last_entry_id == 29
+
+    with pytest.MonkeyPatch.context() as patch:
+        before_the_close(patch, others_recover)
+        found = await client.recover_accepting_loss(ledger_id)
+    assert (found.metadata.last_entry_id, found.lost, found.told) == (29, False, [])
+
+
+@scenario(bookies=3)
+async def test_where_another_client_gave_up_confirmed_entries_first_these_are_told_and_no_others(
+    cluster: MemoryCluster, client: Client
+) -> None:
+    ledger = await client.create_ledger()
+    await ledger.append_many(lines(30))
+    await cluster.world.clock.sleep(5)  # by then the bookies know what is confirmed
+    ledger.abandon()
+    ledger_id = ledger.id
+    for name in sorted(cluster.bookies)[:2]:
+        await replace_disk(cluster, name, ledger_id + 1)
+
+    async def closes_below() -> None:
+        await cluster.edit(ledger_id, lambda found: close(found, 19, 500))
+
+    with pytest.MonkeyPatch.context() as patch:
+        before_the_close(patch, closes_below)
+        found = await client.recover_accepting_loss(ledger_id)
+    assert (found.metadata.last_entry_id, found.lost) == (19, True)
+    assert found.told == ["entries 20 to 29 were confirmed and are lost"]
 
 
 @scenario(bookies=3)
