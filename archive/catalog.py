@@ -23,6 +23,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from tallybook.core.errors import ArchiveDenied, DamagedFile, InvalidArgument, NewerFormat, ObjectMissing
+from tallybook.core.ids import MAX_ID
 from tallybook.core.limits import KIB
 from tallybook.metadata.archived import SHA256_BYTES, IndexPart, Receipt
 from tallybook.metadata.codec import decode_ledger
@@ -31,11 +32,11 @@ from tallybook.metadata.record_json import NOT_UNDERSTOOD
 from tallybook.runtime.tasks import Workers
 
 from .index_codec import Directory, read_directory
-from .manifest import MANIFEST_KEY, Manifest, read_manifest
+from .manifest import MANIFEST_KEY, NO_LEDGER, Manifest, read_manifest
 from .objects.port import ObjectInfo, ObjectStore
 from .objects.probe import OBJECT_ERRORS, concerns_one_object
 from .records import RECORDS_KEY
-from .schema import DIRECTORY_KEY, FORMAT, FORMAT_KEY, object_id_of
+from .schema import DIRECTORY_KEY, FORMAT, FORMAT_KEY, ledger_ids_in, object_id_of
 
 CONCURRENT_OBJECTS: Final = 8
 _TAIL_BYTES: Final = 64 * KIB
@@ -67,7 +68,8 @@ class Catalog:
     """The same ledgers in other objects, youngest first, where there are others."""
     damaged: Mapping[str, str]
     last_id: int = -1
-    """The highest id of any ledger in any object, whether it counts or not; -1 for none."""
+    """The highest id of any ledger that an object, its name or the manifest has, whether it counts or can be read; -1
+    for none."""
     manifest: Manifest | None = None
     """By which it was told what counts; ``None`` if the bucket has none that can be understood."""
 
@@ -157,7 +159,13 @@ def _counting(catalog: Catalog, manifest: Manifest) -> Catalog:
     for ledger_id, key in manifest.ledgers.items():
         if ledger_id not in ledgers and key not in damaged:
             damaged[key] = f"{key}: the manifest names it for ledger {ledger_id}, and the ledger is not there"
-    return Catalog(ledgers, older, damaged, catalog.last_id, manifest)
+    last_id = max(catalog.last_id, _last_named(known), *manifest.ledgers, NO_LEDGER)
+    return Catalog(ledgers, older, damaged, last_id, manifest)
+
+
+def _last_named(keys: Iterable[str]) -> int:
+    """The highest id that a ledger can have of those in the names of objects; -1 for none."""
+    return max((each for key in keys for each in ledger_ids_in(key) if each <= MAX_ID), default=NO_LEDGER)
 
 
 async def catalog_of(store: ObjectStore, objects: Iterable[ObjectInfo]) -> Catalog:
@@ -183,15 +191,15 @@ async def catalog_of(store: ObjectStore, objects: Iterable[ObjectInfo]) -> Catal
                 damaged[found.key] = error.message
                 return []
 
-    for of_object in await asyncio.gather(
-        *map(look, sorted(objects, key=lambda each: (each.modified_at_ms, each.key)))
-    ):
+    asked = sorted(objects, key=lambda each: (each.modified_at_ms, each.key))
+    for of_object in await asyncio.gather(*map(look, asked)):
         for each in of_object:
             ledger_id = each.metadata.ledger_id
             if ledger_id in ledgers:
                 older[ledger_id] = (ledgers[ledger_id], *older.get(ledger_id, ()))
             ledgers[ledger_id] = each
-    return Catalog(dict(sorted(ledgers.items())), older, damaged, max(ledgers, default=-1))
+    last_id = max(_last_named(each.key for each in asked), *ledgers, NO_LEDGER)
+    return Catalog(dict(sorted(ledgers.items())), older, damaged, last_id)
 
 
 async def ledgers_in(store: ObjectStore, found: ObjectInfo) -> list[Found]:

@@ -186,6 +186,30 @@ async def test_a_ledger_that_has_no_row_in_the_manifest_does_not_come_back_and_i
     assert manifest == Manifest(await metadata.cluster_id(), {1: GOOD}, {BAD: 0}), "the bucket is of this cluster now"
 
 
+@pytest.mark.parametrize("where", ["damaged", "lost", "dropped"])
+async def test_an_id_is_not_given_again_though_no_object_that_can_be_read_has_its_ledger(where: str) -> None:
+    store, ledger_id = MemoryStore(RealClock()), 5_000
+    key = object_key(UUID.format(3), [3, ledger_id])
+    await store.put(GOOD, an_object(1))
+    if where == "damaged":
+        await store.put(key, b"no object")
+    elif where == "lost":
+        await with_manifest(store, {1: GOOD, ledger_id: object_key(UUID.format(3), [3])})
+    else:
+        await with_manifest(store, {1: GOOD}, key)
+    metadata = MemoryMetadata(SeededRng(1)).client().store
+    _ = [each async for each in rebuild_catalog(store, metadata, InlineWorkers())]
+    assert await metadata.id_counter() > ledger_id
+
+
+async def test_a_name_with_a_number_that_no_ledger_can_have_keeps_no_ledger_from_being_made() -> None:
+    store = MemoryStore(RealClock())
+    await store.put(object_key(UUID.format(3), [2**63]), b"no object")
+    metadata = MemoryMetadata(SeededRng(1)).client().store
+    _ = [each async for each in rebuild_catalog(store, metadata, InlineWorkers())]
+    assert await metadata.next_ledger_id() == 0
+
+
 async def test_an_object_that_the_manifest_does_not_know_counts() -> None:
     store = await with_manifest(MemoryStore(RealClock()), {1: GOOD})
     await store.put(GOOD, an_object(1))
