@@ -22,6 +22,7 @@ from tallybook.archive.objects.port import ObjectStore
 from tallybook.archive.objects.probe import OBJECT_ERRORS, concerns_one_object
 from tallybook.archive.packing import check_object
 from tallybook.core.errors import Conflict, DamagedFile, LedgerExists, NewerFormat, NoSuchLedger
+from tallybook.core.ids import MAX_ID
 from tallybook.metadata.archived import Receipt
 from tallybook.metadata.model import LedgerMetadata
 from tallybook.metadata.store import MetadataStore
@@ -178,6 +179,10 @@ def _ledger(found: Found, sha256: bytes) -> LedgerMetadata:
 
 
 async def raise_counter(metadata: MetadataStore, last_id: int) -> None:
-    """No id that is in the bucket may be given out again."""
-    while await metadata.id_counter() <= last_id:
-        await metadata.next_ledger_id()
+    """No id that is in the bucket may be given out again.
+
+    Raises:
+        MetadataUnavailable: the counter was not raised.
+        MetadataOutcomeUnknown: it may have been; the same call settles it.
+    """
+    await metadata.raise_id_counter(min(last_id + 1, MAX_ID))

@@ -202,6 +202,13 @@ async def test_an_id_is_not_given_again_though_no_object_that_can_be_read_has_it
     assert await metadata.id_counter() > ledger_id
 
 
+async def test_a_rebuild_raises_the_counter_in_one_step_and_takes_no_id_itself() -> None:
+    store, metadata = MemoryStore(RealClock()), MemoryMetadata(SeededRng(1)).client().store
+    await with_manifest(store, {10**15: GOOD})
+    _ = [each async for each in rebuild_catalog(store, metadata, InlineWorkers())]
+    assert await metadata.next_ledger_id() == 10**15 + 1
+
+
 async def test_a_name_with_a_number_that_no_ledger_can_have_keeps_no_ledger_from_being_made() -> None:
     store = MemoryStore(RealClock())
     await store.put(object_key(UUID.format(3), [2**63]), b"no object")
