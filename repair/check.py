@@ -2,7 +2,8 @@
 
 Each bookie of each settled fragment is asked what it holds, which costs it a look into its index; with ``read``, every
 copy is really read, and its checksum looked at here. What grows at the end of an open ledger is its writer's: of that
-only bookies that lost data, or do not answer, are told. A ledger whose copies the bookies may drop relies on none.
+only bookies that lost data, know damage, or do not answer, are told. A ledger whose copies the bookies may drop relies
+on none.
 """
 
 from __future__ import annotations
@@ -39,6 +40,7 @@ MOST_LACKS: Final = 100
 READ_BYTES: Final = 1 << 20
 DAMAGED_PAGE: Final = 1_000
 
+KNOWN_DAMAGE: Final = "the bookie knows it"
 LOST_WHERE_IT_GROWS: Final = "the bookie lost its data, and the ledger is open"
 
 ABSENT: Final = "absent"
@@ -186,7 +188,7 @@ class CopyCheck:
         return found
 
     async def _look_where_it_grows(self, metadata: LedgerMetadata, found: LedgerCheck) -> None:
-        """Tell the members of the last fragment that may have lost what they held of it."""
+        """Tell the members of the last fragment that may have lost what they held of it, or know it to be damaged."""
         ledger_id, fragment = metadata.ledger_id, metadata.last_fragment
         first = last = fragment.first_entry_id
         without: list[tuple[int, str, str]] = []
@@ -196,6 +198,9 @@ class CopyCheck:
                 if (await connection.held(ledger_id, first, first, identity=metadata.identity)).limbo:
                     without.append((position, UNKNOWN, LOST_WHERE_IT_GROWS))
                 else:
+                    for bad in await damaged_of(connection, ledger_id):
+                        if bad.last >= first:
+                            found.note(Lack(name, max(first, bad.first), bad.last, DAMAGED, KNOWN_DAMAGE))
                     last = max(last, (await connection.read_lac(ledger_id, identity=metadata.identity)).lac)
             except EntryAbsent:
                 continue  # nothing is held there, and nothing need be
@@ -238,7 +243,7 @@ class CopyCheck:
         """Of entries that the bookie holds, those that it knows to be damaged; and if wanted, read the others."""
         good = list(lacking([held], damaged))
         for bad in lacking([held], good):
-            found.note(Lack(connection.bookie_id, bad.first, bad.last, DAMAGED, "the bookie knows it"))
+            found.note(Lack(connection.bookie_id, bad.first, bad.last, DAMAGED, KNOWN_DAMAGE))
         for each in good if self._read else ():
             await self._read_copies(connection, metadata, each, found)
 

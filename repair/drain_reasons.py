@@ -107,7 +107,9 @@ async def _why(
         at = metadata.fragment_of(lack.first)
         if at in fragments and nowhere(check, metadata, lack.first):
             which = f"no bookie has a good copy of entries {lack.first} to {lack.last}"
-            return f"{which}{_AS_ARCHIVED if metadata.archived else ': restore one, or delete the ledger'}"
+            grows = not metadata.closed and at == metadata.last_fragment
+            remedy = ACCEPT_LOSS if grows else "restore one, or delete the ledger"
+            return which + (_AS_ARCHIVED if metadata.archived else f": {remedy}")
     crowded = next((each for each in fragments if not set(writable) - set(each.bookies)), None)
     if crowded is not None:
         others = ", ".join(name for name in crowded.bookies if name != bookie_id)

@@ -62,8 +62,9 @@ def _lacks(found: LedgerCheck, metadata: LedgerMetadata) -> list[Finding]:
         if lack.verdict == SILENT:
             remedy = "bring it back; if it is lost, the auditor hands its ledgers out after lost_after_s"
             told.append(Finding(f"the bookie does not answer{why}", where, "bad", remedy))
-        elif lack.first >= grows_at and not recoverable:
-            remedy = f"too few bookies know what they held, so that it cannot be recovered: {ACCEPT_LOSS}"
+        elif lack.first >= grows_at and (not recoverable or nowhere(found, metadata, lack.first)):
+            too_few = "no bookie has a good copy" if recoverable else "too few bookies know what they held"
+            remedy = f"{too_few}, so that it cannot be recovered: {ACCEPT_LOSS}"
             told.append(Finding(f"the copy is {lack.verdict}{why}", where, "bad", remedy))
         elif lack.first >= grows_at:
             told.append(Finding(f"the copy is {lack.verdict}{why}", where, "bad", _END[bool(metadata.key_verifier)]))

@@ -17,6 +17,7 @@ from tallybook.metadata.bookie_modes import PREFIX as MODES
 from tallybook.metadata.bookie_modes import WantedMode
 from tallybook.metadata.record_format import check_format
 from tallybook.metadata.record_json import NOT_UNDERSTOOD
+from tallybook.metadata.replaced import PREFIX as REPLACED
 from tallybook.metadata.secured import RECORD as SECURED
 from tallybook.metadata.secured import decode_required
 from tallybook.metadata.sink_record import ATTEMPTS, ATTEMPTS_ONCE, CLOCK, SINKS, SinkRecord, attempt_of
@@ -116,6 +117,7 @@ RECORD_KINDS: Final = (
         decoding(decode_behind),
         f"do not delete it: without it bookies drop what these metadata do not name; {BEHIND_REMEDY}",
     ),
+    RecordKind(REPLACED, "that a bookie was replaced", decoding(_anything), ""),
     RecordKind(MODES, "mode of a bookie", decoding(_mode), "'bookie readonly --off' or 'bookie drain' writes it anew"),
     RecordKind(
         SECURED,

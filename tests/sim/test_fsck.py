@@ -18,6 +18,7 @@ from tallybook.metadata import codec
 from tallybook.metadata.archived import ArchiveAttempt, begin_archiving
 from tallybook.metadata.ledger_use import CURSOR, STREAM
 from tallybook.metadata.repaired import replace_member
+from tallybook.metadata.replaced import note_replaced
 from tallybook.metadata.store import BookieInfo, LedgerPage, Ok, WriteResult
 from tallybook.repair.fsck import Bucket, Finding, Fsck
 from tallybook.repair.fsck_records import RECORD_KINDS
@@ -63,10 +64,11 @@ async def the_only_one(world: ClientWorld, bucket: Bucket | None = None) -> Find
 
 
 @scenario(bookies=4)
-async def test_nothing_is_found_in_a_cluster_with_streams_subscriptions_archive_and_tasks(
+async def test_nothing_is_found_in_a_cluster_with_streams_subscriptions_archive_tasks_and_a_replaced_bookie(
     cluster: MemoryCluster, client: Client
 ) -> None:
     await cookies(cluster, client.world)
+    await note_replaced(client.world.store, "bookie-1", "the uuid of its directory")
     async with ArchiveStage(cluster) as stage, StreamStore(client, name="x") as streams:
         ledgers = [await closed(client) for _ in range(3)]
         await stage.archive(*ledgers[:2])

@@ -9,7 +9,7 @@ import pytest
 
 from tallybook.client.client import Client
 from tallybook.client.writer.handle import LedgerWriter
-from tallybook.core.errors import LedgerClosed, LedgerFenced
+from tallybook.core.errors import EntryCorrupt, LedgerClosed, LedgerFenced
 from tallybook.metadata.bookie_modes import WantedMode, want_mode
 from tallybook.metadata.model import LedgerState, begin_recovery
 from tallybook.repair.check import CopyCheck
@@ -304,6 +304,24 @@ async def test_status_check_and_fsck_name_an_open_ledger_whose_copies_a_bookie_l
     assert {each.how_bad for each in found} == {"bad"}
     assert ["--password-file" in each.remedy for each in found] == [False, True]
     assert [each.fix for each in found] == [None, None]
+
+
+@pytest.mark.parametrize("bookies", [1, 3])
+def test_check_and_fsck_name_what_bookies_know_to_be_damaged_of_an_open_ledger(bookies: int) -> None:
+    @scenario(bookies=3)
+    async def play(cluster: MemoryCluster, client: Client) -> None:
+        ledger_id = await abandoned(client)
+        damaged = (await metadata_of(cluster, ledger_id)).last_fragment.bookies[:bookies]
+        for name in damaged:
+            cluster.bookies[name].faults.inject(ledger_id, 4, EntryCorrupt)
+        check = CopyCheck(client.world.store, client.world.connections)
+        lacks = (await check.one(await metadata_of(cluster, ledger_id))).lacks
+        assert [lack.bookie_id for lack in lacks] == list(damaged)
+        assert all(lack.verdict == "damaged" and lack.first <= 4 <= lack.last for lack in lacks)
+        found = await findings_of(client)
+        assert [(each.how_bad, "--accept-loss" in each.remedy) for each in found] == [("bad", bookies == 3)] * bookies
+
+    play()
 
 
 @scenario(bookies=3)
