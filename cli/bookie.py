@@ -194,8 +194,9 @@ def init(
     hold an entry, and takes no ordinary adds, until that ledger was repaired. Where nothing is lost, nothing changes.
 
     With --replace, everything counts as lost: the id gets a new, empty directory. It is refused while ledgers that this
-    bookie holds lack copies at other bookies, because one of those was replaced, lost data, or is lost; and while other
-    bookies that have copies of them do not answer, since what those lack is not known.
+    bookie holds lack copies at other bookies, because one of those was replaced, lost data, knows of damage, or is
+    lost; while other bookies that have copies of them do not answer, since what those lack is not known; and while it
+    alone has entries, of ledgers with a write quorum of 1.
     """
     if replace == accept:
         raise InvalidArgument(

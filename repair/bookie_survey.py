@@ -6,13 +6,14 @@ One that does not answer in time says nothing; whether it is lost is for the mem
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable
-from typing import Final
+from collections.abc import Iterable, Mapping
+from typing import Final, NamedTuple
 
 from tallybook.client.bookie_port import BookieConnection
 from tallybook.client.ports import Connections
-from tallybook.core.answers import BookieStatus
+from tallybook.core.answers import BookieStatus, EntryRange
 from tallybook.core.errors import TallybookError, is_defect
+from tallybook.core.ids import MAX_ID
 from tallybook.runtime.logging import logger
 
 from .needs import LimboOf
@@ -24,6 +25,22 @@ DAMAGED_PAGE: Final = 100
 """Of damaged copies: the bookie reads each one again before it tells of it."""
 MOST_DAMAGED_LEDGERS: Final = 10_000
 """Ledgers with damaged copies that are looked at in one round; the rest follows once these are mended."""
+
+
+class DamageAt(NamedTuple):
+    """What a bookie knows to be damaged."""
+
+    ledgers: Mapping[int, EntryRange]
+    """Of each ledger, from the first entry of a damaged copy to the last one of any."""
+    known_up_to: int
+    """Nothing is damaged of other ledgers up to here; what is behind was not asked for."""
+
+    def may_touch(self, ledger_id: int, first: int, last: int) -> bool:
+        """Whether a copy of some of these entries may be damaged."""
+        if ledger_id > self.known_up_to:
+            return True
+        known = self.ledgers.get(ledger_id)
+        return known is not None and known.first <= last and known.last >= first
 
 
 class BookieSurvey:
@@ -78,11 +95,19 @@ class BookieSurvey:
     async def damaged(self) -> dict[int, int]:
         """Ledgers of which a bookie knows a damaged copy, each with the last entry of one."""
         found: dict[int, int] = {}
-        for name, status in self.statuses.items():
-            if status.damaged_batches:
-                for ledger_id, last in (await self._damaged_at(name)).items():
-                    found[ledger_id] = max(last, found.get(ledger_id, last))
+        for damage in (await self.damaged_at()).values():
+            for ledger_id, known in damage.ledgers.items():
+                found[ledger_id] = max(known.last, found.get(ledger_id, known.last))
         return dict(sorted(found.items())[:MOST_DAMAGED_LEDGERS])
+
+    async def damaged_at(self) -> dict[str, DamageAt]:
+        """What each bookie that answered knows to be damaged. One that does not say is left out."""
+        found: dict[str, DamageAt] = {}
+        for name, status in self.statuses.items():
+            damage = await self._damaged_at(name) if status.damaged_batches else DamageAt({}, MAX_ID)
+            if damage is not None:
+                found[name] = damage
+        return found
 
     async def _status(self, name: str) -> BookieStatus | None:
         try:
@@ -111,13 +136,13 @@ class BookieSurvey:
             return None
         return mended
 
-    async def _damaged_at(self, name: str) -> dict[int, int]:
+    async def _damaged_at(self, name: str) -> DamageAt | None:
         try:
-            return await _damaged_ledgers(await self._connections.get(name))
+            return await _damage_at(await self._connections.get(name))
         except TallybookError as error:
             _check_no_defect(error)
             _log.info("a bookie does not say what is damaged", bookie_id=name, error=error.message)
-            return {}
+            return None
 
 
 def _check_no_defect(error: TallybookError) -> None:
@@ -130,14 +155,17 @@ def _check_no_defect(error: TallybookError) -> None:
         raise error
 
 
-async def _damaged_ledgers(connection: BookieConnection) -> dict[int, int]:
-    found: dict[int, int] = {}
+async def _damage_at(connection: BookieConnection) -> DamageAt:
+    found: dict[int, EntryRange] = {}
     after = (-1, -1)
     while len(found) < MOST_DAMAGED_LEDGERS:
         page = await connection.damaged(after, DAMAGED_PAGE)
         if not page:
-            break
+            return DamageAt(found, MAX_ID)
         for batch in page:
-            found[batch.ledger_id] = max(batch.last_entry_id, found.get(batch.ledger_id, batch.last_entry_id))
+            known = found.get(batch.ledger_id)
+            first = batch.first_entry_id if known is None else known.first
+            last = batch.last_entry_id if known is None else max(known.last, batch.last_entry_id)
+            found[batch.ledger_id] = EntryRange(first, last)
         after = page[-1].ledger_id, page[-1].first_entry_id
-    return found
+    return DamageAt(found, after[0] - 1)

@@ -1,4 +1,4 @@
-"""Ledgers that still rely on a bookie, since another one lacks copies of them or may lack some.
+"""Ledgers that still rely on a bookie, since another one lacks good copies of them or may lack some, or none has any.
 
 Checked before what a bookie holds is given up (``bookie init --replace``): two losses at once are what a ledger with
 two acknowledged copies does not survive.
@@ -15,7 +15,7 @@ from tallybook.core.errors import InvalidArgument
 from tallybook.core.ids import MAX_ID
 from tallybook.metadata.model import Fragment, LedgerMetadata
 
-from .bookie_survey import BookieSurvey
+from .bookie_survey import BookieSurvey, DamageAt
 from .drain import some_ids
 from .needs import LimboOf, Place, in_limbo_at
 from .replacements import replacements
@@ -25,6 +25,7 @@ from .walk import MAX_NAMED, Findings, all_ledgers
 _WAIT_FOR_REPAIR: Final = (
     "wait until the repair has given them back, which open ledgers may get once they are closed: 'ledger recover'"
 )
+_DRAIN_FIRST: Final = "put its old disk back, and let others get them first: 'bookie drain'"
 _START_OTHERS: Final = "so it is not known what they lack: start them, and try again"
 
 
@@ -67,7 +68,9 @@ class Reliance:
     replaced: frozenset[str] = frozenset()
     """Bookies that were replaced and have not got everything back, as far as is known."""
     lacking: Relying = field(default_factory=Relying)
-    """Ledgers that lack copies at others."""
+    """Ledgers that lack good copies at others."""
+    only: Relying = field(default_factory=Relying)
+    """Ledgers with entries of which no other bookie is to have a copy, nor the archive."""
     silent: Relying = field(default_factory=Relying)
     """Ledgers with other members that do not say what they lack, and are not known to lack anything."""
     unreadable: Relying = field(default_factory=Relying)
@@ -84,6 +87,9 @@ class Reliance:
             where = self._where(self.lacking)
             what = f"{self.lacking.which} {lack} copies at {where} and may have the last ones here"
             found.append(Objection(what, _WAIT_FOR_REPAIR))
+        if self.only.count:
+            have = "has" if self.only.count == 1 else "have"
+            found.append(Objection(f"{self.only.which} {have} entries with no copies but those here", _DRAIN_FIRST))
         if self.silent.count:
             have = "has" if self.silent.count == 1 else "have"
             answer = "does" if len(self.silent.bookies) == 1 else "do"
@@ -133,6 +139,8 @@ async def relying_on(world: ClientWorld, bookie_id: str) -> Reliance:
     replaced = await replacements(world.store)
     # The process of before may still answer, for a directory that is given up.
     told -= {name for name in told & replaced.keys() if replaced[name] not in ("", survey.directory(name))}
+    damaged = await survey.damaged_at()
+    told &= damaged.keys()
     lost = frozenset(await _told_by_the_auditor(world, "lost")) - alive.keys() - {bookie_id}
     for name in (*await _told_by_the_auditor(world, "lost_data"), *replaced):
         if name != bookie_id and name not in told:
@@ -143,8 +151,15 @@ async def relying_on(world: ClientWorld, bookie_id: str) -> Reliance:
             continue
         peers = _peers(metadata, bookie_id)
         without = in_limbo_at(metadata.ledger_id, limbo).union(lost)
-        lacking = {name for name in peers if name in without or _missed_some(metadata, peers[name], name)}
+        lacking = {
+            name
+            for name in peers
+            if name in without
+            or _missed_some(metadata, peers[name], name)
+            or (name in damaged and _damaged_some(metadata, peers[name], damaged[name]))
+        }
         found.lacking.note(metadata.ledger_id, lacking)
+        found.only.note(metadata.ledger_id, {bookie_id} if _has_the_only_copies(metadata, bookie_id) else ())
         found.silent.note(metadata.ledger_id, peers.keys() - lacking - told)
     found.complete = findings.complete
     found.unreadable = Relying(findings.unreadable, findings.unreadable_ids)
@@ -175,6 +190,25 @@ def _missed_some(metadata: LedgerMetadata, fragments: Collection[Fragment], name
         and (entry.last_entry_id is None or entry.last_entry_id >= fragment.first_entry_id)
         for entry in metadata.missed
         for fragment in fragments
+    )
+
+
+def _damaged_some(metadata: LedgerMetadata, fragments: Collection[Fragment], damage: DamageAt) -> bool:
+    """Whether a bookie may know a damaged copy of entries of these fragments."""
+    return any(
+        damage.may_touch(metadata.ledger_id, fragment.first_entry_id, metadata.fragment_end(fragment))
+        for fragment in fragments
+    )
+
+
+def _has_the_only_copies(metadata: LedgerMetadata, bookie_id: str) -> bool:
+    """Whether a bookie is to hold entries that nobody else has, since no other one shares its write sets."""
+    if metadata.quorum.write_quorum > 1 or metadata.archived is not None:
+        return False
+    return any(
+        _holds_something(metadata, fragment, fragment.bookies.index(bookie_id), bookie_id)
+        for fragment in metadata.fragments
+        if bookie_id in fragment.bookies
     )
 
 

@@ -4,21 +4,23 @@ from __future__ import annotations
 
 import asyncio
 from dataclasses import replace
+from typing import NoReturn
 
 import pytest
 
 from tallybook.bookie.cookie import Cookie
 from tallybook.client.client import Client
-from tallybook.core.errors import InvalidArgument
+from tallybook.core.errors import EntryUnknown, InvalidArgument
 from tallybook.metadata.replaced import forget_replaced, note_replaced, noted_replacements
 from tallybook.repair.reliance import Reliance, relying_on
 from tallybook.repair.service import RepairService
 from tallybook.repair.walk import MAX_NAMED
+from tallybook.sim.stage.archive import ArchiveStage
 from tallybook.sim.stage.cluster import MemoryCluster
 from tallybook.sim.stage.scenario import SMALL, eventually, lines, scenario
 
 from .test_repair import QUICK, closed, metadata_of, repair
-from .test_repair_open_ledgers import abandoned, replace_disk, until_out_of_limbo
+from .test_repair_open_ledgers import abandoned, replace_disk, until_out_of_limbo, until_replaced
 
 
 @scenario(bookies=4)
@@ -212,3 +214,81 @@ async def test_a_bookie_that_missed_entries_counts_as_one_that_lacks_copies(
             while (await metadata_of(cluster, ledger.id)).missed:
                 await cluster.world.clock.sleep(1)
     (await relying_on(client.world, other)).check_none()
+
+
+@scenario(bookies=4)
+async def test_a_bookie_is_not_replaced_while_another_one_knows_a_damaged_copy_of_the_same_entries(
+    cluster: MemoryCluster, client: Client
+) -> None:
+    ledger = await closed(client, 40, ensemble=2, write_quorum=2, ack_quorum=2)
+    one, other = ledger.last_fragment.bookies
+    spares = sorted(set(cluster.bookies) - {one, other})
+    batch = sorted(cluster.bookies[one].durable_batches(ledger.ledger_id))[1]
+    cluster.bookies[one].faults.rot(ledger.ledger_id, batch)
+    found = await reliance_with(cluster, other)
+    assert (found.lacking.ledger_ids, found.lacking.bookies, found.silent.count) == ([ledger.ledger_id], {one}, 0)
+    for name in (one, *spares):
+        (await reliance_with(cluster, name)).check_none()
+    async with repair(cluster):
+        async with asyncio.timeout(300):
+            while (await reliance_with(cluster, other)).objections:
+                await cluster.world.clock.sleep(1)
+
+
+@scenario(bookies=4)
+async def test_damage_in_a_fragment_that_a_bookie_has_no_part_in_does_not_keep_it(
+    cluster: MemoryCluster, client: Client
+) -> None:
+    ledger = await client.create_ledger()
+    before, other, third = ledger.metadata.last_fragment.bookies
+    await ledger.append_many(lines(10))
+    cluster.die(before)
+    await ledger.append_many(lines(10, 10))
+    await until_replaced(cluster, ledger.id, before)
+    await ledger.close()
+    first, last = (await metadata_of(cluster, ledger.id)).fragments
+    [newcomer] = set(last.bookies) - set(first.bookies)
+    cluster.bookies[before].restart()
+    await cluster.register(before)
+    cluster.bookies[other].faults.rot(ledger.id, min(cluster.bookies[other].durable_batches(ledger.id)))
+    assert other in (await reliance_with(cluster, third)).lacking.bookies
+    (await reliance_with(cluster, newcomer)).check_none()
+
+
+@scenario(bookies=3)
+async def test_a_bookie_that_does_not_say_what_is_damaged_is_silent(cluster: MemoryCluster, client: Client) -> None:
+    ledger = await closed(client, 20)
+    one, other, _ = ledger.last_fragment.bookies
+    batch = min(cluster.bookies[one].durable_batches(ledger.ledger_id))
+    cluster.bookies[one].faults.rot(ledger.ledger_id, batch)
+
+    async def fails(*_asked: object) -> NoReturn:
+        raise EntryUnknown("the index cannot be read")
+
+    cluster.bookies[one].damaged = fails  # type: ignore[method-assign]
+    found = await reliance_with(cluster, other)
+    assert (found.lacking.count, found.silent.bookies) == (0, {one})
+
+
+@scenario(bookies=3)
+async def test_a_bookie_is_not_replaced_while_it_alone_has_entries(cluster: MemoryCluster, client: Client) -> None:
+    striped = await closed(client, 40, ensemble=2, write_quorum=1, ack_quorum=1, stripe_entries=5)
+    short = await closed(client, 5, ensemble=2, write_quorum=1, ack_quorum=1, stripe_entries=10)
+    one, other = striped.last_fragment.bookies
+    holder, none = short.last_fragment.bookies
+    for name in (one, other):
+        found = await reliance_with(cluster, name)
+        assert found.only.ledger_ids == [striped.ledger_id, *([short.ledger_id] if name == holder else [])]
+        with pytest.raises(InvalidArgument, match=f"ledgers? {striped.ledger_id}.* no copies but those here"):
+            found.check_none()
+    assert short.ledger_id not in (await reliance_with(cluster, none)).only.ledger_ids
+
+
+@scenario(bookies=3)
+async def test_entries_that_the_archive_has_are_not_the_bookies_alone(cluster: MemoryCluster, client: Client) -> None:
+    ledger = await closed(client, 20, ensemble=1, write_quorum=1, ack_quorum=1)
+    [holder] = ledger.last_fragment.bookies
+    assert (await reliance_with(cluster, holder)).only.count == 1
+    async with ArchiveStage(cluster) as stage:
+        await stage.archive(ledger.ledger_id)
+        (await reliance_with(cluster, holder)).check_none()

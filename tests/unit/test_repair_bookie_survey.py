@@ -8,7 +8,7 @@ from typing import cast
 import pytest
 
 from tallybook.client.ports import Connections
-from tallybook.core.answers import BookieStatus, Incarnation
+from tallybook.core.answers import BookieStatus, DamagedBatch, Incarnation
 from tallybook.core.errors import (
     AccessDenied,
     BookieUnavailable,
@@ -18,6 +18,7 @@ from tallybook.core.errors import (
     TallybookError,
     Unauthenticated,
 )
+from tallybook.repair import bookie_survey
 from tallybook.repair.bookie_survey import BookieSurvey
 
 STATUS = BookieStatus(
@@ -54,6 +55,16 @@ class Cluster:
         return Bookie(self.error if bookie_id == "b2" else None)
 
 
+class One:
+    """A cluster of one bookie."""
+
+    def __init__(self, bookie: Bookie) -> None:
+        self._bookie = bookie
+
+    async def get(self, _bookie_id: str) -> Bookie:
+        return self._bookie
+
+
 @pytest.mark.parametrize("connects", [True, False])
 @pytest.mark.parametrize("error", REFUSALS, ids=lambda error: type(error).__name__)
 async def test_a_bookie_that_fails_is_silent_and_the_others_are_heard(error: TallybookError, connects: bool) -> None:
@@ -68,3 +79,33 @@ async def test_a_defect_is_none_of_a_bookies_failures() -> None:
     survey = BookieSurvey(cast("Connections", Cluster(InvariantViolation("impossible"), connects=True)))
     with pytest.raises(InvariantViolation):
         await survey.look(["b1", "b2"])
+
+
+class Damaged(Bookie):
+    """One that knows two damaged copies of every ledger below 40."""
+
+    def __init__(self) -> None:
+        super().__init__(None)
+
+    async def status(self) -> BookieStatus:
+        return STATUS._replace(damaged_batches=80)
+
+    async def damaged(self, after: tuple[int, int], limit: int) -> tuple[DamagedBatch, ...]:
+        every = [DamagedBatch(each, first, first + 4) for each in range(40) for first in (10, 20)]
+        return tuple([batch for batch in every if batch[:2] > after][:limit])
+
+
+@pytest.mark.parametrize("most", [15, 1_000])
+async def test_of_more_damage_than_is_asked_for_what_lies_behind_it_is_in_doubt(
+    most: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(bookie_survey, "MOST_DAMAGED_LEDGERS", most)
+    monkeypatch.setattr(bookie_survey, "DAMAGED_PAGE", 3)
+    survey = BookieSurvey(cast("Connections", One(Damaged())))
+    await survey.look(["b1"])
+    damage = (await survey.damaged_at())["b1"]
+    assert [each for each in range(50) if damage.may_touch(each, 0, 9) or damage.may_touch(each, 25, 99)] == (
+        list(range(damage.known_up_to + 1, 50)) if most == 15 else []
+    )
+    assert all(damage.may_touch(each, 0, 10) and damage.may_touch(each, 24, 99) for each in range(40))
+    assert damage.may_touch(40, 0, 10) == (most == 15)
