@@ -12,7 +12,7 @@ from tallybook.client.client import Client
 from tallybook.client.reader.handle import LedgerReader
 from tallybook.client.recovery.lossy import AcceptedLoss
 from tallybook.client.writer.handle import LedgerWriter
-from tallybook.core.errors import NoSuchLedger, PeerError, Unauthorized
+from tallybook.core.errors import InvalidArgument, NoSuchLedger, PeerError, Unauthorized
 from tallybook.metadata.describe import describe
 from tallybook.metadata.model import DigestType, LedgerMetadata
 from tallybook.runtime.clock import RealClock
@@ -252,6 +252,10 @@ def recover(
     accept_loss: Annotated[
         bool, typer.Option("--accept-loss", help="Where that fails, close it before the first gap.")
     ] = False,
+    lost: Annotated[
+        list[str] | None,
+        typer.Option("--lost", metavar="BOOKIE", help="With --accept-loss: a bookie that never comes back."),
+    ] = None,
     as_json: Json = False,
 ) -> None:
     """Fence a ledger against its writer, find its end, and close it.
@@ -262,14 +266,17 @@ def recover(
     closed before the first entry above the last add confirmed of which no good copy is found, or before confirmed
     entries at the end that have none. Confirmed entries may be lost, and good copies behind that gap are given up for
     good. It says what is lost and what may be, and exits with 1 then. It fails, and the ledger stays open, while a
-    bookie that is there does not say what it holds. First bring back those that are away.
+    bookie that is there does not say what it holds, and where confirmed entries would be given up that a bookie may
+    hold which is away. First bring back those that are away. With --lost, what that bookie holds is given up.
     """
+    if lost and not accept_loss:
+        raise InvalidArgument("--lost is of use with --accept-loss only")
     password = read_password(password_file)
 
     async def work() -> AcceptedLoss:
         async with cluster(metadata) as client:
             if accept_loss:
-                return await client.recover_accepting_loss(ledger, password=password)
+                return await client.recover_accepting_loss(ledger, password=password, lost=lost or ())
             return AcceptedLoss(await client.recover_ledger(ledger, password=password))
 
     found = run(work())

@@ -13,7 +13,7 @@ A client belongs to one event loop; its handles share connections and one byte b
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Collection, Mapping, Sequence
 from functools import partial
 from types import TracebackType
 from typing import ClassVar, Final, Self
@@ -417,16 +417,18 @@ class Client:
         context, key, signing = await self._recovery(ledger_id, password)
         return await recover_ledger(context, key=key, digest_key=signing)
 
-    async def recover_accepting_loss(self, ledger_id: int, *, password: bytes = b"") -> AcceptedLoss:
+    async def recover_accepting_loss(
+        self, ledger_id: int, *, password: bytes = b"", lost: Collection[str] = ()
+    ) -> AcceptedLoss:
         """Recover a ledger; where that fails, close it after its last good copy. Confirmed entries may be lost then.
 
-        For operators: what bookies that are away hold of later entries is given up.
+        For operators: what bookies that are away hold is given up, but confirmed entries only where they are ``lost``.
 
         Raises:
-            As ``open_ledger`` with ``recover``. RecoveryFailed: a member that is there does not say what it holds.
+            As ``open_ledger`` with ``recover``. RecoveryFailed: a member does not say what it holds.
         """
         context, key, signing = await self._recovery(ledger_id, password)
-        return await recover_accepting_loss(context, key=key, digest_key=signing)
+        return await recover_accepting_loss(context, key=key, digest_key=signing, lost=lost)
 
     async def _recovery(self, ledger_id: int, password: bytes) -> tuple[RecoveryContext, bytes, bytes | None]:
         """What a recovery of a ledger needs, its key, and the key of its digest."""

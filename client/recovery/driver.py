@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import defaultdict
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Collection
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Final, NamedTuple, TypeAlias, TypeVar
@@ -109,12 +109,17 @@ async def _counted(
         raise
 
 
-async def recover_accepting_loss(context: RecoveryContext, *, key: bytes, digest_key: bytes | None) -> AcceptedLoss:
+async def recover_accepting_loss(
+    context: RecoveryContext, *, key: bytes, digest_key: bytes | None, lost: Collection[str] = ()
+) -> AcceptedLoss:
     """Recover a ledger; where that fails, end it after its last good copy and give up the rest.
 
+    Args:
+        lost: bookies that never come back. Confirmed entries that others which do not answer may hold are not given up.
+
     Raises:
-        RecoveryFailed: no bookie of its last fragment answers, one that is there does not say what it holds, or no
-            good copy tells its length. The ledger stays open.
+        RecoveryFailed: no bookie of its last fragment answers, one that is there does not say what it holds, one that
+            is not ``lost`` may hold confirmed entries, or no good copy tells its length. The ledger stays open.
         As ``recover_ledger`` otherwise.
     """
     ordinary: list[RecoveryMachine] = []
@@ -126,7 +131,7 @@ async def recover_accepting_loss(context: RecoveryContext, *, key: bytes, digest
 
     def lossy_machine(metadata: LedgerMetadata) -> RecoveryMachine:
         there = frozenset[str]().union(*(machine.there for machine in (*ordinary, *lossy)))
-        lossy.append(LossyRecoveryMachine(metadata, digest_key, there))
+        lossy.append(LossyRecoveryMachine(metadata, digest_key, there, lost))
         return lossy[-1]
 
     try:

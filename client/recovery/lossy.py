@@ -5,8 +5,8 @@ ruled out, a batch that fewer than Qa members hold. It ends before the first ent
 and says what it cannot know. A member that is there has to say itself that it has no good copy: silence of one that was
 fenced, or has told that it may have lost something, fails this recovery, too.
 
-Where nothing of the last fragment has a good copy, it goes back into earlier ones. Their members were not fenced: one
-that cannot be reached is given up, and one that can be has to say what it holds.
+Where nothing of the last fragment has a good copy, it goes back into earlier ones. Nothing that is confirmed is given
+up because a member cannot be reached, unless the operator has named it as lost: it may just be restarting.
 
 A member that holds another ledger of this id, because the metadata were restored from an older copy, has said that it
 has no copy.
@@ -21,7 +21,6 @@ from tallybook.core.answers import FenceAnswer
 from tallybook.core.batch import Buffer, verify_batch
 from tallybook.core.errors import (
     AccessDenied,
-    BookieUnavailable,
     Busy,
     EntryAbsent,
     EntryCorrupt,
@@ -90,12 +89,18 @@ class LossyRecoveryMachine(RecoveryMachine):
     Args:
         metadata, digest_key: as for any recovery.
         there: bookies that an earlier attempt found to be there (``RecoveryMachine.there``).
+        lost: bookies of which the operator says that they never come back.
     """
 
     def __init__(
-        self, metadata: LedgerMetadata, digest_key: bytes | None = None, there: Collection[str] = frozenset()
+        self,
+        metadata: LedgerMetadata,
+        digest_key: bytes | None = None,
+        there: Collection[str] = frozenset(),
+        lost: Collection[str] = frozenset(),
     ) -> None:
         super().__init__(metadata, digest_key)
+        self._lost = frozenset(lost)
         self._there_before = frozenset(there)
         self._fragment = metadata.last_fragment
         """The one in which the end is looked for."""
@@ -131,9 +136,10 @@ class LossyRecoveryMachine(RecoveryMachine):
         name = self._fragment.bookies[position]
         if name in self._there_before:
             return False
-        if name not in self._bookies:
-            return isinstance(error, BookieUnavailable)
-        answer = self._fences.get(self._bookies.index(name))
+        if self.phase is Phase.ENDING and name not in self._lost:
+            # Every entry that is given up there is known to be confirmed.
+            return False
+        answer = self._fences.get(self._bookies.index(name)) if name in self._bookies else error
         return isinstance(answer, TallybookError) and not isinstance(
             answer, EntryUnknown | Busy | HandleClosed | MetadataUnavailable
         )
@@ -149,10 +155,13 @@ class LossyRecoveryMachine(RecoveryMachine):
         }
 
     def _fail_on(self, silent: Mapping[str, str], what: str) -> list[Action]:
+        confirmed = self.phase is Phase.ENDING
+        whose = "bookies" if confirmed else "bookies that are there"
+        also = " and name them as lost" if confirmed else ""
         return self._fail(
             RecoveryFailed(
-                f"{self._name}: bookies that are there do not say {what}: {dict(silent)}; try again once they answer, "
-                "or stop them to give up what they hold"
+                f"{self._name}: {whose} do not say {what}: {dict(silent)}; try again once they answer, "
+                f"or stop them{also} to give up what they hold"
             )
         )
 

@@ -94,7 +94,8 @@ def test_ctrl_c_while_waiting_for_input_reports_what_is_confirmed(cluster, cli):
     assert appending.wait(cli.patience) == 128 + signal.SIGINT
     out, err = appending.communicate()
     assert (json.loads(out)["entries"], err) == (2, b"")
-    assert cluster("ledger", "recover", ledger).code == 0
+    assert cluster("ledger", "recover", ledger, "--lost", "bookie-1").code == 2, "it gives up nothing"
+    assert cluster("ledger", "recover", ledger, "--accept-loss", "--lost", "bookie-1").code == 0
     assert cluster("ledger", "read", ledger).out == b"one\ntwo\n"
 
 

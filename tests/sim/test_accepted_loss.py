@@ -158,6 +158,33 @@ async def test_a_ledger_whose_last_fragment_is_empty_ends_after_the_last_good_co
     assert await read_all(client, ledger.id) == lines(20)
 
 
+@scenario(bookies=6)
+async def test_a_bookie_of_an_older_fragment_that_restarts_costs_no_confirmed_entry(
+    cluster: MemoryCluster, client: Client
+) -> None:
+    ledger = await client.create_ledger()
+    await ledger.append_many(lines(30))
+    await cluster.world.clock.sleep(5)
+    members = ledger.metadata.last_fragment.bookies
+    others = tuple(name for name in sorted(cluster.bookies) if name not in members)
+    await cluster.edit(ledger.id, lambda found: change_ensemble(found, found.last_fragment, 30, others))
+    ledger.abandon()
+    for name in members[:2]:
+        cluster.bookies[name].drop(ledger.id, 0)
+    for name in others[:2]:
+        await replace_disk(cluster, name, ledger.id + 1)
+    holder = members[2]
+    cluster.die(holder)
+    with pytest.raises(RecoveryFailed, match=f"{holder}.*name them as lost"):
+        await client.recover_accepting_loss(ledger.id)
+    assert not (await metadata_of(cluster, ledger.id)).closed
+    cluster.bookies[holder].restart()
+    await cluster.register(holder)
+    found = await client.recover_accepting_loss(ledger.id)
+    assert found.metadata.last_entry_id == 29
+    assert await read_all(client, ledger.id) == lines(30)
+
+
 async def check_restart_at(cluster: MemoryCluster, client: Client, request: str, count: int) -> None:
     """The one bookie that holds a ledger restarts when it gets this request for the ``count``-th time."""
     ledger = await client.create_ledger()

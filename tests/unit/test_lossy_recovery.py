@@ -207,7 +207,7 @@ def asked_for_the_end(machine: LossyRecoveryMachine) -> None:
 
 
 def test_the_end_goes_back_to_the_last_entry_that_is_held_at_once() -> None:
-    machine = LossyRecoveryMachine(METADATA)
+    machine = LossyRecoveryMachine(METADATA, lost={"b1"})
     asked_for_the_end(machine)
     assert machine.last_found(2, 29, 9, limbo=False) == [RecoveryRead(position, 9) for position in range(3)]
     assert [type(each) for each in machine.read(2, 9, batch(0))] == [Close]
@@ -217,7 +217,7 @@ def test_the_end_goes_back_to_the_last_entry_that_is_held_at_once() -> None:
 def test_a_member_that_is_there_and_does_not_say_what_it_holds_fails_the_recovery_by_name(
     error: TallybookError,
 ) -> None:
-    machine = LossyRecoveryMachine(METADATA)
+    machine = LossyRecoveryMachine(METADATA, lost={"b1", "b2"})
     asked_for_the_end(machine)
     [failed] = machine.last_failed(2, 29, error)
     assert isinstance(failed, Failed)
@@ -230,9 +230,9 @@ CHANGED = begin_recovery(
 """The writer changed the ensemble at entry 30, and nothing followed."""
 
 
-def asked_for_the_older_end() -> LossyRecoveryMachine:
+def asked_for_the_older_end(*lost: str) -> LossyRecoveryMachine:
     """Nothing is in the last fragment, and no replica gives the end of the one before."""
-    machine = LossyRecoveryMachine(CHANGED)
+    machine = LossyRecoveryMachine(CHANGED, lost=lost)
     for position in range(3):
         machine.fenced(position, FenceAnswer(-1, -1))
     for position in range(3):
@@ -270,18 +270,32 @@ def test_a_bookie_of_an_older_fragment_that_holds_another_ledger_of_this_id_has_
     assert machine.untold == {"b0": "OtherLedger", "b2": "EntryUnknown"}
 
 
-def test_a_bookie_of_an_older_fragment_that_cannot_be_reached_is_given_up_and_one_that_hangs_is_not() -> None:
+@pytest.mark.parametrize("error", SILENCE, ids=lambda error: type(error).__name__)
+def test_confirmed_entries_are_not_given_up_because_a_bookie_does_not_answer(error: TallybookError) -> None:
     machine = asked_for_the_older_end()
-    machine.read_failed(0, 29, BookieUnavailable("away"))
-    machine.read_failed(1, 29, ABSENT)
-    assert [type(each) for each in machine.read_failed(2, 29, ABSENT)] == [FindLast] * 3
-    machine = asked_for_the_older_end()
-    machine.read_failed(0, 29, RequestTimeout("late"))
+    machine.read_failed(0, 29, error)
     machine.read_failed(1, 29, ABSENT)
     [failed] = machine.read_failed(2, 29, ABSENT)
     assert isinstance(failed, Failed)
     assert "'b0'" in failed.error.message
-    machine = asked_for_the_older_end()
+    assert "name them as lost" in failed.error.message
+
+
+def test_in_the_last_fragment_neither() -> None:
+    machine = LossyRecoveryMachine(METADATA)
+    away = BookieUnavailable("away")
+    found = outcome(machine, {0: UNKNOWN, 1: away, 2: HELD}, {0: UNKNOWN, 1: away, 2: 20})
+    assert isinstance(found, Failed)
+    assert "'b1'" in found.error.message
+
+
+def test_what_a_bookie_holds_that_is_named_as_lost_is_given_up_unless_it_is_there() -> None:
+    machine = asked_for_the_older_end("b0", "b1")
+    machine.read_failed(0, 29, BookieUnavailable("away"))
+    machine.read_failed(1, 29, ABSENT)
+    assert [type(each) for each in machine.read_failed(2, 29, ABSENT)] == [FindLast] * 3
+    assert machine.untold == {"b0": "BookieUnavailable"}
+    machine = asked_for_the_older_end("b0", "b1")
     machine.read_failed(0, 29, ABSENT)
     machine.read_failed(1, 29, BookieUnavailable("away"))
     [failed] = machine.read_failed(2, 29, ABSENT)
@@ -289,7 +303,7 @@ def test_a_bookie_of_an_older_fragment_that_cannot_be_reached_is_given_up_and_on
 
 
 def test_where_no_member_holds_anything_the_ledger_ends_empty() -> None:
-    machine = LossyRecoveryMachine(METADATA)
+    machine = LossyRecoveryMachine(METADATA, lost={"b1"})
     asked_for_the_end(machine)
     [end] = machine.last_found(2, 29, -1, limbo=False)
     assert isinstance(end, Close)
