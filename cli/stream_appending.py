@@ -54,6 +54,8 @@ class StreamFeeder(Feeding[Piece]):
     ) -> None:
         super().__init__(clock, progress, window_bytes)
         self._writer = writer
+        # What is confirmed is a beginning of the input, from whose end one can go on.
+        writer.end_at_refusal()
         self._key_separator = key_separator
         self._told = told
         self._entries = self._size_bytes = 0

@@ -15,11 +15,19 @@ from typing import Any, TypeAlias
 
 from tallybook.core.access import Permission
 from tallybook.core.config import GatewaySettings
-from tallybook.core.errors import Busy, CallerError, CreditExceeded, InvalidArgument, InvariantViolation, TallybookError
+from tallybook.core.errors import (
+    Busy,
+    CallerError,
+    CreditExceeded,
+    InvalidArgument,
+    InvariantViolation,
+    Outcome,
+    TallybookError,
+)
 from tallybook.proto import stream_pb2 as pb
 from tallybook.runtime.tasks import Tasks
 from tallybook.stream import Outgoing, PendingRecord, Position, StreamWriter
-from tallybook.stream.writer.pending import settled_record
+from tallybook.stream.writer.pending import positions_of, settled_record
 
 from .authorizer import AuthorizedCall, Authorizer, audited
 from .counted import send_in_time
@@ -175,7 +183,18 @@ class StreamAppend:
     # -- what the client is told --------------------------------------------------------
 
     async def _settle(self, writer: StreamWriter) -> None:
-        """Tell the client what is durable, until nothing more can come."""
+        """Tell the client what is durable, until nothing more can come.
+
+        Raises:
+            TallybookError: what a message failed with; its outcome is unknown where others came behind it.
+        """
+        try:
+            await self._settle_all(writer)
+        except TallybookError as error:
+            # What is still in the line may be in the stream, whatever became of the message before it.
+            raise (error.told_as(Outcome.UNKNOWN) if self._ways.line else error) from None
+
+    async def _settle_all(self, writer: StreamWriter) -> None:
         line = self._ways.line
         while (oldest := await self._ways.next()) is not None:
             if isinstance(oldest, _Commit):
@@ -183,13 +202,13 @@ class StreamAppend:
                 await self._tell(pb.StreamAppendReply(committed=pb.StreamCommitted()))
                 oldest.done.set()
                 continue
-            positions = [await each for each in oldest]
+            positions = await positions_of(oldest)
             error: TallybookError | None = None
             # Records are confirmed in order, and an entry of them at a time.
             while error is None and line and isinstance(following := line[0], list) and following[-1].done:
                 line.popleft()
                 try:
-                    more = [await each for each in following]
+                    more = await positions_of(following)
                 except TallybookError as found:
                     # Behind the ack of what is durable.
                     error = found

@@ -8,6 +8,7 @@ and is deleted by the next commit, or in the end by the offloader.
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
@@ -21,7 +22,15 @@ from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowW
 from tallybook.client.client import Client
 from tallybook.client.world import open_world
 from tallybook.core.config import ClientSettings
-from tallybook.core.errors import Conflict, InvalidArgument, InvalidConfig, PeerError, StorageError
+from tallybook.core.errors import (
+    Conflict,
+    InvalidArgument,
+    InvalidConfig,
+    Outcome,
+    PeerError,
+    RequestTimeout,
+    StorageError,
+)
 from tallybook.core.limits import MIB
 from tallybook.metadata.commits import abandon, commit, discard, forget, note_attempt, was_committed
 from tallybook.metadata.store import MetadataStore
@@ -48,6 +57,8 @@ APPEND_BYTES: Final = 4 * MIB
 """Payload that is appended at a time."""
 APPEND_ROWS: Final = 16_384
 """Rows that are appended at a time: where payloads are small or empty, it is the rows that take room."""
+LIMITS_SECONDS: Final = 30.0
+"""How long a task waits until the bookies of its ledger have said what they take: as long as for an add of it."""
 
 QUERY_ID: Final = "sql.streaming.queryId"
 BATCH_ID: Final = "streaming.sql.batchId"
@@ -181,7 +192,8 @@ class TaskLedger:
         self._ledger = ledger
         self.ledger_id = ledger.id
         self.cluster_id = cluster.cluster_id
-        self.max_entry_bytes = cluster.client.max_entry_bytes
+        self.max_entry_bytes = min(ledger.max_entry_bytes, cluster.client.max_entry_bytes)
+        """What its bookies take, and those of other ledgers that the client has met."""
 
     def extend(self, payloads: Iterable[list[bytes]]) -> None:
         """Append entries, some at a time."""
@@ -217,6 +229,7 @@ def task_ledger(
             )
             loop.run(note_attempt(cluster.store, transaction, ledger.id))
             try:
+                loop.run(_limits_known(ledger))
                 yield TaskLedger(loop, ledger, cluster)
                 loop.run(ledger.close())
             except BaseException:
@@ -224,6 +237,24 @@ def task_ledger(
                 raise
         finally:
             loop.run(cluster.close())
+
+
+async def _limits_known(ledger: Appends) -> None:
+    """Wait until the bookies of a ledger have said how large an entry may be: rows are cut to that.
+
+    Raises:
+        RequestTimeout: they do not in time.
+    """
+    known = asyncio.Event()
+    ledger.when_limits_known(known.set)
+    try:
+        async with asyncio.timeout(LIMITS_SECONDS):
+            await known.wait()
+    except TimeoutError:
+        raise RequestTimeout(
+            f"ledger {ledger.id}: its bookies have not said in {LIMITS_SECONDS:.0f} s what they take",
+            outcome=Outcome.NOT_DONE,
+        ) from None
 
 
 async def _discard_if_possible(cluster: Writing, ledger_id: int) -> None:

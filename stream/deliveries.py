@@ -121,6 +121,7 @@ class Deliveries:
                 settles it.
         """
         async with await self._streams.writer(self._name, wait_s=WAIT_SECONDS) as writer:
+            writer.end_at_refusal()
             if writer.stream_id != self._stream_id:
                 raise NoSuchStream(f"stream {self._name} was deleted, and there is another one of its name")
             await self._complete_all(writer, sink)
@@ -142,6 +143,7 @@ class Deliveries:
             As ``deliver``.
         """
         async with await self._streams.writer(self._name, wait_s=DEAD_SECONDS) as writer:
+            writer.end_at_refusal()
             if writer.stream_id == self._stream_id:
                 await self._complete_all(writer, "")
 
@@ -436,7 +438,7 @@ def _from_on(ledgers: Sequence[LedgerMetadata], reached: tuple[int, int] | None)
 
 
 async def _append_set(writer: StreamWriter, envelope: Envelope, pending: deque[PendingRecord]) -> None:
-    """Append a staged entry behind those that are under way; what fails ends the writer, so none is left out."""
+    """Append a staged entry behind those that are under way; a refusal ends the writer, so none is left out."""
     records = [
         Outgoing(each.payload, each.timestamp_ms, each.key, each.dedup_id, each.txid) for each in envelope.records()
     ]

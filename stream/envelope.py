@@ -123,6 +123,35 @@ class Columns:
                 self.ids = [b""] * before
             self.ids.append(dedup_id or b"")
 
+    @classmethod
+    def of(cls, envelope: Envelope) -> Columns:
+        """Those of an envelope that was encoded."""
+        found, columns = cls(envelope.default_time), envelope.columns
+        found.payloads, found.keys, found.ids = columns.payloads, columns.keys, columns.ids
+        found.times = None if columns.times is None else list(columns.times)
+        found.txids = None if columns.txids is None else list(columns.txids)
+        return found
+
+    def between(self, begin: int, end: int) -> Columns:
+        """Those of the records from one to before another."""
+        found = Columns(self.default_time)
+        found.payloads = self.payloads[begin:end]
+        found.times = None if self.times is None else self.times[begin:end]
+        found.txids = None if self.txids is None else self.txids[begin:end]
+        found.keys = None if self.keys is None else self.keys[begin:end]
+        # Where none of these has an id, there is no column of them: see ``marks_after``.
+        found.ids = None if self.ids is None or not any(self.ids[begin:end]) else self.ids[begin:end]
+        return found
+
+    def sizes(self) -> list[int]:
+        """Bytes of payload, key and id of each record."""
+        found = [*map(len, self.payloads)]
+        if self.keys is not None:
+            found = [size + len(key or b"") for size, key in zip(found, self.keys, strict=True)]
+        if self.ids is not None:
+            found = [size + len(dedup_id) for size, dedup_id in zip(found, self.ids, strict=True)]
+        return found
+
     def marks_after(self, marks: Marks) -> Marks:
         """Where the stream stands after these records."""
         if not self.payloads:

@@ -8,7 +8,9 @@ from tallybook.core.errors import EntryTooLarge, InvalidArgument
 from tallybook.core.ids import MAX_ID
 from tallybook.core.limits import MAX_ENTRY_BYTES
 
-MAX_RECORD_BYTES: Final = MAX_ENTRY_BYTES - 256
+MOST_BESIDE_BYTES: Final = 256
+"""More than an entry has beside the one record in it."""
+MAX_RECORD_BYTES: Final = MAX_ENTRY_BYTES - MOST_BESIDE_BYTES
 """Payload, key and id of a record together: it has to fit one entry, with what is known of it."""
 MAX_DEDUP_ID_BYTES: Final = 1024
 
@@ -20,6 +22,13 @@ NO_TXID: Final = -(2**63)
 
 Payload: TypeAlias = bytes | bytearray | memoryview
 """What a record says, in any kind of bytes."""
+
+
+class Anything:
+    """Wherever the stream stands."""
+
+
+ANYTHING: Final = Anything()
 
 
 class Outgoing(NamedTuple):

@@ -20,9 +20,8 @@ from tallybook.core.limits import MIB
 from tallybook.runtime.lifetime import end_block
 
 from .position import Position
-from .record import Outgoing, Payload, size_of
+from .record import ANYTHING, Anything, Outgoing, Payload, size_of
 from .writer import handle, pending
-from .writer.handle import ANYTHING, Anything
 
 _PIECE_RECORDS: Final = 1_000
 _PIECE_BYTES: Final = MIB
@@ -60,8 +59,10 @@ class StreamWriter:
     """The one writer of a stream. Several threads may share it: the records of each keep their order.
 
     Appends are confirmed in order, and each at most once. When bookies fail, the writer goes on in another segment by
-    itself: what became of each append is settled by then, so nothing is written twice. When another writer takes the
-    stream, this one is over: whatever it had not confirmed fails with ``StreamFenced``, its outcome unknown.
+    itself: what became of each append is settled by then, so nothing is written twice. Where a bookie of the ensemble
+    takes less than before, a record that it does not take fails with ``EntryTooLarge``; those behind it are written.
+    When another writer takes the stream, this one is over: whatever it had not confirmed fails with ``StreamFenced``,
+    its outcome unknown.
     """
 
     def __init__(self, engine: handle.StreamWriter, appends: Appends) -> None:
@@ -193,11 +194,7 @@ class StreamWriter:
         for piece in _pieces(records):
             outcome = Outcome.UNKNOWN if sent else Outcome.NOT_DONE
             sent += self._line.wait(partial(self._engine.send_many, piece, outcome))
-
-        async def settled() -> list[Position]:
-            return [await each for each in sent]
-
-        return self._line.wait(settled)
+        return self._line.wait(partial(pending.positions_of, sent))
 
     def append_set(self, records: Sequence[Payload | Outgoing]) -> list[Position]:
         """Append records all together or not at all, also where the writer dies half-way; return their positions.
@@ -217,6 +214,7 @@ class StreamWriter:
 
         Raises:
             RequestTimeout: it takes too long.
+            EntryTooLarge: a record was refused, nobody has asked what became of it, and all others are durable.
             StreamFenced, ...: the writer is over; appends tell each what became of them.
             HandleClosed: the client is closed.
         """
@@ -226,7 +224,7 @@ class StreamWriter:
         """Like ``flush``, and readers see it at once, not only with the next record or after a silence.
 
         Raises:
-            As ``flush``.
+            As ``flush``, but for ``EntryTooLarge``.
         """
         self._line.wait(self._engine.commit)
 
@@ -247,6 +245,7 @@ class StreamWriter:
             RequestTimeout: appends are still pending after 90 seconds; close again.
             MetadataUnavailable, ...: the stream is not let go of; close again, or let the next writer take it.
             StreamFenced: another writer has taken it before.
+            EntryTooLarge: as ``flush``; the stream is let go of.
             HandleClosed: the client is closed, and the stream left to the next writer.
         """
         self._line.wait(self._engine.close)

@@ -72,6 +72,7 @@ class Appends:
         self._payload_bytes = 0
         self._flush_scheduled = False
         self._idle = asyncio.Event()
+        self._awaiting_limits: list[Callable[[], None]] = []
         self.budget = budget
         """What all ledgers of the client may hold together."""
         self.metadata = metadata
@@ -112,6 +113,24 @@ class Appends:
     def max_entry_bytes(self) -> int:
         """The largest entry that is taken now: less than the setting where a bookie of the ensemble takes less."""
         return min(self._max_entry_bytes, self._machine.sizes.max_bytes - self._alone_bytes)
+
+    @property
+    def limits_known(self) -> bool:
+        """Whether the bookies have said what they take: until then nothing is sent."""
+        return self._machine.sizes.known
+
+    def when_limits_known(self, tell: Callable[[], None]) -> None:
+        """Call back soon after they have, or after the end of the handle."""
+        if self._machine.sizes.known or self._machine.error is not None:
+            self._soon(tell)
+        else:
+            self._awaiting_limits.append(tell)
+
+    def _tell_limits_known(self) -> None:
+        awaiting, self._awaiting_limits = self._awaiting_limits, []
+        for tell in awaiting:
+            # Not from here: what it raises must not keep the writer from what it has to do next.
+            self._soon(tell)
 
     def _too_large(self, size: int) -> str:
         return f"ledger {self._machine.ledger_id}: an entry of {size} bytes exceeds the limit of {self.max_entry_bytes}"
@@ -247,6 +266,7 @@ class Appends:
     def sizes_known(self) -> None:
         """Send what waited until it was known how large a batch may be."""
         self._flush()
+        self._tell_limits_known()
 
     def released(self, size: int) -> None:
         """Give bytes back to the client's budget."""
@@ -263,6 +283,7 @@ class Appends:
         self._idle.set()
         for tell in self.on_end:
             tell(error)
+        self._tell_limits_known()
 
     # -- the end ----------------------------------------------------------------------
 

@@ -5,7 +5,7 @@ The path of an entry through a client is this file, ``appends``, ``accumulator``
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from types import TracebackType
@@ -143,6 +143,15 @@ class LedgerWriter:
     def max_entry_bytes(self) -> int:
         """The largest entry that is taken now: less than the setting where a bookie of the ensemble takes less."""
         return self._appends.max_entry_bytes
+
+    @property
+    def limits_known(self) -> bool:
+        """Whether bookies have said what they take, so that ``max_entry_bytes`` is less where one takes less."""
+        return self._appends.limits_known
+
+    def when_limits_known(self, tell: Callable[[], None]) -> None:
+        """Call back on the event loop once they have, or the handle has ended."""
+        self._appends.when_limits_known(tell)
 
     @property
     def metadata(self) -> LedgerMetadata:

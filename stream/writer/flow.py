@@ -19,19 +19,31 @@ from typing import Final
 from tallybook.client.budget import ByteBudget
 from tallybook.client.writer.handle import LedgerWriter
 from tallybook.client.writer.pending import Together
-from tallybook.core.errors import InvariantViolation, Outcome, OutOfOrder, TallybookError, check, is_defect
+from tallybook.core.errors import (
+    EntryTooLarge,
+    InvariantViolation,
+    Outcome,
+    OutOfOrder,
+    TallybookError,
+    check,
+    is_defect,
+)
 from tallybook.core.limits import BATCH_TABLE_ROW_BYTES, KIB, MAX_ENTRY_BYTES
+from tallybook.core.marks import sometimes
 from tallybook.runtime.clock import Clock
 
 from ..compression import Compression
 from ..envelope import MAX_RECORDS, Columns, Kind, Marks, encode_mark, encode_records
 from ..load import StreamLoad
+from .cutting import cut, reopen
 from .pending import PendingRecord, RecordGroup
 
 ENVELOPE_BYTES: Final = 64 * KIB
 """An envelope is full from there on. A single record, or a set, may be larger."""
 MAX_SENT: Final = 64
 """Envelopes that are not confirmed before records only gather: together about what a ledger has in flight."""
+MOST_UNTOLD: Final = 100
+"""Refused records that are remembered until somebody asks what became of them."""
 
 
 @dataclass(slots=True)
@@ -49,6 +61,13 @@ class Target:
     opened_at: float
     sent_bytes: int = 0
     end_mark: int | None = None
+
+
+@dataclass(slots=True, eq=False)
+class _Awaited:
+    """What somebody waits for: that all records below a number are confirmed."""
+
+    next_sequence: int
 
 
 class Flow:
@@ -78,8 +97,8 @@ class Flow:
         self._most_bytes = most_bytes
         self._load = load
         self._compression = compression
-        self.max_entry_bytes = most_bytes
-        """The largest envelope: less than was asked for where a bookie of the segment takes less."""
+        self.last_entry_bytes = most_bytes
+        """What ``max_entry_bytes`` was when it was last looked at, which is whenever an envelope is begun."""
         self._full_bytes = min(ENVELOPE_BYTES, most_bytes)
         self._budget = budget
         self._clock = clock
@@ -98,6 +117,11 @@ class Flow:
         self._highest_txid = marks.highest_txid
         self._scheduled = False
         self._moved = asyncio.Event()
+        self._awaited: dict[_Awaited, None] = {}
+        self._untold: list[RecordGroup] = []
+        """Refused, and perhaps nobody knows."""
+        self.ends_at_refusal = False
+        """Whether a record that fits no entry ends all, so that none behind it is there without it."""
         self.next_sequence = marks.next_sequence
         """Number that the next record gets."""
         self.marks = marks
@@ -108,6 +132,13 @@ class Flow:
         """Why nothing is taken any more."""
 
     # -- gathering ---------------------------------------------------------------------------------------------------
+
+    @property
+    def max_entry_bytes(self) -> int:
+        """The largest envelope: less than was asked for where a bookie of the segment takes less."""
+        if self._target is not None:
+            self.last_entry_bytes = min(self._most_bytes, self._target.ledger.max_entry_bytes)
+        return self.last_entry_bytes
 
     @property
     def highest_txid(self) -> int:
@@ -150,6 +181,8 @@ class Flow:
             self._highest_txid = txid
         self.next_sequence += 1
         pending = group.add(payload, size, time, key, dedup_id, txid)
+        if same:
+            group.whole = True
         if not self._scheduled:
             self._schedule()
         return pending
@@ -190,6 +223,7 @@ class Flow:
 
     def _fresh(self) -> RecordGroup:
         self.close_group()
+        self._full_bytes = min(ENVELOPE_BYTES, self.max_entry_bytes)
         self._open = RecordGroup(self._clock.wall_us() // 1000, self._tag, since=self._clock.monotonic())
         return self._open
 
@@ -202,6 +236,8 @@ class Flow:
     def start(self, target: Target) -> None:
         """Send to this segment from now on."""
         self._target, self._holding = target, False
+        if not target.ledger.limits_known:
+            target.ledger.when_limits_known(self._flush)
         self._flush()
 
     def hold(self) -> None:
@@ -215,12 +251,13 @@ class Flow:
     def _flush(self) -> None:
         """Send what is due: at once while nothing is unconfirmed, and then the fuller, the more is.
 
-        Whatever stays leaves with the next confirmation, so nothing waits for a timer.
+        Whatever stays leaves with the next confirmation, so nothing waits for a timer. To a segment whose bookies have
+        not said yet what they take, nothing is sent: it could not be cut any more.
         """
         self._scheduled = False
-        if self._target is not None:
-            self.max_entry_bytes = min(self._most_bytes, self._target.ledger.max_entry_bytes)
-            self._full_bytes = min(ENVELOPE_BYTES, self.max_entry_bytes)
+        if self._target is not None and not (self._target.ledger.limits_known or self._target.ledger.ended):
+            return
+        self._full_bytes = min(ENVELOPE_BYTES, self.max_entry_bytes)
         try:
             while self._target is not None and not self._holding and (group := self._due()) is not None:
                 self._send(group, self._target)
@@ -243,8 +280,12 @@ class Flow:
         return group
 
     def _send(self, group: RecordGroup, target: Target) -> None:
+        before = self._sent_marks
+        if group.payload and group.before != before:
+            # Taken back, and one before it was refused meanwhile.
+            reopen(group)
         if not group.payload:
-            before = self._sent_marks
+            group.before = before
             if group.kind is Kind.RECORDS:
                 group.payload = encode_records(group.columns, before, self._compression)
                 group.marks = group.columns.marks_after(before)
@@ -256,11 +297,13 @@ class Flow:
         try:
             pending = target.ledger.append_held(group.payload, group.held_bytes)
         except TallybookError as error:
+            if isinstance(error, EntryTooLarge) and not target.ledger.ended and group.count:
+                self._does_not_fit(group, error)
+                return
             self._full.appendleft(group)
             if target.ledger.ended:
                 self._broken(error)
             else:
-                # It is the envelope that the ledger does not take, and no other ledger would.
                 self.die(error)
             return
         group.segment, group.entry = target.number, pending.entry_id
@@ -269,6 +312,54 @@ class Flow:
         target.sent_bytes += len(group.payload)
         pending.group.on_complete(lambda ledger_group: self._settled(group, target, ledger_group))
         self.on_sent(target)
+
+    def _does_not_fit(self, group: RecordGroup, error: EntryTooLarge) -> None:
+        """Have records that bookies take no entry of sent in smaller ones, or refuse what is in one already."""
+        if group.count > 1 and not group.whole:
+            sometimes("stream: records are cut to what bookies take by now")
+            reopen(group)
+            self._full.extendleft(reversed(cut(group, self.max_entry_bytes)))
+        elif self.ends_at_refusal:
+            self._full.appendleft(group)
+            self.die(error)
+        else:
+            self._refuse(group)
+
+    def _refuse(self, group: RecordGroup) -> None:
+        """Fail the record, or set, that is sent next; those behind it move up."""
+        sometimes("stream: a record is refused that bookies do not take any more")
+        what = "a record" if group.count == 1 else f"a set of {group.count} records"
+        number, size = self._sent_marks.next_sequence, len(group.payload)
+        self.next_sequence -= group.count
+        for each in self._awaited:
+            each.next_sequence -= max(0, min(group.count, each.next_sequence - number))
+        self._closed_bytes -= group.held_bytes
+        self._budget.give(group.held_bytes)
+        group.payload = b""
+        group.complete(
+            EntryTooLarge(
+                f"stream {self._tag}: {what} of {size} bytes does not fit an entry of {self.max_entry_bytes}, which is "
+                "what bookies take by now",
+                outcome=Outcome.NOT_DONE,
+            )
+        )
+        self._untold = [*self._still_untold(), group][:MOST_UNTOLD]
+        self._moved.set()
+
+    def _still_untold(self) -> list[RecordGroup]:
+        return [group for group in self._untold if not group.told]
+
+    def tell_refusal(self) -> None:
+        """Tell of a record that was refused where nobody has asked what became of it; of each once.
+
+        Raises:
+            EntryTooLarge: there is one.
+        """
+        untold, self._untold = self._still_untold(), []
+        for group in untold:
+            group.told = True
+            if group.error is not None:
+                raise group.error.with_traceback(None)
 
     # -- settling ----------------------------------------------------------------------------------------------------
 
@@ -305,7 +396,11 @@ class Flow:
             self._confirm(self._sent.popleft())
 
     def take_back(self) -> None:
-        """What was sent and is in no segment is to be sent again, before all else, in the same envelopes."""
+        """What was sent and is in no segment is to be sent again, before all else, in the same envelopes.
+
+        They are cut where the next segment does not take them, and numbered anew behind a record that is refused there.
+        """
+        self._sent_marks = self.marks
         while self._sent:
             group = self._sent.pop()
             group.segment = 0
@@ -363,8 +458,13 @@ class Flow:
         return await self._until(lambda: not self._sent, lambda: self._target is None)
 
     async def confirmed(self, next_sequence: int) -> bool:
-        """Wait until every record below this number is confirmed; ``False`` if they fail. Bound the wait."""
-        return await self._until(lambda: self.marks.next_sequence >= next_sequence, lambda: False)
+        """Wait until every record below this number is confirmed, or refused; ``False`` if all fail. Bound the wait."""
+        awaited = _Awaited(next_sequence)
+        self._awaited[awaited] = None
+        try:
+            return await self._until(lambda: self.marks.next_sequence >= awaited.next_sequence, lambda: False)
+        finally:
+            del self._awaited[awaited]
 
     async def settled(self) -> None:
         """Wait until everything is settled that was gathered, by now or meanwhile. Bound the wait."""

@@ -27,9 +27,9 @@ from tallybook.runtime.lifetime import Lifetime, close_or_abandon, while_open
 from ..dedup import DedupWindow
 from ..envelope import HEADER_BYTES, MAX_RECORDS, RECORD_OVERHEAD_BYTES, Kind
 from ..position import TAG_CHARS, Position
-from ..record import MAX_RECORD_BYTES, Outgoing, Payload, size_of
+from ..record import ANYTHING, MAX_RECORD_BYTES, MOST_BESIDE_BYTES, Anything, Outgoing, Payload, size_of
 from .flow import Flow
-from .pending import ROOM_BYTES, PendingRecord
+from .pending import ROOM_BYTES, PendingRecord, positions_of
 from .segments import Segments
 
 APPEND_SECONDS: Final = 30.0
@@ -38,19 +38,13 @@ CLOSE_SECONDS: Final = 90.0
 """How long a close, or a commit, waits for what was appended: longer than a writer tries to mend a segment."""
 
 
-class Anything:
-    """Wherever the stream stands."""
-
-
-ANYTHING: Final = Anything()
-
-
 class StreamWriter:
     """The one writer of a stream. Appends are confirmed in order, and each at most once.
 
     When bookies fail, the writer goes on in another segment by itself: what became of each append is settled by then,
-    so nothing is written twice. When another writer takes the stream, this one is over: whatever it had not confirmed
-    fails with ``StreamFenced``, its outcome unknown.
+    so nothing is written twice. Where a bookie of the ensemble takes less than before, a record that it does not take
+    fails with ``EntryTooLarge``; those behind it are written. When another writer takes the stream, this one is over:
+    whatever it had not confirmed fails with ``StreamFenced``, its outcome unknown.
     """
 
     def __init__(
@@ -105,6 +99,10 @@ class StreamWriter:
         """Whether nothing can be appended any more: closed, or taken by another writer."""
         return self._closing or self._flow.error is not None
 
+    def end_at_refusal(self) -> None:
+        """Have a record that bookies do not take any more end the writer: for who may leave none out, and go on."""
+        self._flow.ends_at_refusal = True
+
     def look(self) -> None:
         """See whether the segment has grown old; the store calls it now and then, for writers that append nothing."""
         if not self.ended:
@@ -139,7 +137,7 @@ class StreamWriter:
         if plain and type(payload) is bytes and not self._closing and self._flow.error is None:
             # In few steps, since most records are like this, and come by the hundred thousand a second.
             size = len(payload)
-            if size <= self.max_record_bytes and self._budget.try_take(size + ROOM_BYTES):
+            if size <= self._flow.last_entry_bytes - MOST_BESIDE_BYTES and self._budget.try_take(size + ROOM_BYTES):
                 return self._flow.gather(payload, size, None, None, None, None)
         record = Outgoing.of(payload, timestamp_ms, key, dedup_id, txid)
         size = self._admissible(record)
@@ -221,7 +219,7 @@ class StreamWriter:
         Raises:
             As ``append``; some of the records may then be there.
         """
-        return [await each for each in await self.send_many(records)]
+        return await positions_of(await self.send_many(records))
 
     async def send_many(
         self, records: Iterable[Payload | Outgoing], outcome: Outcome = Outcome.NOT_DONE
@@ -255,7 +253,7 @@ class StreamWriter:
             As ``append``.
         """
         wanted = [each if isinstance(each, Outgoing) else Outgoing(each) for each in records]
-        return [await each for each in await self.send(wanted, as_set=True)]
+        return await positions_of(await self.send(wanted, as_set=True))
 
     async def send(self, records: Sequence[Outgoing], *, as_set: bool = False) -> list[PendingRecord]:
         """Send records off, all of them or none; return what to await for their positions, one for each.
@@ -441,7 +439,8 @@ class StreamWriter:
         """
         if dedup_id is None:
             return None
-        return self._window.find(dedup_id, self._flow.next_sequence if sequence is None else sequence)
+        found = self._window.find(dedup_id, self._flow.next_sequence if sequence is None else sequence)
+        return None if found is None or found.refused else found
 
     def _take_room_now(self, size: int) -> None:
         if not self._budget.try_take(size + ROOM_BYTES):
@@ -489,9 +488,11 @@ class StreamWriter:
 
         Raises:
             RequestTimeout: it takes too long.
+            EntryTooLarge: a record was refused, nobody has asked what became of it, and all others are durable.
             StreamFenced, ...: the writer is over; appends tell each what became of them.
         """
         await self._settled()
+        self._flow.tell_refusal()
 
     @while_open
     async def commit(self) -> None:
@@ -500,7 +501,7 @@ class StreamWriter:
         What others append meanwhile is not waited for.
 
         Raises:
-            As ``flush``.
+            As ``flush``, but for ``EntryTooLarge``.
         """
         try:
             async with asyncio.timeout(CLOSE_SECONDS):
@@ -548,6 +549,7 @@ class StreamWriter:
             RequestTimeout: appends are still pending after ``CLOSE_SECONDS``; close again.
             MetadataUnavailable, ...: the stream is not let go of; close again, or let the next writer take it.
             StreamFenced: another writer has taken it before.
+            EntryTooLarge: as ``flush``; the stream is let go of.
         """
         if self._closed:
             return
@@ -566,6 +568,7 @@ class StreamWriter:
         self._closed = True
         self._window.clear()
         self._flow.die(StreamEnded(f"stream {self.name} has ended") if self._ending else self._refusal())
+        self._flow.tell_refusal()
 
     async def _settled(self) -> None:
         try:

@@ -181,6 +181,32 @@ async def test_what_a_message_wants_that_cannot_be_is_told_behind_the_acks_of_al
 
 
 @scenario()
+async def test_a_record_that_bookies_do_not_take_any_more_fails_its_own_call_and_no_other_one(
+    cluster: MemoryCluster, client: Client
+) -> None:
+    async with gateways(cluster) as [gateway]:
+        good = Appending(opening(), records([b"first"]))
+        serving = gateway.call("Append", good)
+        await eventually(told(good, 1), cluster)
+        bookie = cluster.bookies["bookie-1"]
+        bookie.kill()
+        good.say(records([b"second"]))
+        await eventually(told(good, 2), cluster)
+        bookie.max_batch_bytes = 400
+        bookie.restart()
+        await eventually(lambda: gateway.client.max_entry_bytes < 400, cluster)
+        bad = Appending(opening(), records([b"acked"]), records([b"fine", b"x" * 600]), records([b"behind"]))
+        good.say(records([b"%d" % at * 20 for at in range(20)]), CLOSE)
+        code, reason, metadata = await refusal(gateway.call("Append", bad))
+        assert (code, reason, metadata["outcome"]) == (code_pb2.INVALID_ARGUMENT, "EntryTooLarge", "not done")
+        await serving
+        assert (good.acked(), bad.acked()) == (22, 1)
+        assert sorted(await gateway.payloads()) == sorted(
+            [b"first", b"second", b"acked", *(b"%d" % at * 20 for at in range(20))]
+        )
+
+
+@scenario()
 async def test_a_condition_holds_or_ends_the_call_with_where_the_stream_is(
     cluster: MemoryCluster, client: Client
 ) -> None:

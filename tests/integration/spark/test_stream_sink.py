@@ -13,8 +13,11 @@ from pyspark.sql import types as spark_types
 
 from tallybook.client.client import Client
 from tallybook.core.errors import NoSuchLedger
+from tallybook.metadata.transactions import Transaction
 from tallybook.spark.options import write_options
 from tallybook.spark.records.sink import RecordWriter
+from tallybook.spark.records.staging import Staging
+from tallybook.spark.sink import task_ledger
 from tallybook.stream.delivery_record import PART
 from tallybook.stream.writer.handle import StreamWriter
 
@@ -60,6 +63,17 @@ def staged(metadata):
 
 def payloads(load, metadata, stream):
     return [bytes(row.payload) for row in load(metadata, stream=stream).collect()]
+
+
+def test_a_task_cuts_its_rows_to_what_bookies_take_that_its_client_has_not_met(cli, tmp_path):
+    with cli.up(tmp_path / "small", "--set", "journal.max_commit_bytes=16KiB") as up:
+        transaction = Transaction.once("00000000-0000-0000-0000-000000000001")
+        with task_ledger(write_options({"metadata": up.metadata}), transaction, (3, 3, 2), transaction.marks) as ledger:
+            rows = Staging(ledger.ledger_id, ledger.max_entry_bytes, lambda: 0)
+            batch = pa.RecordBatch.from_pydict({"payload": pa.array([b"x" * 100] * 1000, pa.binary())})
+            staged_entries = list(rows.envelopes(batch))
+            ledger.extend([staged_entries])
+        assert 8 * 1024 < max(map(len, staged_entries)) <= 16 * 1024
 
 
 def test_a_query_appends_each_micro_batch_once_though_its_last_one_is_run_again(written, streams, run, load, tmp_path):
