@@ -117,12 +117,13 @@ async def rebuild(home: IndexHome, sources: IndexSources, limbo: Limbo) -> tuple
         NewerFormat: the present one is of a later version, whatever else is wrong with it.
     """
     await _refuse_newer(home, sources.disk, limbo)
+    # Before the work of hours, which an outage would have been in vain. This bookie takes nothing until the end of it.
+    below = await sources.below()
     number = home.beside(limbo.index)
     async with AsyncExitStack() as undo:
         index = await home.make(number)
         undo.push_async_callback(index.close)
         report = await sources.rebuild(index).run()
-        below = await sources.below()
         await home.sign(number)
         limbo = replace(limbo.again(below), index=number)
         await store_limbo(sources.disk, sources.limbo_path, limbo)

@@ -1,12 +1,17 @@
 """A loss beside an older copy of the metadata: limbo reaches as far as anybody has known of ledgers, then or later."""
 
+from collections.abc import AsyncGenerator
+
 import pytest
 
 from tallybook.bookie.accepting_loss import accept_loss
 from tallybook.bookie.directories import replace_identity
 from tallybook.bookie.limbo import Limbo, load_limbo
 from tallybook.bookie.limbo_marker import SETTLES_SECONDS
-from tallybook.core.errors import EntryUnknown, LedgerFenced, TallybookError
+from tallybook.bookie.storage.entry_log import EntryLogs
+from tallybook.bookie.storage.entry_log_format import TableRow
+from tallybook.bookie.storage.location import Location
+from tallybook.core.errors import EntryUnknown, LedgerFenced, MetadataUnavailable, TallybookError
 from tallybook.metadata.behind import Behind, ids_below
 from tallybook.runtime.deterministic import NO_LATENCY, SimDisk, World, run_seed
 from tallybook.runtime.rng import SeededRng
@@ -175,3 +180,29 @@ def test_a_loss_of_long_ago_puts_no_ledger_of_later_in_limbo_when_the_metadata_g
         await node.stop()
 
     run_seed(1, scenario, deadline_seconds=2 * SETTLES_SECONDS)
+
+
+def test_metadata_that_go_away_while_the_logs_are_read_do_not_waste_that_work(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def scenario(world: World) -> None:
+        node, _ = await fenced(world)
+        await lose(node.disk, f"{ROOT}/index")
+        scan, scanned = EntryLogs.scan, []
+
+        def noting(logs: EntryLogs, log_id: int) -> AsyncGenerator[tuple[TableRow, Location], None]:
+            scanned.append(log_id)
+            return scan(logs, log_id)
+
+        async def counter() -> int:
+            if scanned:
+                raise MetadataUnavailable("the metadata do not answer any more")
+            return BELOW
+
+        monkeypatch.setattr(EntryLogs, "scan", noting)
+        node.metadata.read_id_counter = counter  # type: ignore[method-assign]
+        await node.boot()
+        assert scanned
+        assert await said_of(node, 1) == "held"
+        assert (await marker(node)).below == BELOW
+        await node.stop()
+
+    run_seed(1, scenario)
