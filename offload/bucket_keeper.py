@@ -152,6 +152,8 @@ class BucketKeeper:
             objects: all that are in the bucket.
             complete: whether no ledger can be missing from the survey.
         """
+        # Without a manifest, which ledgers are missing is not known yet, though this pass writes one.
+        told = self.is_ours and not self._manifest.unreadable
         sizes = {each.key: each.size_bytes for each in objects}
         stands = await self._standing(sizes) if complete else Standing({}, {}, {}, {}, {})
         self._report(stands)
@@ -170,8 +172,7 @@ class BucketKeeper:
             return
         if not suspects:
             return
-        if self._manifest.unreadable or not self.is_ours:
-            # Which ledgers are missing was written there, or is not known yet.
+        if not told:
             why = self._manifest.unreadable or f"{self._store.url} has no manifest"
             self._totals.failed(f"nothing is removed in this pass: {why}")
             return

@@ -177,6 +177,29 @@ async def test_processes_that_run_only_once_remove_what_belongs_to_nobody(
         assert set(manifest.ledgers) == set(living)
 
 
+@pytest.mark.parametrize("wrong", [None, b"no manifest"], ids=["gone", "damaged"])
+def test_the_pass_that_writes_a_manifest_anew_removes_nothing(wrong: bytes | None) -> None:
+    @scenario(deadline_seconds=6_000)
+    async def play(cluster: MemoryCluster, client: Client) -> None:
+        async with ArchiveStage(cluster, SETTINGS) as stage:
+            await merged_and_deleted(stage, client)
+            worker, before = offloader(stage), await objects(stage)
+            await worker.round()
+            await cluster.world.clock.sleep(SETTINGS.attempt_ttl_s)
+            if wrong is None:
+                await stage.store.delete(MANIFEST_KEY)
+            else:
+                await stage.store.put(MANIFEST_KEY, wrong)
+            await worker.round()
+            assert await objects(stage) == before
+            assert "nothing is removed in this pass" in worker.totals.last_error
+            assert await read_manifest(stage.store, InlineWorkers()) is not None
+            await worker.round()
+            assert len(await objects(stage)) == 2
+
+    play()
+
+
 class Counting(MemoryStore):
     """Counts how often the manifest is replaced, and refuses it on request."""
 
