@@ -20,13 +20,12 @@ from typing import Final
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from tallybook.core.errors import DamagedFile, ObjectDamaged, ObjectMissing
+from tallybook.core.errors import DamagedFile
 from tallybook.core.limits import MIB
 from tallybook.runtime.tasks import Workers
 
 from .objects.port import ObjectStore
-from .objects.probe import info_if_there
-from .root_file import decode_root_file, encode_root_file
+from .root_file import decode_root_file, encode_root_file, read_root_file
 
 MANIFEST_KEY: Final = "_manifest.parquet"
 """Spark and pyarrow take no file for data whose name begins so."""
@@ -44,8 +43,6 @@ _SCHEMA: Final = pa.schema(
         pa.field("dropped_at", pa.timestamp("ms", "UTC")),
     ]
 )
-_TRIES: Final = 2
-"""A manifest that is replaced while it is read looks damaged, once."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,22 +114,7 @@ async def read_manifest(store: ObjectStore, workers: Workers) -> Manifest | None
         ArchiveKeyMissing: it is encrypted with a key that is not here.
         ArchiveUnavailable, ArchiveDenied: the store does not give it.
     """
-    for tries_left in reversed(range(_TRIES)):
-        try:
-            found = await info_if_there(store, MANIFEST_KEY)
-            if found is None:
-                return None
-            size = found.size_bytes
-            if not 0 < size <= MAX_MANIFEST_BYTES:
-                raise DamagedFile(f"{store.url}: {MANIFEST_KEY} has {size:,} bytes")
-            data = await store.read(MANIFEST_KEY, 0, size)
-            return await workers.run(decode_manifest, data, f"{store.url}: {MANIFEST_KEY}")
-        except ObjectMissing:
-            return None
-        except (ObjectDamaged, DamagedFile):
-            if not tries_left:
-                raise
-    return None
+    return await read_root_file(store, workers, MANIFEST_KEY, MAX_MANIFEST_BYTES, decode_manifest)
 
 
 async def write_manifest(store: ObjectStore, workers: Workers, manifest: Manifest) -> None:

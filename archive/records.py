@@ -23,8 +23,7 @@ from tallybook.metadata.record_json import NOT_UNDERSTOOD
 from tallybook.runtime.tasks import Workers
 
 from .objects.port import ObjectStore
-from .objects.probe import info_if_there
-from .root_file import decode_root_file, encode_root_file
+from .root_file import decode_root_file, encode_root_file, read_root_file
 
 RECORDS_KEY: Final = "_records.parquet"
 FORMAT: Final = 1
@@ -96,10 +95,5 @@ async def read_records(store: ObjectStore, workers: Workers) -> RecordsCopy:
         ArchiveKeyMissing: it is encrypted with a key that is not here.
         ArchiveUnavailable, ArchiveDenied: the store does not give it.
     """
-    found = await info_if_there(store, RECORDS_KEY)
-    if found is None:
-        return RecordsCopy()
-    if not 0 < found.size_bytes <= MAX_COPY_BYTES:
-        raise DamagedFile(f"{store.url}: {RECORDS_KEY} has {found.size_bytes:,} bytes")
-    data = await store.read(RECORDS_KEY, 0, found.size_bytes)
-    return await workers.run(decode_records, data, f"{store.url}: {RECORDS_KEY}")
+    found = await read_root_file(store, workers, RECORDS_KEY, MAX_COPY_BYTES, decode_records)
+    return RecordsCopy() if found is None else found

@@ -11,7 +11,14 @@ import typer
 
 from tallybook.client.client import Client
 from tallybook.core.config import OffloadSettings
-from tallybook.core.errors import ArchiveKeyMissing, DamagedFile, InvalidConfig, NoSuchLedger
+from tallybook.core.errors import (
+    ArchiveKeyMissing,
+    DamagedFile,
+    InvalidConfig,
+    NewerFormat,
+    NoSuchLedger,
+    ObjectDamaged,
+)
 from tallybook.core.moments import moment_of
 from tallybook.metadata.model import LedgerMetadata
 from tallybook.runtime.clock import RealClock
@@ -313,6 +320,13 @@ def rebuild_catalog_(
         bool,
         typer.Option("--take-over", help="Make the bucket this cluster's, though it is the archive of another one."),
     ] = False,
+    accept_lost_streams: Annotated[
+        bool,
+        typer.Option(
+            "--accept-lost-streams",
+            help="Also where its copy of the records of streams is damaged, and no stream comes back.",
+        ),
+    ] = False,
     as_json: Json = False,
 ) -> None:
     """Tell from a bucket alone which ledgers it holds, and bring them back into a metadata store.
@@ -320,15 +334,18 @@ def rebuild_catalog_(
     Without --metadata nothing is written anywhere. With it, every object is read whole and checked first; ledgers that
     the store knows are left as they are. Streams and subscriptions come back, too; segments that were not archived are
     named. In the end the bucket is this cluster's; where it is that of another one, --take-over has to say that this
-    may be. Exit code 1 if there are such, if an object is damaged, or the record that the store has of one of its
-    ledgers; 6 if nothing is, and a newer Tallybook has written such a record.
+    may be, and where the copy of the streams' records is damaged, --accept-lost-streams. Exit code 1 if there are such,
+    if an object is damaged, or the record that the store has of one of its ledgers; 6 if nothing is, and a newer
+    Tallybook has written such a record.
     """
     later: list[str] = []
     if metadata is None:
         rows, wrong = run(_list_catalog(url))
         print_rows(rows, _CATALOG_COLUMNS, as_json=as_json)
     else:
-        record, wrong, later = run(_rebuild(url, metadata, take_over=take_over))
+        record, wrong, later = run(
+            _rebuild(url, metadata, take_over=take_over, accept_lost_streams=accept_lost_streams)
+        )
         print_record(record, as_json=as_json)
     for what, problem in wrong.items():
         complain(f"{what}: {problem}")
@@ -363,8 +380,11 @@ async def _list_catalog(url: str) -> tuple[list[Record], dict[str, str]]:
         return rows, dict(library.damaged)
 
 
-async def _rebuild(url: str, metadata: str, *, take_over: bool) -> tuple[Record, dict[str, str], list[str]]:
-    from tallybook.archive.records import read_records  # noqa: PLC0415
+async def _rebuild(
+    url: str, metadata: str, *, take_over: bool, accept_lost_streams: bool
+) -> tuple[Record, dict[str, str], list[str]]:
+    from tallybook.archive.objects.probe import OBJECT_ERRORS, concerns_one_object  # noqa: PLC0415
+    from tallybook.archive.records import RECORDS_KEY, RecordsCopy, read_records  # noqa: PLC0415
     from tallybook.offload.process import opened  # noqa: PLC0415
     from tallybook.offload.rebuild import check_owner, claim_bucket, rebuild_catalog  # noqa: PLC0415
     from tallybook.stream.restoring import restore_streams  # noqa: PLC0415
@@ -392,13 +412,31 @@ async def _rebuild(url: str, metadata: str, *, take_over: bool) -> tuple[Record,
                 later += [f"ledger {ledger_id}: {why}" for ledger_id, why in found.newer.items()]
                 if found.problem:
                     damaged[found.key] = found.problem
+        copy, claims = RecordsCopy(), True
+        try:
+            copy = await read_records(archive.store, archive.workers)
+        except (DamagedFile, *OBJECT_ERRORS) as error:
+            if not await concerns_one_object(archive.store, error):
+                raise
+            if isinstance(error, NewerFormat):
+                later.append(error.message)
+            else:
+                damaged[RECORDS_KEY] = f"{error.message}: no stream comes back"
+            if isinstance(error, DamagedFile | ObjectDamaged) and not accept_lost_streams:
+                # The offloader of a cluster whose bucket it is replaces it; one that cannot be read now it leaves.
+                claims = False
+                damaged[RECORDS_KEY] += (
+                    ", and the bucket of another cluster stays its: bring an older version of the object back, or run "
+                    "this again with --accept-lost-streams"
+                )
         # A segment is kept or given up by whether its ledger has come back.
-        async for record in restore_streams(archive.metadata, await read_records(archive.store, archive.workers)):
+        async for record in restore_streams(archive.metadata, copy):
             restored += not (record.known or record.deleted or record.problem)
             lost |= dict.fromkeys(record.lost, "it was not archived, and does not come back")
             if record.problem:
                 unreadable[record.name] = record.problem
-        await claim_bucket(archive.store, archive.metadata, archive.workers)
+        if claims:
+            await claim_bucket(archive.store, archive.metadata, archive.workers)
     counts = {
         "ledgers_entered": entered,
         "ledgers_known": known,
