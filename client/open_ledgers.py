@@ -19,6 +19,7 @@ from tallybook.runtime.backoff import Backoff
 from tallybook.runtime.clock import Clock
 from tallybook.runtime.grpc_messages import Attach
 from tallybook.runtime.rng import Rng
+from tallybook.runtime.slices import Slices
 from tallybook.runtime.tasks import Tasks
 
 from .background import defect_of
@@ -45,10 +46,19 @@ class _Open(NamedTuple):
     on_replaced: Callable[[], None]
 
 
-class LedgersAtBookie:
-    """Ledgers that are open at one bookie, and the connection that has them attached."""
+def _at_once(call: Callable[[], None]) -> None:
+    asyncio.get_running_loop().call_soon(call)
 
-    def __init__(self) -> None:
+
+class LedgersAtBookie:
+    """Ledgers that are open at one bookie, and the connection that has them attached.
+
+    Args:
+        soon: calls in one of the next iterations of the event loop.
+    """
+
+    def __init__(self, soon: Callable[[Callable[[], None]], None] = _at_once) -> None:
+        self._soon = soon
         self._open: dict[int, _Open] = {}
         self._carrier: Attaching | None = None
 
@@ -87,9 +97,9 @@ class LedgersAtBookie:
         for ledger_id, each in self._open.items():
             carrier.attach(each.attach)
             if each.directory_uuid not in ("", directory_uuid):
-                self._open[ledger_id] = each._replace(directory_uuid=directory_uuid)
-                # The connection is being made, and not in use yet.
-                asyncio.get_running_loop().call_soon(each.on_replaced)
+                self._open[ledger_id] = _Open(each.attach, directory_uuid, each.on_replaced)
+                # The connection is being made, and not in use yet; and there may be thousands of writers.
+                self._soon(each.on_replaced)
 
     def left_by(self, carrier: Attaching) -> None:
         """A connection was lost or closed."""
@@ -119,6 +129,8 @@ class OpenLedgers:
         self._tasks = tasks
         self._rng = rng
         self._first_pause_s = first_pause_s
+        self._slices = Slices(clock)
+        """Of the event loop's time, for telling writers."""
         self._at: dict[str, LedgersAtBookie] = {}
         self._pauses: dict[str, tuple[Backoff, float]] = {}
         """Of bookies that were lost, and when they were reached last."""
@@ -127,7 +139,7 @@ class OpenLedgers:
 
     def at(self, bookie_id: str) -> LedgersAtBookie:
         """Those at one bookie."""
-        return self._at.setdefault(bookie_id, LedgersAtBookie())
+        return self._at.setdefault(bookie_id, LedgersAtBookie(self._slices.soon))
 
     def lost(self, bookie_id: str) -> None:
         """A connection was lost: open another one if ledgers are open there."""

@@ -9,9 +9,8 @@ else would count for the wrong entries.
 
 from __future__ import annotations
 
-import asyncio
 from collections import OrderedDict, deque
-from itertools import islice
+from functools import partial
 from typing import Final
 
 from tallybook.core.answers import AddAnswer, Withheld
@@ -20,6 +19,7 @@ from tallybook.core.errors import BookieUnavailable, Busy, ProtocolViolation, er
 from tallybook.core.ids import NO_IDENTITY
 from tallybook.runtime.grpc_messages import Ack, Attach, decode_acks, encode_attach, encode_detached, encode_traced
 from tallybook.runtime.outbox import Outbox
+from tallybook.runtime.slices import Slices
 from tallybook.runtime.span_catalogue import REQUEST
 from tallybook.runtime.tasks import Tasks
 from tallybook.runtime.tracing import Span, SpanKind, current_span
@@ -109,6 +109,7 @@ class AddStream:
         self._window = AddWindow(credit_bytes)
         self._frames = frames
         self._load = load
+        self._slices = Slices(load.clock)
         self._queue: deque[_Add] = deque()
         self._unanswered: dict[int, _Add] = {}
         self._unanswered_bytes = 0
@@ -121,9 +122,9 @@ class AddStream:
         """In the order of attaching; the bookie knows the same ones."""
         self._joined = max_attached > 0
         self._max_attached = max_attached or FORMERLY_ATTACHED_LEDGERS
-        self._detached: dict[int, None] = {}
+        self._detached: OrderedDict[int, None] = OrderedDict()
         """Attached, and not to be any longer."""
-        self._to_attach: dict[int, Attach] = {}
+        self._to_attach: OrderedDict[int, Attach] = OrderedDict()
         """Open for writing, and perhaps not attached yet."""
         self._progress_at = 0.0
         self._front_s = add_timeout_s / _FRONTS_PER_TIMEOUT
@@ -145,10 +146,10 @@ class AddStream:
         cost_bytes = add_cost_bytes(len(batch))
         add = _Add(ids, Attach(ids[0], key, deferred, identity), b"", cost_bytes, on_answer, self)
         if self._ended:
-            asyncio.get_running_loop().call_soon(on_answer, _lost(ids))
+            self._tell(add, _lost(ids))
             return add
         if self._queue and not self._window.may_wait(self._unanswered_bytes + self._waiting_bytes, cost_bytes):
-            asyncio.get_running_loop().call_soon(on_answer, self._refusal(ids))
+            self._tell(add, self._refusal(ids))
             return add
         add.frame = self._frames.frame(batch)
         above = current_span()
@@ -204,12 +205,11 @@ class AddStream:
         self._unanswered.clear()
         self._queue.clear()
         self._waiting_bytes = 0
-        loop = asyncio.get_running_loop()
         for add in lost:
             add.frame = b""
             if add.span is not None:
                 add.span.end(BookieUnavailable.__name__)
-            loop.call_soon(add.on_answer, _lost(add.ids))
+            self._tell(add, _lost(add.ids))
 
     async def close(self) -> None:
         """Release the stream, after ``end``."""
@@ -238,7 +238,6 @@ class AddStream:
 
     def _refuse_the_rest(self) -> None:
         """What would have to wait too long hears at once what the bookie would say: the last ones first."""
-        loop = asyncio.get_running_loop()
         while len(self._queue) > 1:
             before_bytes = self._unanswered_bytes + self._waiting_bytes - self._queue[-1].cost_bytes
             if self._window.may_wait(before_bytes, self._queue[-1].cost_bytes):
@@ -250,7 +249,11 @@ class AddStream:
             self._waiting_bytes -= add.cost_bytes
             if add.span is not None:
                 add.span.end(Busy.__name__)
-            loop.call_soon(add.on_answer, self._refusal(add.ids))
+            self._tell(add, self._refusal(add.ids))
+
+    def _tell(self, add: _Add, answer: AddAnswer) -> None:
+        """What has become of a batch, without the bookie: thousands may hear of it at the same moment."""
+        self._slices.soon(partial(add.on_answer, answer))
 
     def _refusal(self, ids: tuple[int, int, int]) -> Withheld:
         return Withheld(*ids, Busy.wire_code, self._retry_after_ms)
@@ -322,7 +325,7 @@ class AddStream:
         """Attach ledgers to which nothing is added, some in each message, beside batches; return how many."""
         attaches = 0
         while self._to_attach and attaches < _IDLE_ATTACHES:
-            attach = self._to_attach.pop(next(iter(self._to_attach)))
+            _, attach = self._to_attach.popitem(last=False)
             if self._attached.get(attach.ledger_id) != attach:
                 front.append(self._attach(attach))
                 attaches += 1
@@ -338,9 +341,8 @@ class AddStream:
 
     def _detach(self) -> bytes:
         """Ledgers to forget. One that has batches in the queue after all is attached again before them."""
-        gone = list(islice(self._detached, MAX_DETACHES))
+        gone = [self._detached.popitem(last=False)[0] for _ in range(min(len(self._detached), MAX_DETACHES))]
         for ledger_id in gone:
-            del self._detached[ledger_id]
             self._attached.pop(ledger_id, None)
         return encode_detached(gone)
 

@@ -6,6 +6,7 @@ is told. What is not taken is not told again: the next batch of the ledger, or i
 
 from __future__ import annotations
 
+from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Final, TypeAlias
 
@@ -35,7 +36,7 @@ class LacLine:
         self._send = send
         self._tasks = tasks
         self._name = name
-        self._waiting: dict[int, LedgerLac] = {}
+        self._waiting: OrderedDict[int, LedgerLac] = OrderedDict()
         self._senders = 0
         self._in_message = MAX_LACS
 
@@ -55,14 +56,14 @@ class LacLine:
     async def _run(self) -> None:
         try:
             while self._waiting:
-                lacs = [self._waiting.pop(next(iter(self._waiting)))
+                lacs = [self._waiting.popitem(last=False)[1]
                         for _ in range(min(len(self._waiting), self._in_message))]  # fmt: skip
                 try:
                     await self._send(lacs)
                 except InvalidArgument:
                     if len(lacs) > 1:
                         self._in_message = 1
-                        self._waiting = {lac.ledger_id: lac for lac in lacs} | self._waiting
+                        self._waiting = OrderedDict({lac.ledger_id: lac for lac in lacs}) | self._waiting
                 except TallybookError:
                     continue
         finally:

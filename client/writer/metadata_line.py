@@ -8,6 +8,7 @@ what members missed, which may be thousands when a bookie dies, can wait.
 from __future__ import annotations
 
 import asyncio
+from collections import OrderedDict
 from types import TracebackType
 from typing import Final
 
@@ -30,8 +31,8 @@ class MetadataLine:
         self._most = most
         self._kept = kept
         self._held = 0
-        self._urgent: dict[Turn, None] = {}
-        self._others: dict[Turn, None] = {}
+        self._urgent: OrderedDict[Turn, None] = OrderedDict()
+        self._others: OrderedDict[Turn, None] = OrderedDict()
         """The turns that are waited for, in order."""
 
     def turn(self, *, urgent: bool = False) -> Turn:
@@ -65,9 +66,8 @@ class MetadataLine:
         while self._others and self._held < self._most - self._kept:
             self._give(self._others)
 
-    def _give(self, line: dict[Turn, None]) -> None:
-        turn = next(iter(line))
-        del line[turn]
+    def _give(self, line: OrderedDict[Turn, None]) -> None:
+        turn, _ = line.popitem(last=False)
         self._held += 1
         turn.given.set()
 

@@ -17,9 +17,11 @@ from tallybook.core.limits import KIB, MIB
 from tallybook.runtime import grpc_messages as wire
 from tallybook.runtime.clock import Clock, RealClock
 from tallybook.runtime.deterministic.tracing import MemoryTracer
+from tallybook.runtime.slices import SLICE_S
 from tallybook.runtime.tasks import Tasks
 from tallybook.runtime.tracing import begin
 from tallybook.runtime.wire import FrameCache, add_cost_bytes
+from tallybook.sim.stage.late_clock import LateClock
 
 CREDIT = 4 * MIB
 PAYLOAD = 60 * KIB
@@ -196,3 +198,20 @@ async def test_what_was_refused_here_and_then_withdrawn_is_given_up_once():
         answers = await added(adds, range(200, 300))
         assert len(bookie.taken) == sent
         assert refused(answers) == list(range(202, 300))
+
+
+async def test_the_event_loop_does_other_things_while_very_many_batches_are_told_that_they_are_lost():
+    clock = LateClock(RealClock())
+    told: list[int] = []
+
+    def lost(answer: AddAnswer) -> None:
+        clock.stand_still(SLICE_S)
+        told.append(answer.first_entry_id)
+
+    async with stream(clock) as (_, adds):
+        for number in range(10):
+            adds.add(batch(number), b"", lost)
+        adds.end()
+        for done in range(10):
+            assert told == list(range(done))
+            await asyncio.sleep(0)

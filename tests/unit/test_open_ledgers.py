@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+from functools import partial
 
 from tallybook.client.background import client_tasks
 from tallybook.client.open_ledgers import LONGEST_PAUSE_SECONDS, LedgersAtBookie, OpenLedgers
 from tallybook.core.errors import BookieUnavailable
 from tallybook.runtime.deterministic import World, run_seed
 from tallybook.runtime.grpc_messages import Attach
+from tallybook.runtime.slices import SLICE_S
+from tallybook.sim.stage.late_clock import LateClock
 
 
 class Carrier:
@@ -111,3 +114,28 @@ def test_writers_are_told_once_of_a_bookie_that_has_another_directory_and_stay_a
             assert (told, carrier.attached) == ([1], [1, 2])
 
     run_seed(1, play)
+
+
+def test_the_event_loop_does_other_things_while_very_many_writers_are_told_of_another_directory() -> None:
+    async def play(world: World) -> None:
+        clock, tasks = LateClock(world.clock), client_tasks("test")
+        ledgers = OpenLedgers(_never, clock, tasks, world.rng, first_pause_s=0.5).at("b1")
+        told: list[int] = []
+
+        def replaced(ledger_id: int) -> None:
+            clock.stand_still(SLICE_S)
+            told.append(ledger_id)
+
+        for ledger_id in range(10):
+            ledgers.attach(Attach(ledger_id, b""), "first", partial(replaced, ledger_id))
+        ledgers.carried_by(Carrier(), "second")
+        for done in range(10):
+            assert told == list(range(done))
+            await asyncio.sleep(0)
+        await tasks.close()
+
+    run_seed(1, play)
+
+
+async def _never(bookie_id: str) -> None:
+    raise BookieUnavailable(f"{bookie_id} is down")
