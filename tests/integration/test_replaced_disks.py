@@ -4,6 +4,7 @@ import os
 import shutil
 import signal
 
+from .conftest import alive
 from .test_repair import LINES, repairing
 
 
@@ -14,6 +15,11 @@ def test_an_open_ledger_outlives_two_disks_that_are_replaced_by_the_book(cli, tm
         directory = data / f"bookie-{number}"
         named = ("--data", directory, "--id", f"bookie-{number}", "--metadata", metadata)
         return cli.run("bookie", "init", "--replace", *named, *options, "--json")
+
+    def kill(running, number: int) -> None:
+        pid = running.run_file(number)["pid"]
+        os.kill(pid, signal.SIGKILL)
+        cli.wait_until(lambda: not alive(pid), f"bookie-{number} has ended, and changes nothing in its directory")
 
     def refused(number: int) -> str:
         told = replace(number)
@@ -37,7 +43,7 @@ def test_an_open_ledger_outlives_two_disks_that_are_replaced_by_the_book(cli, tm
         assert status.code == 1
         assert f"open ledger {ledger} may lack copies at bookie-1" in status.out.decode()
         # The other disk must not be given up before this one is mended.
-        os.kill(running.run_file(2)["pid"], signal.SIGKILL)
+        kill(running, 2)
         (data / "bookie-2").rename(data / "kept")
         assert lacking in refused(2)
         running.stop()
@@ -48,7 +54,7 @@ def test_an_open_ledger_outlives_two_disks_that_are_replaced_by_the_book(cli, tm
     with cli.up(data, "--no-repair", bookies=3) as running:
         with repairing(cli, metadata, tmp_path / "repair.log", "open_grace_s=1"):
             cli.wait_until(lambda: running("cluster", "status").code == 0, "the cluster is healthy")
-        os.kill(running.run_file(2)["pid"], signal.SIGKILL)
+        kill(running, 2)
         shutil.rmtree(data / "bookie-2")
         assert replace(2).code == 0
         # Until its lease has run out, the one that was killed counts as alive.
