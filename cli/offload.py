@@ -390,7 +390,7 @@ async def _rebuild(
     from tallybook.stream.restoring import restore_streams  # noqa: PLC0415
 
     entered, known, damaged, unreadable = 0, 0, dict[str, str](), dict[str, str]()
-    restored, lost = 0, dict[str, str]()
+    restored, listed, lost = 0, 0, dict[str, str]()
     later: list[str] = []
     async with AsyncExitStack() as stack:
         client = await stack.enter_async_context(cluster(metadata))
@@ -432,7 +432,8 @@ async def _rebuild(
         # A segment is kept or given up by whether its ledger has come back.
         async for record in restore_streams(archive.metadata, copy):
             restored += not (record.known or record.deleted or record.problem)
-            lost |= dict.fromkeys(record.lost, "it was not archived, and does not come back")
+            listed += record.listed
+            lost |= dict.fromkeys(record.lost, "it does not come back")
             if record.problem:
                 unreadable[record.name] = record.problem
         if claims:
@@ -443,6 +444,7 @@ async def _rebuild(
         "objects_damaged": len(damaged),
         "records_unreadable": len(unreadable) + len(later),
         "stream_records_restored": restored,
+        "segments_listed_again": listed,
         "lost_of_streams": len(lost),
     }
     return counts, damaged | unreadable | lost, later

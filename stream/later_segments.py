@@ -14,6 +14,8 @@ from tallybook.metadata.model import LedgerMetadata
 from tallybook.metadata.store import MetadataStore
 
 from .head import Head, Segment
+from .head_codec import decode_chapter
+from .names import chapter_record
 
 CONCURRENT_READS: Final = 32
 MOST_LISTED: Final = 2_000
@@ -21,52 +23,86 @@ MOST_LISTED: Final = 2_000
 
 
 class LaterSegments:
-    """The segments of all streams, by what the closed ledgers of a metadata store say of themselves.
-
-    The ledgers are read once, when the first stream is asked about.
-    """
+    """The segments of all streams, by what the closed ledgers of a metadata store say of themselves."""
 
     def __init__(self, metadata: MetadataStore) -> None:
         self._metadata = metadata
         self._of: Mapping[str, list[tuple[int, LedgerMetadata]]] | None = None
 
+    async def load(self) -> None:
+        """Read the ledgers, once. A head that is read after it lists all of them that a writer has listed.
+
+        Raises:
+            MetadataUnavailable: they cannot be read.
+        """
+        if self._of is None:
+            self._of = await _segments(self._metadata)
+
     async def listed(self, head: Head) -> tuple[Head, tuple[str, ...]]:
         """The head with the segments that come behind its last one; and what cannot be listed, in words.
 
-        They are listed as open: the next writer finds out where they end, and puts them into chapters.
+        They are listed as open: the next writer finds out where they end, and puts them into chapters. Of a stream that
+        has a writer they are only named.
 
         Raises:
-            MetadataUnavailable: the ledgers cannot be read.
+            MetadataUnavailable: the ledgers, or a chapter, cannot be read.
+            DamagedFile, NewerFormat: a chapter cannot be understood.
         """
         if head.ended or head.deleting:
             return head, ()
-        if self._of is None:
-            self._of = await _segments(self._metadata)
-        return with_later(head, self._of.get(head.stream_id, ()))
+        await self.load()
+        listed = {each.ledger_id for each in head.segments} | {*head.doomed, head.making}
+        found = [
+            (number, ledger)
+            for number, ledger in (self._of or {}).get(head.stream_id, ())
+            if ledger.ledger_id not in listed and number >= head.truncation.segment
+        ]
+        if any(number <= chapter.last_segment for number, _ in found for chapter in head.chapters):
+            in_chapters = await self._in_chapters(head)
+            found = [each for each in found if each[1].ledger_id not in in_chapters]
+        return with_later(head, found)
+
+    async def _in_chapters(self, head: Head) -> set[int]:
+        ledger_ids = set[int]()
+        for chapter in head.chapters:
+            name = chapter_record(head.stream_id, chapter.number)
+            record = await self._metadata.read_record(name, linearizable=True)
+            if record is not None:
+                ledger_ids |= {each.ledger_id for each in decode_chapter(name, record.value)}
+        return ledger_ids
 
 
 def with_later(head: Head, found: Iterable[tuple[int, LedgerMetadata]]) -> tuple[Head, tuple[str, ...]]:
-    """As ``LaterSegments.listed``, of these numbers and ledgers. Pure."""
+    """As ``LaterSegments.listed``, of these numbers and ledgers, which it does not list yet. Pure."""
     by_number: dict[int, list[LedgerMetadata]] = {}
     for number, ledger in found:
-        if number >= head.next_segment:
-            # One that stayed empty was announced, and perhaps made again under the same number.
-            by_number.setdefault(number, []).extend([ledger] if ledger.last_entry_id >= 0 else [])
-    if not by_number:
-        return head, ()
+        # One that stayed empty was announced, and perhaps made again under the same number.
+        by_number.setdefault(number, []).extend([ledger] if ledger.last_entry_id >= 0 else [])
+    last = max([each.number for each in head.segments] + [each.last_segment for each in head.chapters], default=0)
     added, lost, expected = list[Segment](), list[str](), head.next_segment
     for number, ledgers in sorted(by_number.items()):
         if number > expected:
             numbers = str(expected) if number == expected + 1 else f"{expected} to {number - 1}"
             lost.append(f"stream {head.name!r}: segment {numbers}, unless it stayed empty")
-        expected = number + 1
-        if len(ledgers) == 1 and len(added) < MOST_LISTED:
-            added.append(Segment(number, ledgers[0].ledger_id, ledgers[0].created_at_ms))
+        expected = max(expected, number + 1)
+        if len(ledgers) > 1:
+            why = "of several"
+        elif number <= last:
+            why = "which came back when the stream had gone on without it"
+        elif head.owner is not None:
+            why = "which came back while the stream is written"
+        elif len(added) == MOST_LISTED:
+            why = "for which its head has no room"
+        else:
+            added += [Segment(number, each.ledger_id, each.created_at_ms) for each in ledgers]
             continue
-        why = "of several" if len(ledgers) > 1 else "for which its head has no room"
         lost += [f"stream {head.name!r}: segment {number} (ledger {each.ledger_id}), {why}" for each in ledgers]
+    if head.owner is None and expected > head.next_segment:
+        head = replace(head, next_segment=expected)
+    if not added:
+        return head, tuple(lost)
     sometimes("stream: lists segments that were made after its head was copied")
-    return replace(head, segments=(*head.segments, *added), next_segment=expected), tuple(lost)
+    return replace(head, segments=(*head.segments, *added)), tuple(lost)
 
 
 async def _segments(metadata: MetadataStore) -> dict[str, list[tuple[int, LedgerMetadata]]]:
@@ -85,6 +121,7 @@ async def _segments(metadata: MetadataStore) -> dict[str, list[tuple[int, Ledger
                 segment = segment_of(ledger) if ledger is not None and ledger.closed else None
                 if ledger is not None and segment is not None:
                     found.setdefault(segment[0], []).append((segment[1], ledger))
-        if page.complete or not page.ledger_ids:
+        following = page.next_after()
+        if following is None:
             return found
-        last = page.ledger_ids[-1]
+        last = following

@@ -19,9 +19,16 @@ from enum import Enum, auto
 from typing import Final
 
 from tallybook.archive.records import RecordsCopy
-from tallybook.core.errors import DamagedFile, InvalidArgument, MetadataOutcomeUnknown, NewerFormat, NoSuchLedger
+from tallybook.core.errors import (
+    DamagedFile,
+    InvalidArgument,
+    MetadataConflict,
+    MetadataOutcomeUnknown,
+    NewerFormat,
+    NoSuchLedger,
+)
 from tallybook.metadata.ledger_use import HEADS, head_record, is_of_stream
-from tallybook.metadata.store import MetadataStore, Ok, Unknown
+from tallybook.metadata.store import MetadataStore, Ok, Record, Unknown
 from tallybook.offload.rebuild import raise_counter
 
 from .catalog import decode_name
@@ -45,6 +52,8 @@ class RestoredRecord:
     """Whether the metadata store had one of that name, which stays as it is."""
     lost: tuple[str, ...] = ()
     """What does not come back, in words."""
+    listed: int = 0
+    """Segments that the stream, which was there, has again."""
     deleted: bool = False
     """Whether it had gone from the metadata before, and nothing of it is left: it does not come back."""
     entered_as: str | None = None
@@ -65,8 +74,13 @@ async def restore_streams(metadata: MetadataStore, copy: RecordsCopy) -> AsyncIt
     records = copy.records
     later = LaterSegments(metadata)
     for prefix in ORDER:
+        if prefix == HEADS:
+            await later.load()
         for name in sorted(name for name in records if name.startswith(prefix)):
             present = await metadata.read_record(name, linearizable=True)
+            if present is not None and prefix == HEADS:
+                yield await _known_head(metadata, name, present, later)
+                continue
             if present is not None and present.value == records[name]:
                 yield RestoredRecord(name, known=True)
                 continue
@@ -87,13 +101,33 @@ async def restore_streams(metadata: MetadataStore, copy: RecordsCopy) -> AsyncIt
             yield RestoredRecord(name, known=not isinstance(result, Ok), lost=lost)
 
 
+async def _known_head(metadata: MetadataStore, name: str, present: Record, later: LaterSegments) -> RestoredRecord:
+    """What becomes of a stream that is there: the same one, by its id, which may have gone on since.
+
+    Segments whose ledgers have come back only now, since their object could not be read before, are listed.
+    """
+    try:
+        head = decode_head(name, present.value)
+        mended, lost = await later.listed(head)
+    except (DamagedFile, NewerFormat) as error:
+        return RestoredRecord(name, known=True, problem=error.message)
+    if mended != head:
+        result = await metadata.write_record(name, encode_head(mended), present.version)
+        if isinstance(result, Unknown):
+            raise MetadataOutcomeUnknown(f"{name} may have been changed: {result.reason}; run it again")
+        if not isinstance(result, Ok):
+            raise MetadataConflict(f"{name} was changed while its segments were listed: run it again")
+    listed = len(mended.segments) - len(head.segments)
+    return RestoredRecord(name, known=True, lost=lost, listed=listed)
+
+
 async def _beside(metadata: MetadataStore, name: str, copy: RecordsCopy) -> RestoredRecord:
     """What becomes of a record where one of its name is there that holds something else."""
     if name.startswith(NAMESPACES):
         problem = f"namespace {name.removeprefix(NAMESPACES)!r} is there with other settings, and keeps them"
         return RestoredRecord(name, known=True, problem=problem)
     if not name.startswith(NAMES):
-        return RestoredRecord(name, known=True)  # the same stream, by its id, which has gone on since
+        return RestoredRecord(name, known=True)  # of the same stream, by its id, which has gone on since
     if name in copy.gone_at_ms and not await _is_left(metadata, name, copy.records):
         return RestoredRecord(name, deleted=True)
     entered_as = await enter_beside(metadata, name, decode_name(name, copy.records[name]))

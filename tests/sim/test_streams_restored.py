@@ -1,18 +1,20 @@
 """Streams that come back from the bucket after the metadata store was lost."""
 
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Collection, Iterator
+from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
+from typing import Any, cast
 
 import pytest
 
+from tallybook.archive.catalog import read_catalog
 from tallybook.archive.records import RecordsCopy, decode_records, encode_records, read_records
 from tallybook.client.client import Client
 from tallybook.core.config import OffloadSettings
-from tallybook.core.errors import Conflict, DamagedFile, MetadataUnavailable, StreamGap
+from tallybook.core.errors import ArchiveDenied, Conflict, DamagedFile, MetadataUnavailable, StreamGap
 from tallybook.core.quorum import Quorum
 from tallybook.metadata.memory import MemoryMetadata
 from tallybook.metadata.model import Fragment, LedgerMetadata, LedgerState
-from tallybook.metadata.store import RecordPage
+from tallybook.metadata.store import LedgerPage, MetadataStore, RecordPage
 from tallybook.metadata.update import LedgerUpdater
 from tallybook.offload.offloader import Offloader
 from tallybook.offload.rebuild import check_owner, claim_bucket, rebuild_catalog
@@ -25,6 +27,7 @@ from tallybook.sim.stage.archive import ArchiveStage
 from tallybook.sim.stage.cluster import MemoryCluster
 from tallybook.sim.stage.scenario import SMALL, lines, scenario
 from tallybook.stream import StreamStore
+from tallybook.stream import head as heads
 from tallybook.stream.head import Head
 from tallybook.stream.later_segments import MOST_LISTED, with_later
 from tallybook.stream.policy import StreamPolicy
@@ -243,6 +246,165 @@ async def test_segments_that_were_archived_after_the_last_copy_are_listed_again_
                 assert found[-1].position == position
 
 
+class CutOff:
+    """A metadata store whose first listing of ledgers breaks off before the first one."""
+
+    def __init__(self, store: MetadataStore) -> None:
+        self._store = store
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._store, name)
+
+    async def list_ledgers(self, *_args: Any, **_options: Any) -> LedgerPage:
+        return LedgerPage((), complete=False)
+
+
+async def two_rounds(stage: ArchiveStage, client: Client, *, between: int = 5, in_all: int = 10) -> RecordsCopy:
+    """A stream of which the copy of its head lists the first segment only; the second one is archived, too."""
+    async with StreamStore(client) as streams:
+        await streams.create("s")
+        async with await streams.writer("s") as writer:
+            await writer.append_many(lines(between))
+        copy = await copied(stage)
+        async with await streams.writer("s") as writer:
+            await writer.append_many(lines(in_all - between, between))
+        await offloader(stage).round()
+    return copy
+
+
+async def entered(stage: ArchiveStage, cluster: MemoryCluster, copy: RecordsCopy) -> list[RestoredRecord]:
+    """Fill the metadata of a cluster from what of the bucket can be read, and from a copy of the records."""
+    store = cluster.metadata.client().store
+    async for _ in rebuild_catalog(stage.store, store, InlineWorkers()):
+        pass
+    return [each async for each in restore_streams(store, copy)]
+
+
+@contextmanager
+def cold(stage: ArchiveStage, keys: Collection[str]) -> Iterator[None]:
+    """Objects that the store refuses to read, as those of Glacier."""
+    read = stage.store.read
+
+    async def refused(key: str, offset: int, size: int) -> bytes:
+        if key in keys:
+            raise ArchiveDenied(f"{key}: InvalidObjectState")
+        return await read(key, offset, size)
+
+    stage.store.read = refused  # type: ignore[method-assign]
+    try:
+        yield
+    finally:
+        stage.store.read = read  # type: ignore[method-assign]
+
+
+async def objects_of(stage: ArchiveStage, ledger_id: int) -> list[str]:
+    catalog = await read_catalog(stage.store, InlineWorkers())
+    return [each.receipt.key for each in (catalog.ledgers[ledger_id], *catalog.older.get(ledger_id, ()))]
+
+
+@scenario()
+async def test_a_listing_of_ledgers_that_is_cut_off_restores_no_stream_without_its_later_segments(
+    cluster: MemoryCluster, client: Client
+) -> None:
+    async with ArchiveStage(cluster, SETTINGS) as stage:
+        copy = await two_rounds(stage, client)
+        async with another(cluster) as fresh:
+            store = fresh.metadata.client().store
+            async for rebuilt in rebuild_catalog(stage.store, store, InlineWorkers()):
+                assert not rebuilt.problem
+            with pytest.raises(MetadataUnavailable, match="cut off"):
+                [each async for each in restore_streams(cast("MetadataStore", CutOff(store)), copy)]
+            assert [each.lost async for each in restore_streams(store, copy) if each.lost] == []
+            async with fresh.client(SMALL, archive=stage.reader) as other, StreamStore(other) as streams:
+                assert [record.payload async for record in streams.reader("s", follow=False)] == lines(10)
+
+
+@pytest.mark.parametrize("meanwhile", ["nothing", "written", "being written"])
+def test_a_segment_whose_object_comes_back_later_is_listed_in_a_stream_that_is_there_or_named(meanwhile: str) -> None:
+    @scenario()
+    async def play(cluster: MemoryCluster, client: Client) -> None:
+        async with ArchiveStage(cluster, SETTINGS) as stage:
+            copy = await two_rounds(stage, client)
+            last = max([ledger_id async for ledger_id in client.list_ledgers()])
+            async with another(cluster) as fresh, fresh.client(SMALL, archive=stage.reader) as other:
+                with cold(stage, await objects_of(stage, last)):
+                    await entered(stage, fresh, copy)
+                async with StreamStore(other) as streams, AsyncExitStack() as stack:
+                    if meanwhile != "nothing":
+                        writer = await streams.writer("s")
+                        await writer.append(b"since")
+                        await (writer.commit() if meanwhile == "being written" else writer.close())
+                        stack.callback(writer.abandon)
+                    found = await entered(stage, fresh, copy)
+                    lost = [what for each in found for what in each.lost]
+                    if meanwhile == "nothing":
+                        assert lost == []
+                        assert [each.listed for each in found if each.listed] == [1]
+                    else:
+                        assert [f"(ledger {last})" in what for what in lost] == [True]
+                    again = await entered(stage, fresh, copy)
+                    assert not any(each.listed for each in again), "once more changes nothing"
+                    assert [what for each in again for what in each.lost] == lost
+                    wanted = lines(10) if meanwhile == "nothing" else [*lines(5), b"since"]
+                    assert [record.payload async for record in streams.reader("s", follow=False)] == wanted
+                    if meanwhile == "nothing":
+                        async with await streams.writer("s") as writer:
+                            await writer.append(b"after that")
+                        records = [record async for record in streams.reader("s", follow=False)]
+                        assert [record.sequence for record in records] == [*range(11)]
+
+    play()
+
+
+@scenario()
+async def test_a_segment_of_the_copy_whose_object_comes_back_later_is_listed_again(
+    cluster: MemoryCluster, client: Client
+) -> None:
+    async with ArchiveStage(cluster, SETTINGS) as stage:
+        async with StreamStore(client) as streams:
+            await streams.create("s")
+            async with await streams.writer("s") as writer:
+                await writer.append_many(lines(5))
+            writer = await streams.writer("s")
+            await writer.append_many(lines(5, 5))
+            copy = await copied(stage)
+            await writer.close()
+            await offloader(stage).round()
+        last = max([ledger_id async for ledger_id in client.list_ledgers()])
+        async with another(cluster) as fresh:
+            with cold(stage, await objects_of(stage, last)):
+                first = await entered(stage, fresh, copy)
+            assert [f"(ledger {last})" in what for each in first for what in each.lost] == [True]
+            assert [what for each in await entered(stage, fresh, copy) for what in each.lost] == []
+            async with fresh.client(SMALL, archive=stage.reader) as other, StreamStore(other) as streams:
+                assert [record.payload async for record in streams.reader("s", follow=False)] == lines(10)
+
+
+@scenario()
+async def test_a_living_stream_is_left_as_it_is_whatever_was_truncated_and_put_into_chapters(
+    cluster: MemoryCluster, client: Client
+) -> None:
+    async with ArchiveStage(cluster, SETTINGS) as stage:
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(heads, "MAX_SEGMENTS", 4)
+            patch.setattr(heads, "CHAPTER_SEGMENTS", 2)
+            async with StreamStore(client) as streams:
+                await streams.create("s")
+                for at in range(9):
+                    async with await streams.writer("s") as writer:
+                        position = await writer.append(b"%d" % at)
+                        if at == 1:
+                            await streams.truncate("s", before=position)
+                copy = await copied(stage)
+                assert any(name.startswith("stream-chapters/") for name in copy.records)
+                store = cluster.metadata.client().store
+                names = sorted(copy.records)
+                before = [await store.read_record(name) for name in names]
+                found = [each async for each in restore_streams(store, copy)]
+                assert all(each.known and not each.lost and not each.listed for each in found)
+                assert [await store.read_record(name) for name in names] == before
+
+
 @scenario()
 async def test_a_rebuild_that_is_stopped_before_its_end_leaves_the_bucket_to_be_read_again(
     cluster: MemoryCluster, client: Client
@@ -347,7 +509,7 @@ def test_what_of_later_segments_cannot_be_listed_is_named() -> None:
         (7, segment(70, -1)),
     ]
     head, lost = with_later(head_of(), found)
-    assert [(each.number, each.ledger_id, each.end) for each in head.segments] == [(4, 40, None)]
+    assert [(each.number, each.ledger_id, each.end) for each in head.segments] == [(2, 20, None), (4, 40, None)]
     assert head.next_segment == 8
     assert lost == (
         "stream 'sales': segment 3, unless it stayed empty",
