@@ -273,7 +273,7 @@ class SubscriptionReader:
         A thread that waits for the next record gets ``StreamClosed``.
 
         Raises:
-            StreamFenced: another reader has it.
+            StreamFenced: another reader has it; this one is closed.
             MetadataUnavailable, RequestTimeout, ...: it may not be stored, or not let go of; close again.
             HandleClosed: the client is closed, and the subscription left to the next reader.
         """

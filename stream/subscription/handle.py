@@ -238,7 +238,7 @@ class SubscriptionReader:
             self._ledger.abandon()
             self._ledger = None
             return False
-        return isinstance(error, StreamFenced) or (not error.retriable and error.settled)
+        return self._is_final(error)
 
     async def _store_once(self, wanted: Cursor) -> None:
         if self._ledger is not None and self._ledger.last_add_confirmed >= ADVANCES:
@@ -292,20 +292,33 @@ class SubscriptionReader:
         """Store how far it has come, and let another reader have the subscription. Closing twice does no more.
 
         Raises:
-            StreamFenced: another reader has it.
+            StreamFenced: another reader has it; this one is closed.
             MetadataUnavailable, RequestTimeout, ...: it may not be stored, or not let go of; close again.
         """
         async with self._one_closes:
-            if self._closed:
-                return
-            with self._lifetime.use():
-                self._closing = True
-                self._begin_to_store()
-                await self._until_stored(self._wanted)
-                await self._rest(leave=True)
-                self._closed = True
-            self._lifetime.end()
+            if not self._closed:
+                self._lifetime.check()
+                try:
+                    await self._leave()
+                except TallybookError as error:
+                    if self._is_final(error):
+                        # To close it again would be of no use, and a task that waits for a record has to be told.
+                        self.abandon()
+                    raise
+                self._lifetime.end()
         await self._reader.close()
+
+    async def _leave(self) -> None:
+        with self._lifetime.use():
+            self._closing = True
+            self._begin_to_store()
+            await self._until_stored(self._wanted)
+            await self._rest(leave=True)
+            self._closed = True
+
+    def _is_final(self, error: TallybookError) -> bool:
+        """Whether trying again is of no use."""
+        return self._error is not None or isinstance(error, StreamFenced) or (not error.retriable and error.settled)
 
     def abandon(self) -> None:
         """Let go of everything at once; whoever comes next takes it over."""

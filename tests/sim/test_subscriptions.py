@@ -313,3 +313,44 @@ async def test_two_closes_of_a_subscription_at_once_are_one(cluster: MemoryClust
         reader.advance_nowait(positions[3])
         await asyncio.gather(reader.close(), reader.close())
         assert (await cursors(streams))["billing"] == f"after {positions[3]}"
+
+
+@scenario()
+async def test_a_close_that_finds_another_reader_there_ends_the_handle_and_the_calls_that_wait_on_it(
+    cluster: MemoryCluster, client: Client
+) -> None:
+    async with written(client) as (streams, positions), cluster.client(SMALL) as another:
+        reader = await streams.subscribe("s", "billing", start=Start.latest())
+        waiting = asyncio.ensure_future(reader.next())
+        await cluster.world.clock.sleep(1)
+        async with StreamStore(another) as others, await others.subscribe("s", "billing"):
+            with pytest.raises(StreamFenced):
+                await reader.close()
+            with pytest.raises(StreamClosed):
+                async with asyncio.timeout(5):
+                    await waiting
+            with pytest.raises(StreamClosed):
+                await reader.advance(positions[-1])
+            await reader.close()
+
+
+@scenario()
+async def test_a_close_that_was_cancelled_is_completed_by_the_next_one(cluster: MemoryCluster, client: Client) -> None:
+    async with written(client) as (streams, _):
+        reader = await streams.subscribe("s", "billing")
+        begun, closed, close = asyncio.Event(), asyncio.Event(), reader.reader.close
+
+        async def cut_off() -> None:
+            if not begun.is_set():
+                begun.set()
+                await asyncio.Event().wait()
+            await close()
+            closed.set()
+
+        reader.reader.close = cut_off  # type: ignore[method-assign]
+        closing = asyncio.ensure_future(reader.close())
+        await begun.wait()
+        closing.cancel()
+        await asyncio.gather(closing, return_exceptions=True)
+        await reader.close()
+        assert closed.is_set()
