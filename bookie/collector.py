@@ -27,6 +27,7 @@ as that is so, and logs in which they have batches stay.
 from __future__ import annotations
 
 import asyncio
+import math
 from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine, Iterable, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass
@@ -143,9 +144,8 @@ class Collector:
         self._clock = clock
         self._tasks = tasks
         self._fail_safe = fail_safe
-        self._judge = Judge(
-            Delays(settings.deleted_delay_s, settings.missing_delay_s, settings.max_deleted_percent / 100)
-        )
+        delays = Delays(settings.deleted_delay_s, settings.missing_delay_s, settings.max_deleted_percent / 100)
+        self._judge = Judge(delays)
         self._pressed = pressed
         self._leftovers = leftovers
         self._late = late
@@ -158,8 +158,7 @@ class Collector:
         self._rounds: asyncio.Task[None] | None = None
         self._counting: asyncio.Task[None] | None = None
         self._looking: asyncio.Task[None] | None = None
-        self._looks_again = False
-        self._look_due_at = clock.monotonic()
+        self._looks_again, self._look_due_at = False, clock.monotonic()
         self._change: asyncio.Task[None] | None = None
         self.reclaimer = Reclaimer(
             held.index,
@@ -189,6 +188,8 @@ class Collector:
         """Ledgers whose metadata are missing without a record of their deletion, as of the last round."""
         self.held = False
         """Whether the last round dropped no deleted ledger, since an operator is to see first that it is meant."""
+        self._due_at: float | None = None
+        """When an approved round would drop some of what waits for one, as of the last round."""
 
     @property
     def ledgers_in_limbo(self) -> int:
@@ -214,18 +215,25 @@ class Collector:
             As ``StoreCheck.approve``.
         """
         await self.check.approve()
+        self._due_at = None
         self.request()
 
     async def approve_drop(self) -> None:
         """An operator lets one round, which begins at once, drop what waits for one.
 
         Raises:
-            Conflict: no ledger waits for that, or the metadata store was found behind.
+            Conflict: no ledger waits for that, or none for long enough, or the metadata store was found behind.
             MetadataUnavailable, NewerFormat: whether it was cannot be told.
         """
         await self.check.refuse_if_behind()
-        if not (self.held or self.missing_ledgers):
+        if self._due_at is None:
             raise Conflict("no deleted or missing ledger waits for an operator, as of the last round of this bookie")
+        left_seconds = self._due_at - self._clock.monotonic()
+        if left_seconds > 0:
+            raise Conflict(
+                "none of the deleted and missing ledgers that wait for an operator may be dropped before "
+                f"{math.ceil(left_seconds)} seconds from now: approve it then"
+            )
         self._drop_approved = True
         self.request()
 
@@ -281,13 +289,23 @@ class Collector:
             DiskFailed: the device failed, and the node ends.
         """
         async with self._round:
-            with self.meter.timing():
-                in_limbo = await self._collect()
+            approved, self._drop_approved = self._drop_approved, False
+            before = self.dropped_ledgers
+            try:
+                with self.meter.timing():
+                    in_limbo = await self._collect(approved=approved)
+            finally:
+                if approved:
+                    self._tell_approved(self.dropped_ledgers - before)
             self.rounds += 1
             return in_limbo
 
-    async def _collect(self) -> int:
-        approved, self._drop_approved = self._drop_approved, False
+    def _tell_approved(self, dropped: int) -> None:
+        """An approval is for one round: say what came of it."""
+        left = self._judge.count(Fate.DELETED) + self._judge.count(Fate.MISSING)
+        _log.warning("the round that an operator approved has ended", ledger_count=dropped, left_count=left)
+
+    async def _collect(self, *, approved: bool) -> int:
         store = await self.check.look()
         self._paused = store.paused
         if approved and store.paused:
@@ -323,7 +341,7 @@ class Collector:
         """Count what waits, and say what waits for an operator."""
         judge = self._judge
         self.deleted_ledgers, self.missing_ledgers = judge.count(Fate.DELETED), judge.count(Fate.MISSING)
-        self.held = judge.held
+        self.held, self._due_at = judge.held, judge.due_at()
         if self.held:
             _log.error(
                 "dropping deleted ledgers waits for an operator",

@@ -152,6 +152,13 @@ class Judge:
         """Ledgers of this fate that this round, or one that has ended, has met and not dropped."""
         return sum(each is fate for each, _ in self._now.values())
 
+    def due_at(self) -> float | None:
+        """When a round that an operator approves would drop some of what this one has left; ``None``: never."""
+        delays = {Fate.MISSING: self._delays.missing_seconds}
+        if self.held:
+            delays[Fate.DELETED] = self._delays.deleted_seconds
+        return min((since + delays[fate] for fate, since in self._now.values() if fate in delays), default=None)
+
     def dropped(self, ledger_id: int) -> None:
         """The ledger is gone."""
         self._now.pop(ledger_id, None)

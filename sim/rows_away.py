@@ -100,7 +100,7 @@ class RowsAway:
 
 
 async def _approve_drop(bookie: Bookie) -> None:
-    """An approved round, or one as any other where nothing is known yet that waits for an operator."""
+    """An approved round, or one as any other where an approval is refused, since nothing may be dropped yet."""
     try:
         await bookie.approve_drop()
     except (Conflict, PeerError):

@@ -100,6 +100,13 @@ def _approval_ends_the_delay(right: Any) -> Any:
     return is_garbage
 
 
+def _due_at_once(right: Any) -> Any:
+    def due_at(self: Judge) -> float | None:
+        return None if right(self) is None else 0.0
+
+    return due_at
+
+
 def _cut_first(right: Any) -> Any:
     async def remove(self: Any, log_id: int) -> int:
         unread = asyncio.Event()
@@ -157,7 +164,7 @@ STORAGE_BUGS: Final[dict[str, Bug]] = {
     "approval ends the delay": Bug(
         "a bookie drops a missing ledger as soon as an operator approves, however short it has been missing",
         "I12 I16",
-        [(Judge, "is_garbage", _approval_ends_the_delay)],
+        [(Judge, "is_garbage", _approval_ends_the_delay), (Judge, "due_at", _due_at_once)],
         of_fault="rows_away",
     ),
     "log cut before it is gone": Bug(

@@ -237,3 +237,18 @@ def test_a_ledger_of_no_known_identity_is_deleted_where_any_of_its_id_was(
 def test_a_defect_of_the_store_is_not_taken_for_an_answer(run: Callable[[Awaitable[Fate]], Fate]) -> None:
     with pytest.raises(InvariantViolation):
         run(fate_of(Store(InvariantViolation("wrong"), OPEN), 7, "b1"))  # type: ignore[arg-type]
+
+
+def test_a_judge_tells_when_an_approved_round_would_drop_something() -> None:
+    rounds = Rounds()
+    rounds.round({7: Fate.KEPT})
+    assert rounds.judge.due_at() is None
+    rounds.round({7: Fate.DELETED, 8: Fate.KEPT})
+    assert rounds.judge.due_at() is None, "it goes without an operator"
+    rounds.round({8: Fate.MISSING}, after=10)
+    first = rounds.now
+    rounds.round({8: Fate.MISSING, 9: Fate.OTHER}, after=10)
+    assert rounds.judge.due_at() == first + DELAYS.missing_seconds
+    assert rounds.round({8: Fate.MISSING, 9: Fate.OTHER}, after=3580, approved=True) == set()
+    assert rounds.round({8: Fate.MISSING, 9: Fate.OTHER}, after=10, approved=True) == {8}
+    assert rounds.judge.due_at() == first + 10 + DELAYS.missing_seconds

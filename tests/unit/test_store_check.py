@@ -14,6 +14,7 @@ from tallybook.metadata.memory import MemoryMetadata, MemoryStore
 from tallybook.metadata.model import Fragment, LedgerMetadata
 from tallybook.metadata.store import Versioned
 from tallybook.runtime.deterministic import Latency, SimDisk, World, run_seed
+from tallybook.runtime.logging import line_of
 from tallybook.sim.stage.disk_bookie import DiskBookie, KnownMetadata, batch_of, tiny_settings
 
 BEHIND = Behind(10, 21, "b1", 1_000)
@@ -140,7 +141,8 @@ def test_to_go_on_with_a_store_is_no_approval_of_what_is_missing_and_its_time_be
         for _ in range(3):
             assert await held_after(hours=5)
         assert await held_after(hours=5, approved=bookie.approve_store)
-        assert await held_after(hours=0, approved=bookie.approve_drop), "missing for no time yet"
+        with pytest.raises(Conflict, match="may be dropped before 14400 seconds from now"):
+            await bookie.approve_drop()
         assert await held_after(hours=5), "nobody has approved it in this round"
         assert not await held_after(hours=0, approved=bookie.approve_drop)
 
@@ -169,6 +171,28 @@ def test_an_approval_to_drop_is_refused_where_nothing_waits_or_the_store_was_fou
         found = await record.read()
         assert found is not None
         assert found.pauses, "nobody has approved the store"
+
+    play(scenario)
+
+
+def test_an_approved_round_tells_what_it_has_dropped_and_what_it_has_left(caplog: pytest.LogCaptureFixture) -> None:
+    async def scenario(around: Around) -> None:
+        early, late, kept = [await around.create() for _ in range(3)]
+        bookie, clock = around.node.bookie, around.world.clock
+        await bookie.flush()
+        await around.forget(kept + 1, early)
+        await bookie.collect()
+        await clock.sleep(3 * 3600)
+        await around.forget(kept + 1, late)
+        await bookie.collect()
+        await clock.sleep(3600)
+        with caplog.at_level("WARNING"):
+            await bookie.approve_drop()
+            await bookie.collect()
+        [told] = [line_of(each) for each in caplog.records if "operator approved" in each.getMessage()]
+        assert "ledger_count=1 left_count=1" in told
+        with pytest.raises(Conflict, match="may be dropped before"):
+            await bookie.approve_drop()
 
     play(scenario)
 
