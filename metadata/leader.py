@@ -22,7 +22,14 @@ from collections.abc import Callable, Coroutine
 from dataclasses import dataclass, field
 from typing import Any, Final, NamedTuple
 
-from tallybook.core.errors import DamagedFile, InvalidArgument, MetadataOutcomeUnknown, MetadataUnavailable
+from tallybook.core.errors import (
+    Conflict,
+    DamagedFile,
+    InvalidArgument,
+    MetadataOutcomeUnknown,
+    MetadataUnavailable,
+    TallybookError,
+)
 from tallybook.core.marks import sometimes
 from tallybook.runtime.clock import Clock
 from tallybook.runtime.rng import Rng
@@ -39,6 +46,8 @@ WORKING_PART: Final = 0.75
 LONGEST_LOOK_SECONDS: Final = 1.0
 """A candidate looks at least so often, so that it soon takes the place of a leader that has resigned."""
 SHORTEST_PAUSE_SECONDS: Final = 0.01
+PATIENT_LEASES: Final = 2
+"""Leases after which one that leads on is not waited for: one that has died is found out after the first."""
 
 _AWAY: Final = (MetadataUnavailable, MetadataOutcomeUnknown, TimeoutError)
 """The store does not answer, or not in time."""
@@ -73,6 +82,11 @@ def decode_leader(record: str, value: bytes) -> Leader:
         raise DamagedFile(f"the record {record} does not name a leader: {value[:100]!r}")
     # Nothing hangs on it but what people are told.
     return Leader(holder, lease_s, who if isinstance(who, str) else "")
+
+
+def _not_settled(record: str, error: Exception) -> MetadataUnavailable:
+    why = error.message if isinstance(error, TallybookError) else "the metadata store did not answer in time"
+    return MetadataUnavailable(f"{record}: it is not known who leads: {why}")
 
 
 @dataclass(slots=True)
@@ -127,10 +141,23 @@ class Leadership:
             Whatever ``work`` raises.
         """
         self._who = who
-        while True:
-            term = await self._win()
-            if await self._serve(term, work):
-                return
+        while not await self._serve(await self._win(), work):
+            pass
+
+    async def lead_once(self, work: Callable[[], Coroutine[Any, Any, object]], *, busy: str) -> None:
+        """As ``lead``, but wait for another candidate no longer than ``PATIENT_LEASES``: each time, and of its lease.
+
+        Args:
+            busy: what to say of another one that leads on.
+
+        Raises:
+            Conflict: another one leads on.
+            MetadataUnavailable: for so long it could not be settled who leads.
+            DamagedFile, NewerFormat: the record holds something else.
+            Whatever ``work`` raises.
+        """
+        while not await self._serve(await self._win(busy), work):
+            pass
 
     async def _serve(self, term: _Term, work: Callable[[], Coroutine[Any, Any, object]]) -> bool:
         """Do the work for as long as the term lasts; whether it ended by itself."""
@@ -165,30 +192,36 @@ class Leadership:
 
     # --- becoming the leader ------------------------------------------------------------------------------------------
 
-    async def _win(self) -> _Term:
-        """Wait until nobody else leads, and take the lead."""
+    async def _win(self, busy: str = "") -> _Term:
+        """Wait until nobody else leads, and take the lead; with ``busy``, as ``lead_once`` says."""
         seen: Record | None = None
-        seen_at = self._clock.monotonic()
+        began = seen_at = self._clock.monotonic()
+        lease, away = self._lease, None
         while True:
             pause = self._look_seconds()
+            if busy and self._clock.monotonic() - began >= PATIENT_LEASES * lease:
+                raise Conflict(busy) if away is None else _not_settled(self._record, away)
             try:
-                looked_at = self._clock.monotonic()
-                found = await self._store.read_record(self._record, linearizable=True)
-                holder, lease = self._holder(found)
-                if found is None or found != seen:
-                    # Only from now on is it known to have stood still.
-                    seen, seen_at = found, self._clock.monotonic()
-                if holder in (None, self._name) or looked_at - seen_at >= lease:
-                    term = await self._take(found)
-                    if term is not None:
-                        if holder not in (None, self._name):
-                            sometimes("leader: takes over from one that fell silent")
-                        return term
-                else:
-                    pause = min(pause, max(SHORTEST_PAUSE_SECONDS, seen_at + lease - self._clock.monotonic()))
-            except _AWAY:
+                # One request that hangs leaves time for another one.
+                async with asyncio.timeout(self._lease / 4 if busy else None):
+                    looked_at = self._clock.monotonic()
+                    found = await self._store.read_record(self._record, linearizable=True)
+                    holder, lease = self._holder(found)
+                    if found is None or found != seen:
+                        # Only from now on is it known to have stood still.
+                        seen, seen_at = found, self._clock.monotonic()
+                    if holder in (None, self._name) or looked_at - seen_at >= lease:
+                        term = await self._take(found)
+                        if term is not None:
+                            if holder not in (None, self._name):
+                                sometimes("leader: takes over from one that fell silent")
+                            return term
+                    else:
+                        pause = min(pause, max(SHORTEST_PAUSE_SECONDS, seen_at + lease - self._clock.monotonic()))
+                away = None
+            except _AWAY as error:
                 # It is looked at again; what was seen before still counts, for versions only grow.
-                pass
+                away = error
             await self._clock.sleep(pause)
 
     def _look_seconds(self) -> float:

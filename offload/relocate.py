@@ -17,7 +17,7 @@ from tallybook.metadata.store import MetadataStore
 from tallybook.runtime.clock import Clock, RealClock
 from tallybook.runtime.rng import Rng, SystemRng
 
-from .leading import LEADER_RECORD, lead_once
+from .leading import BUSY, LEADER_RECORD
 from .survey import Survey
 from .verify import by_object
 
@@ -73,9 +73,8 @@ async def relocate_to(
         nonlocal found
         found = await _relocate(metadata, store, url, clock, settings, accept_missing=accept_missing)
 
-    lease_s = settings.lease_s
-    leadership = Leadership(metadata, clock, rng.fork("leader"), record=LEADER_RECORD, lease_s=lease_s)
-    await lead_once(leadership, lease_s, work)
+    leadership = Leadership(metadata, clock, rng.fork("leader"), record=LEADER_RECORD, lease_s=settings.lease_s)
+    await leadership.lead_once(work, busy=BUSY)
     check(found is not None, "the comparison came to its end")
     return cast("Relocation", found)
 

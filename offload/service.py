@@ -30,7 +30,7 @@ from tallybook.runtime.metrics import Metrics
 from tallybook.runtime.tasks import Workers
 from tallybook.runtime.watched import watchable
 
-from .leading import LEADER_RECORD, lead_once
+from .leading import BUSY, LEADER_RECORD
 from .metrics import OFFLOAD_METRICS, numbers
 from .offloader import Offloader
 from .process import SCANNING, Archive, opened
@@ -103,9 +103,10 @@ class OffloadService:
 
         Raises:
             Conflict: another process leads, and goes on doing so.
+            MetadataUnavailable: the metadata store does not say who leads.
             Whatever a round raises.
         """
-        await lead_once(self._leadership, self._settings.lease_s, self._rounds_until_done)
+        await self._leadership.lead_once(self._rounds_until_done, busy=BUSY)
         return self.totals()
 
     async def _rounds_until_done(self) -> None:

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from tallybook.core.errors import DamagedFile, InvalidArgument, InvariantViolation, MetadataUnavailable
+from tallybook.core.errors import Conflict, DamagedFile, InvalidArgument, InvariantViolation, MetadataUnavailable
 from tallybook.metadata.faulty import Fault, FaultyStore, RandomFaults, Script
 from tallybook.metadata.leader import LONGEST_LOOK_SECONDS, WORKING_PART, Leadership
 from tallybook.metadata.memory import MemoryMetadata
@@ -389,6 +389,63 @@ def test_work_that_ends_by_itself_ends_the_lead():
         assert await stage.holder() is None
         await leadership.lead(work)
         assert len(done) == 2
+
+    play(scenario)
+
+
+def once(stage: Stage, *, lease: float = LEASE) -> tuple[Process, Leadership]:
+    process = Process(stage.world, stage.shared.client().store)
+    return process, Leadership(process, process, SeededRng("once"), record=RECORD, lease_s=lease)
+
+
+def test_work_that_is_done_once_waits_for_one_that_died_for_as_long_as_its_lease_was():
+    async def scenario(stage: Stage) -> None:
+        dead = json.dumps({"format": 1, "holder": "dead", "lease_ms": round(6_000 * LEASE)}).encode()
+        await stage.shared.client().store.write_record(RECORD, dead, None)
+        done = []
+
+        async def work() -> None:
+            done.append(stage.world.clock.monotonic())
+
+        _, leadership = once(stage)
+        await leadership.lead_once(work, busy="another one leads")
+        assert 6 * LEASE <= done[0] <= 7 * LEASE
+
+    play(scenario)
+
+
+def test_work_that_is_done_once_waits_anew_but_not_for_ever_where_another_one_takes_the_lead_from_it():
+    async def scenario(stage: Stage) -> None:
+        process, leadership = once(stage)
+        begun, clock = [], stage.world.clock
+
+        async def work() -> None:
+            begun.append(clock.monotonic())
+            await clock.sleep(1_000)
+
+        doing = asyncio.ensure_future(leadership.lead_once(work, busy="another one leads"))
+        await stage.until(lambda: bool(begun), 1)
+        process.cut = True
+        other, _ = stage.candidate("other")
+        await stage.leads("other", 3 * LEASE)
+        process.cut = False
+        since = clock.monotonic()
+        with pytest.raises(Conflict, match="another one leads"):
+            await doing
+        assert clock.monotonic() - since <= 3 * LEASE
+        assert len(begun) == 1
+        await stop(other)
+
+    play(scenario)
+
+
+def test_work_that_is_done_once_says_that_the_store_is_away_and_blames_no_other():
+    async def scenario(stage: Stage) -> None:
+        process, leadership = once(stage)
+        process.cut = True
+        with pytest.raises(MetadataUnavailable, match="archive/leader: it is not known who leads: "):
+            await leadership.lead_once(asyncio.Event().wait, busy="another one leads")
+        assert stage.world.clock.monotonic() <= 3 * LEASE
 
     play(scenario)
 
