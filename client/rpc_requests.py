@@ -3,8 +3,9 @@
 Each request has an id; its reply names it. How many may be unanswered, and how many bytes of
 recovery and repair adds, is for the bookie to grant; a call beyond that waits its turn, within its own
 deadline. The deadline of recovery and repair adds counts from the last answer to one of them: many are sent
-together, and over a narrow link each takes its time. A call that is given up keeps its place until the
-bookie has answered it, because the bookie still counts it.
+together, and over a narrow link each takes its time. So do the copies that recoveries read, and all that is
+answered behind them: while such copies come in, the requests of a recovery may take several times as long.
+A call that is given up keeps its place until the bookie has answered it, because the bookie still counts it.
 """
 
 from __future__ import annotations
@@ -12,15 +13,26 @@ from __future__ import annotations
 import asyncio
 import math
 from collections import deque
-from typing import NamedTuple
+from functools import partial
+from typing import Final, NamedTuple
 
 from tallybook.core.errors import Busy, ProtocolViolation, RequestTimeout, TallybookError
 from tallybook.core.ids import NO_IDENTITY
 from tallybook.runtime.allowance import Allowance
 from tallybook.runtime.grpc_inspection import RepairAdd
-from tallybook.runtime.grpc_messages import Answer, Ask, RecoveryAdd, WaitLac, Welcome, decode_reply, encode_request
+from tallybook.runtime.grpc_messages import (
+    Answer,
+    Ask,
+    Fence,
+    RecoveryAdd,
+    RecoveryRead,
+    WaitLac,
+    Welcome,
+    decode_reply,
+    encode_request,
+)
 from tallybook.runtime.outbox import Outbox
-from tallybook.runtime.progress import Progress
+from tallybook.runtime.progress import Progress, timeout_at
 from tallybook.runtime.span_catalogue import REQUEST
 from tallybook.runtime.tasks import Tasks
 from tallybook.runtime.tracing import Span, SpanKind, current_span
@@ -29,6 +41,9 @@ from tallybook.runtime.wire import add_cost_bytes
 
 from .load import ClientLoad
 
+MOST_DEADLINES: Final = 12
+"""How many times its deadline a request of a recovery may take while copies for others come in."""
+
 
 class _Call(NamedTuple):
     """An unanswered request, and what it occupies."""
@@ -36,6 +51,7 @@ class _Call(NamedTuple):
     answered: asyncio.Future[Answer]
     places: Allowance
     recovery_bytes: int
+    brings_copies: bool
 
 
 class RequestStream:
@@ -51,6 +67,8 @@ class RequestStream:
         self._last_id = 0
         self._answered_at = -math.inf
         self._adding = Progress(load.clock)
+        self._reading = Progress(load.clock)
+        """Of the copies that recoveries read."""
         self._queue: deque[bytes] = deque()
         self._outbox = Outbox(stream, self._compose, tasks, f"requests to {stream.peer}")
 
@@ -58,7 +76,8 @@ class RequestStream:
         """Ask, and wait for the answer. ``identity``: of the ledger that it is about.
 
         Raises:
-            RequestTimeout: there was none in time; for a recovery or repair add, nor one to another of them.
+            RequestTimeout: there was none in time; for a recovery or repair add, nor one to another of them. Of what a
+                recovery asks, nor copies for another one, or for too long.
             Busy: so many others wait for one, and get it, that it was not sent in time.
             BookieUnavailable: the connection was lost first.
             TallybookError: the bookie answered with this error.
@@ -79,8 +98,9 @@ class RequestStream:
         began = self._load.clock.monotonic()
         call: _Call | None = None
         try:
-            adds = isinstance(ask, RecoveryAdd | RepairAdd)
-            async with self._adding.timeout(timeout_seconds) if adds else asyncio.timeout(timeout_seconds):
+            patient = isinstance(ask, RecoveryAdd | RepairAdd | RecoveryRead | Fence)
+            due = partial(self._due, ask, began, timeout_seconds)
+            async with timeout_at(due, self._load.clock) if patient else asyncio.timeout(timeout_seconds):
                 call = await self._send(ask, identity, span)
                 return await call.answered
         except TimeoutError:
@@ -98,6 +118,13 @@ class RequestStream:
             if not isinstance(ask, WaitLac):
                 self._load.request_seconds.observe(self._load.clock.monotonic() - began)
 
+    def _due(self, ask: Ask, began: float, timeout_seconds: float) -> float:
+        """When a request of a recovery or a repair is late, as things stand now."""
+        adds = isinstance(ask, RecoveryAdd | RepairAdd)
+        since = max(began, self._adding.at) if adds else began
+        moved = min(self._reading.at, since + (MOST_DEADLINES - 1) * timeout_seconds)
+        return max(since, moved) + timeout_seconds
+
     async def receive(self) -> None:
         """Take replies until the bookie ends the stream.
 
@@ -113,6 +140,8 @@ class RequestStream:
                     raise outcome
                 raise ProtocolViolation(f"{self._stream.peer} answered request {request_id}, which was not asked")
             call.places.give(1)
+            if call.brings_copies:
+                self._reading.made()
             if call.recovery_bytes:
                 self._adding.made()
                 self._recovery.give(call.recovery_bytes)
@@ -150,7 +179,7 @@ class RequestStream:
         except BaseException:
             self._recovery.give(recovery_bytes)
             raise
-        call = _Call(asyncio.get_running_loop().create_future(), places, recovery_bytes)
+        call = _Call(asyncio.get_running_loop().create_future(), places, recovery_bytes, isinstance(ask, RecoveryRead))
         self._calls[request_id] = call
         self._queue.append(message)
         self._outbox.kick()

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import math
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Callable
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 
 from .clock import Clock
 
@@ -22,27 +22,37 @@ class Progress:
         """Something went on just now."""
         self.at = self._clock.monotonic()
 
-    @asynccontextmanager
-    async def timeout(self, seconds: float) -> AsyncIterator[None]:
+    def timeout(self, seconds: float) -> AbstractAsyncContextManager[None]:
         """Like ``asyncio.timeout``, but the seconds count from the last progress after the start.
 
         Raises:
             TimeoutError: nothing went on for that long.
         """
-        loop, began = asyncio.get_running_loop(), self._clock.monotonic()
-        timer: asyncio.TimerHandle
-        async with asyncio.timeout(None) as scope:
+        began = self._clock.monotonic()
+        return timeout_at(lambda: max(began, self.at) + seconds, self._clock)
 
-            def look() -> None:
-                nonlocal timer
-                left = max(began, self.at) + seconds - self._clock.monotonic()
-                if left > 0:
-                    timer = loop.call_later(left, look)
-                else:
-                    scope.reschedule(loop.time())
 
-            timer = loop.call_later(seconds, look)
-            try:
-                yield
-            finally:
-                timer.cancel()
+@asynccontextmanager
+async def timeout_at(due: Callable[[], float], clock: Clock) -> AsyncIterator[None]:
+    """Like ``asyncio.timeout``, at a monotonic second that may move on while it runs.
+
+    Raises:
+        TimeoutError: ``due`` has passed.
+    """
+    loop = asyncio.get_running_loop()
+    timer: asyncio.TimerHandle
+    async with asyncio.timeout(None) as scope:
+
+        def look() -> None:
+            nonlocal timer
+            left = due() - clock.monotonic()
+            if left > 0:
+                timer = loop.call_later(left, look)
+            else:
+                scope.reschedule(loop.time())
+
+        timer = loop.call_later(due() - clock.monotonic(), look)
+        try:
+            yield
+        finally:
+            timer.cancel()

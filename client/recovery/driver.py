@@ -249,7 +249,8 @@ class _Run:
         # Requests that are not over, or not looked at yet, are few per position; beyond that an answer waits.
         self._events: asyncio.Queue[Callable[[], list[Action]]] = asyncio.Queue(4 * len(self._bookies))
         self._adds: defaultdict[str, MemberAdds] = defaultdict(lambda: MemberAdds(context.clock))
-        self._read_size = ReadSize(context.clock, context.settings.request_timeout_ms / 1000)
+        deadline_s = context.settings.request_timeout_ms / 1000
+        self._read_sizes: defaultdict[str, ReadSize] = defaultdict(lambda: ReadSize(context.clock, deadline_s))
         self._adding_since: float | None = None
         self._waited_s = 0.0
 
@@ -325,10 +326,12 @@ class _Run:
 
     async def _read(self, action: RecoveryRead) -> None:
         at, entry_id = action.position, action.entry_id
-        asked = self._read_size.asked()
+        member = self._members(entry_id)[at]
+        size = self._read_sizes[member]
+        asked = size.asked()
         try:
             answer = await self._while_busy(
-                self._members(entry_id)[at],
+                member,
                 lambda bookie: bookie.recovery_read(
                     self._ledger_id, entry_id, self._key, asked.max_bytes, identity=self._identity
                 ),
@@ -338,7 +341,7 @@ class _Run:
             await self._report(self._machine.read_failed, at, entry_id, error)
         else:
             first, *more = answer.batches or (b"",)
-            self._read_size.answered(asked, sum(map(len, answer.batches)))
+            size.answered(asked, sum(map(len, answer.batches)))
             await self._report(self._machine.read, at, entry_id, first, more)
 
     async def _add(self, action: RecoveryAdd) -> None:

@@ -20,7 +20,7 @@ class Asked(NamedTuple):
 
 
 class ReadSize:
-    """Learns from each answer how much the next read is to ask for."""
+    """Learns from each answer of one member how much the next read of it is to ask for."""
 
     def __init__(self, clock: Clock, deadline_s: float) -> None:
         self._clock = clock
