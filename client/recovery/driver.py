@@ -357,7 +357,7 @@ class _Run:
             # That was said of this batch: it may take those that are smaller.
             _log.warning(
                 "a batch is too large for a bookie", bookie_id=to, ledger_id=self._ledger_id, entry_id=entry_id,
-                bytes=len(action.batch),
+                batch_bytes=len(action.batch),
             )  # fmt: skip
             await self._report(self._machine.add_failed, at, entry_id, error)
             return
