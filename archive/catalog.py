@@ -17,6 +17,7 @@ import asyncio
 import json
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Final
 
 import pyarrow as pa
@@ -29,12 +30,12 @@ from tallybook.metadata.archived import SHA256_BYTES, IndexPart, Receipt
 from tallybook.metadata.codec import decode_ledger
 from tallybook.metadata.model import LedgerMetadata
 from tallybook.metadata.record_json import NOT_UNDERSTOOD
-from tallybook.runtime.tasks import Workers
+from tallybook.runtime.tasks import Workers, run_together
 
 from .index_codec import Directory, read_directory
 from .manifest import MANIFEST_KEY, NO_LEDGER, Manifest, read_manifest
 from .objects.port import ObjectInfo, ObjectStore
-from .objects.probe import OBJECT_ERRORS, concerns_one_object
+from .objects.probe import OBJECT_ERRORS, ObjectPass, concerns_one_object
 from .records import RECORDS_KEY
 from .schema import DIRECTORY_KEY, FORMAT, FORMAT_KEY, ledger_ids_in, object_id_of
 
@@ -169,36 +170,37 @@ def _last_named(keys: Iterable[str]) -> int:
 
 
 async def catalog_of(store: ObjectStore, objects: Iterable[ObjectInfo]) -> Catalog:
-    """Look at some objects; one that is not there (any more) is left out.
+    """Look at some objects, without those that are not there any more; of many that hang, at the first few.
 
     Raises:
         ArchiveUnavailable, ArchiveDenied: the store does not answer.
         NewerFormat: a newer Tallybook has written one: what it says of its ledgers cannot be left out.
     """
-    turns, damaged = asyncio.Semaphore(CONCURRENT_OBJECTS), dict[str, str]()
+    turns, asked, damaged = asyncio.Semaphore(CONCURRENT_OBJECTS), ObjectPass(store), dict[str, str]()
+    found_in: dict[str, list[Found]] = {}
     ledgers: dict[int, Found] = {}
     older: dict[int, tuple[Found, ...]] = {}
 
-    async def look(found: ObjectInfo) -> list[Found]:
+    async def look(found: ObjectInfo) -> None:
         async with turns:
             try:
-                return await ledgers_in(store, found)
+                found_in[found.key] = await asked.ask(partial(ledgers_in, store, found))
             except ObjectMissing:
-                return []  # collected since the listing
+                return  # collected since the listing
             except (DamagedFile, *OBJECT_ERRORS) as error:
-                if isinstance(error, NewerFormat) or not await concerns_one_object(store, error):
+                if isinstance(error, NewerFormat) or not await asked.concerns_one_object(error):
                     raise
                 damaged[found.key] = error.message
-                return []
 
-    asked = sorted(objects, key=lambda each: (each.modified_at_ms, each.key))
-    for of_object in await asyncio.gather(*map(look, asked)):
-        for each in of_object:
+    by_age = sorted(objects, key=lambda each: (each.modified_at_ms, each.key))
+    await run_together(*map(look, by_age))
+    for found in by_age:
+        for each in found_in.get(found.key, ()):
             ledger_id = each.metadata.ledger_id
             if ledger_id in ledgers:
                 older[ledger_id] = (ledgers[ledger_id], *older.get(ledger_id, ()))
             ledgers[ledger_id] = each
-    last_id = max(_last_named(each.key for each in asked), *ledgers, NO_LEDGER)
+    last_id = max(_last_named(each.key for each in by_age), *ledgers, NO_LEDGER)
     return Catalog(dict(sorted(ledgers.items())), older, damaged, last_id)
 
 

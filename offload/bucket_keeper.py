@@ -6,20 +6,20 @@ the manifest may not be readable, and the object that the metadata name may have
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from functools import partial
 from typing import Final
 
 from tallybook.archive.manifest import MANIFEST_KEY, Manifest
 from tallybook.archive.objects.port import ObjectInfo, ObjectStore
-from tallybook.archive.objects.probe import OBJECT_ERRORS, concerns_one_object, info_if_there
+from tallybook.archive.objects.probe import OBJECT_ERRORS, ObjectPass, concerns_one_object, info_if_there
 from tallybook.core.config import OffloadSettings
 from tallybook.core.marks import sometimes
 from tallybook.metadata.behind import MANIFEST, REMEDY, BehindRecord, unapproved
 from tallybook.runtime.clock import Clock
 from tallybook.runtime.logging import logger
 from tallybook.runtime.rng import Rng
-from tallybook.runtime.tasks import Workers
+from tallybook.runtime.tasks import Workers, run_together
 
 from .manifest_writer import ManifestWriter
 from .orphans import Garbage, OrphanWatch, Owned
@@ -204,17 +204,17 @@ class BucketKeeper:
 
     async def _looked_for(self, keys: Sequence[str]) -> dict[str, ObjectInfo | None]:
         """What a listing would show of these objects; without those that the store refuses to tell of."""
-        found: dict[str, ObjectInfo | None] = {}
+        found, asked = dict[str, ObjectInfo | None](), ObjectPass(self._store)
 
         async def look(key: str) -> None:
             try:
-                found[key] = await info_if_there(self._store, key)
+                found[key] = await asked.ask(partial(info_if_there, self._store, key))
             except OBJECT_ERRORS as error:
-                if not await concerns_one_object(self._store, error):
+                if not await asked.concerns_one_object(error):
                     raise
 
         for at in range(0, len(keys), CONCURRENT_READS):
-            await asyncio.gather(*map(look, keys[at : at + CONCURRENT_READS]))
+            await run_together(*map(look, keys[at : at + CONCURRENT_READS]))
         return found
 
     def _report(self, stands: Standing) -> None:
@@ -290,8 +290,9 @@ class BucketKeeper:
         return garbage.without_objects(kept)
 
     async def _remove(self, garbage: Garbage) -> None:
+        asked = ObjectPass(self._store)
         for found in garbage.objects:
-            if not await self._removed(found.key, self._store.delete(found.key)):
+            if not await self._removed(asked, found.key, partial(self._store.delete, found.key)):
                 continue
             self._forget(found.key)
             self._orphans.removed(found.key)
@@ -299,18 +300,20 @@ class BucketKeeper:
             sometimes("offload: removes an object that belongs to nobody")
             _log.info("object removed: no ledger is in it", object=found.key)
         for upload in garbage.uploads:
-            if not await self._removed(upload.key, self._store.abort_upload(upload)):
+            if not await self._removed(asked, upload.key, partial(self._store.abort_upload, upload)):
                 continue
             self._totals.uploads_aborted += 1
             sometimes("offload: removes an upload that nobody finished")
             _log.info("unfinished upload removed", object=upload.key)
 
-    async def _removed(self, key: str, removal: Awaitable[None]) -> bool:
+    async def _removed(self, asked: ObjectPass, key: str, removal: Callable[[], Awaitable[None]]) -> bool:
         """Whether the store did ``removal``. What it does not remove (an object lock) keeps no other from going."""
+        if asked.ended:
+            return False  # the next pass goes on
         try:
-            await removal
+            await asked.ask(removal)
         except OBJECT_ERRORS as error:
-            if not await concerns_one_object(self._store, error):
+            if not await asked.concerns_one_object(error):
                 raise
             self._totals.failed(f"it belongs to no ledger, and cannot be removed: {error.message}", object=key)
             return False

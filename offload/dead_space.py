@@ -7,10 +7,11 @@ which never changes: it is read once, a small request for each set, and a bounde
 from __future__ import annotations
 
 from collections.abc import Iterable
+from functools import partial
 from typing import Final
 
 from tallybook.archive.objects.port import ObjectStore
-from tallybook.archive.objects.probe import OBJECT_ERRORS, concerns_one_object
+from tallybook.archive.objects.probe import OBJECT_ERRORS, ObjectPass
 from tallybook.archive.reader import ArchiveReader
 from tallybook.archive.schema import SETS_FOLDER
 from tallybook.core.config import OffloadSettings
@@ -61,8 +62,11 @@ class DeadSpace:
         self._failed = {key: self._failed[key] for key in found if key in self._failed}
         # Those that failed come behind, and in turn: else they could take all looks each time.
         unknown = sorted((key for key in found if key not in self._held), key=lambda key: self._failed.get(key, 0))
+        asked = ObjectPass(self._store)
         for key in unknown[:LOOKS_AT_A_TIME]:
-            await self._look(receipts[key])
+            if asked.ended:
+                break
+            await self._look(receipts[key], asked)
         bound = self._settings.compact_dead_percent
         return frozenset(
             key
@@ -70,11 +74,11 @@ class DeadSpace:
             if key in self._held and (self._held[key] - alive[key]) * 100 >= bound * self._held[key] > 0
         )
 
-    async def _look(self, receipt: Receipt) -> None:
+    async def _look(self, receipt: Receipt, asked: ObjectPass) -> None:
         try:
-            directory = await self._reader.directory(receipt)
+            directory = await asked.ask(partial(self._reader.directory, receipt))
         except OBJECT_ERRORS as error:
-            if not await concerns_one_object(self._store, error):
+            if not await asked.concerns_one_object(error):
                 raise
             # The release, or verification, of its ledgers reports it.
             self._failed[receipt.key] = self._failed.get(receipt.key, 0) + 1

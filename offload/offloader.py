@@ -16,7 +16,7 @@ from functools import partial
 
 from tallybook.archive.index_codec import Directory
 from tallybook.archive.objects.port import ObjectInfo, ObjectStore
-from tallybook.archive.objects.probe import OBJECT_ERRORS, concerns_one_object
+from tallybook.archive.objects.probe import OBJECT_ERRORS, ObjectPass, concerns_one_object
 from tallybook.archive.reader import ArchiveReader
 from tallybook.core.config import OffloadSettings
 from tallybook.core.errors import (
@@ -240,14 +240,16 @@ class Offloader:
     async def _release(self) -> None:
         """Let bookies drop their copies of what is in the archive, after another look at the object."""
         by_object: dict[str, Directory | None] = {}
-        now = self._clock.monotonic()
+        now, asked = self._clock.monotonic(), ObjectPass(self._store)
         for metadata in releasable(self._survey.ledgers.values(), self._settings, self._now_ms()):
             receipt = metadata.archived
             if receipt is None or any(self._failures.waits(name, now) for name in (receipt.key, metadata.ledger_id)):
                 continue
             try:
                 if receipt.key not in by_object:
-                    by_object[receipt.key] = await self._looked_at(receipt)
+                    if asked.ended:
+                        continue  # those that hang are asked for later and later: the next rounds go on
+                    by_object[receipt.key] = await self._looked_at(receipt, asked)
                 if self._holds(by_object[receipt.key], metadata.ledger_id, receipt):
                     release = partial(release_copies, object_id=receipt.object_id)
                     self._survey.doubt([metadata.ledger_id])
@@ -258,14 +260,12 @@ class Offloader:
             except (DamagedFile, NewerFormat, MetadataConflict, MetadataOutcomeUnknown) as error:
                 self._report_failed(metadata.ledger_id, error.message)
 
-    async def _looked_at(self, receipt: Receipt) -> Directory | None:
+    async def _looked_at(self, receipt: Receipt, asked: ObjectPass) -> Directory | None:
         """The object's directory, if its size and its index are what the receipt says; all ledgers in it share that."""
         try:
-            self._reader.forget(receipt.key)
-            size = (await self._store.info(receipt.key)).size_bytes
-            directory = await self._reader.directory(receipt)
+            size, directory = await asked.ask(partial(self._sized, receipt))
         except OBJECT_ERRORS as error:
-            if not await concerns_one_object(self._store, error):
+            if not await asked.concerns_one_object(error):
                 raise
             sometimes("offload: an object is not found whole before its release")
             if isinstance(error, ArchiveDenied | ArchiveUnavailable):
@@ -278,6 +278,10 @@ class Offloader:
             )
             return None
         return directory
+
+    async def _sized(self, receipt: Receipt) -> tuple[int, Directory]:
+        self._reader.forget(receipt.key)
+        return (await self._store.info(receipt.key)).size_bytes, await self._reader.directory(receipt)
 
     def _holds(self, directory: Directory | None, ledger_id: int, receipt: Receipt) -> bool:
         if directory is None:

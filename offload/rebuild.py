@@ -15,11 +15,12 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Collection, Iterable, Mapping
 from dataclasses import dataclass, field, replace
+from functools import partial
 
 from tallybook.archive.catalog import Catalog, Found, read_catalog
 from tallybook.archive.manifest import Manifest, read_manifest, write_manifest
 from tallybook.archive.objects.port import ObjectStore
-from tallybook.archive.objects.probe import OBJECT_ERRORS, concerns_one_object
+from tallybook.archive.objects.probe import OBJECT_ERRORS, ObjectPass, concerns_one_object
 from tallybook.archive.packing import check_object
 from tallybook.core.errors import Conflict, DamagedFile, LedgerExists, NewerFormat, NoSuchLedger
 from tallybook.core.ids import MAX_ID
@@ -65,6 +66,7 @@ async def rebuild_catalog(store: ObjectStore, metadata: MetadataStore, workers: 
         yield Rebuilt(key, problem=problem)
     await raise_counter(metadata, catalog.last_id)
     wanted, hashes, bad = list(catalog.ledgers.values()), dict[str, bytes](), set[str]()
+    asked = ObjectPass(store)
     while wanted:
         by_key: dict[str, list[Found]] = {}
         for found in wanted:
@@ -73,9 +75,9 @@ async def rebuild_catalog(store: ObjectStore, metadata: MetadataStore, workers: 
         for key, members in sorted(by_key.items()):
             try:
                 if key not in hashes:
-                    hashes[key] = await _checked(store, workers, members[0].receipt)
+                    hashes[key] = await asked.ask(partial(_checked, store, workers, members[0].receipt))
             except OBJECT_ERRORS as error:
-                if isinstance(error, NewerFormat) or not await concerns_one_object(store, error):
+                if isinstance(error, NewerFormat) or not await asked.concerns_one_object(error):
                     raise
                 bad.add(key)
                 wanted += _fallen_back(catalog, members, bad)

@@ -15,11 +15,12 @@ from __future__ import annotations
 import hashlib
 from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Final, Protocol
 
 from tallybook.archive.manifest import MANIFEST_KEY
 from tallybook.archive.objects.port import ObjectInfo, Upload
-from tallybook.archive.objects.probe import OBJECT_ERRORS, concerns_one_object
+from tallybook.archive.objects.probe import OBJECT_ERRORS, ObjectPass
 from tallybook.archive.objects.seal_format import copy_data_key
 from tallybook.archive.objects.sealed import SealedObject
 from tallybook.archive.records import RECORDS_KEY
@@ -101,6 +102,7 @@ async def rekey(
         ArchiveUnavailable, ArchiveDenied: the store does not answer.
     """
     check(bool(copy_key) or not (change and seal_plain), "sealed copies have keys that follow from a key")
+    asked = ObjectPass(store)
     async for page in store.list():
         for found in page:
             if found.key in _REPLACED:
@@ -113,11 +115,12 @@ async def rekey(
                 continue
             try:
                 sealing = seal_plain and found.key not in _REPLACED
-                done = await _one(store, found, current, change=change, seal_plain=sealing, copy_key=copy_key)
+                one = partial(_one, store, found, current, change=change, seal_plain=sealing, copy_key=copy_key)
+                done = await asked.ask(one)
             except ObjectMissing:
                 continue  # removed since the listing
             except OBJECT_ERRORS as error:
-                if not await concerns_one_object(store, error):
+                if not await asked.concerns_one_object(error):
                     raise
                 _log.warning("an object keeps the key that it has", object=found.key, error=error.message)
                 done = Rekeyed(found.key, FAILED, problem=error.message)

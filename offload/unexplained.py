@@ -8,18 +8,19 @@ removed, it is asked again, and more: its ledgers have to be in other objects, w
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
+from functools import partial
 from typing import Final
 
 from tallybook.archive.catalog import ledgers_in
 from tallybook.archive.objects.port import ObjectInfo, ObjectStore
-from tallybook.archive.objects.probe import OBJECT_ERRORS, concerns_one_object
+from tallybook.archive.objects.probe import OBJECT_ERRORS, ObjectPass
 from tallybook.archive.schema import ledger_ids_in
 from tallybook.core.errors import DamagedFile, ObjectDamaged, ObjectMissing
 from tallybook.core.ids import NO_IDENTITY
 from tallybook.metadata.model import LedgerMetadata
 from tallybook.metadata.store import Deletion, MetadataStore
+from tallybook.runtime.tasks import run_together
 
 from .standing import living, needs, unaccounted
 
@@ -49,8 +50,10 @@ async def unexplained(
         MetadataUnavailable: the metadata store does not say what was deleted.
     """
 
+    asked = ObjectPass(store)
+
     async def look(found: ObjectInfo) -> str:
-        held = await _held_by(store, found)
+        held = await _held_by(store, found, asked)
         if isinstance(held, str):
             # What the manifest drops is read once more before it goes.
             return "" if found.key in named else held
@@ -78,8 +81,10 @@ async def needed(
         MetadataUnavailable: the metadata store does not say what was deleted.
     """
 
+    asked = ObjectPass(store)
+
     async def look(found: ObjectInfo) -> str:
-        held = await _held_by(store, found)
+        held = await _held_by(store, found, asked)
         if isinstance(held, str):
             return held
         deletions = await _deletions_in(metadata, held, ledgers)
@@ -100,16 +105,19 @@ async def _looked_at(
     objects: Sequence[ObjectInfo], look: Callable[[ObjectInfo], Awaitable[str]], most: int | None = None
 ) -> dict[str, str]:
     found: dict[str, str] = {}
+
+    async def one(each: ObjectInfo) -> None:
+        if why := await look(each):
+            found[each.key] = why
+
     for at in range(0, len(objects), CONCURRENT_READS):
-        chunk = objects[at : at + CONCURRENT_READS]
-        whys = await asyncio.gather(*map(look, chunk))
-        found |= {each.key: why for each, why in zip(chunk, whys, strict=True) if why}
+        await run_together(*map(one, objects[at : at + CONCURRENT_READS]))
         if most is not None and len(found) >= most:
             break
     return found
 
 
-async def _held_by(store: ObjectStore, found: ObjectInfo) -> dict[int, bytes] | str:
+async def _held_by(store: ObjectStore, found: ObjectInfo, asked: ObjectPass) -> dict[int, bytes] | str:
     """The ledgers in an object, and the identity of each; or why that is not known.
 
     Raises:
@@ -117,16 +125,17 @@ async def _held_by(store: ObjectStore, found: ObjectInfo) -> dict[int, bytes] | 
     """
     named = dict.fromkeys(ledger_ids_in(found.key), NO_IDENTITY)
     try:
-        return {each.metadata.ledger_id: each.metadata.identity for each in await ledgers_in(store, found)}
+        held = await asked.ask(partial(ledgers_in, store, found))
     except ObjectMissing:
         return {}  # removed since the listing
     except (DamagedFile, ObjectDamaged):
         # Attempts that failed leave such objects. The name says what it was to hold.
         return named
     except OBJECT_ERRORS as error:
-        if not await concerns_one_object(store, error):
+        if not await asked.concerns_one_object(error):
             raise
         return f"what {found.key} holds is not known: {error.message}"
+    return {each.metadata.ledger_id: each.metadata.identity for each in held}
 
 
 async def deletions_of(metadata: MetadataStore, ledger_ids: Iterable[int]) -> dict[int, Deletion | None]:
@@ -136,7 +145,10 @@ async def deletions_of(metadata: MetadataStore, ledger_ids: Iterable[int]) -> di
         MetadataUnavailable: the metadata store does not say.
     """
     asked, found = list(ledger_ids), dict[int, Deletion | None]()
+
+    async def one(ledger_id: int) -> None:
+        found[ledger_id] = await metadata.deletion(ledger_id)
+
     for at in range(0, len(asked), CONCURRENT_READS):
-        chunk = asked[at : at + CONCURRENT_READS]
-        found |= zip(chunk, await asyncio.gather(*map(metadata.deletion, chunk)), strict=True)
+        await run_together(*map(one, asked[at : at + CONCURRENT_READS]))
     return found

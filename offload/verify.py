@@ -4,20 +4,17 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
-from typing import Final, TypeAlias
+from typing import TypeAlias
 
 from tallybook.archive.catalog import NOT_HASHED
 from tallybook.archive.objects.port import ObjectStore
-from tallybook.archive.objects.probe import OBJECT_ERRORS, concerns_one_object
+from tallybook.archive.objects.probe import MOST_TIMEOUTS, OBJECT_ERRORS, concerns_one_object
 from tallybook.archive.packing import check_object
 from tallybook.archive.schema import object_id_of
 from tallybook.core.errors import ArchiveDenied, ArchiveKeyMissing, ArchiveUnavailable
 from tallybook.metadata.archived import Receipt
 from tallybook.metadata.model import LedgerMetadata
 from tallybook.runtime.tasks import Workers
-
-MOST_TIMEOUTS: Final = 5
-"""Objects in a row that time out, after which a pass reads no more: each takes minutes, and all may."""
 
 Current: TypeAlias = Callable[[int], Awaitable[LedgerMetadata | None]]
 

@@ -6,10 +6,11 @@ Of an object its length and its index are looked at, which the receipts vouch fo
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
+from functools import partial
 from typing import Final
 
 from tallybook.archive.objects.port import ObjectStore
-from tallybook.archive.objects.probe import concerns_one_object
+from tallybook.archive.objects.probe import ObjectPass
 from tallybook.archive.reader import ArchiveReader
 from tallybook.core.errors import (
     ArchiveDenied,
@@ -43,14 +44,14 @@ async def check_bucket(
         MetadataUnavailable: the metadata store does not answer.
     """
     try:
-        looked: dict[str, str] = {}
+        looked, asked = dict[str, str](), ObjectPass(store)
         findings = Findings()
         async for each in all_ledgers(metadata, findings):
             receipt = each.archived
             if receipt is None:
                 continue
             if receipt.object_id not in looked:
-                looked[receipt.object_id] = await _problem(store, reader, receipt)
+                looked[receipt.object_id] = await _problem(store, reader, receipt, asked)
                 step()
             if looked[receipt.object_id]:
                 yield _of(each, receipt, looked[receipt.object_id])
@@ -63,13 +64,10 @@ async def check_bucket(
         yield Finding(f"the archive does not answer: {error.message}", store.url, "bad", remedy)
 
 
-async def _problem(store: ObjectStore, reader: ArchiveReader, receipt: Receipt) -> str:
+async def _problem(store: ObjectStore, reader: ArchiveReader, receipt: Receipt, asked: ObjectPass) -> str:
     """What is wrong with an object; nothing if it is empty."""
     try:
-        size = (await store.info(receipt.key)).size_bytes
-        if size != receipt.object_bytes:
-            return f"the object has {size:,} bytes, and should have {receipt.object_bytes:,}"
-        await reader.directory(receipt)
+        return await asked.ask(partial(_compared, store, reader, receipt))
     except ObjectMissing:
         return "the object is not there"
     except (NewerFormat, ArchiveKeyMissing) as error:
@@ -77,9 +75,16 @@ async def _problem(store: ObjectStore, reader: ArchiveReader, receipt: Receipt) 
     except ObjectDamaged as error:
         return f"the object is damaged: {error.message}"
     except (ArchiveUnavailable, ArchiveDenied) as error:
-        if not await concerns_one_object(store, error):
+        if not await asked.concerns_one_object(error):
             raise
         return f"{_REFUSED}: {error.message}"
+
+
+async def _compared(store: ObjectStore, reader: ArchiveReader, receipt: Receipt) -> str:
+    size = (await store.info(receipt.key)).size_bytes
+    if size != receipt.object_bytes:
+        return f"the object has {size:,} bytes, and should have {receipt.object_bytes:,}"
+    await reader.directory(receipt)
     return ""
 
 

@@ -3,14 +3,15 @@
 A store may refuse a single object while it serves all others: a lifecycle rule has moved it to a storage class that has
 to be restored first (Glacier), a policy denies its prefix, a legal hold forbids its deletion. A pass over many objects
 names such an object, leaves it out and goes on. Where the store does not answer at all, or refuses everything, the pass
-ends: each further object would cost a deadline, and say the same.
+ends: each further object would cost a deadline, and say the same. So it does with objects that hang while listings are
+answered, once several in a row have: that is what ``ObjectPass`` counts.
 """
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, AsyncIterator, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import aclosing
-from typing import Final, Protocol, cast
+from typing import Final, Protocol, TypeVar, cast
 
 from tallybook.core.errors import (
     ArchiveBusy,
@@ -24,6 +25,11 @@ from tallybook.core.errors import (
 )
 
 from .port import ObjectInfo
+
+_T = TypeVar("_T")
+
+MOST_TIMEOUTS: Final = 5
+"""Objects in a row that time out, after which a pass asks for no other: each takes a deadline, and all may."""
 
 OBJECT_ERRORS: Final = (
     ObjectMissing, ObjectDamaged, ArchiveKeyMissing, NewerFormat, ArchiveDenied, ArchiveUnavailable,
@@ -69,6 +75,47 @@ async def concerns_one_object(store: Listed, error: TallybookError) -> bool:
     except (ArchiveDenied, ArchiveUnavailable):
         return False
     return True
+
+
+class ObjectPass:
+    """A pass over many objects, which asks for no more once ``MOST_TIMEOUTS`` in a row have timed out."""
+
+    def __init__(self, store: Listed) -> None:
+        self._store = store
+        self._timeouts = 0
+
+    @property
+    def ended(self) -> bool:
+        """Whether it asks for no more."""
+        return self._timeouts >= MOST_TIMEOUTS
+
+    async def ask(self, request: Callable[[], Awaitable[_T]]) -> _T:
+        """What ``request``, which asks for one object, gives.
+
+        Raises:
+            ArchiveUnavailable: the pass has ended, and the object was not asked for.
+            Whatever ``request`` raises.
+        """
+        if self.ended:
+            raise ArchiveUnavailable(f"it was not asked for: {self._timeouts} objects in a row have timed out")
+        try:
+            found = await request()
+        except ArchiveUnavailable:
+            raise
+        except TallybookError:
+            self._timeouts = 0
+            raise
+        self._timeouts = 0
+        return found
+
+    async def concerns_one_object(self, error: TallybookError) -> bool:
+        """Whether ``error``, which ``ask`` has raised, says nothing of the others, but for how long they may take."""
+        if self.ended:
+            return True
+        if not await concerns_one_object(self._store, error):
+            return False
+        self._timeouts += isinstance(error, ArchiveUnavailable)
+        return True
 
 
 async def info_if_there(store: Findable, key: str) -> ObjectInfo | None:

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from tallybook.archive.objects.memory import MemoryStore
+from tallybook.archive.objects.probe import MOST_TIMEOUTS
 from tallybook.client.client import Client
 from tallybook.core.errors import ArchiveDenied, ArchiveUnavailable, TallybookError
 from tallybook.metadata.model import LedgerMetadata
-from tallybook.offload.verify import MOST_TIMEOUTS, Verdict, verify_objects
+from tallybook.offload.verify import Verdict, verify_objects
 from tallybook.runtime.clock import Clock
 from tallybook.runtime.tasks import InlineWorkers
 from tallybook.sim.stage.archive import ArchiveStage
