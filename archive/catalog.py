@@ -24,7 +24,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from tallybook.core.errors import ArchiveDenied, DamagedFile, InvalidArgument, NewerFormat, ObjectMissing
-from tallybook.core.ids import MAX_ID
+from tallybook.core.ids import MAX_ID, same_ledger
 from tallybook.core.limits import KIB
 from tallybook.metadata.archived import SHA256_BYTES, IndexPart, Receipt
 from tallybook.metadata.codec import decode_ledger
@@ -109,8 +109,8 @@ async def read_catalog(store: ObjectStore, workers: Workers) -> Catalog:
         raise _no_archive(store.url)
     catalog = await catalog_of(store, objects)
     if manifest is None:
-        return replace(catalog, damaged={**catalog.damaged, **damage})
-    return _counting(catalog, manifest)
+        return _of_one_ledger(replace(catalog, damaged={**catalog.damaged, **damage}))
+    return _of_one_ledger(_counting(catalog, manifest))
 
 
 async def check_there(store: ObjectStore) -> None:
@@ -167,6 +167,16 @@ def _counting(catalog: Catalog, manifest: Manifest) -> Catalog:
 def _last_named(keys: Iterable[str]) -> int:
     """The highest id that a ledger can have of those in the names of objects; -1 for none."""
     return max((each for key in keys for each in ledger_ids_in(key) if each <= MAX_ID), default=NO_LEDGER)
+
+
+def _of_one_ledger(catalog: Catalog) -> Catalog:
+    """The same but for older objects with another ledger of the same id, as after a loss of metadata."""
+    older = {}
+    for ledger_id, others in catalog.older.items():
+        identity = catalog.ledgers[ledger_id].metadata.identity
+        if same := tuple(each for each in others if same_ledger(each.metadata.identity, identity)):
+            older[ledger_id] = same
+    return replace(catalog, older=older)
 
 
 async def catalog_of(store: ObjectStore, objects: Iterable[ObjectInfo]) -> Catalog:

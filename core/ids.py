@@ -35,6 +35,11 @@ def ledger_identity(creator_token: str) -> bytes:
     return hashlib.blake2b(creator_token.encode(errors="surrogatepass"), digest_size=IDENTITY_BYTES).digest()
 
 
+def same_ledger(one: bytes, other: bytes) -> bool:
+    """Whether these identities, of ledgers of one id, may be of one ledger: where either is not known, they may."""
+    return one == other or NO_IDENTITY in {one, other}
+
+
 def check_ledger_id(value: object) -> int:
     """Return ``value`` if it can name a ledger.
 

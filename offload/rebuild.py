@@ -23,14 +23,12 @@ from tallybook.archive.objects.port import ObjectStore
 from tallybook.archive.objects.probe import OBJECT_ERRORS, ObjectPass, concerns_one_object
 from tallybook.archive.packing import check_object
 from tallybook.core.errors import Conflict, DamagedFile, LedgerExists, NewerFormat, NoSuchLedger
-from tallybook.core.ids import MAX_ID
+from tallybook.core.ids import MAX_ID, same_ledger
 from tallybook.metadata.archived import Receipt
 from tallybook.metadata.model import LedgerMetadata
 from tallybook.metadata.store import MetadataStore
 from tallybook.metadata.transactions import unmarked
 from tallybook.runtime.tasks import Workers
-
-from .standing import same_ledger
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,7 +15,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 
-from tallybook.core.ids import NO_IDENTITY
+from tallybook.core.ids import same_ledger
 from tallybook.metadata.archived import Receipt
 from tallybook.metadata.model import LedgerMetadata
 from tallybook.metadata.store import Deletion
@@ -86,11 +86,6 @@ def living(ledger_id: int, identity: bytes, ledgers: Mapping[int, LedgerMetadata
     """The metadata of a ledger in an object; ``None`` if they are not there, or of another ledger of the same id."""
     known = ledgers.get(ledger_id)
     return known if known is not None and same_ledger(known.identity, identity) else None
-
-
-def same_ledger(one: bytes, other: bytes) -> bool:
-    """Whether these identities may be of one ledger: where either is not known, they may."""
-    return one == other or NO_IDENTITY in {one, other}
 
 
 def unaccounted(

@@ -18,7 +18,7 @@ from tallybook.archive.object_encoder import ObjectEncoder
 from tallybook.archive.objects.memory import MemoryStore
 from tallybook.archive.schema import DIRECTORY_KEY, FORMAT, FORMAT_KEY, object_key
 from tallybook.core.batch import encode_batch, verify_batch
-from tallybook.core.errors import DamagedFile, InvalidArgument, NewerFormat, ObjectMissing
+from tallybook.core.errors import DamagedFile, InvalidArgument, NewerFormat, ObjectDamaged, ObjectMissing
 from tallybook.core.quorum import Quorum
 from tallybook.metadata.codec import encode_ledger
 from tallybook.metadata.memory import MemoryMetadata
@@ -264,6 +264,23 @@ async def store_with_a_damaged_younger_object() -> MemoryStore:
     assert [found.receipt.key for found in catalog.older[1]] == [OLD]
     assert not catalog.damaged, "its index does not tell"
     return store
+
+
+@pytest.mark.parametrize("named", [False, True], ids=["no manifest", "manifest"])
+async def test_where_an_object_is_damaged_no_other_ledger_of_the_same_id_takes_its_place(named: bool) -> None:
+    """The metadata were lost, and the id was given again; the object of the ledger before it is still there."""
+    store = await store_with_a_damaged_younger_object()
+    before = replace(metadata_of(1), creator_token="before")
+    await store.put(OLD, an_object(1, encode_ledger(before)))
+    await store.put(YOUNG, await store.read(YOUNG, 0, (await store.info(YOUNG)).size_bytes))
+    if named:
+        await with_manifest(store, {1: YOUNG})
+    metadata = MemoryMetadata(SeededRng(1)).client().store
+    found = [each async for each in rebuild_catalog(store, metadata, InlineWorkers())]
+    assert [(each.key, each.ledger_ids, bool(each.problem)) for each in found] == [(YOUNG, (), True)]
+    async with ArchiveLibrary(store, InlineWorkers()) as library:
+        with pytest.raises(ObjectDamaged, match=YOUNG):
+            _ = [each async for each in library.read(1)]
 
 
 async def test_a_ledger_whose_youngest_object_is_damaged_comes_back_out_of_an_older_one() -> None:
