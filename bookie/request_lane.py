@@ -531,13 +531,11 @@ class RequestLane:
         return None
 
     async def _write_lacs(self, ask: wire.WriteLacs) -> wire.Answer:
-        """Take those that can be taken. One that cannot is no failure of the others."""
+        """Take those that can be taken. One that cannot is no failure of the others, and is named."""
         each = (self._outcome(wire.WriteLac(*lac[:3]), lac.identity) for lac in ask.lacs)
-        for outcome in await asyncio.gather(*each, return_exceptions=True):
-            expected = isinstance(outcome, TallybookError) and not isinstance(outcome, InvariantViolation)
-            if isinstance(outcome, BaseException) and not expected:
-                raise outcome
-        return None
+        outcomes = enumerate(await asyncio.gather(*each, return_exceptions=True))
+        refused = [wire.RefusedLac.of(at, error) for at, error in outcomes if isinstance(error, BaseException)]
+        return wire.LacsAnswer(tuple(refused)) if refused else None
 
     async def _force(self, ask: wire.Force) -> wire.Answer:
         await self._store.force(ask.ledger_id, ask.key)

@@ -171,10 +171,22 @@ class BookieConnection(Protocol):
     async def write_lac(self, ledger_id: int, lac: int, key: bytes, *, identity: bytes = NO_IDENTITY) -> None:
         """Tell the bookie a LAC, outside of any batch; durable when it returns."""
 
-    def tell_lac(self, ledger_id: int, lac: int, key: bytes, *, identity: bytes = NO_IDENTITY) -> None:
+    def tell_lac(
+        self,
+        ledger_id: int,
+        lac: int,
+        key: bytes,
+        *,
+        identity: bytes = NO_IDENTITY,
+        on_lost: Callable[[], None] = lambda: None,
+    ) -> None:
         """Tell the bookie a LAC, together with those of other ledgers, as soon as there is room; never waits.
 
-        It may be lost, and the next batch of the ledger carries it then.
+        While the bookie is busy it is told again, or a newer one of the ledger is. A bookie that refuses it otherwise
+        takes no batch of the ledger either.
+
+        Args:
+            on_lost: called, later, where the connection was lost before the bookie has said that it has taken it.
         """
 
     async def held(self, ledger_id: int, first: int, last: int, *, identity: bytes = NO_IDENTITY) -> HeldAnswer:

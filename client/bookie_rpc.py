@@ -33,6 +33,7 @@ from tallybook.core.limits import BLOCK_BYTES
 from tallybook.runtime import grpc_inspection as inspection
 from tallybook.runtime import grpc_messages as wire
 from tallybook.runtime.logging import logger
+from tallybook.runtime.rng import Rng, SystemRng
 from tallybook.runtime.tasks import Tasks
 from tallybook.runtime.transport import Lane, MessageStream, Transport
 from tallybook.runtime.wire import MAX_ADD_COST_BYTES, FrameCache
@@ -65,6 +66,7 @@ class BookieRpc:
         load: ClientLoad,
         ledgers: LedgersAtBookie | None = None,
         on_lost: Callable[[], None] = lambda: None,
+        rng: Rng | None = None,
     ) -> None:
         self._welcome = welcome
         self._ledgers = LedgersAtBookie() if ledgers is None else ledgers
@@ -75,7 +77,9 @@ class BookieRpc:
         self._reads = reads
         self._control = control
         self._timeout_seconds = settings.request_timeout_ms / 1000
-        self._lacs = LacLine(self._send_lacs, tasks, f"LACs to {welcome.bookie_id}")
+        self._lacs = LacLine(
+            self._send_lacs, load.clock, rng or SystemRng(), tasks, f"LACs to {welcome.bookie_id}"
+        )  # fmt: skip
         self._broken = False
         self._receivers = [
             tasks.spawn(self._receive(lane, receive), name=f"{lane.value} from {welcome.bookie_id}")
@@ -194,16 +198,27 @@ class BookieRpc:
         """Tell the bookie a LAC; see the port."""
         await self._control.call(wire.WriteLac(ledger_id, lac, key), self._timeout_seconds, identity)
 
-    def tell_lac(self, ledger_id: int, lac: int, key: bytes, *, identity: bytes = NO_IDENTITY) -> None:
+    def tell_lac(
+        self,
+        ledger_id: int,
+        lac: int,
+        key: bytes,
+        *,
+        identity: bytes = NO_IDENTITY,
+        on_lost: Callable[[], None] = lambda: None,
+    ) -> None:
         """Tell the bookie a LAC, without an answer; see the port."""
-        if not self._broken:
-            self._lacs.tell(wire.LedgerLac(ledger_id, lac, key, identity))
+        self._lacs.tell(wire.LedgerLac(ledger_id, lac, key, identity), on_lost)
 
-    async def _send_lacs(self, lacs: Sequence[wire.LedgerLac]) -> None:
+    async def _send_lacs(self, lacs: Sequence[wire.LedgerLac]) -> Sequence[wire.RefusedLac]:
         if len(lacs) == 1:
             await self.write_lac(*lacs[0][:3], identity=lacs[0].identity)
-        else:
-            await self._control.call(wire.WriteLacs(tuple(lacs)), self._timeout_seconds)
+            return ()
+        answer = await self._control.call(wire.WriteLacs(tuple(lacs)), self._timeout_seconds)
+        refused = answer.refused if isinstance(answer, wire.LacsAnswer) else ()
+        if any(each.at >= len(lacs) for each in refused):
+            raise ProtocolViolation(f"{self.bookie_id} refuses a LAC that it was not told")
+        return refused
 
     async def repair_add(self, batch: bytes, *, identity: bytes = NO_IDENTITY) -> None:
         """Give it a copy that it should have; see the port."""
@@ -313,6 +328,7 @@ async def open_bookie(
     frames: FrameCache | None = None,
     ledgers: LedgersAtBookie | None = None,
     on_lost: Callable[[], None] = lambda: None,
+    rng: Rng | None = None,
 ) -> BookieRpc:
     """Connect to the bookie ``bookie_id`` at ``address``.
 
@@ -322,6 +338,7 @@ async def open_bookie(
         frames: shared by all connections of one client, so that a batch is framed once.
         ledgers: that the client has open at this bookie, to be attached; shared by its connections to it.
         on_lost: called once, when the connection is lost or closed.
+        rng: for pauses before something is told again.
 
     Raises:
         BookieUnavailable: nobody answers within ``settings.connect_timeout_ms``.
@@ -358,7 +375,7 @@ async def open_bookie(
     )  # fmt: skip
     reads = RequestStream(streams[Lane.READ], welcomes[1], tasks, load)
     control = RequestStream(streams[Lane.CONTROL], welcomes[2], tasks, load)
-    return BookieRpc(welcome, adds, reads, control, settings, tasks, load, ledgers, on_lost)
+    return BookieRpc(welcome, adds, reads, control, settings, tasks, load, ledgers, on_lost, rng)
 
 
 async def _greet(stream: MessageStream, hello: wire.Hello) -> wire.Welcome:

@@ -79,9 +79,8 @@ class BookieConnections:
         self._failed: dict[str, _Failure] = {}
         self._known: dict[str, BookieInfo] = {}
         self._refusals = Seldom(REFUSAL_SECONDS)
-        self._ledgers = OpenLedgers(
-            self.get, clock, tasks, rng or SystemRng(), first_pause_s=settings.reconnect_ms / 1000
-        )
+        self._rng = rng or SystemRng()
+        self._ledgers = OpenLedgers(self.get, clock, tasks, self._rng, first_pause_s=settings.reconnect_ms / 1000)
         self._closed = False
 
     async def get(self, bookie_id: str) -> BookieRpc:
@@ -210,6 +209,7 @@ class BookieConnections:
                 frames=self._frames,
                 ledgers=self._ledgers.at(info.bookie_id),
                 on_lost=partial(self._ledgers.lost, info.bookie_id),
+                rng=self._rng.fork(f"LACs to {info.bookie_id}"),
             )
         except TallybookError as error:
             self.load.errors.count(error.wire_code)

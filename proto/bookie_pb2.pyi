@@ -393,8 +393,20 @@ class FenceAnswer(_message.Message):
     def __init__(self, lac: _Optional[int] = ..., last_held: _Optional[int] = ...) -> None: ...
 
 class DoneAnswer(_message.Message):
-    __slots__ = ()
-    def __init__(self) -> None: ...
+    __slots__ = ("refused",)
+    REFUSED_FIELD_NUMBER: _ClassVar[int]
+    refused: _containers.RepeatedCompositeFieldContainer[RefusedLac]
+    def __init__(self, refused: _Optional[_Iterable[_Union[RefusedLac, _Mapping]]] = ...) -> None: ...
+
+class RefusedLac(_message.Message):
+    __slots__ = ("at", "code", "retry_after_ms")
+    AT_FIELD_NUMBER: _ClassVar[int]
+    CODE_FIELD_NUMBER: _ClassVar[int]
+    RETRY_AFTER_MS_FIELD_NUMBER: _ClassVar[int]
+    at: int
+    code: int
+    retry_after_ms: int
+    def __init__(self, at: _Optional[int] = ..., code: _Optional[int] = ..., retry_after_ms: _Optional[int] = ...) -> None: ...
 
 class EntryRange(_message.Message):
     __slots__ = ("first", "last")

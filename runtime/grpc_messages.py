@@ -178,7 +178,7 @@ class LedgerLac(NamedTuple):
 
 
 class WriteLacs(NamedTuple):
-    """Ask to remember LACs of several ledgers. The answer does not say which were taken."""
+    """Ask to remember LACs of several ledgers. The answer names those that were not taken: ``LacsAnswer``."""
 
     lacs: tuple[LedgerLac, ...]
 
@@ -203,7 +203,30 @@ Ask: TypeAlias = (
     | Force
     | InspectionAsk
 )
-Answer: TypeAlias = ReadAnswer | EntrySlice | LacAnswer | FenceAnswer | InspectionAnswer | None
+
+
+class RefusedLac(NamedTuple):
+    """A LAC that was not taken: which one of the request, and why."""
+
+    at: int
+    code: int
+    retry_after_ms: int = 0
+
+    @classmethod
+    def of(cls, at: int, error: BaseException) -> RefusedLac:
+        """Why one was not taken; raises ``error`` itself where it is a defect, and no answer."""
+        if not isinstance(error, TallybookError) or isinstance(error, InvariantViolation):
+            raise error
+        return cls(at, error.wire_code, error.retry_after_ms if isinstance(error, Busy) else 0)
+
+
+class LacsAnswer(NamedTuple):
+    """The other LACs of a ``WriteLacs`` are durable."""
+
+    refused: tuple[RefusedLac, ...]
+
+
+Answer: TypeAlias = ReadAnswer | EntrySlice | LacAnswer | LacsAnswer | FenceAnswer | InspectionAnswer | None
 """``None``: done, and durable."""
 
 
@@ -435,6 +458,8 @@ def encode_reply(request_id: int, outcome: Answer | TallybookError) -> bytes:
     elif isinstance(outcome, LacAnswer):
         reply.lac_answer.CopyFrom(pb.LacAnswer(lac=outcome.lac, fenced=outcome.fenced))
         batches = outcome.batches
+    elif isinstance(outcome, LacsAnswer):
+        reply.done_answer.CopyFrom(pb.DoneAnswer(refused=[pb.RefusedLac(**each._asdict()) for each in outcome.refused]))
     elif isinstance(outcome, FenceAnswer):
         reply.fence_answer.CopyFrom(pb.FenceAnswer(lac=outcome.lac, last_held=outcome.last_held))
     elif outcome is not None:
@@ -457,6 +482,11 @@ def decode_reply(message: bytes) -> Reply:
     if batches and name not in {"batches_answer", "lac_answer"}:
         raise ProtocolViolation(f"batches in a reply of kind {name}")
     return Reply(reply.request_id, decode(reply, batches))
+
+
+def _done(done: pb.DoneAnswer) -> LacsAnswer | None:
+    refused = tuple(RefusedLac(each.at, each.code, each.retry_after_ms) for each in done.refused)
+    return LacsAnswer(refused) if refused else None
 
 
 def _without_batches(read: Callable[[pb.Reply], Answer], reply: pb.Reply, _batches: list[memoryview]) -> Answer:
@@ -488,7 +518,7 @@ _ANSWERS: dict[str, Callable[[pb.Reply, list[memoryview]], Answer | TallybookErr
     "entry_answer": lambda reply, _: EntrySlice(*[getattr(reply.entry_answer, name) for name in _ENTRY_FIELDS]),
     "lac_answer": lambda reply, batches: LacAnswer(reply.lac_answer.lac, reply.lac_answer.fenced, tuple(batches)),
     "fence_answer": lambda reply, _: FenceAnswer(reply.fence_answer.lac, reply.fence_answer.last_held),
-    "done_answer": lambda _, __: None,
+    "done_answer": lambda reply, _: _done(reply.done_answer),
     **{name: partial(_without_batches, read) for name, read in INSPECTION_ANSWERS.items()},
 }
 

@@ -11,7 +11,7 @@ import math
 from collections.abc import Callable, Coroutine, Mapping
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any, Protocol, TypeVar
+from typing import Any, TypeVar
 
 from tallybook.core.answers import AddAnswer, Incarnation
 from tallybook.core.config import ClientSettings
@@ -55,31 +55,13 @@ from .actions import (
 from .attention import Attention
 from .codes import CONNECTION_CODES
 from .common import CommonWork
+from .events import WriterEvents
 from .machine import WriterMachine
 from .members import Member
 from .replacing import Replacing
 from .rounds import Rounds
 
 T = TypeVar("T")
-
-
-class WriterEvents(Protocol):
-    """Whom the driver tells."""
-
-    def confirmed(self, last_entry_id: int) -> None:
-        """Every entry up to ``last_entry_id`` is confirmed."""
-
-    def released(self, size: int) -> None:
-        """So many bytes of batches are no longer held."""
-
-    def ensemble_changed(self, metadata: LedgerMetadata) -> None:
-        """The metadata store has confirmed another ensemble."""
-
-    def sizes_known(self) -> None:
-        """It is known how large a batch may be."""
-
-    def died(self, error: TallybookError) -> None:
-        """Nothing more will be confirmed."""
 
 
 @dataclass(slots=True, eq=False)
@@ -104,6 +86,8 @@ class _Link:
     refused_at: float = float("-inf")
     refusals: int = 0
     """How often it refused since it last acked: each time it is left alone for longer."""
+    lac_told: int = NO_ENTRY
+    """The highest LAC that the bookie was told alone."""
     sendings: dict[int, Sending] = field(default_factory=dict)
     """Batches that the connection was given and has not answered, by their first entry."""
 
@@ -212,6 +196,7 @@ class WriterDriver:
         self._record_again_at = float("-inf")
         self._quiet_since = clock.monotonic()
         self._lac_sent = machine.lac
+        """The LAC that was told to all who are there, or that a batch carries."""
         self._lac_shown = NO_ENTRY
         """Up to where so many have answered that they have heard of it that no reader misses it."""
         self._replacing = Replacing(
@@ -517,6 +502,8 @@ class WriterDriver:
             identity=self._identity,
             on_replaced=partial(self._found_replaced, link),
         )
+        if link.lac_told < self.machine.lac:
+            self._lac_sent = NO_ENTRY
         self._perform(self.machine.connected(link.position, self._attention.now()))
 
     def _found_replaced(self, link: _Link) -> None:
@@ -561,9 +548,22 @@ class WriterDriver:
             self._tell_lac_in(left_s)
             return
         self._lac_sent = lac = self.machine.lac
-        for position, link in enumerate(self._links):
-            if link.connection is not None and self.machine.member(position) is Member.UP:
-                link.connection.tell_lac(self.machine.ledger_id, lac, self._key, identity=self._identity)
+        for link in self._links:
+            if link.connection is None or self.machine.member(link.position) is not Member.UP or link.lac_told >= lac:
+                # Who is away is told when it is back.
+                continue
+            link.lac_told, on_lost = lac, partial(self._lac_lost, link, link.generation)
+            link.connection.tell_lac(self.machine.ledger_id, lac, self._key, identity=self._identity, on_lost=on_lost)
+
+    def _lac_lost(self, link: _Link, generation: int) -> None:
+        """The connection was lost before the bookie took the LAC: it is told over another one."""
+        if self._stopped or not self._current(link):
+            return
+        link.lac_told = self._lac_sent = NO_ENTRY
+        lost = generation == link.generation
+        self._guarded(
+            lambda: self._perform(self.machine.disconnected(link.position, self._attention.now()) if lost else [])
+        )
 
     def _tell_lac_in(self, seconds: float) -> None:
         self._lac_awaited = True

@@ -34,12 +34,12 @@ from tallybook.core.answers import (
     ReadAnswer,
 )
 from tallybook.core.batch import EntrySlice, decode_header
-from tallybook.core.errors import OK_CODE, BookieUnavailable, RequestTimeout, TallybookError, error_from_wire
+from tallybook.core.errors import OK_CODE, BookieUnavailable, RequestTimeout, error_from_wire
 from tallybook.core.ids import NO_IDENTITY
 from tallybook.runtime.clock import Clock
-from tallybook.runtime.grpc_messages import Attach, LedgerLac
+from tallybook.runtime.grpc_messages import Attach, LedgerLac, RefusedLac
 from tallybook.runtime.progress import Progress
-from tallybook.runtime.rng import Rng
+from tallybook.runtime.rng import Rng, SeededRng
 from tallybook.runtime.tasks import Tasks
 
 T = TypeVar("T")
@@ -157,6 +157,7 @@ class DirectConnection:
         delay: Delay = no_delay,
         request_timeout_seconds: float = 5.0,
         ledgers: LedgersAtBookie | None = None,
+        rng: Rng | None = None,
     ) -> None:
         self._store = store
         self._incarnation = store.incarnation
@@ -173,7 +174,7 @@ class DirectConnection:
         self._attached = _Attached(_attached_in(store, clock))
         self._ledgers = LedgersAtBookie() if ledgers is None else ledgers
         self._broken = False
-        self._lacs = LacLine(self._send_lacs, tasks, f"LACs to {store.bookie_id}")
+        self._lacs = LacLine(self._send_lacs, clock, rng or SeededRng(0), tasks, f"LACs to {store.bookie_id}")
         self._ledgers.carried_by(self._attached, self._incarnation.directory_uuid)
 
     @property
@@ -357,15 +358,26 @@ class DirectConnection:
             self._timeout_seconds,
         )
 
-    def tell_lac(self, ledger_id: int, lac: int, key: bytes, *, identity: bytes = NO_IDENTITY) -> None:
+    def tell_lac(
+        self,
+        ledger_id: int,
+        lac: int,
+        key: bytes,
+        *,
+        identity: bytes = NO_IDENTITY,
+        on_lost: Callable[[], None] = lambda: None,
+    ) -> None:
         """Tell the bookie a LAC, without an answer; see the port."""
-        self._lacs.tell(LedgerLac(ledger_id, lac, key, identity))
+        self._lacs.tell(LedgerLac(ledger_id, lac, key, identity), on_lost)
 
-    async def _send_lacs(self, lacs: Sequence[LedgerLac]) -> None:
+    async def _send_lacs(self, lacs: Sequence[LedgerLac]) -> Sequence[RefusedLac]:
         each = (self.write_lac(ledger_id, lac, key, identity=identity) for ledger_id, lac, key, identity in lacs)
-        for outcome in await asyncio.gather(*each, return_exceptions=True):
-            if isinstance(outcome, BaseException) and not isinstance(outcome, TallybookError):
-                raise outcome
+        outcomes = await asyncio.gather(*each, return_exceptions=True)
+        errors = [(at, error) for at, error in enumerate(outcomes) if isinstance(error, BaseException)]
+        for _, error in errors:
+            if isinstance(error, BookieUnavailable):
+                raise error
+        return [RefusedLac.of(at, error) for at, error in errors]
 
     async def held(self, ledger_id: int, first: int, last: int, *, identity: bytes = NO_IDENTITY) -> HeldAnswer:
         """What is held of a ledger; see the port."""
@@ -492,6 +504,7 @@ class DirectConnections:
         self._timeout_seconds = request_timeout_seconds
         self._open: dict[str, DirectConnection] = {}
         self._closed = False
+        self._rng = rng
         self._ledgers = OpenLedgers(self.get, clock, tasks, rng, first_pause_s=RETURN_PAUSE_SECONDS)
 
     async def get(self, bookie_id: str) -> DirectConnection:
@@ -520,6 +533,7 @@ class DirectConnections:
             delay=self._delay,
             request_timeout_seconds=self._timeout_seconds,
             ledgers=self._ledgers.at(bookie_id),
+            rng=self._rng.fork(f"LACs to {bookie_id}"),
         )
         self._open[bookie_id] = made
         return made

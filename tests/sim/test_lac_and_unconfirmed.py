@@ -11,10 +11,12 @@ import pytest
 from tallybook.client.client import Client
 from tallybook.client.reader.handle import LedgerReader
 from tallybook.client.reader.lac import highest_lac, told_lac
+from tallybook.client.rpc_lacs import LONGEST_PAUSE_SECONDS
 from tallybook.core.answers import LacAnswer
 from tallybook.core.batch import Entry
 from tallybook.core.errors import (
     BookieUnavailable,
+    Busy,
     DataMissing,
     EntryAbsent,
     EntryUnknown,
@@ -512,3 +514,56 @@ async def test_without_a_last_entry_a_striped_ledger_is_read_across_its_stripes(
     reader = await client.open_ledger(ledger.id, recover=False)
     assert [entry.payload async for entry in reader.read_unconfirmed(3)] == lines(27, 3)
     ledger.abandon()
+
+
+# -- LACs that are told alone ----------------------------------------------------------------------
+
+
+@scenario(deadline_seconds=3600)
+async def test_c38_an_entry_comes_into_view_though_bookies_were_too_busy_for_its_lac(
+    cluster: MemoryCluster, client: Client
+) -> None:
+    refused = 0
+
+    async def busy(ledger_id: int, lac: int, key: bytes) -> None:
+        nonlocal refused
+        refused += 1
+        raise Busy("no room now", retry_after_ms=10)
+
+    async with cluster.client(SMALL) as writing:
+        ledger = await writing.create_ledger()
+        with pytest.MonkeyPatch.context() as patch:
+            for bookie in cluster.bookies.values():
+                patch.setattr(bookie, "write_lac", busy)
+            await ledger.append(b"the last one for long")
+            await eventually(lambda: refused >= 3, cluster)
+        await cluster.world.clock.sleep(LONGEST_PAUSE_SECONDS)
+        assert (await client.open_ledger(ledger.id, recover=False)).last_add_confirmed == 0
+
+
+@pytest.mark.parametrize("told", [False, True], ids=["before it is told", "before it is taken"])
+def test_c38_an_entry_comes_into_view_though_connections_were_lost_with_its_lac(told: bool) -> None:
+    @scenario(deadline_seconds=3600)
+    async def play(cluster: MemoryCluster, client: Client) -> None:
+        taken = 0
+
+        async def hang(ledger_id: int, lac: int, key: bytes) -> None:
+            nonlocal taken
+            taken += 1
+            await asyncio.Event().wait()
+
+        async with cluster.client(SMALL) as writing:
+            ledger = await writing.create_ledger()
+            connections = [await writing.world.connections.get(name) for name in ensemble(ledger)]
+            with pytest.MonkeyPatch.context() as patch:
+                for bookie in cluster.bookies.values():
+                    patch.setattr(bookie, "write_lac", hang)
+                await ledger.append(b"the last one for long")
+                if told:
+                    await eventually(lambda: taken >= 3, cluster)
+                for connection in connections:
+                    connection.abort()
+            await cluster.world.clock.sleep(LONGEST_PAUSE_SECONDS)
+            assert (await client.open_ledger(ledger.id, recover=False)).last_add_confirmed == 0
+
+    play()

@@ -37,15 +37,16 @@ async def tell_lacs(bookie: Scripted, count: int) -> None:
     """LACs of ledgers to which nothing is appended are told."""
     told, done = 0, asyncio.Event()
 
-    async def send(lacs: Sequence[wire.LedgerLac]) -> None:
+    async def send(lacs: Sequence[wire.LedgerLac]) -> Sequence[wire.RefusedLac]:
         nonlocal told
         told += len(lacs)
         if told == count:
             done.set()
+        return ()
 
-    line = LacLine(send, bookie.tasks, "LACs")
+    line = LacLine(send, bookie.world.clock, bookie.world.rng, bookie.tasks, "LACs")
     for ledger_id in range(count):
-        line.tell(wire.LedgerLac(ledger_id, 0, b"k"))
+        line.tell(wire.LedgerLac(ledger_id, 0, b"k"), line.end)
     await done.wait()
 
 

@@ -86,6 +86,7 @@ answers = st.one_of(
     st.builds(LacAnswer, lacs, st.booleans(), st.lists(batches, max_size=4).map(tuple)),
     st.builds(FenceAnswer, lacs, lacs),
     st.none(),
+    st.builds(wire.LacsAnswer, st.lists(st.builds(wire.RefusedLac, u32, u32, u32), min_size=1).map(tuple)),
     st.builds(HeldAnswer, tuples_of(st.builds(EntryRange, ids, ids)), ids, st.booleans(), st.none() | st.booleans()),
     st.builds(inspection.DamagedAnswer, tuples_of(st.builds(DamagedBatch, ids, ids, ids))),
     st.builds(HeldLedgers, tuples_of(st.builds(HeldLedger, ids, st.booleans(), st.booleans())), st.booleans()),
