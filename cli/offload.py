@@ -35,6 +35,8 @@ from .server_options import ConfigFile, Format, LogLevel, PrintConfig, set_up_lo
 
 if TYPE_CHECKING:
     from tallybook.archive.objects.patient import AskedStore
+    from tallybook.archive.records import RecordsCopy
+    from tallybook.offload.process import Archive
     from tallybook.offload.relocate import Relocation
 
 app = typer.Typer(help="Move closed ledgers to an object store, and look after them there.")
@@ -387,10 +389,8 @@ async def _rebuild(
     from tallybook.archive.records import RECORDS_KEY, RecordsCopy, read_records  # noqa: PLC0415
     from tallybook.offload.process import opened  # noqa: PLC0415
     from tallybook.offload.rebuild import check_owner, claim_bucket, rebuild_catalog  # noqa: PLC0415
-    from tallybook.stream.restoring import restore_streams  # noqa: PLC0415
 
     entered, known, damaged, unreadable = 0, 0, dict[str, str](), dict[str, str]()
-    restored, listed, lost = 0, 0, dict[str, str]()
     later: list[str] = []
     async with AsyncExitStack() as stack:
         client = await stack.enter_async_context(cluster(metadata))
@@ -430,12 +430,8 @@ async def _rebuild(
                     "this again with --accept-lost-streams"
                 )
         # A segment is kept or given up by whether its ledger has come back.
-        async for record in restore_streams(archive.metadata, copy):
-            restored += not (record.known or record.deleted or record.problem)
-            listed += record.listed
-            lost |= dict.fromkeys(record.lost, "it does not come back")
-            if record.problem:
-                unreadable[record.name] = record.problem
+        of_streams, problems, lost = await _streams_back(archive, copy)
+        unreadable |= problems
         if claims:
             await claim_bucket(archive.store, archive.metadata, archive.workers)
     counts = {
@@ -443,8 +439,32 @@ async def _rebuild(
         "ledgers_known": known,
         "objects_damaged": len(damaged),
         "records_unreadable": len(unreadable) + len(later),
+        **of_streams,
+    }
+    return counts, damaged | unreadable | lost, later
+
+
+async def _streams_back(archive: Archive, copy: RecordsCopy) -> tuple[Record, dict[str, str], dict[str, str]]:
+    """What of the records of streams was entered, in numbers; what is wrong with some; and what does not come back."""
+    from tallybook.offload.rebuild import is_own  # noqa: PLC0415
+    from tallybook.stream.restoring import restore_streams  # noqa: PLC0415
+
+    restored, listed, deleted = 0, 0, 0
+    problems, lost = dict[str, str](), dict[str, str]()
+    own = await is_own(archive.store, archive.metadata, archive.workers)
+    async for record in restore_streams(archive.metadata, copy, own=own):
+        restored += not (record.known or record.deleted or record.problem)
+        listed += record.listed
+        lost |= dict.fromkeys(record.lost, "it does not come back")
+        if record.problem:
+            problems[record.name] = record.problem
+        if record.deleted:
+            deleted += 1
+            complain(f"{record.name}: it does not come back, as it was deleted, or nothing that it names is left")
+    counts: Record = {
         "stream_records_restored": restored,
+        "stream_records_deleted": deleted,
         "segments_listed_again": listed,
         "lost_of_streams": len(lost),
     }
-    return counts, damaged | unreadable | lost, later
+    return counts, problems, lost

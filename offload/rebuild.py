@@ -105,6 +105,16 @@ async def check_owner(store: ObjectStore, metadata: MetadataStore, workers: Work
     )
 
 
+async def is_own(store: ObjectStore, metadata: MetadataStore, workers: Workers) -> bool:
+    """Whether the bucket says that it is this cluster's.
+
+    Raises:
+        As ``check_owner``.
+    """
+    manifest = await _manifest(store, workers)
+    return manifest is not None and manifest.cluster_id == await metadata.cluster_id()
+
+
 async def claim_bucket(store: ObjectStore, metadata: MetadataStore, workers: Workers) -> None:
     """Make the bucket this cluster's: its offloaders may merge and remove objects, and replace the copy of records.
 

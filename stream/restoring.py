@@ -7,13 +7,12 @@ goes on behind its last archived segment, and the subscription where its cursor 
 segment that had ended and was not archived stays listed, and readers meet a gap there. All of that is reported. Ids of
 ledgers that a record names are not given out again: bookies may still have entries of them.
 
-A record that had gone from the metadata before they were lost was deleted, or lost on its own. It comes back only where
-something of it is left: a ledger that it names, or the stream that bears a name.
+A record that was deleted does not come back (``gone_records``).
 """
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator
 from dataclasses import dataclass, replace
 from enum import Enum, auto
 from typing import Final
@@ -32,10 +31,11 @@ from tallybook.metadata.store import MetadataStore, Ok, Record, Unknown
 from tallybook.offload.rebuild import raise_counter
 
 from .catalog import decode_name
+from .gone_records import GoneRecords
 from .head import Head
 from .head_codec import decode_chapter, decode_head, encode_chapter, encode_head
 from .later_segments import LaterSegments
-from .names import CHAPTERS, NAMES, NAMESPACES, SUBSCRIPTIONS, chapter_record, name_record
+from .names import CHAPTERS, NAMES, NAMESPACES, SUBSCRIPTIONS, name_record
 from .subscription import record as subscriptions
 from .taken_names import enter_beside
 
@@ -55,24 +55,30 @@ class RestoredRecord:
     listed: int = 0
     """Segments that the stream, which was there, has again."""
     deleted: bool = False
-    """Whether it had gone from the metadata before, and nothing of it is left: it does not come back."""
+    """Whether it was deleted, or was lost with all that is of it: it does not come back."""
     entered_as: str | None = None
     """The name that a stream has come back under, since another stream has its own."""
     problem: str = ""
     """Why the record does not come back, or not as it was."""
 
 
-async def restore_streams(metadata: MetadataStore, copy: RecordsCopy) -> AsyncIterator[RestoredRecord]:
+async def restore_streams(
+    metadata: MetadataStore, copy: RecordsCopy, *, own: bool = False
+) -> AsyncIterator[RestoredRecord]:
     """Enter the records of streams into a metadata store; those that are there already stay as they are.
 
     A stream whose name leads to another one by now is entered under another name.
+
+    Args:
+        own: whether the copy is of the cluster of this metadata store, which knows then what was deleted.
 
     Raises:
         MetadataConflict: a stream was changed meanwhile; the same call goes on.
         MetadataUnavailable, MetadataOutcomeUnknown: the metadata store; the same call goes on where it ended.
     """
     records = copy.records
-    later = LaterSegments(metadata)
+    later, gone = LaterSegments(metadata), GoneRecords(metadata, copy, own=own)
+    await gone.look()
     for prefix in ORDER:
         if prefix == HEADS:
             await later.load()
@@ -86,10 +92,13 @@ async def restore_streams(metadata: MetadataStore, copy: RecordsCopy) -> AsyncIt
                 continue
             try:
                 if present is not None:
-                    yield await _beside(metadata, name, copy)
+                    yield await _beside(metadata, name, copy, gone)
                     continue
-                if name in copy.gone_at_ms and not await _is_left(metadata, name, records):
+                if await gone.was_deleted(name):
                     yield RestoredRecord(name, deleted=True)
+                    continue
+                if name.startswith(NAMES) and await _goes_by_another(metadata, name, records[name]):
+                    yield RestoredRecord(name, known=True)
                     continue
                 value, lost = await _mended(metadata, name, records[name], later)
                 result = await metadata.write_record(name, value, None)
@@ -121,50 +130,30 @@ async def _known_head(metadata: MetadataStore, name: str, present: Record, later
     return RestoredRecord(name, known=True, lost=lost, listed=listed)
 
 
-async def _beside(metadata: MetadataStore, name: str, copy: RecordsCopy) -> RestoredRecord:
+async def _goes_by_another(metadata: MetadataStore, name: str, value: bytes) -> bool:
+    """Whether the stream that a name led to is there under another one: it was renamed since."""
+    leads_to = head_record(decode_name(name, value))
+    found = await metadata.read_record(leads_to, linearizable=True)
+    head = None if found is None else decode_head(leads_to, found.value)
+    return head is not None and name not in {
+        name_record(head.namespace, each) for each in (head.name, head.renaming) if each is not None
+    }
+
+
+async def _beside(metadata: MetadataStore, name: str, copy: RecordsCopy, gone: GoneRecords) -> RestoredRecord:
     """What becomes of a record where one of its name is there that holds something else."""
     if name.startswith(NAMESPACES):
         problem = f"namespace {name.removeprefix(NAMESPACES)!r} is there with other settings, and keeps them"
         return RestoredRecord(name, known=True, problem=problem)
     if not name.startswith(NAMES):
         return RestoredRecord(name, known=True)  # of the same stream, by its id, which has gone on since
-    if name in copy.gone_at_ms and not await _is_left(metadata, name, copy.records):
+    if await gone.was_deleted(name):
         return RestoredRecord(name, deleted=True)
     entered_as = await enter_beside(metadata, name, decode_name(name, copy.records[name]))
     if entered_as is None:
         return RestoredRecord(name, known=True)
     problem = f"another stream has this name by now: the restored one is {entered_as!r}"
     return RestoredRecord(name, entered_as=entered_as, problem=problem)
-
-
-async def _is_left(metadata: MetadataStore, name: str, records: Mapping[str, bytes]) -> bool:
-    """Whether anything of a record that has gone is still there, so that it was lost rather than deleted."""
-    if name.startswith(NAMESPACES):
-        streams = name_record(name.removeprefix(NAMESPACES), "")
-        return any(each.startswith(streams) for each in records)
-    if name.startswith(NAMES):
-        leads_to = head_record(decode_name(name, records[name]))
-        found = await metadata.read_record(leads_to, linearizable=True)
-        head = None if found is None else decode_head(leads_to, found.value)
-        return head is not None and name_record(head.namespace, head.name) == name
-    return any([await _exists(metadata, ledger_id) for ledger_id in _ledgers_of(name, records)])
-
-
-def _ledgers_of(name: str, records: Mapping[str, bytes]) -> list[int]:
-    """The ledgers that a head, with its chapters, a chapter, or a subscription names."""
-    if name.startswith(SUBSCRIPTIONS):
-        return list(subscriptions.ledgers_of(subscriptions.decode(name, records[name])))
-    if name.startswith(CHAPTERS):
-        return [each.ledger_id for each in decode_chapter(name, records[name])]
-    head = decode_head(name, records[name])
-    if head.deleting:
-        return []
-    found = [each.ledger_id for each in head.segments]
-    for chapter in head.chapters:
-        record = chapter_record(head.stream_id, chapter.number)
-        if record in records:
-            found += _ledgers_of(record, records)
-    return found
 
 
 async def _mended(
@@ -243,13 +232,3 @@ async def _held(metadata: MetadataStore, ledger_id: int, stream_id: str) -> _Hel
     except (DamagedFile, NewerFormat):
         return _Held.BY_STREAM  # it is there, though its record cannot be read
     return _Held.BY_STREAM if is_of_stream(found, stream_id) else _Held.BY_OTHERS
-
-
-async def _exists(metadata: MetadataStore, ledger_id: int) -> bool:
-    try:
-        await metadata.read_ledger(ledger_id, linearizable=True)
-    except NoSuchLedger:
-        return False
-    except (DamagedFile, NewerFormat):
-        return True  # it is there, though its record cannot be read
-    return True

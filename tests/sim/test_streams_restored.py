@@ -418,6 +418,7 @@ async def test_a_rebuild_that_is_stopped_before_its_end_leaves_the_bucket_to_be_
         before = await read_records(stage.store, InlineWorkers())
         async with another(cluster) as fresh:
             fresh.metadata.cluster_id = "another"
+            fresh.client(SMALL)  # another seed for the next one
             async with fresh.client(SMALL) as other, StreamStore(other) as streams:
                 await streams.create("new")
             store = fresh.metadata.client().store

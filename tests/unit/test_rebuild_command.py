@@ -66,6 +66,14 @@ def test_a_copy_of_the_records_of_streams_of_a_newer_tallybook_is_named_and_keep
     assert (lost.bucket / RECORDS_KEY).read_bytes() == copy
 
 
+def test_a_record_of_streams_that_is_taken_for_deleted_is_named_and_is_no_error(tmp_path: Path) -> None:
+    name = "stream-namespaces/tenant"
+    lost = Lost(tmp_path, encode_records(RecordsCopy({name: b"{}"}, {name: 7})))
+    found = lost.rebuild()
+    assert (found.exit_code, json.loads(found.stdout)["stream_records_deleted"]) == (0, 1), found.stderr
+    assert f"{name}: it does not come back" in found.stderr
+
+
 class Replaced(MemoryStore):
     """Replaces the copy while it is read: the bytes are those of two."""
 
