@@ -63,7 +63,7 @@ class RestoredRecord:
 
 
 async def restore_streams(
-    metadata: MetadataStore, copy: RecordsCopy, *, own: bool = False
+    metadata: MetadataStore, copy: RecordsCopy, *, own: bool = True
 ) -> AsyncIterator[RestoredRecord]:
     """Enter the records of streams into a metadata store; those that are there already stay as they are.
 
