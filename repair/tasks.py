@@ -211,9 +211,10 @@ class TaskBoard:
             page = await self._store.list_records(prefix, after, PAGE)
             for name in page.names:
                 yield name
-            if page.complete or not page.names:
+            following = page.next_after()
+            if following is None:
                 return
-            after = page.names[-1]
+            after = following
 
     async def _read(self, name: str) -> Held | None:
         record = await self._store.read_record(name)

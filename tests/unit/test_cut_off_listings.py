@@ -15,10 +15,12 @@ from tallybook.metadata.commits import was_committed
 from tallybook.metadata.memory import MemoryMetadata
 from tallybook.metadata.store import LedgerPage, MetadataStore, RecordPage
 from tallybook.metadata.transactions import Transaction, names
+from tallybook.repair.tasks import TaskBoard
 from tallybook.runtime.deterministic import World, run_seed
 from tallybook.runtime.grpc_inspection import DamagedAnswer
 from tallybook.runtime.pace import Pace
 from tallybook.runtime.transport import Lane
+from tallybook.stream.later_segments import LaterSegments
 
 from .test_wire_client import Scripted, scripted
 
@@ -39,7 +41,19 @@ async def all_committed(store: MetadataStore, world: World) -> None:
     await was_committed(store, Transaction("sales", 1))
 
 
-LISTERS: Final = (all_names, all_named, all_modes, all_committed)
+async def all_tasks(store: MetadataStore, world: World) -> None:
+    await TaskBoard(store, world.clock, world.rng, lease_s=10).names()
+
+
+async def any_task(store: MetadataStore, world: World) -> None:
+    await TaskBoard(store, world.clock, world.rng, lease_s=10).take()
+
+
+async def all_segments(store: MetadataStore, world: World) -> None:
+    await LaterSegments(store).load()
+
+
+LISTERS: Final = (all_names, all_named, all_modes, all_committed, all_tasks, any_task, all_segments)
 
 
 @pytest.mark.parametrize("list_all", LISTERS)
