@@ -26,6 +26,7 @@ from tallybook.core.batch import BatchHeader, Buffer, verify_batch
 from tallybook.core.errors import (
     BookieUnavailable,
     Busy,
+    Conflict,
     DataMissing,
     EntryAbsent,
     EntryCorrupt,
@@ -42,6 +43,7 @@ from tallybook.core.limits import KIB
 from tallybook.core.marks import sometimes
 from tallybook.core.quorum import Quorum
 from tallybook.core.ranges import lacking, ranges_of
+from tallybook.metadata.doubt import believed_to, in_doubt
 from tallybook.metadata.model import LedgerMetadata
 from tallybook.runtime.clock import Clock
 from tallybook.runtime.pace import Pace
@@ -159,6 +161,29 @@ class Copier:
                 return Copied(given.batches, given.size, look.limbo)
         raise BookieUnavailable(f"{target} still lacks entries of ledger {metadata.ledger_id} that it was given")
 
+    async def prove(
+        self,
+        metadata: LedgerMetadata,
+        place: Place,
+        entries: Iterable[EntryRange],
+        *,
+        lost: Collection[str] = (),
+        on_given: Callable[[int], None] = _nobody_asks,
+    ) -> None:
+        """Give the bookie of ``place`` some of its entries, also what it has of them: that it compares.
+
+        Raises:
+            Conflict: it has other bytes than the other members.
+            As ``complete`` otherwise.
+        """
+        connection = await self._connections.get(place.bookie_id)
+        given = _Given(metadata.quorum, place, on_given)
+        try:
+            await self._copy(connection, metadata, place, _told(entries), lost, given)
+        except Conflict as error:
+            what = f"{place.bookie_id} holds other bytes of ledger {metadata.ledger_id} than its other members"
+            raise Conflict(f"{what}: {error.message}") from error
+
     async def _copy(
         self,
         connection: BookieConnection,
@@ -243,9 +268,13 @@ class Copier:
         refusals: list[TallybookError] = []
         hope = False
         unasked = [source for source in metadata.bookies_of(first) if source != target]
+        doubtful = in_doubt(metadata, first)
         while unasked:
+            believed = [source for source in unasked if source not in doubtful]
+            if hope and not believed:
+                break  # a copy that may be the right one is not to be had now
             # Who is lost is asked last: others answer sooner.
-            there = [source for source in unasked if source not in lost]
+            there = [source for source in believed if source not in lost] or believed
             # Who gave what is before has what follows in memory by now.
             places = self._reads.one_of(there or unasked, rather=rather, patience_seconds=STAY_SECONDS)
             async with places as source:
@@ -269,6 +298,7 @@ class Copier:
 
     async def _read_from(self, source: str, metadata: LedgerMetadata, first: int, last: int) -> Sequence[Buffer]:
         connection = await self._connections.get(source)
+        last = believed_to(metadata, source, first, last)
         answer = await connection.read_batches(
             metadata.ledger_id, first, last, READ_BYTES, identity=metadata.identity
         )  # fmt: skip
@@ -279,8 +309,6 @@ class Copier:
         return answer.batches
 
     async def _give(self, connection: BookieConnection, batch: Buffer, identity: bytes) -> None:
-        if len(batch) > connection.max_batch_bytes:
-            raise _too_large(connection, batch)
         await self._pace.spend(len(batch))
         waited = 0.0
         while True:

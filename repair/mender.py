@@ -6,15 +6,16 @@ changed nothing that a reader could see, and is simply done again. Any number ma
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import partial
 
 from tallybook.client.client import Client
 from tallybook.client.placement import choose_replacements, replacement_candidates
 from tallybook.client.presence import ask_members
-from tallybook.core.answers import HeldAnswer
+from tallybook.core.answers import EntryRange, HeldAnswer
 from tallybook.core.errors import (
+    Conflict,
     DataMissing,
     EntryTooLarge,
     InvalidArgument,
@@ -25,6 +26,7 @@ from tallybook.core.errors import (
     is_defect,
 )
 from tallybook.core.marks import sometimes
+from tallybook.core.ranges import ranges_of
 from tallybook.core.setting_types import PlacementPolicy
 from tallybook.metadata.model import LedgerMetadata, LedgerState
 from tallybook.metadata.repaired import copies_given_back, replace_member, without_strays
@@ -207,7 +209,7 @@ class Mender:
             try:
                 if place.bookie_id in order.leaving:
                     current = await self._replace(current, place, order, done)
-                elif order.thorough or _missed(current.value, place):
+                elif order.thorough or _has_missed(current.value, place):
                     current = await self._filled(current, place, order, limbo, done)
             except NoSuchLedger:
                 raise
@@ -228,23 +230,52 @@ class Mender:
                     await self._end_limbo(metadata, bookie_id, done)
 
     async def _filled(self, current: Versioned, place: Place, order: Order, limbo: set[str], done: Mended) -> Versioned:
-        """Give a bookie that stays what it lacks; another one takes its place where it does not take such batches."""
+        """Give a bookie that stays what it lacks; another one takes its place where it does not take such batches, or
+        has other bytes where it lacks something on record."""
         try:
-            return await self._give_back(current, place, order, limbo, done)
+            try:
+                compared = await self._compared(current.value, place, order, done)
+            except Conflict as error:
+                sometimes("repair: a member with other bytes is replaced")
+                try:
+                    return await self._replace(current, place, order, done)
+                except NotEnoughBookies as nobody:
+                    raise error from nobody
+            return await self._give_back(current, place, order, limbo, done, compared=compared)
         except EntryTooLarge as error:
             # It was away when the ledger was created, so its writer did not know how much it takes.
             sometimes("repair: a bookie that takes smaller batches than it lacks is replaced")
             return await self._replace(current, place, order, done, cannot_hold=error)
 
+    async def _compared(self, metadata: LedgerMetadata, place: Place, order: Order, done: Mended) -> bool:
+        """Give a bookie what it lacks on record, also what it has of that; whether there was any, and it has all of it.
+
+        Raises:
+            Conflict: it has other bytes than the other members.
+        """
+        if not _has_missed(metadata, place):
+            return False
+        try:
+            missed = _missed(metadata, place)
+            await self._copier.prove(metadata, place, missed, lost=order.gone, on_given=done.given)
+        except DataMissing:
+            # It may have the only copy: then others are given that first, and it is compared later.
+            sometimes("repair: what a member lacks on record cannot be compared")
+            return False
+        return True
+
     async def _give_back(
-        self, current: Versioned, place: Place, order: Order, limbo: set[str], done: Mended
+        self, current: Versioned, place: Place, order: Order, limbo: set[str], done: Mended, *, compared: bool
     ) -> Versioned:
-        """Give a bookie that stays what it lacks; add it to ``limbo`` if it could not say what that was."""
+        """Give a bookie that stays what it lacks; add it to ``limbo`` if it could not say what that was.
+
+        Where what it missed was ``compared``, it has missed none of that from then on.
+        """
         metadata = current.value
         copied = await self._copier.complete(metadata, place, place.bookie_id, lost=order.gone, on_given=done.given)
         if copied.limbo:
             limbo.add(place.bookie_id)
-        if not _missed(metadata, place):
+        if not compared:
             return current
         given = partial(copies_given_back, bookie_id=place.bookie_id, first=place.first, last=place.last)
         return await self._updater.update(metadata.ledger_id, given, known=current)
@@ -390,7 +421,7 @@ def _is_due(metadata: LedgerMetadata, place: Place, order: Order) -> bool:
     """
     if place.bookie_id in order.leaving:
         return True
-    return place.bookie_id in order.alive and (order.thorough or _missed(metadata, place))
+    return place.bookie_id in order.alive and (order.thorough or _has_missed(metadata, place))
 
 
 def _has_all_its_places(metadata: LedgerMetadata, bookie_id: str) -> bool:
@@ -399,7 +430,7 @@ def _has_all_its_places(metadata: LedgerMetadata, bookie_id: str) -> bool:
     return metadata.closed or grows_elsewhere
 
 
-def _missed(metadata: LedgerMetadata, place: Place) -> bool:
+def _has_missed(metadata: LedgerMetadata, place: Place) -> bool:
     """Whether the metadata say that the bookie was not there for some entry of the place."""
     return any(
         entry.bookie_id == place.bookie_id
@@ -407,3 +438,11 @@ def _missed(metadata: LedgerMetadata, place: Place) -> bool:
         and (entry.last_entry_id is None or entry.last_entry_id >= place.first)
         for entry in metadata.missed
     )
+
+
+def _missed(metadata: LedgerMetadata, place: Place) -> Iterator[EntryRange]:
+    """The entries of the place for which the bookie was not there, as the metadata say."""
+    for entry in metadata.missed:
+        last = place.last if entry.last_entry_id is None else min(entry.last_entry_id, place.last)
+        if entry.bookie_id == place.bookie_id:
+            yield from ranges_of(metadata.quorum, place.position, max(entry.first_entry_id, place.first), last)

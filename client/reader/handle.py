@@ -38,6 +38,7 @@ from tallybook.core.errors import (
 from tallybook.core.ids import MAX_ID, check_entry_id
 from tallybook.core.marks import sometimes
 from tallybook.metadata.archived import Receipt
+from tallybook.metadata.doubt import believed_to
 from tallybook.metadata.model import LedgerMetadata
 from tallybook.runtime.lifetime import Lifetime, while_open
 from tallybook.runtime.span_catalogue import READ
@@ -263,6 +264,7 @@ class LedgerReader:
             # The metadata may be others than before, if they were read again meanwhile.
             fragment_end = self._metadata.fragment_end(self._metadata.fragment_of(first))
             end = min(last, fragment_end, self._metadata.quorum.stripe_end(first))
+            end = believed_to(self._metadata, connection.bookie_id, first, end)
             answer = await connection.read_batches(
                 self.id, first, end, self._context.settings.read_bytes, identity=self._identity
             )  # fmt: skip
@@ -355,8 +357,7 @@ class LedgerReader:
         if metadata.closed and entry_id > metadata.last_entry_id:
             # A bookie may still hold what the close has cut off.
             raise EntryAbsent(f"ledger {self.id} ends at entry {metadata.last_entry_id}, before {entry_id}")
-        order = self._replicas.in_order(metadata.bookies_of(entry_id))
-        return ReadAttempt(self.id, entry_id, order, confirmed=entry_id <= self._lac)
+        return self._replicas.attempt(metadata, entry_id, confirmed=entry_id <= self._lac)
 
     def _request_deadline(self) -> float:
         """Monotonic second until which a request that begins now may take."""

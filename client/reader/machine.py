@@ -3,7 +3,8 @@
 Any valid copy will do. Replicas are asked one after the other, the next one also while the one
 before is slow (``pace``); a copy that fails its checks is reported and the next replica is
 asked. If none has a good copy, the most serious answer wins, and ABSENT is the least: one
-replica that cannot tell outweighs all that say it. ABSENT is never final at first: the
+replica that cannot tell outweighs all that say it. A replica that lacks the entry on record is *doubtful*: it is asked
+last, and only once all others have said that they have no good copy. ABSENT is never final at first: the
 reader's metadata may be older than a repair, so they are read again once before the entry is
 called missing; if they cannot be read, it is not. While every replica is BUSY nothing was
 learnt: they are asked again after the longest pause named.
@@ -45,6 +46,9 @@ is worse than an unreachable one, which may still be good. Then comes that anoth
 refusals, such as an internal error.
 """
 
+_NO_COPY = (EntryAbsent, EntryCorrupt, OtherLedger)
+"""Answers of replicas that have no good copy, and will have none but from others."""
+
 
 @dataclass(slots=True)
 class ReadAttempt:
@@ -54,12 +58,14 @@ class ReadAttempt:
         ledger_id, entry_id: for messages.
         replicas: bookie ids in the order to ask them.
         confirmed: whether the entry must be somewhere.
+        doubtful: those that come last, and are believed only where no other one can have a copy.
     """
 
     ledger_id: int
     entry_id: int
     replicas: Sequence[str]
     confirmed: bool = True
+    doubtful: Collection[str] = ()
     asked: int = 0
     """How many of them were asked."""
     errors: dict[str, TallybookError] = field(default_factory=dict)
@@ -73,8 +79,16 @@ class ReadAttempt:
 
     @property
     def all_asked(self) -> bool:
-        """Whether there is no further replica to ask."""
-        return self.asked == len(self.replicas)
+        """Whether there is no further replica to ask, as things stand."""
+        if self.asked == len(self.replicas):
+            return True
+        return self.replicas[self.asked] in self.doubtful and not self._ruled_out
+
+    @property
+    def _ruled_out(self) -> bool:
+        """Whether all that were asked have said that they have no good copy."""
+        said = [error for error in self.errors.values() if isinstance(error, _NO_COPY)]
+        return len(said) == self.asked
 
     def failed(self, bookie_id: str, error: TallybookError) -> None:
         """A replica had no good copy, or did not answer."""

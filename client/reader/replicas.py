@@ -23,6 +23,8 @@ from tallybook.core.errors import (
     is_defect,
 )
 from tallybook.core.marks import sometimes
+from tallybook.metadata.doubt import in_doubt
+from tallybook.metadata.model import LedgerMetadata
 from tallybook.runtime.clock import Clock
 from tallybook.runtime.hedging import first_of
 
@@ -67,6 +69,12 @@ class Replicas:
         self._deeds = deeds or Deeds()
         self._preferred: str | None = None
         self._failed = FailedLately(FAILURE_HELD_S)
+
+    def attempt(self, metadata: LedgerMetadata, entry_id: int, *, confirmed: bool) -> ReadAttempt:
+        """A search for an entry, as far as its bookies are known now."""
+        doubtful = in_doubt(metadata, entry_id)
+        order = sorted(self.in_order(metadata.bookies_of(entry_id)), key=doubtful.__contains__)
+        return ReadAttempt(metadata.ledger_id, entry_id, order, confirmed, doubtful)
 
     def in_order(self, write_set: tuple[str, ...]) -> list[str]:
         """Bookies of a write set in the order to ask them now."""
