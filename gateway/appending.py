@@ -47,6 +47,8 @@ _log = logger("gateway.append")
 
 CLOSE_ATTEMPTS: Final = 5
 CLOSE_PAUSE_S: Final = 1.0
+LIMITS_SECONDS: Final = 1.0
+"""How long the bookies of a ledger are waited for, to say how large an entry may be."""
 
 _CLOSE_AGAIN: Final = (MetadataUnavailable, MetadataOutcomeUnknown, MetadataConflict, RequestTimeout)
 """What kept a close from settling that may not do so the next time."""
@@ -149,6 +151,8 @@ class AppendStream:
         self._call.caller.about["ledger_id"] = writer.id
         closed: LedgerMetadata | None = None
         try:
+            # What comes before they have said it could end the ledger, with all that is on its way.
+            await writer.wait_for_limits(LIMITS_SECONDS)
             window = shown_window(self._credit, writer.max_entry_bytes)
             opened = pb.AppendOpened(ledger_id=writer.id, window=window)
             await self._tell(pb.AppendReply(opened=opened))

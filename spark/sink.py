@@ -8,7 +8,6 @@ and is deleted by the next commit, or in the end by the offloader.
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
@@ -245,16 +244,11 @@ async def _limits_known(ledger: Appends) -> None:
     Raises:
         RequestTimeout: they do not in time.
     """
-    known = asyncio.Event()
-    ledger.when_limits_known(known.set)
-    try:
-        async with asyncio.timeout(LIMITS_SECONDS):
-            await known.wait()
-    except TimeoutError:
+    if not await ledger.wait_for_limits(LIMITS_SECONDS):
         raise RequestTimeout(
             f"ledger {ledger.id}: its bookies have not said in {LIMITS_SECONDS:.0f} s what they take",
             outcome=Outcome.NOT_DONE,
-        ) from None
+        )
 
 
 async def _discard_if_possible(cluster: Writing, ledger_id: int) -> None:

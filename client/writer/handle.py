@@ -5,6 +5,7 @@ The path of an entry through a client is this file, ``appends``, ``accumulator``
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
@@ -152,6 +153,17 @@ class LedgerWriter:
     def when_limits_known(self, tell: Callable[[], None]) -> None:
         """Call back on the event loop once they have, or the handle has ended."""
         self._appends.when_limits_known(tell)
+
+    async def wait_for_limits(self, within_s: float) -> bool:
+        """Wait until they have, or the handle has ended; ``False``: not within so many seconds."""
+        known = asyncio.Event()
+        self._appends.when_limits_known(known.set)
+        try:
+            async with asyncio.timeout(within_s):
+                await known.wait()
+        except TimeoutError:
+            return False
+        return True
 
     @property
     def metadata(self) -> LedgerMetadata:

@@ -27,6 +27,7 @@ from tallybook.runtime.refusals import Refusals
 from tallybook.runtime.tasks import Tasks
 from tallybook.sim.stage.calls import FakeCall
 from tallybook.sim.stage.cluster import MemoryCluster
+from tallybook.sim.stage.direct import DirectConnection, DirectConnections
 from tallybook.sim.stage.scenario import SMALL, eventually, lines, read_all, scenario
 
 CREATE = pb.AppendRequest(open=pb.AppendOpen(create=pb.CreateRequest(), credit_bytes=32 * KIB))
@@ -243,3 +244,27 @@ async def test_a_payload_that_bookies_do_not_take_is_refused_before_any_of_its_m
         assert (await refusal(serving))[1] == "EntryTooLarge"
         await eventually(gateway.idle, cluster)
         assert await last_entry(client, call.ledger_id()) == 0
+
+
+@scenario()
+async def test_bookies_that_a_gateway_has_not_met_say_what_they_take_before_anything_is_appended(
+    cluster: MemoryCluster, client: Client
+) -> None:
+    for bookie in cluster.bookies.values():
+        bookie.max_batch_bytes = 8 * KIB
+    connected = DirectConnections.get
+
+    async def later(self: DirectConnections, bookie_id: str) -> DirectConnection:
+        await cluster.world.clock.sleep(0.01)
+        return await connected(self, bookie_id)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(DirectConnections, "get", later)
+        async with stage(cluster, client) as gateway:
+            call = AppendCall()
+            for request in (CREATE, *(pb.AppendRequest(payloads=each) for each in ([b"first"], [b"x" * 10_000]))):
+                call.say(request)
+            assert (await refusal(gateway.call("Append", call)))[1] == "EntryTooLarge"
+            assert call.replies[0].opened.window.max_payload_bytes < 8 * KIB
+            await eventually(gateway.idle, cluster)
+            assert await last_entry(client, call.ledger_id()) == 0

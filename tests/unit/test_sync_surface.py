@@ -21,7 +21,14 @@ PAIRS = [
 # What the asyncio side has for what is built upon it on the same loop; threads must not come near.
 FOR_THE_LOOP = {
     client.Client: {"authorise", "budget", "budget_type", "lifetime", "recover_accepting_loss", "security", "world"},
-    client.LedgerWriter: {"append_admitted", "append_held", "limits_known", "take_room", "when_limits_known"},
+    client.LedgerWriter: {
+        "append_admitted",
+        "append_held",
+        "limits_known",
+        "take_room",
+        "wait_for_limits",
+        "when_limits_known",
+    },
     stream.StreamStore: {"bound_ids", "count_in", "info_by_id", "metadata_store", "writer_by_id"},
     stream.StreamWriter: {"append_admitted", "end_at_refusal", "look", "send", "send_many", "take_room"},
     stream.StreamReader: {"abandon", "aclose", "begin", "bookmark", "go_back"},
