@@ -3,7 +3,8 @@
 A bookie that dies concerns every ledger that is open on it. What each writer has to do then (time-outs, another
 connection, a replacement, a note of what is missed) is little, and thousands at the same moment are seconds in which no
 ack is looked at. So timers and tasks are of the client and of its connections, and not of each writer; they work in
-slices of the event loop's time; and only so many writers work on the metadata at a time.
+slices of the event loop's time; and only so many writers work on the metadata at a time. Of its own a writer has a task
+while it looks for a replacement, which mostly waits (``replacing``), and for a moment to note what a member misses.
 """
 
 from __future__ import annotations

@@ -33,8 +33,8 @@ async def append_to_all(writers: list[LedgerWriter]) -> None:
 
 
 def work_of_writers() -> list[str]:
-    """Names of the tasks that writers have."""
-    return [name for task in asyncio.all_tasks() if "writer" in (name := task.get_name()) and "lac" not in name]
+    """Names of the tasks that writers have, together or each for itself."""
+    return [name for task in asyncio.all_tasks() if "writer" in (name := task.get_name())]
 
 
 @scenario(deadline_seconds=3600)
@@ -71,6 +71,27 @@ async def test_writers_that_wait_for_acks_or_for_a_bookie_share_their_tasks(
         await append_to_all(writers)
         await cluster.world.clock.sleep(1)
         assert len(work_of_writers()) <= 3, "and one for the bookie that is away"
+
+
+@scenario(deadline_seconds=3600)
+async def test_a_writer_has_one_task_of_its_own_while_it_finds_no_replacement_and_none_once_it_has_one(
+    cluster: MemoryCluster, client: Client
+) -> None:
+    async with cluster.client(SETTINGS) as many:
+        writers = await open_ledgers(many, MANY)
+        cluster.bookies[min(cluster.bookies)].kill()
+        await append_to_all(writers)
+        for seconds in (SETTINGS.away_timeout_ms / 1000, 5, 60):
+            await cluster.world.clock.sleep(seconds)
+            work = work_of_writers()
+            looking = {name for name in work if name.endswith("-replacing")}
+            assert len(looking) == MANY
+            assert len(work) - len(looking) <= 3, "they share the others"
+        cluster.add("bookie-3")
+        await cluster.register("bookie-3")
+        await cluster.world.clock.sleep(30)
+        assert work_of_writers() == [], "at rest"
+        assert {len(writer.metadata.fragments) for writer in writers} == {2}
 
 
 class Position:
