@@ -384,8 +384,9 @@ class God:
         except (EntryAbsent, NoSuchLedger):
             fenced = self.may_drop(ledger_id)
         except EntryUnknown:
-            # It knows that it may have forgotten, which is as good, if anything was done to it.
-            fenced = excused() or self.harms.of(bookie.incarnation.directory_uuid) is not None
+            # It knows that it may have forgotten, which is as good, if anything was done to it, or to a directory that
+            # it stands for: beside an older copy of the metadata it cannot tell which ledgers were made since.
+            fenced = excused() or bookie_id in self.harms.bookies()
         self.expect(fenced, "I13", f"{bookie_id} has forgotten that it fenced ledger {ledger_id}")
 
     async def recheck(
