@@ -188,8 +188,12 @@ class FaultyStore:
         return await self.suffer("read", key, lambda: self._store.read(key, offset, size), spoil=_spoilt)
 
     async def read_many(self, key: str, ranges: Sequence[tuple[int, int]]) -> list[bytes]:
-        """Parts of an object, each of which may suffer."""
-        return [await self.read(key, offset, size) for offset, size in ranges]
+        """Parts of an object, or something else: near ones share a request, so that all of them suffer at once."""
+
+        def spoilt(fault: Fault, parts: list[bytes]) -> list[bytes]:
+            return [_spoilt(fault, part) for part in parts]
+
+        return await self.suffer("read", key, lambda: self._store.read_many(key, ranges), spoil=spoilt)
 
     async def info(self, key: str) -> ObjectInfo:
         """Size and age."""
