@@ -261,7 +261,7 @@ class Registration(Protocol):
         """Return once the store no longer lists this registration (session expired)."""
 
     async def update(self, info: BookieInfo) -> None:
-        """Change what is registered (mode, addresses)."""
+        """Change what is registered (mode, addresses). A call of unknown outcome does not land behind a later one."""
 
     async def close(self) -> None:
         """Leave; readers see it at once where the store allows."""

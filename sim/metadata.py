@@ -42,6 +42,7 @@ from tallybook.runtime.deterministic import Gate, SimClock, outside
 from tallybook.runtime.rng import Rng
 
 from .at_once import at_once
+from .registration import SimRegistration
 
 T = TypeVar("T")
 
@@ -542,27 +543,6 @@ class SimMembership:
     def watch(self) -> MembershipWatch:
         """See the port."""
         return _SimWatch(self._inner.watch(), self._session)
-
-
-class SimRegistration:
-    """A ``Registration`` over a session."""
-
-    def __init__(self, session: MetadataSession, inner: MemoryRegistration) -> None:
-        self._session = session
-        self._inner = inner
-
-    async def lost(self) -> None:
-        """Return once the store no longer lists it and this process can hear of it."""
-        await self._inner.lost()
-        await self._session.until_through()
-
-    async def update(self, info: BookieInfo) -> None:
-        """See the port."""
-        await self._session.ask("update", lambda: self._inner.update(info), writes=True)
-
-    async def close(self) -> None:
-        """See the port."""
-        await self._session.ask("leave", self._inner.close, writes=True)
 
 
 class _SimWatch:
