@@ -224,6 +224,9 @@ class Overview:
         if writable >= ensemble:
             return []
         few = counted(writable, "bookie takes", "bookies take")
+        if writable + sum(bookie.mode == "no answer" for bookie in self.bookies) >= ensemble:
+            unknown = f"whether a ledger with an ensemble of {ensemble} can be created is not known"
+            return [f"only {few} writes for certain, so that {unknown} until the others answer"]
         what = f"only {few} writes, and a ledger with an ensemble of {ensemble} cannot be created"
         return [f"{what}: add bookies, or end what was ordered ('bookie drain --cancel', 'bookie readonly --off')"]
 

@@ -223,6 +223,17 @@ async def test_fewer_writable_bookies_than_an_ensemble_needs_are_a_problem(
     assert problem.startswith("only 2 bookies take writes, and a ledger with an ensemble of 3 cannot be created")
 
 
+@scenario(bookies=3)
+async def test_silent_bookies_make_it_unknown_whether_a_ledger_can_be_created(
+    cluster: MemoryCluster, client: Client
+) -> None:
+    for bookie in cluster.bookies.values():
+        bookie.kill()
+    problems = (await overview(client.world)).problems
+    assert any(problem.startswith("only 0 bookies take writes for certain") for problem in problems)
+    assert not any("add bookies" in problem for problem in problems)
+
+
 @scenario(bookies=4)
 async def test_a_drain_that_cannot_end_is_refused_and_names_what_holds_it(
     cluster: MemoryCluster, client: Client
