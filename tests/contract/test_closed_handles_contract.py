@@ -305,6 +305,7 @@ NOT_TRIED = {
     "stream_reader.close": "it is the close",
     "stream_reader.aclose": "it waits for nothing but the end of what it ends",
     "writer.force": "there is nothing to force without deferred sync",
+    "writer.wait_for_limits": "an end ends it, and the next append tells of that",
 }
 
 
