@@ -56,11 +56,11 @@ def _silence_is_completeness(right: Any) -> Any:
 
 def _limbo_ended_first(right: Any) -> Any:
     async def give_back(
-        self: Mender, current: Versioned, place: Place, order: Order, limbo: set[str], done: Mended
+        self: Mender, current: Versioned, place: Place, order: Order, limbo: set[str], done: Mended, *, compared: bool
     ) -> Versioned:
         if current.value.closed:
             await self._end_limbo(current.value, place.bookie_id, done)
-        given: Versioned = await right(self, current, place, order, limbo, done)
+        given: Versioned = await right(self, current, place, order, limbo, done, compared=compared)
         return given
 
     return give_back
