@@ -133,8 +133,8 @@ class Admission:
     ) -> Refusal | None:
         """Why a batch of ``size`` bytes cannot be taken now, or ``None``. A lane that is empty takes any one batch.
 
-        A recovery add that is too large may be of a batch that is held, from before the limit was lowered: whoever
-        looks for that asks ``check_size`` where it is not.
+        A recovery add that is too large may be of a batch that is held, from before the limit was lowered. The
+        caller looks for that, and calls ``check_size`` where it is not held.
 
         Args:
             repair: a recovery add that only gives back what there is elsewhere.

@@ -435,7 +435,7 @@ class _Directory:
         return "" if is_given_up else bookie_id
 
     async def doubt(self, below: int) -> None:
-        """Whatever was held under this identity of ledgers below this id is lost."""
+        """All that was held under this identity of ledgers below this id is lost."""
         limbo = await self._limbo() or Limbo()
         limbo = replace(limbo.reaching(below, awaits_enrolment=True), events=max(1, limbo.events))
         await store_limbo(self._disk, self.layout.limbo, limbo)

@@ -299,7 +299,7 @@ class BookieRpc:
         return answer
 
     def _check_page(self, after: tuple[int, ...], found: Sequence[tuple[int, ...]]) -> None:
-        """A page of a listing goes on behind ``after``, in order: whoever lists would ask for another one for ever.
+        """Check that a page of a listing goes on behind ``after``, in order: else a caller would never stop asking.
 
         Raises:
             ProtocolViolation: it does not.

@@ -191,7 +191,7 @@ class StreamAppend:
         try:
             await self._settle_all(writer)
         except TallybookError as error:
-            # What is still in the line may be in the stream, whatever became of the message before it.
+            # What is still in the line may be in the stream, also where the message before it is not.
             raise (error.told_as(Outcome.UNKNOWN) if self._ways.line else error) from None
 
     async def _settle_all(self, writer: StreamWriter) -> None:

@@ -138,7 +138,7 @@ class Leadership:
 
         Raises:
             DamagedFile, NewerFormat: the record holds something else.
-            Whatever ``work`` raises.
+            Exception: what ``work`` raises.
         """
         self._who = who
         while not await self._serve(await self._win(), work):
@@ -154,7 +154,7 @@ class Leadership:
             Conflict: another one leads on.
             MetadataUnavailable: for so long it could not be settled who leads.
             DamagedFile, NewerFormat: the record holds something else.
-            Whatever ``work`` raises.
+            Exception: what ``work`` raises.
         """
         while not await self._serve(await self._win(busy), work):
             pass

@@ -94,7 +94,7 @@ class ObjectPass:
 
         Raises:
             ArchiveUnavailable: the pass has ended, and the object was not asked for.
-            Whatever ``request`` raises.
+            Exception: what ``request`` raises.
         """
         if self.ended:
             raise ArchiveUnavailable(f"it was not asked for: {self._timeouts} objects in a row have timed out")

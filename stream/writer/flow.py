@@ -43,7 +43,7 @@ ENVELOPE_BYTES: Final = 64 * KIB
 MAX_SENT: Final = 64
 """Envelopes that are not confirmed before records only gather: together about what a ledger has in flight."""
 MOST_UNTOLD: Final = 100
-"""Refused records that are remembered until somebody asks what became of them."""
+"""Refused records that are remembered until a caller asks what became of them."""
 
 
 @dataclass(slots=True)
@@ -65,7 +65,7 @@ class Target:
 
 @dataclass(slots=True, eq=False)
 class _Awaited:
-    """What somebody waits for: that all records below a number are confirmed."""
+    """What a caller waits for: that all records below a number are confirmed."""
 
     next_sequence: int
 

@@ -90,7 +90,7 @@ class RecordGroup(Together):
         return pending
 
     def cut_into(self, borders: Sequence[int], pieces: Sequence[RecordGroup]) -> None:
-        """Its records are in other groups from here on, which begin at these slots; whoever waits looks there."""
+        """Its records are in other groups from here on, which begin at these slots, where callers that wait look."""
         self._borders, self._pieces = borders, pieces
         self.columns, self.payload = Columns(self.columns.default_time), b""
         self.complete()
