@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import shlex
 import stat
@@ -49,8 +50,23 @@ def make_private_file(path: str) -> None:
 
 def other_writer(path: str) -> str:
     """Who else may make files in the directory ``path``, in words; empty: nobody, or there is none."""
-    directory = Path(path)
-    return _other_writer(directory.stat()) if directory.is_dir() else ""
+    found = _status(path)
+    return _other_writer(found) if found is not None and stat.S_ISDIR(found.st_mode) else ""
+
+
+def _status(path: str) -> os.stat_result | None:
+    """What is at ``path``. One look: SQLite takes files away at any moment, also between two."""
+    try:
+        return os.stat(path)
+    except OSError as error:
+        if error.errno in (errno.ENOENT, errno.ENOTDIR, errno.ELOOP):
+            return None
+        raise
+
+
+def _file_status(path: str) -> os.stat_result | None:
+    found = _status(path)
+    return found if found is not None and stat.S_ISREG(found.st_mode) else None
 
 
 def _other_writer(found: os.stat_result, *, own: bool = True) -> str:
@@ -86,16 +102,16 @@ def refuse_foreign_writers(path: str, beside: Sequence[str] = (), *, own: bool =
 
 
 def _refuse_foreign_writers(path: str, beside: Sequence[str], *, own: bool) -> None:
-    directory = Path(path).parent
-    if directory.is_dir():
-        holds = directory.stat()
-        if who := _other_writer(holds, own=own):
-            # The sticky bit keeps others from replacing what is there, and not from putting files beside it.
-            is_shared = holds.st_mode & stat.S_ISVTX and not who.startswith(_USER)
-            remedy = "give it a directory of its own" if is_shared else how_to_close(str(directory), who)
-            raise InvalidConfig(f"{who} may replace {path}, or what is read with it: {remedy}")
+    directory = str(Path(path).parent)
+    holds = _status(directory)
+    if holds is not None and (who := _other_writer(holds, own=own)):
+        # The sticky bit keeps others from replacing what is there, and not from putting files beside it.
+        is_shared = holds.st_mode & stat.S_ISVTX and not who.startswith(_USER)
+        remedy = "give it a directory of its own" if is_shared else how_to_close(directory, who)
+        raise InvalidConfig(f"{who} may replace {path}, or what is read with it: {remedy}")
     for file in (path, *(f"{path}{end}" for end in beside)):
-        if Path(file).is_file() and (who := _other_writer(Path(file).stat(), own=own)):
+        found = _file_status(file)
+        if found is not None and (who := _other_writer(found, own=own)):
             raise InvalidConfig(f"{who} may change {file}: {how_to_close(file, who)}")
 
 
@@ -108,13 +124,14 @@ def close_to_others(path: str) -> bool:
     Raises:
         DiskFailed: they cannot be taken away.
     """
-    file = Path(path)
-    mode = stat.S_IMODE(file.stat().st_mode) if file.is_file() else 0
-    if not mode & stat.S_IRWXO:
+    found = _file_status(path)
+    if found is None or not found.st_mode & stat.S_IRWXO:
         return False
     try:
         # Not by a descriptor: to close one lets go of the locks that SQLite has on the file.
-        file.chmod(mode & ~stat.S_IRWXO)
+        os.chmod(path, stat.S_IMODE(found.st_mode) & ~stat.S_IRWXO)
+    except FileNotFoundError:
+        return False
     except OSError as error:
         raise DiskFailed(f"{path} is open to every user, and cannot be closed to them: {error.strerror}") from error
     return True
@@ -122,8 +139,8 @@ def close_to_others(path: str) -> bool:
 
 def file_bytes(path: str) -> int:
     """Size of the file ``path``; 0 where there is none, or something else."""
-    file = Path(path)
-    return file.stat().st_size if file.is_file() else 0
+    found = _file_status(path)
+    return 0 if found is None else found.st_size
 
 
 def may_write(path: str) -> bool:

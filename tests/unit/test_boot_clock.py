@@ -8,7 +8,13 @@ import pytest
 
 from tallybook.core.errors import DiskFailed
 from tallybook.runtime.boot_clock import RealBootClock
-from tallybook.runtime.directories import file_bytes, make_parent, other_writer
+from tallybook.runtime.directories import (
+    close_to_others,
+    file_bytes,
+    make_parent,
+    other_writer,
+    refuse_foreign_writers,
+)
 
 
 def test_the_boot_clock_counts_milliseconds():
@@ -49,6 +55,29 @@ def test_a_file_in_the_way_is_named(tmp_path):
 def test_the_size_of_what_is_no_file_is_nothing(tmp_path):
     (tmp_path / "file").write_bytes(b"abc")
     assert [file_bytes(str(tmp_path / name)) for name in ("file", "missing", ".")] == [3, 0, 0]
+
+
+def test_files_that_come_and_go_between_two_looks_are_there_or_not(tmp_path):
+    path, ended = tmp_path / "metadata.db", threading.Event()
+    beside = tmp_path / "metadata.db-journal"
+
+    def come_and_go():
+        while not ended.is_set():
+            beside.touch(0o604)
+            beside.unlink()
+
+    other = threading.Thread(target=come_and_go)
+    other.start()
+    try:
+        seen = set()
+        for _ in range(20_000):
+            refuse_foreign_writers(str(path), ("-journal",))
+            seen.add(close_to_others(str(beside)))
+            file_bytes(str(beside))
+        assert seen == {True, False}
+    finally:
+        ended.set()
+        other.join()
 
 
 def test_a_directory_is_open_if_others_may_make_files_in_it(tmp_path):
