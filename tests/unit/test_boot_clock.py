@@ -8,13 +8,7 @@ import pytest
 
 from tallybook.core.errors import DiskFailed
 from tallybook.runtime.boot_clock import RealBootClock
-from tallybook.runtime.directories import (
-    close_to_others,
-    file_bytes,
-    make_parent,
-    other_writer,
-    refuse_foreign_writers,
-)
+from tallybook.runtime.directories import close_to_others, file_bytes, make_parent, other_writer, refuse_foreign_writers
 
 
 def test_the_boot_clock_counts_milliseconds():
