@@ -21,6 +21,8 @@ CREDIT_BYTES: Final = 4 * KIB
 """A few small batches."""
 ROUND_TRIPS: Final = 4
 """In one add timeout."""
+DISK_STALLS: Final = 6
+"""Longest operations of a disk in one add timeout, at least: a bookie whose disk stands still for longer is silent."""
 LEAST_PENDING_BYTES: Final = 16 * KIB
 MOST_ENTRY_BYTES: Final = 100
 SILENT: Final = "writer: a member owes an ack for too long"
@@ -32,6 +34,8 @@ async def write_many_at_once(universe: Universe) -> None:
     plain = swarm.archive is None and swarm.streams is None and swarm.repair is None and not swarm.unequal
     small = swarm.entry_bytes <= MOST_ENTRY_BYTES and swarm.pending_bytes >= LEAST_PENDING_BYTES
     if not (plain and small) or swarm.add_timeout_ms > swarm.request_timeout_ms or workload.asleep():
+        return
+    if DISK_STALLS * swarm.latency().longest_seconds * 1000 > swarm.add_timeout_ms:
         return
     usual = (swarm.net_delay_ms / 10_000, swarm.net_delay_ms / 1000)
     delay_s = swarm.add_timeout_ms / 1000 / ROUND_TRIPS / 2

@@ -74,10 +74,17 @@ async def problem_of_open(universe: Universe, known: KnownLedger) -> str | None:
 
 
 async def missing_copy(universe: Universe, known: KnownLedger, last: int) -> str | None:
-    """The first copy up to an entry that a member of its write set does not give as it was acked."""
+    """The first copy up to an entry that a member of its write set does not give as it was acked.
+
+    Where an open ledger grows, a member is asked for what it has acked: its writer may have ended once an ack quorum
+    had an entry, and until the ledger is recovered nobody can know that the others never got it.
+    """
     metadata, entry_id = known.metadata, 0
     while entry_id <= last and (batch := known.batches.get(entry_id)) is not None:
+        grows = not metadata.closed and entry_id >= metadata.last_fragment.first_entry_id
         for member in metadata.bookies_of(entry_id):
+            if grows and member not in batch.ackers:
+                continue
             bookie = universe.nodes[member].bookie
             if bookie is None:
                 return f"{member} does not serve"

@@ -11,6 +11,7 @@ from tallybook.runtime.rng import Rng
 
 _WEIGHTS: Final = {"sync": 1.0, "write-durable": 1.0, "sync-directory": 1.0, "read": 0.3, "write": 0.02}
 _OTHER_WEIGHT: Final = 0.1
+_LEAST_SPREAD: Final = 0.5
 
 
 class Operation(NamedTuple):
@@ -35,9 +36,15 @@ class Latency:
     tail_probability: float = 0.01
     tail_factor: float = 50.0
 
+    @property
+    def longest_seconds(self) -> float:
+        """No operation takes longer."""
+        return self.mean_seconds * (_LEAST_SPREAD + 1) * self.tail_factor
+
     def draw(self, rng: Rng, operation: str) -> float:
         """Seconds that this operation takes."""
-        seconds = self.mean_seconds * _WEIGHTS.get(operation, _OTHER_WEIGHT) * (0.5 + rng.random())
+        spread = _LEAST_SPREAD + rng.random()
+        seconds = self.mean_seconds * _WEIGHTS.get(operation, _OTHER_WEIGHT) * spread
         return seconds * self.tail_factor if rng.random() < self.tail_probability else seconds
 
 
