@@ -21,6 +21,7 @@ import asyncio
 from collections.abc import AsyncIterator, Awaitable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
+from itertools import chain
 from typing import Final
 
 from tallybook.core.answers import (
@@ -318,11 +319,9 @@ class Bookie:
     async def _prove(self, ledger: Ledger, shares: Sequence[Share]) -> None:
         """All that the metadata name this bookie for was given by a repair in this life, and is what is held."""
         facts, proven = await self._parts.verifiers.facts(ledger.ledger_id), self._parts.proven
-        for share in shares:
-            if not proven.are_all(share.ranges(), ledger.ledger_id, facts.identity):
-                raise EntryUnknown(
-                    f"ledger {ledger.ledger_id}: its id may have been handed out twice: it stays in limbo"
-                )
+        ours = chain.from_iterable(share.ranges() for share in shares)
+        if not proven.are_all(ours, ledger.ledger_id, facts.identity):
+            raise EntryUnknown(f"ledger {ledger.ledger_id}: its id may have been handed out twice: it stays in limbo")
         if ledger.doubted:
             sometimes("bookie: a ledger in doubt is proven")
             ledger.prove(facts.verifier, facts.identity)

@@ -52,8 +52,10 @@ class ProvenCopies:
         return list(lacking(held, list(lacking(held, ranges))))
 
     def are_all(self, wanted: Iterable[EntryRange], ledger_id: int, identity: bytes) -> bool:
-        """Whether all these entries are those of the ledger of this identity."""
-        proven_to_be, ranges = self._of.get(ledger_id, (NO_IDENTITY, []))
+        """Whether all these entries are those of the ledger of this identity, and any entry is: none prove nothing."""
+        if ledger_id not in self._of:
+            return False
+        proven_to_be, ranges = self._of[ledger_id]
         return proven_to_be == identity and next(lacking(wanted, ranges), None) is None
 
     def forget(self, ledger_id: int) -> None:

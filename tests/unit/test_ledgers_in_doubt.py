@@ -194,6 +194,25 @@ def test_entries_of_the_earlier_ledger_are_never_proven_to_be_the_later_ones() -
     play(scenario)
 
 
+@pytest.mark.parametrize(
+    "shares",
+    [(), (Share("b2", Quorum(1, 1, 1), 0, 0, LAST),), (Share("b1", Quorum(1, 1, 1), 0, 0, -1),)],
+    ids=["released", "others", "empty"],
+)
+def test_metadata_that_name_a_bookie_for_nothing_prove_nothing_of_what_it_holds(shares: tuple[Share, ...]) -> None:
+    async def scenario(node: DiskBookie, _: Notes) -> None:
+        assert node.bookie.bookie_id == "b1"
+        node.metadata.identities[LEDGER] = NEW
+        node.metadata.settled[LEDGER] = Settled(LAST, closed=True, shares=shares)
+        with pytest.raises(EntryUnknown):
+            async with node.bookie.identified(LEDGER, NEW, for_repair=True):
+                await node.bookie.end_limbo(LEDGER)
+        assert await said_to(node, NEW) == "EntryUnknown"
+        assert await held(node, NEW) == ()
+
+    play(scenario)
+
+
 def test_the_doubt_ends_when_the_right_copy_of_the_metadata_is_back() -> None:
     async def scenario(node: DiskBookie, notes: Notes) -> None:
         assert await said_to(node, OLD) == "EntryUnknown"
