@@ -21,6 +21,7 @@ from tallybook.core.errors import (
     Conflict,
     EntryTooLarge,
     MetadataUnavailable,
+    OtherLedger,
     RecoveryFailed,
     TallybookError,
     is_defect,
@@ -120,7 +121,7 @@ async def recover_accepting_loss(
     Raises:
         RecoveryFailed: no bookie of its last fragment answers, one that is there does not say what it holds, one that
             is not ``lost`` may hold confirmed entries, or no good copy tells its length. The ledger stays open.
-        As ``recover_ledger`` otherwise.
+        As ``recover_ledger`` otherwise, but for OtherLedger: a bookie that holds another ledger has no good copy.
     """
     ordinary: list[RecoveryMachine] = []
     lossy: list[LossyRecoveryMachine] = []
@@ -136,25 +137,21 @@ async def recover_accepting_loss(
 
     try:
         return AcceptedLoss(await _counted(context, key, ordinary_machine))
-    except RecoveryFailed as error:
-        failure = error
+    except (RecoveryFailed, OtherLedger) as error:
+        failure = error.message
     closed, own_end = await _recover(context, key, lossy_machine)
     if not lossy:
         return AcceptedLoss(closed)
     confirmed = lossy[-1].confirmed
     if not own_end:
         # Another recovery was first. What it gave up is for it to tell, but for what is known here to be confirmed.
-        return (
-            AcceptedLoss(closed, failure.message, confirmed)
-            if confirmed > closed.last_entry_id
-            else AcceptedLoss(closed)
-        )
+        return AcceptedLoss(closed, failure, confirmed) if confirmed > closed.last_entry_id else AcceptedLoss(closed)
     if not lossy[-1].lossy:
         return AcceptedLoss(closed)
-    found = AcceptedLoss(closed, failure.message, confirmed, lossy[-1].untold, lossy[-1].held)
+    found = AcceptedLoss(closed, failure, confirmed, lossy[-1].untold, lossy[-1].held)
     _log.error(
         "a ledger was ended after its last good copy", ledger_id=closed.ledger_id, last_entry_id=closed.last_entry_id,
-        confirmed=confirmed, error=failure.message,
+        confirmed=confirmed, error=failure,
     )  # fmt: skip
     return found
 

@@ -171,7 +171,7 @@ class LossyRecoveryMachine(RecoveryMachine):
         """Go on with those who answered; one in limbo is fenced, though it cannot tell what it held."""
         if silent := self._silent(self._fences):
             return self._fail_on(silent, "what they hold")
-        if not self._answers and not any(isinstance(each, EntryUnknown) for each in self._fences.values()):
+        if not any(isinstance(each, FenceAnswer | EntryUnknown | OtherLedger) for each in self._fences.values()):
             return super()._uncovered()
         sometimes("recovery: goes on with too few fences, as an operator wants")
         self._note(self._fences)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
 
 import pytest
 
@@ -10,7 +11,7 @@ from tallybook.client.client import Client
 from tallybook.client.recovery.driver import _Run
 from tallybook.client.recovery.lossy import LossyRecoveryMachine
 from tallybook.client.recovery.machine import Close
-from tallybook.core.errors import RecoveryFailed
+from tallybook.core.errors import OtherLedger, RecoveryFailed
 from tallybook.metadata.model import change_ensemble, close
 from tallybook.sim.stage.cluster import MemoryCluster
 from tallybook.sim.stage.scenario import SMALL, eventually, lines, read_all, scenario
@@ -134,6 +135,32 @@ async def test_without_an_answer_of_any_member_a_ledger_stays_open(cluster: Memo
     with pytest.raises(RecoveryFailed):
         await client.recover_accepting_loss(ledger_id)
     assert not (await metadata_of(cluster, ledger_id)).closed
+
+
+@pytest.mark.parametrize(("copies", "acks"), [(3, 2), (2, 1)])
+def test_a_ledger_of_whose_bookies_too_many_hold_another_one_ends_after_what_the_others_hold(
+    copies: int, acks: int
+) -> None:
+    @scenario(bookies=copies)
+    async def play(cluster: MemoryCluster, client: Client) -> None:
+        others = copies - 1
+        earlier = await client.create_ledger(ensemble=others, write_quorum=others, ack_quorum=others)
+        await earlier.append_many(lines(30))
+        earlier.abandon()
+        # The metadata go back to a copy from before it, and its id is handed out again.
+        del cluster.metadata.ledgers[earlier.id]
+        later = await client.create_ledger(ledger_id=earlier.id, ensemble=copies, write_quorum=copies, ack_quorum=acks)
+        with suppress(OtherLedger):  # one ack may be enough, and be there first
+            await later.append_many(lines(10))
+        later.abandon()
+        with pytest.raises(OtherLedger):
+            await client.recover_ledger(later.id)
+        found = await client.recover_accepting_loss(later.id)
+        assert (found.metadata.closed, found.metadata.last_entry_id, found.lost) == (True, 9, True)
+        assert set(found.untold) == set(earlier.metadata.last_fragment.bookies)
+        assert await read_all(client, later.id) == lines(10)
+
+    play()
 
 
 @scenario(bookies=6)

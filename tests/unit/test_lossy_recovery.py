@@ -179,6 +179,16 @@ def test_a_member_of_the_last_fragment_that_holds_another_ledger_of_this_id_has_
     assert machine.untold["b0"] == "OtherLedger"
 
 
+def test_where_the_whole_last_fragment_holds_another_ledger_of_this_id_the_end_is_in_the_one_before() -> None:
+    machine = LossyRecoveryMachine(CHANGED)
+    for position in range(2):
+        assert machine.fence_failed(position, OTHER) == []
+    assert machine.fence_failed(2, OTHER) == [RecoveryRead(position, 30) for position in range(3)]
+    for position in range(2):
+        assert machine.read_failed(position, 30, OTHER) == []
+    assert machine.read_failed(2, 30, OTHER) == [ReadEnd(29)]
+
+
 def test_what_members_hold_above_the_end_is_told() -> None:
     machine = LossyRecoveryMachine(METADATA)
     found = outcome(machine, {0: UNKNOWN, 1: UNKNOWN, 2: FenceAnswer(9, 49)}, {0: UNKNOWN, 1: UNKNOWN, 2: 20})
