@@ -254,7 +254,7 @@ def recover(
     ] = False,
     lost: Annotated[
         list[str] | None,
-        typer.Option("--lost", metavar="BOOKIE", help="With --accept-loss: a bookie that never comes back."),
+        typer.Option("--lost", metavar="BOOKIE", help="With --accept-loss: a bookie that never comes back, stopped."),
     ] = None,
     as_json: Json = False,
 ) -> None:
@@ -265,9 +265,9 @@ def recover(
     With --accept-loss, a ledger that cannot be recovered, because too few bookies are there or know what they held, is
     closed before the first entry above the last add confirmed of which no good copy is found, or before confirmed
     entries at the end that have none. Confirmed entries may be lost, and good copies behind that gap are given up for
-    good. It says what is lost and what may be, and exits with 1 then. It fails, and the ledger stays open, while a
-    bookie that is there does not say what it holds, and where confirmed entries would be given up that a bookie may
-    hold which is away. First bring back those that are away. With --lost, what that bookie holds is given up.
+    good. It says what is lost and what may be, and exits with 1 then. It fails, names the bookies, and the ledger stays
+    open, where bookies that do not answer may hold what would be given up. Bring them back first, and repeat it. Name
+    those that never come back, each with --lost: what they hold is given up.
     """
     if lost and not accept_loss:
         raise InvalidArgument("--lost is of use with --accept-loss only")

@@ -422,10 +422,10 @@ class Client:
     ) -> AcceptedLoss:
         """Recover a ledger; where that fails, close it after its last good copy. Confirmed entries may be lost then.
 
-        For operators: what bookies that are away hold is given up, but confirmed entries only where they are ``lost``.
+        For operators: what bookies hold that do not answer is given up only where they are named as ``lost``.
 
         Raises:
-            As ``open_ledger`` with ``recover``. RecoveryFailed: a member does not say what it holds.
+            As ``open_ledger`` with ``recover``. RecoveryFailed: a member that is not lost does not say what it holds.
         """
         context, key, signing = await self._recovery(ledger_id, password)
         return await recover_accepting_loss(context, key=key, digest_key=signing, lost=lost)

@@ -116,11 +116,11 @@ async def recover_accepting_loss(
     """Recover a ledger; where that fails, end it after its last good copy and give up the rest.
 
     Args:
-        lost: bookies that never come back. Confirmed entries that others which do not answer may hold are not given up.
+        lost: bookies that never come back. What others may hold that do not answer is not given up.
 
     Raises:
-        RecoveryFailed: no bookie of its last fragment answers, one that is there does not say what it holds, one that
-            is not ``lost`` may hold confirmed entries, or no good copy tells its length. The ledger stays open.
+        RecoveryFailed: no bookie of its last fragment answers, one that is not ``lost``, or is there after all, does
+            not say what it holds, or no good copy tells its length. The ledger stays open.
         As ``recover_ledger`` otherwise, but for OtherLedger: a bookie that holds another ledger has no good copy.
     """
     ordinary: list[RecoveryMachine] = []

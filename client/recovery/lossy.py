@@ -1,12 +1,13 @@
 """A recovery that accepts loss: the ledger ends after its last good copy, by an operator's decision. Pure.
 
-What makes a recovery fail does not stop this one: members that could not be fenced, an entry that is neither read nor
-ruled out, a batch that fewer than Qa members hold. It ends before the first entry above the LAC without a good copy,
-and says what it cannot know. A member that is there has to say itself that it has no good copy: silence of one that was
-fenced, or has told that it may have lost something, fails this recovery, too.
+What makes a recovery fail does not stop this one: members that lost data, or that the operator has named as lost, an
+entry that is neither read nor ruled out, a batch that fewer than Qa members hold. It ends before the first entry above
+the LAC without a good copy, and says what it cannot know. Where nothing of the last fragment has a good copy, it goes
+back into earlier ones.
 
-Where nothing of the last fragment has a good copy, it goes back into earlier ones. Nothing that is confirmed is given
-up because a member cannot be reached, unless the operator has named it as lost: it may just be restarting.
+Each member has to say itself that it has no good copy. One that does not answer may just be restarting, and hold what
+was confirmed, also above every LAC that is known: its silence fails this recovery, too, unless the operator has named
+it as lost, and it has neither been fenced nor told that it may have lost something, as one that is there does.
 
 A member that holds another ledger of this id, because the metadata were restored from an older copy, has said that it
 has no copy.
@@ -129,15 +130,12 @@ class LossyRecoveryMachine(RecoveryMachine):
     # -- who has to answer ------------------------------------------------------------
 
     def _given_up(self, position: int, error: TallybookError) -> bool:
-        """Whether a member could not be asked, or holds another ledger of this id: the operator goes on without it."""
+        """Whether a member that does not answer is named as lost, or it holds another ledger of this id."""
         if isinstance(error, OtherLedger):
             # That is an answer: it can have nothing of this one.
             return True
         name = self._fragment.bookies[position]
-        if name in self._there_before:
-            return False
-        if self.phase is Phase.ENDING and name not in self._lost:
-            # Every entry that is given up there is known to be confirmed.
+        if name not in self._lost or name in self._there_before:
             return False
         answer = self._fences.get(self._bookies.index(name)) if name in self._bookies else error
         return isinstance(answer, TallybookError) and not isinstance(
@@ -145,7 +143,7 @@ class LossyRecoveryMachine(RecoveryMachine):
         )
 
     def _silent(self, answers: Mapping[int, object]) -> dict[str, str]:
-        """Members that are there and did not say whether they have a good copy, each with its answer."""
+        """Members that have to say whether they have a good copy, and do not, each with its answer."""
         return {
             self._fragment.bookies[at]: type(answer).__name__
             for at, answer in sorted(answers.items())
@@ -155,20 +153,17 @@ class LossyRecoveryMachine(RecoveryMachine):
         }
 
     def _fail_on(self, silent: Mapping[str, str], what: str) -> list[Action]:
-        confirmed = self.phase is Phase.ENDING
-        whose = "bookies" if confirmed else "bookies that are there"
-        also = " and name them as lost" if confirmed else ""
         return self._fail(
             RecoveryFailed(
-                f"{self._name}: {whose} do not say {what}: {dict(silent)}; try again once they answer, "
-                f"or stop them{also} to give up what they hold"
+                f"{self._name}: bookies do not say {what}: {dict(silent)}; bring them back and try again, or, if they "
+                "never come back, stop them and name them as lost (--lost BOOKIE) to give up what they hold"
             )
         )
 
     # -- fencing and reading ----------------------------------------------------------
 
     def _uncovered(self) -> list[Action]:
-        """Go on with those who answered; one in limbo is fenced, though it cannot tell what it held."""
+        """Go on with those that answered; one in limbo is fenced, though it cannot tell what it held."""
         if silent := self._silent(self._fences):
             return self._fail_on(silent, "what they hold")
         if not any(isinstance(each, FenceAnswer | EntryUnknown | OtherLedger) for each in self._fences.values()):
@@ -216,7 +211,7 @@ class LossyRecoveryMachine(RecoveryMachine):
         return self.end_read(header)
 
     def read_failed(self, position: int, entry_id: int, error: TallybookError) -> list[Action]:
-        """As in any recovery; while the end is looked for, it is before what all members that are there lack."""
+        """As in any recovery; while the end is looked for, it is before what all members lack that are not lost."""
         if self.phase is not Phase.ENDING:
             return super().read_failed(position, entry_id, error)
         if entry_id != self.entry_id - 1:
@@ -251,7 +246,7 @@ class LossyRecoveryMachine(RecoveryMachine):
         return self._after_last(position, before, last, limbo=limbo)
 
     def last_failed(self, position: int, before: int, error: TallybookError) -> list[Action]:
-        """A member does not say. One that is there has to: to look entry by entry would take a request for each."""
+        """A member does not say. One that is not lost has to: to look entry by entry would take a request for each."""
         if self.phase is not Phase.ENDING or before != self.entry_id - 1:
             return []
         if isinstance(error, Unauthorized | AccessDenied | NoSuchLedger):

@@ -83,7 +83,7 @@ async def test_where_another_recovery_closes_the_ledger_whole_first_no_loss_is_t
 
     with pytest.MonkeyPatch.context() as patch:
         before_the_close(patch, others_recover)
-        found = await client.recover_accepting_loss(ledger_id)
+        found = await client.recover_accepting_loss(ledger_id, lost=away)
     assert (found.metadata.last_entry_id, found.lost, found.told) == (29, False, [])
 
 
@@ -135,6 +135,28 @@ async def test_without_an_answer_of_any_member_a_ledger_stays_open(cluster: Memo
     with pytest.raises(RecoveryFailed):
         await client.recover_accepting_loss(ledger_id)
     assert not (await metadata_of(cluster, ledger_id)).closed
+
+
+@scenario(bookies=3)
+async def test_the_one_bookie_that_holds_a_ledger_may_restart_and_costs_it_nothing_unless_it_is_named_as_lost(
+    cluster: MemoryCluster, client: Client
+) -> None:
+    held, given_up = [await abandoned(client) for _ in range(2)]
+    holder, *others = sorted(cluster.bookies)
+    for name in others:
+        await replace_disk(cluster, name, given_up + 1)
+    cluster.die(holder)
+    for lost in ([], others):
+        with pytest.raises(RecoveryFailed, match=f"{holder}.*bring them back.*--lost"):
+            await client.recover_accepting_loss(held, lost=lost)
+        assert not (await metadata_of(cluster, held)).closed
+    found = await client.recover_accepting_loss(given_up, lost=[holder])
+    assert (found.metadata.last_entry_id, found.lost) == (-1, True)
+    cluster.bookies[holder].restart()
+    await cluster.register(holder)
+    found = await client.recover_accepting_loss(held)
+    assert found.metadata.last_entry_id == 29
+    assert await read_all(client, held) == lines(30)
 
 
 @pytest.mark.parametrize(("copies", "acks"), [(3, 2), (2, 1)])

@@ -147,11 +147,52 @@ def test_where_every_fenced_member_says_that_it_has_no_good_copy_the_ledger_ends
     assert (found.last_entry_id, found.length) == (-1, 0)
 
 
-def test_members_that_could_not_be_fenced_hold_up_nothing() -> None:
-    away = BookieUnavailable("away")
-    found = outcome(LossyRecoveryMachine(METADATA), {0: away, 1: away, 2: HELD}, {0: away, 1: away, 2: 30})
+AWAY = BookieUnavailable("away")
+
+
+@pytest.mark.parametrize(
+    ("fences", "silent"),
+    [
+        # No LAC is known, or one that is out of date: what those that are away hold may have been confirmed.
+        ({0: AWAY, 1: UNKNOWN, 2: UNKNOWN}, ["b0"]),
+        ({0: AWAY, 1: AWAY, 2: UNKNOWN}, ["b0", "b1"]),
+        ({0: FenceAnswer(-1, -1), 1: AWAY, 2: UNKNOWN}, ["b1"]),
+        ({0: AWAY, 1: AWAY, 2: FenceAnswer(9, 29)}, ["b0", "b1"]),
+        ({0: UNKNOWN, 1: AWAY, 2: HELD}, ["b1"]),
+    ],
+)
+def test_what_members_hold_that_do_not_answer_is_given_up_only_where_they_are_named_as_lost(
+    fences: Fences, silent: list[str]
+) -> None:
+    held = {at: answer.last_held + 1 if isinstance(answer, FenceAnswer) else answer for at, answer in fences.items()}
+    for named in ([], ["b2"], silent[1:]):
+        found = outcome(LossyRecoveryMachine(METADATA, lost=named), fences, held)
+        assert isinstance(found, Failed)
+        assert isinstance(found.error, RecoveryFailed)
+        assert {name for name in ("b0", "b1", "b2") if f"'{name}'" in found.error.message} == {*silent} - {*named}
+        assert "bring them back and try again" in found.error.message
+        assert "--lost" in found.error.message
+    found = outcome(LossyRecoveryMachine(METADATA, lost=silent), fences, held)
     assert isinstance(found, Close)
-    assert found.last_entry_id == 29
+    assert found.last_entry_id == max(end - 1 if isinstance(end, int) else -1 for end in held.values())
+
+
+@pytest.mark.parametrize("silence", SILENCE, ids=lambda error: type(error).__name__)
+def test_a_member_that_does_not_say_whether_it_has_an_entry_keeps_the_ledger_open_though_enough_are_fenced(
+    silence: TallybookError,
+) -> None:
+    """Of those that are fenced, one holds a damaged copy of an entry that may have been confirmed."""
+    fences: Fences = {0: FenceAnswer(-1, 9), 1: FenceAnswer(-1, -1), 2: silence}
+    found = outcome(LossyRecoveryMachine(METADATA), fences, {0: CORRUPT, 1: ABSENT, 2: silence})
+    assert isinstance(found, Failed)
+    assert "'b2'" in found.error.message
+
+
+def test_without_an_answer_of_any_member_a_ledger_stays_open_though_all_are_named_as_lost() -> None:
+    machine = LossyRecoveryMachine(METADATA, lost={"b0", "b1", "b2"})
+    found = outcome(machine, dict.fromkeys(range(3), AWAY), dict.fromkeys(range(3), AWAY))
+    assert isinstance(found, Failed)
+    assert isinstance(found.error, RecoveryFailed)
 
 
 @pytest.mark.parametrize("silence", SILENCE, ids=lambda error: type(error).__name__)
@@ -289,14 +330,6 @@ def test_confirmed_entries_are_not_given_up_because_a_bookie_does_not_answer(err
     assert isinstance(failed, Failed)
     assert "'b0'" in failed.error.message
     assert "name them as lost" in failed.error.message
-
-
-def test_in_the_last_fragment_neither() -> None:
-    machine = LossyRecoveryMachine(METADATA)
-    away = BookieUnavailable("away")
-    found = outcome(machine, {0: UNKNOWN, 1: away, 2: HELD}, {0: UNKNOWN, 1: away, 2: 20})
-    assert isinstance(found, Failed)
-    assert "'b1'" in found.error.message
 
 
 def test_what_a_bookie_holds_that_is_named_as_lost_is_given_up_unless_it_is_there() -> None:
