@@ -9,6 +9,10 @@ in mind.
 
 The manifest of the bucket, where it has one, says which ledgers count: without it, ledgers that were deleted show as
 long as an object has their rows.
+
+Metadata that were lost may have been followed by other ledgers of the same ids, and only objects that can be read say
+whose they are. So an object that cannot be read stands for its ledgers: no older one takes its place that may be of
+another ledger.
 """
 
 from __future__ import annotations
@@ -37,13 +41,16 @@ from .manifest import MANIFEST_KEY, NO_LEDGER, Manifest, read_manifest
 from .objects.port import ObjectInfo, ObjectStore
 from .objects.probe import OBJECT_ERRORS, ObjectPass, concerns_one_object
 from .records import RECORDS_KEY
-from .schema import DIRECTORY_KEY, FORMAT, FORMAT_KEY, ledger_ids_in, object_id_of
+from .schema import DIRECTORY_KEY, FORMAT, FORMAT_KEY, ledger_ids_in, may_hold, object_id_of
 
 CONCURRENT_OBJECTS: Final = 8
 _TAIL_BYTES: Final = 64 * KIB
 _END_BYTES: Final = 8
 """Length of the footer, and the magic."""
 _LARGEST_FOOTER_BYTES: Final = 64 * 1024 * KIB
+
+_NEVER_MS: Final = MAX_ID
+"""After all that was written."""
 
 NOT_HASHED: Final = bytes(SHA256_BYTES)
 """In place of an object's SHA-256 where nobody has read the whole object."""
@@ -80,11 +87,30 @@ class Catalog:
         return "" if self.manifest is None else self.manifest.cluster_id
 
     def lost_with(self, key: str) -> frozenset[int] | None:
-        """The ledgers that cannot be read because a damaged object cannot; ``None`` if nobody knows which they are."""
+        """The ledgers that count in a damaged object and were not found in it; ``None`` if nobody knows which they are.
+
+        Some may have been found in another one. That it is the same ledger is for the damaged one to say.
+        """
         if self.manifest is None:
             return None
         counting = {ledger_id for ledger_id, home in self.manifest.ledgers.items() if home == key}
-        return frozenset(counting - self.ledgers.keys()) if counting else None
+        there = {each for each in counting & self.ledgers.keys() if self.ledgers[each].receipt.key == key}
+        return frozenset(counting - there) if counting else None
+
+    def unread_with(self, ledger_id: int) -> str:
+        """The key of an object that has, or may have, a ledger which is not in ``ledgers``, and that cannot be read.
+
+        Empty if there is none: no object has the ledger, or it was deleted.
+        """
+        if self.manifest is not None and ledger_id in self.manifest.ledgers:
+            return self.manifest.ledgers[ledger_id]
+        return next((key for key in self.unaccounted if may_hold(key, ledger_id)), "")
+
+    @property
+    def unaccounted(self) -> tuple[str, ...]:
+        """Objects that cannot be read, and of which the manifest does not say which ledgers count in them."""
+        known = frozenset[str]() if self.manifest is None else self.manifest.objects
+        return tuple(key for key in self.damaged if key not in known)
 
 
 async def read_catalog(store: ObjectStore, workers: Workers) -> Catalog:
@@ -107,10 +133,12 @@ async def read_catalog(store: ObjectStore, workers: Workers) -> Catalog:
     objects = [found for found in listed if object_id_of(found.key) is not None]
     if manifest is None and not damage and not any(_is_of_an_archive(found.key) for found in listed):
         raise _no_archive(store.url)
-    catalog = await catalog_of(store, objects)
+    catalog, written = await catalog_of(store, objects), {each.key: each.modified_at_ms for each in objects}
     if manifest is None:
-        return _of_one_ledger(replace(catalog, damaged={**catalog.damaged, **damage}))
-    return _of_one_ledger(_counting(catalog, manifest))
+        catalog = replace(catalog, damaged={**catalog.damaged, **damage})
+    else:
+        catalog = _counting(catalog, manifest, written)
+    return _of_one_ledger(_but_for_unread(catalog, written))
 
 
 async def check_there(store: ObjectStore) -> None:
@@ -139,8 +167,12 @@ def _no_archive(url: str) -> ArchiveDenied:
     )
 
 
-def _counting(catalog: Catalog, manifest: Manifest) -> Catalog:
-    """The ledgers that the manifest counts, and those of objects that it does not know."""
+def _counting(catalog: Catalog, manifest: Manifest, written: Mapping[str, int]) -> Catalog:
+    """The ledgers that the manifest counts, and those of objects that it does not know.
+
+    Args:
+        written: when each object was written, by the listing.
+    """
     known = manifest.objects
     ledgers: dict[int, Found] = {}
     older: dict[int, tuple[Found, ...]] = {}
@@ -149,9 +181,15 @@ def _counting(catalog: Catalog, manifest: Manifest) -> Catalog:
         home = manifest.ledgers.get(ledger_id)
         if home is None:
             found = tuple(each for each in found if each.receipt.key not in known)
-        else:
-            # It was read back before it was named. Objects that count no more hold the same, should it be damaged.
+        elif any(each.receipt.key == home for each in found):
+            # It was read back before it was named. Others of the same ledger are there should it be damaged.
             found = tuple(sorted(found, key=lambda each: each.receipt.key != home))
+        else:
+            # Objects that count no more hold the same, and so do those that it has moved to since. An older one that
+            # the manifest does not know stays for another ledger of the id.
+            found = tuple(
+                each for each in found if each.receipt.key in known or _is_after(each, written.get(home, _NEVER_MS))
+            )
         if found:
             ledgers[ledger_id] = found[0]
         if len(found) > 1:
@@ -162,6 +200,37 @@ def _counting(catalog: Catalog, manifest: Manifest) -> Catalog:
             damaged[key] = f"{key}: the manifest names it for ledger {ledger_id}, and the ledger is not there"
     last_id = max(catalog.last_id, _last_named(known), *manifest.ledgers, NO_LEDGER)
     return Catalog(ledgers, older, damaged, last_id, manifest)
+
+
+def _but_for_unread(catalog: Catalog, written: Mapping[str, int]) -> Catalog:
+    """The same but for ledgers in objects older than one that cannot be read, and whose name has the same ledger.
+
+    Where the manifest says where a ledger counts, it was decided by that.
+    """
+    counted = {} if catalog.manifest is None else catalog.manifest.ledgers
+    ledgers, older, damaged = dict(catalog.ledgers), dict(catalog.older), dict(catalog.damaged)
+    for key in catalog.unaccounted:
+        for ledger_id in ledger_ids_in(key):
+            if ledger_id not in ledgers or ledger_id in counted:
+                continue
+            found = (ledgers.pop(ledger_id), *older.pop(ledger_id, ()))
+            left = [each for each in found if _is_after(each, written.get(key, _NEVER_MS))]
+            if left:
+                ledgers[ledger_id], older[ledger_id] = left[0], tuple(left[1:])
+            else:
+                damaged[key] += (
+                    f"; ledger {ledger_id} in {found[0].receipt.key}, which is older, may be another one of that id, "
+                    "so it is left out: remove the object that cannot be read if nobody needs it"
+                )
+    return replace(catalog, ledgers=dict(sorted(ledgers.items())), older=older, damaged=damaged)
+
+
+def _is_after(found: Found, written_ms: int) -> bool:
+    """Whether an object was begun once another one had been written.
+
+    Its own time tells: a listing shows that of a copy where the archive was moved.
+    """
+    return found.receipt.archived_at_ms >= written_ms
 
 
 def _last_named(keys: Iterable[str]) -> int:

@@ -135,10 +135,10 @@ class ArchiveLibrary:
         """
         found = self._opened.ledgers.get(ledger_id)
         if found is None or self._reader is None:
-            manifest = self._opened.manifest
-            home = "" if manifest is None else manifest.ledgers.get(ledger_id, "")
-            if home:
-                raise ObjectDamaged(f"ledger {ledger_id} is in an object that cannot be read: {self.damaged[home]}")
+            if key := self._opened.unread_with(ledger_id):
+                counts = self._opened.lost_with(key)
+                what = "is" if counts is not None and ledger_id in counts else "may be"
+                raise ObjectDamaged(f"ledger {ledger_id} {what} in an object that cannot be read: {self.damaged[key]}")
             raise NoSuchLedger(f"no object in the bucket holds ledger {ledger_id}")
         end = found.receipt.entries - 1 if last is None else last
         if empty and end < first:

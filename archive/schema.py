@@ -73,3 +73,9 @@ def ledger_ids_in(key: str) -> tuple[int, ...]:
     """The ledgers that the name of an object has in it: of several the first and the last. A name of ours has some."""
     match = _KEY.fullmatch(key)
     return tuple(int(each) for each in match.group("only", "first", "last") if each) if match else ()
+
+
+def may_hold(key: str, ledger_id: int) -> bool:
+    """Whether an object of this name may have a ledger: of several, the name has only the first and the last."""
+    named = ledger_ids_in(key)
+    return bool(named) and named[0] <= ledger_id <= named[-1]

@@ -5,7 +5,8 @@ not in the bucket, and does not come back. Ledgers that are in the metadata stor
 those whose record there cannot be read.
 
 The object that the manifest names for a ledger is tried first, or the youngest one where there is no manifest; if it is
-damaged or gone, the next older one that has the ledger. What the manifest says was deleted does not come back.
+damaged or gone, the next older one that has the same ledger, told by its identity. One of which not even the index can
+be read stands for its ledgers (``archive/catalog.py``). What the manifest says was deleted does not come back.
 
 What says which transactions were committed does not come back either. A bucket holds only what was (``policy.due``), so
 each ledger comes back as one of no transaction, in everybody's view.

@@ -18,7 +18,17 @@ from tallybook.archive.object_encoder import ObjectEncoder
 from tallybook.archive.objects.memory import MemoryStore
 from tallybook.archive.schema import DIRECTORY_KEY, FORMAT, FORMAT_KEY, object_key
 from tallybook.core.batch import encode_batch, verify_batch
-from tallybook.core.errors import DamagedFile, InvalidArgument, NewerFormat, ObjectDamaged, ObjectMissing
+from tallybook.core.errors import (
+    ArchiveDenied,
+    ArchiveUnavailable,
+    DamagedFile,
+    InvalidArgument,
+    NewerFormat,
+    NoSuchLedger,
+    ObjectDamaged,
+    ObjectMissing,
+    TallybookError,
+)
 from tallybook.core.quorum import Quorum
 from tallybook.metadata.codec import encode_ledger
 from tallybook.metadata.memory import MemoryMetadata
@@ -42,9 +52,9 @@ def metadata_of(ledger_id: int) -> LedgerMetadata:
     )  # fmt: skip
 
 
-def an_object(number: int, metadata: bytes | None = None, *, uuid: int | None = None) -> bytes:
+def an_object(number: int, metadata: bytes | None = None, *, uuid: int | None = None, created_at_ms: int = 17) -> bytes:
     """An object with one ledger of two entries, whose metadata are as given."""
-    encoder = ObjectEncoder(UUID.format(uuid or number), 17)
+    encoder = ObjectEncoder(UUID.format(uuid or number), created_at_ms)
     encoder.begin(number, metadata or encode_ledger(metadata_of(number)))
     batch = encode_batch(number, 0, PAYLOADS, lac=-1, ledger_length=11, written_at_us=5)
     encoder.add(batch, verify_batch(batch))
@@ -281,6 +291,81 @@ async def test_where_an_object_is_damaged_no_other_ledger_of_the_same_id_takes_i
     async with ArchiveLibrary(store, InlineWorkers()) as library:
         with pytest.raises(ObjectDamaged, match=YOUNG):
             _ = [each async for each in library.read(1)]
+
+
+class Refusing(MemoryStore):
+    """Does not give one object while ``error`` is set."""
+
+    error: TallybookError | None = None
+
+    async def read(self, key: str, offset: int, size: int) -> bytes:
+        if self.error is not None and key == YOUNG:
+            raise self.error
+        return await super().read(key, offset, size)
+
+
+UNREAD: dict[str, TallybookError | None] = {
+    "damaged": None,
+    "refused": ArchiveDenied("in Glacier"),
+    "hanging": ArchiveUnavailable("timed out"),
+}
+
+
+@pytest.mark.parametrize("named", [False, True], ids=["no manifest", "manifest"])
+@pytest.mark.parametrize("how", UNREAD)
+async def test_where_an_object_cannot_be_read_no_older_ledger_of_the_same_id_takes_its_place(
+    how: str, named: bool
+) -> None:
+    store, whole = Refusing(RealClock()), an_object(1, uuid=2)
+    await store.put(OLD, an_object(1, encode_ledger(replace(metadata_of(1), creator_token="before"))))
+    await store.put(YOUNG, whole if UNREAD[how] else whole[:-100])
+    if named:
+        await with_manifest(store, {1: YOUNG})
+    store.error = UNREAD[how]
+    catalog = await read_catalog(store, InlineWorkers())
+    assert (dict(catalog.ledgers), list(catalog.damaged)) == ({}, [YOUNG])
+    assert catalog.lost_with(YOUNG) == (frozenset({1}) if named else None)
+    async with ArchiveLibrary(store, InlineWorkers()) as library:
+        with pytest.raises(ObjectDamaged, match=r"ledger 1 (is|may be) in an object that cannot be read"):
+            await anext(library.read(1))
+    metadata = MemoryMetadata(SeededRng(1)).client().store
+    found = [each async for each in rebuild_catalog(store, metadata, InlineWorkers())]
+    assert [(each.key, each.ledger_ids) for each in found] == [(YOUNG, ())]
+    assert named or f"ledger 1 in {OLD}" in found[0].problem
+    store.error = None
+    await store.put(YOUNG, whole)
+    _ = [each async for each in rebuild_catalog(store, metadata, InlineWorkers())]
+    assert (await metadata.read_ledger(1)).value.identity == metadata_of(1).identity
+
+
+@pytest.mark.parametrize("where", ["moved since", "dropped", "moved since, no manifest"])
+async def test_where_an_object_cannot_be_read_its_ledger_is_found_where_it_moved_to_or_came_from(where: str) -> None:
+    store, later = Refusing(RealClock()), RealClock().wall_us() // 1000 + 1_000
+    await store.put(YOUNG, an_object(1, uuid=2))
+    await store.put(OLD, an_object(1, created_at_ms=17 if where == "dropped" else later))
+    if "no manifest" not in where:
+        await with_manifest(store, {1: YOUNG}, *([OLD] if where == "dropped" else []))
+    store.error = ArchiveDenied("in Glacier")
+    catalog = await read_catalog(store, InlineWorkers())
+    assert {each: found.receipt.key for each, found in catalog.ledgers.items()} == {1: OLD}
+    assert catalog.lost_with(YOUNG) == (None if "no manifest" in where else frozenset({1}))
+
+
+async def test_an_older_object_takes_the_place_of_none_that_is_lost_from_the_bucket() -> None:
+    store = await with_manifest(MemoryStore(RealClock()), {1: YOUNG})
+    await store.put(OLD, an_object(1, encode_ledger(replace(metadata_of(1), creator_token="before"))))
+    catalog = await read_catalog(store, InlineWorkers())
+    assert (dict(catalog.ledgers), list(catalog.damaged)) == ({}, [YOUNG])
+
+
+async def test_a_ledger_that_only_an_unreadable_set_may_hold_is_not_said_to_be_absent() -> None:
+    store, key = MemoryStore(RealClock()), object_key(UUID.format(3), [3, 9])
+    await store.put(key, b"no object")
+    async with ArchiveLibrary(store, InlineWorkers()) as library:
+        with pytest.raises(ObjectDamaged, match="ledger 5 may be in an object that cannot be read"):
+            await anext(library.read(5))
+        with pytest.raises(NoSuchLedger):
+            await anext(library.read(10))
 
 
 async def test_a_ledger_whose_youngest_object_is_damaged_comes_back_out_of_an_older_one() -> None:
