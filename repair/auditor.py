@@ -28,7 +28,9 @@ from typing import Final
 
 from tallybook.client.ports import Connections
 from tallybook.core.config import RepairSettings
+from tallybook.core.errors import NewerFormat
 from tallybook.core.marks import sometimes
+from tallybook.metadata.behind import unapproved
 from tallybook.metadata.bookie_modes import WantedMode, wanted_modes
 from tallybook.metadata.record_format import FIRST, check_format, over_known
 from tallybook.metadata.record_json import NOT_UNDERSTOOD
@@ -206,9 +208,20 @@ class Auditor:
         if findings.complete:
             self._absences.forget_all_but(findings.by_bookie)
             if not findings.in_limbo and not findings.unreadable:
-                whole = {name: self._survey.directory(name) for name in trouble.limbo}
+                known_below = await self._known_below()
+                got_back = (name for name, limbo in trouble.limbo.items() if limbo.below <= known_below)
+                whole = {name: self._survey.directory(name) for name in got_back}
         await forget_replacements(self._store, whole)
         self._survey.settle(whole)
+
+    async def _known_below(self) -> int:
+        """The store has all ledgers with lower ids; of none is that sure while it may be an older copy of itself."""
+        # In this order: the record is written before the counter is raised.
+        id_counter = await self._store.id_counter()
+        try:
+            return 0 if await unapproved(self._store) is not None else id_counter
+        except NewerFormat:
+            return 0
 
     # -- the periodic check -----------------------------------------------------------------
 

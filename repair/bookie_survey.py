@@ -16,7 +16,7 @@ from tallybook.core.errors import TallybookError, is_defect
 from tallybook.core.ids import MAX_ID
 from tallybook.runtime.logging import logger
 
-from .needs import LimboOf
+from .needs import LimboOf, Loss
 
 _log = logger("repair")
 
@@ -48,10 +48,10 @@ class BookieSurvey:
 
     def __init__(self, connections: Connections) -> None:
         self._connections = connections
-        self._settled: dict[str, tuple[str, int]] = {}
-        """The directory and the number of losses of each bookie of which no ledger was in limbo any more."""
-        self._states: dict[str, tuple[str, int]] = {}
-        """The same of each bookie, as it said last."""
+        self._settled: dict[str, Loss] = {}
+        """What each bookie had said of which no ledger was in limbo any more."""
+        self._states: dict[str, Loss] = {}
+        """What each bookie said last."""
         self.statuses: dict[str, BookieStatus] = {}
         """What each one that answered said last."""
 
@@ -63,13 +63,13 @@ class BookieSurvey:
         self.statuses = {name: status for name, status in zip(asked, answers, strict=True) if status is not None}
 
     @property
-    def losses(self) -> dict[str, tuple[str, int]]:
-        """Who lost data and has not got all of it back, as far as is known: the directory, and how often."""
-        return {name: state for name, state in self._states.items() if state[1] and self._settled.get(name) != state}
+    def losses(self) -> dict[str, Loss]:
+        """Who lost data and has not got all of it back, as far as is known."""
+        return {name: loss for name, loss in self._states.items() if loss.events and self._settled.get(name) != loss}
 
     def directory(self, name: str) -> str:
         """The uuid of the directory of a bookie that answered."""
-        return self._states[name][0]
+        return self._states[name].directory
 
     @property
     def damages(self) -> dict[str, int]:
@@ -88,7 +88,7 @@ class BookieSurvey:
         return found
 
     def settle(self, names: Iterable[str]) -> None:
-        """They have got back all that ledgers name them for: they need not be asked again until they lose more."""
+        """They have got back all that ledgers name them for: they need not be asked again until they may lack more."""
         for name in names:
             self._settled[name] = self._states[name]
 
@@ -117,7 +117,7 @@ class BookieSurvey:
             _check_no_defect(error)
             _log.info("a bookie does not say how it is", bookie_id=name, error=error.message)
             return None
-        self._states[name] = connection.incarnation.directory_uuid, status.limbo_events
+        self._states[name] = Loss(connection.incarnation.directory_uuid, status.limbo_events, status.limbo_below)
         return status
 
     async def _mended(self, name: str) -> set[int] | None:

@@ -110,6 +110,17 @@ class Trouble:
         return self.lost | self.draining
 
 
+class Loss(NamedTuple):
+    """What a bookie says that it lost; of the same events it may say a higher ``below`` later."""
+
+    directory: str
+    """The uuid of its directory."""
+    events: int
+    """How often it lost something."""
+    below: int
+    """Ledgers with lower ids may lack something there."""
+
+
 class LimboOf(NamedTuple):
     """A bookie that lost data: of ledgers below ``below``, all but ``mended`` may lack something there."""
 

@@ -12,6 +12,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Final
 
+from .needs import Loss
 from .walk import Findings
 
 QUIET_SECONDS: Final = 3_600.0
@@ -33,7 +34,7 @@ class Signs:
     Args:
         lost: bookies that were away for too long.
         draining: those that are to be emptied.
-        limbo: bookies that lost data and have not got all of it back, each with its directory and losses so far.
+        limbo: bookies that lost data and have not got all of it back.
         damaged: damaged copies that bookies know of, those that it has been told of and that may be mended included.
         alive: who is there.
         handing_out: the repair is not paused.
@@ -41,7 +42,7 @@ class Signs:
 
     lost: frozenset[str] = frozenset()
     draining: frozenset[str] = frozenset()
-    limbo: Mapping[str, tuple[str, int]] = field(default_factory=dict)
+    limbo: Mapping[str, Loss] = field(default_factory=dict)
     damaged: Mapping[str, int] = field(default_factory=dict)
     alive: frozenset[str] = frozenset()
     handing_out: bool = True

@@ -45,7 +45,7 @@ class Cluster:
     async def status(self) -> Any:
         self.asked += 1
         await self.wait(self.seconds)
-        return SimpleNamespace(limbo_events=0)
+        return SimpleNamespace(limbo_events=0, limbo_below=0)
 
     async def survey(self, world: Any, bookies: BookieSurvey) -> Survey:
         await bookies.look(await self.bookies())

@@ -4,7 +4,7 @@ from collections import Counter
 
 import pytest
 
-from tallybook.repair.needs import Why
+from tallybook.repair.needs import Loss, Why
 from tallybook.repair.walk import Findings
 from tallybook.repair.walk_times import LONGEST_PAUSE_SECONDS, MOST_TASKS, QUIET_SECONDS, Signs, WalkTimes
 
@@ -12,7 +12,7 @@ INTERVAL = 30.0
 ALL_WELL = Signs(alive=frozenset("abc"))
 LOST = Signs(lost=frozenset("a"), alive=frozenset("bc"))
 DRAINING = Signs(draining=frozenset("a"), alive=frozenset("abc"))
-LOST_DATA = {"a": ("one directory", 1)}
+LOST_DATA = {"a": Loss("one directory", 1, 50)}
 
 
 class Clockwork:
@@ -84,8 +84,9 @@ def test_a_walk_that_takes_long_comes_the_more_seldom() -> None:
         (LOST, Signs(lost=frozenset("a"), alive=frozenset("b"))),
         (LOST, Signs(lost=frozenset("a"), alive=frozenset("bc"), handing_out=False)),
         (ALL_WELL, Signs(limbo=LOST_DATA, alive=frozenset("abc"))),
-        (Signs(limbo=LOST_DATA), Signs(limbo={"a": ("one directory", 2)})),
-        (Signs(limbo=LOST_DATA), Signs(limbo={"a": ("another directory", 1)})),
+        (Signs(limbo=LOST_DATA), Signs(limbo={"a": Loss("one directory", 2, 50)})),
+        (Signs(limbo=LOST_DATA), Signs(limbo={"a": Loss("one directory", 1, 51)})),
+        (Signs(limbo=LOST_DATA), Signs(limbo={"a": Loss("another directory", 1, 50)})),
         (Signs(damaged={"a": 0}), Signs(damaged={"a": 1})),
         (Signs(damaged={"a": 1}), Signs(damaged={"a": 1, "b": 1})),
     ],
