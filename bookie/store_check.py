@@ -10,7 +10,7 @@ All ids ever handed out lie below the counter, which never falls. Three things p
 The bookie notes that in the metadata and raises the counter (``metadata/behind.py``), each time it starts, before it is
 registered, and before each round of its garbage collector. Nothing is looked up where nothing is held above the counter
 and no identity was in question. Where the note is damaged, the bookie serves, and drops nothing until an operator
-approves.
+approves. Until then all ids below the counter count as handed out twice: it was raised above those that were noted.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from typing import Final, NamedTuple, Protocol
 
 from tallybook.core.errors import Conflict, EntryUnknown, TallybookError, is_defect
 from tallybook.core.ids import NO_LEDGER
-from tallybook.metadata.behind import REMEDY, Behind
+from tallybook.metadata.behind import REMEDY, UNREADABLE, Behind
 from tallybook.runtime.clock import Clock
 from tallybook.runtime.logging import logger
 
@@ -122,6 +122,8 @@ class StoreCheck:
         self._comparing = asyncio.Lock()
         self._suspects = Suspects(fate_of, clock)
         self._found: Behind | None = None
+        self._reused_up_to = NO_LEDGER
+        """Ids up to this one may have been handed out twice, as of the last look."""
         self._taken: Behind | None = None
         """What was found when a round began last."""
         self.not_checked = 0
@@ -131,18 +133,18 @@ class StoreCheck:
 
     def suspect(self, ledger_id: int) -> bool:
         """Note that a request is about another ledger of this id. Whether that is news."""
-        return ledger_id > _noted_up_to(self._found) and self._suspects.add_requested(ledger_id)
+        return ledger_id > self._reused_up_to and self._suspects.add_requested(ledger_id)
 
     def met_other(self, ledger_id: int) -> bool:
         """Note that the metadata know another ledger of this id. Whether no approved note covers that."""
-        if ledger_id <= _noted_up_to(self._found) and not self.behind:
+        if ledger_id <= self._reused_up_to and not self.behind:
             return False
         self._suspects.add_met(ledger_id)
         return True
 
     async def other_suspected(self) -> bool:
         """Whether the metadata know another ledger under the id of one that requests were about."""
-        return await self._suspects.lowest_other(_noted_up_to(self._found)) is not None
+        return await self._suspects.lowest_other(self._reused_up_to) is not None
 
     async def compare(self) -> int:
         """Find out, note it, and raise the counter. The counter as it was before.
@@ -162,17 +164,18 @@ class StoreCheck:
             await self._notes.report(self._bookie_id, counter, highest)
         await self._seen.saw(max(counter, highest + 1))
         found = await self._notes.read()
-        other = await self._suspects.lowest_other(_noted_up_to(found))
+        other = await self._suspects.lowest_other(self._reused_by(found, counter))
         if other is not None:
             found = await self._notes.report(self._bookie_id, other, max(counter - 1, other))
         self._found, self.behind = found, found is not None and found.pauses
+        self._reused_up_to = self._reused_by(found, counter)
+        self._table.doubt_up_to(self._reused_up_to)
         noted = max(_noted_up_to(found), highest if highest >= counter else NO_LEDGER)
-        self._table.doubt_up_to(_noted_up_to(found))
         await self._marker.compared(noted + 1, certain=not self.behind and not self.not_checked)
         if found is not None and self.behind:
             _log.error(
                 "nothing is dropped: the metadata store was behind", error=f"{found.told}: {REMEDY}",
-                id_counter=found.id_counter, highest_ledger_id=found.highest_id,
+                id_counter=found.id_counter, highest_ledger_id=self._reused_up_to,
             )  # fmt: skip
         return counter
 
@@ -184,8 +187,8 @@ class StoreCheck:
             if is_defect(error):
                 raise
             _log.warning("nothing is dropped: the metadata store cannot be checked", error=error.message)
-            return StoreAge(None, True, _noted_up_to(self._found))
-        return StoreAge(counter, self.behind or self.not_checked > 0, _noted_up_to(self._found))
+            return StoreAge(None, True, self._reused_up_to)
+        return StoreAge(counter, self.behind or self.not_checked > 0, self._reused_up_to)
 
     def take_change(self) -> bool:
         """Whether the store was found behind, or approved, since the last call: what was found before counts no more.
@@ -216,6 +219,10 @@ class StoreCheck:
         found = await self._notes.read()
         if found is not None and found.pauses:
             raise Conflict(f"nothing is dropped: {found.told}: {REMEDY}")
+
+    def _reused_by(self, found: Behind | None, counter: int) -> int:
+        """Ids up to this one may have been handed out twice: all so far, where it cannot be read which."""
+        return max(counter, self._seen.value) - 1 if found is UNREADABLE else _noted_up_to(found)
 
     async def _highest_forgotten(self, counter: int) -> int:
         """The highest ledger at or above the counter that is held here and that the store has forgotten, or -1."""

@@ -57,7 +57,10 @@ class Behind:
     def told(self) -> str:
         """What happened, for people."""
         if not self.bookie_id:
-            return f"the record {RECORD} cannot be understood: the metadata store may be an older copy of itself"
+            return (
+                f"the record {RECORD} cannot be understood: the metadata store may be an older copy of itself, and "
+                "have handed out any id twice"
+            )
         who = "the manifest of the archive" if self.bookie_id == MANIFEST else f"bookie {self.bookie_id}"
         return (
             f"{who} knows of ledger ids up to {self.highest_id}, and the metadata store only of "
@@ -91,7 +94,8 @@ def decode_behind(name: str, value: bytes) -> Behind:
 
 
 UNREADABLE: Final = Behind(0, 0, "", 0)
-"""What a damaged record counts as: nobody has approved it."""
+"""What a damaged record counts as: nobody has approved it. It cannot be read which ids were handed out twice: all that
+were handed out may have been, until the record is written anew."""
 
 REMEDY: Final = (
     "stop every writer and bring back the right copy of the metadata, or go on with this one: "

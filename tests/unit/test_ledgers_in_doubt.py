@@ -12,7 +12,7 @@ from tallybook.core.answers import DamagedBatch, EntryRange, HeldAnswer, ReadAns
 from tallybook.core.errors import Conflict, EntryUnknown, TallybookError
 from tallybook.core.ids import ledger_identity
 from tallybook.core.quorum import Quorum
-from tallybook.metadata.behind import Behind
+from tallybook.metadata.behind import UNREADABLE, Behind
 from tallybook.metadata.model import Fragment, LedgerMetadata, LedgerState
 from tallybook.repair.copier import Copier
 from tallybook.repair.needs import places_of
@@ -116,6 +116,34 @@ def test_a_repair_that_gives_all_once_more_proves_whose_entries_they_are() -> No
             assert await said_to(node, NEW) == "OtherLedger"
             await node.stop()
             await start(node)
+
+    play(scenario)
+
+
+@pytest.mark.parametrize("restarts", [False, True])
+def test_a_record_that_cannot_be_read_lifts_no_doubt_until_a_repair_or_what_is_written_in_its_place_does(
+    restarts: bool,
+) -> None:
+    async def scenario(node: DiskBookie, notes: Notes) -> None:
+        notes.found = UNREADABLE
+        if restarts:
+            await node.stop()
+            await start(node)
+        else:
+            await node.bookie.compare_store()
+        assert await said_to(node, OLD) == "EntryUnknown"
+        answer = await node.add(batch_of(LAST + 1, ledger_id=LEDGER), identity=NEW, recovery=True)
+        assert answer.code == EntryUnknown.wire_code
+        notes.found = Behind(10, LEDGER - 1, "b2", 1)
+        await node.bookie.compare_store()
+        assert await said_to(node, OLD) == "held", "its id was not handed out again"
+        notes.found = UNREADABLE
+        await node.bookie.compare_store()
+        for entry_id in range(LAST + 1):
+            assert await give(node, entry_id) == 0
+        await end_limbo(node)
+        assert await said_to(node, OLD) == "held"
+        assert await said_to(node, NEW) == "OtherLedger"
 
     play(scenario)
 
