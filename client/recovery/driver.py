@@ -21,6 +21,7 @@ from tallybook.core.errors import (
     Conflict,
     EntryTooLarge,
     MetadataUnavailable,
+    NoSuchLedger,
     OtherLedger,
     RecoveryFailed,
     TallybookError,
@@ -171,7 +172,12 @@ async def _recover(
     for _ in range(MAX_RUNS):
         if metadata.closed:
             return _Closed(metadata, own_end=False)
-        end = await _Run(context, machine_of(metadata), key).run()
+        try:
+            end = await _Run(context, machine_of(metadata), key).run()
+        except TallybookError as error:
+            if is_defect(error) or (closed := await _closed_meanwhile(context)) is None:
+                raise
+            return _Closed(closed, own_end=False)
         tried: list[LedgerMetadata] = []
         try:
             closed = (await context.update(partial(_close, tried, metadata, end))).value
@@ -180,6 +186,26 @@ async def _recover(
             sometimes("recovery: starts over")
             metadata = (await context.update(begin_recovery)).value
     raise RecoveryFailed(f"ledger {metadata.ledger_id}: its last fragment changed during each of {MAX_RUNS} recoveries")
+
+
+async def _closed_meanwhile(context: RecoveryContext) -> LedgerMetadata | None:
+    """The metadata, if another recovery has closed the ledger; its bookies may have dropped what the archive has.
+
+    Raises:
+        NoSuchLedger: it was deleted.
+    """
+    try:
+        metadata = (await context.update(begin_recovery)).value
+    except NoSuchLedger:
+        raise
+    except TallybookError as error:
+        if is_defect(error):
+            raise
+        return None
+    if not metadata.closed:
+        return None
+    sometimes("recovery: failed, and another one was first")
+    return metadata
 
 
 def _close(tried: list[LedgerMetadata], known: LedgerMetadata, end: Close, fresh: LedgerMetadata) -> LedgerMetadata:

@@ -1,15 +1,17 @@
-"""Answers of bookies that have not failed to the copies of a recovery: too large, or the metadata do not answer yet."""
+"""Answers of bookies that have not failed to a recovery: too large, no metadata yet, or the ledger was dropped."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import asyncio
+from collections.abc import Awaitable, Sequence
 
 import pytest
 
 from tallybook.client.client import Client
-from tallybook.core.answers import AddAnswer
+from tallybook.core.answers import AddAnswer, FenceAnswer
 from tallybook.core.batch import Buffer, decode_header
-from tallybook.core.errors import MetadataUnavailable, RecoveryFailed
+from tallybook.core.errors import MetadataUnavailable, NoSuchLedger, RecoveryFailed, TallybookError
+from tallybook.metadata.model import LedgerMetadata
 from tallybook.sim.stage.cluster import MemoryCluster
 from tallybook.sim.stage.scenario import read_all, scenario
 
@@ -109,5 +111,41 @@ def test_a_member_that_does_not_reach_the_metadata_for_a_moment_is_waited_for(bo
         closed = await client.recover_ledger(ledger_id)
         assert (closed.last_entry_id, closed.missed) == (4, ())
         assert [list(fragment.bookies) for fragment in closed.fragments] == [members]
+
+    play()
+
+
+async def outcome_of(recovery: Awaitable[LedgerMetadata]) -> LedgerMetadata | type[Exception]:
+    """The metadata, or the class of the error."""
+    try:
+        return await recovery
+    except TallybookError as error:
+        return type(error)
+
+
+@pytest.mark.parametrize("deleted", [False, True], ids=["released", "deleted"])
+def test_a_recovery_whose_bookies_dropped_the_ledger_meanwhile_says_what_became_of_it(deleted: bool) -> None:
+    @scenario(bookies=3)
+    async def play(cluster: MemoryCluster, client: Client) -> None:
+        ledger_id, members = await held_by(cluster, client, range(3))
+        dropped = asyncio.Event()
+
+        async def fence(ledger_id: int, _key: bytes) -> FenceAnswer:
+            await dropped.wait()
+            raise NoSuchLedger(f"ledger {ledger_id} was deleted")
+
+        rights = {name: cluster.bookies[name].fence for name in members}
+        for name in members:
+            cluster.bookies[name].fence = fence  # type: ignore[method-assign]
+        async with asyncio.TaskGroup() as group, cluster.client() as other:
+            overtaken = group.create_task(outcome_of(client.recover_ledger(ledger_id)))
+            await cluster.world.clock.sleep(0.01)
+            for name in members:
+                cluster.bookies[name].fence = rights[name]  # type: ignore[method-assign]
+            end = await other.recover_ledger(ledger_id)
+            if deleted:
+                await other.delete_ledger(ledger_id)
+            dropped.set()
+        assert overtaken.result() == (NoSuchLedger if deleted else end)
 
     play()
