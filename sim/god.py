@@ -50,6 +50,7 @@ class AckedBatch:
 
     count: int
     crc: int
+    size_bytes: int = 0
     ackers: dict[str, Incarnation] = field(default_factory=dict)
     """Bookie id to the life of it that acked it durably."""
     told_writer: set[str] = field(default_factory=set)
@@ -289,7 +290,7 @@ class God:
         if found is None:
             overlap = known.batch_of(first) or known.batch_of(header.last_entry_id)
             self.expect(overlap is None, "I8", f"ledger {header.ledger_id}: batches overlap at entry {first}")
-            found = known.batches[first] = AckedBatch(header.entry_count, crc)
+            found = known.batches[first] = AckedBatch(header.entry_count, crc, len(batch))
             known.firsts.insert(bisect_right(known.firsts, first), first)
         same = (found.count, found.crc) == (header.entry_count, crc)
         self.expect(same, "I8", f"ledger {header.ledger_id} has two batches from entry {first}, one at {bookie_id}")

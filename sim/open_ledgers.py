@@ -10,8 +10,9 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Final
 
 from tallybook.core.errors import PeerError, StorageError
+from tallybook.metadata.model import LedgerMetadata
 
-from .god import KnownLedger
+from .god import AckedBatch, KnownLedger
 from .workload import ClientProcess, MadeLedger
 
 if TYPE_CHECKING:
@@ -23,26 +24,36 @@ ATTEMPTS: Final = 4
 CLOSING_SECONDS: Final = 60.0
 
 
-async def leave_over_a_replaced_disk(universe: Universe) -> None:
-    """Leave a ledger open and replace the disk of one of its members."""
+async def leave_over_a_replaced_disk(universe: Universe) -> MadeLedger | None:
+    """Leave a ledger open and replace the disk of one of its members; return that ledger."""
     if len(universe.nodes) < 3 or universe.swarm.passwords or universe.swarm.hmac:
-        return  # nobody but its users recovers a ledger with a password
+        return None  # nobody but its users recovers a ledger with a password
     async with universe.workload.guest("deserter") as owner:
         for _ in range(ATTEMPTS):
             if universe.nemesis.damageable() is None:
-                return
+                return None
             left = await universe.workload.leave(owner, BATCHES, _hear_all)
             if left is None:
-                return
+                return None
             made, members = left
             if universe.nemesis.replace_disk_of(members):
                 universe.god.mark("nemesis: a disk is replaced under an open ledger")
-                return
+                return made
             await _close(universe, owner, made)
+    return None
+
+
+async def end_left(universe: Universe, left: MadeLedger) -> None:
+    """Recover a ledger that was left, once it is mended, for who reads it to its end.
+
+    Its writer may have changed the ensemble before it left: the repair then copies, and has no reason to end it.
+    """
+    async with universe.workload.guest("heir") as client:
+        await _close(universe, client, left)
 
 
 async def _close(universe: Universe, client: ClientProcess, made: MadeLedger) -> None:
-    """Recover a ledger under which no disk may be replaced: the repair has no reason to."""
+    """Recover a ledger that the repair has no reason to recover."""
     deadline = universe.world.clock.monotonic() + CLOSING_SECONDS
     while not await universe.workload.recover(client, made):
         if universe.world.clock.monotonic() > deadline:
@@ -83,7 +94,7 @@ async def missing_copy(universe: Universe, known: KnownLedger, last: int) -> str
     while entry_id <= last and (batch := known.batches.get(entry_id)) is not None:
         grows = not metadata.closed and entry_id >= metadata.last_fragment.first_entry_id
         for member in metadata.bookies_of(entry_id):
-            if grows and member not in batch.ackers:
+            if (grows and member not in batch.ackers) or fits_nowhere(universe, metadata, member, entry_id, batch):
                 continue
             bookie = universe.nodes[member].bookie
             if bookie is None:
@@ -96,3 +107,11 @@ async def missing_copy(universe: Universe, known: KnownLedger, last: int) -> str
                 return f"{member} has another entry {entry_id}"
         entry_id += batch.count
     return None
+
+
+def fits_nowhere(universe: Universe, metadata: LedgerMetadata, member: str, entry_id: int, batch: AckedBatch) -> bool:
+    """Whether neither a member nor any bookie that could take its place takes a batch that others hold."""
+    named = metadata.fragment_of(entry_id).bookies
+    able = [name for name in universe.nodes if name == member or name not in named]
+    serving = [bookie for name in able if (bookie := universe.nodes[name].bookie) is not None]
+    return all(bookie.max_batch_bytes < batch.size_bytes for bookie in serving)

@@ -26,7 +26,7 @@ from tallybook.runtime.tasks import Tasks
 
 from .god import God, KnownLedger
 from .held_ledger import hold
-from .open_ledgers import leave_over_a_replaced_disk, missing_copy, problem_of_open
+from .open_ledgers import end_left, fits_nowhere, leave_over_a_replaced_disk, missing_copy, problem_of_open
 from .process import SimProcess, Surroundings
 from .repair_swarm import LEFTOVERS_SECONDS, RepairSwarm
 from .vital import vital
@@ -136,7 +136,7 @@ async def mend(universe: Universe) -> None:
     if repairing is None:
         return
     workload.dismiss("repairer")
-    await leave_over_a_replaced_disk(universe)
+    left = await leave_over_a_replaced_disk(universe)
     await universe.until(universe.all_serve, MENDING_SECONDS, "L0", "not every bookie came back with another disk")
     async with AsyncExitStack() as stack:
         held = await hold(universe, await stack.enter_async_context(workload.guest("holder")))
@@ -149,6 +149,8 @@ async def mend(universe: Universe) -> None:
             await _until_mended(universe, lambda: held.is_due)
             await held.close()
         await _until_mended(universe, lambda: True)
+        if left is not None:
+            await end_left(universe, left)
     universe.god.mark("repair: every ledger has all of its copies")
 
 
@@ -183,7 +185,15 @@ async def problem_of(universe: Universe, known: KnownLedger) -> str | None:
     if not known.metadata.closed or known.metadata.copies_released:
         return None
     ledger_id, metadata = known.metadata.ledger_id, known.metadata
-    if metadata.missed:
+    # A writer may have reached an ack quorum of large batches before a member said that it takes none so large.
+    too_small = {
+        member
+        for first, batch in known.batches.items()
+        if first <= metadata.last_entry_id
+        for member in metadata.bookies_of(first)
+        if fits_nowhere(universe, metadata, member, first, batch)
+    }
+    if any(gap.bookie_id not in too_small for gap in metadata.missed):
         return f"is said to lack something: {metadata.missed}"
     problem = await missing_copy(universe, known, metadata.last_entry_id)
     if problem is not None:
@@ -192,7 +202,7 @@ async def problem_of(universe: Universe, known: KnownLedger) -> str | None:
         bookie = universe.nodes[member].bookie
         if bookie is None:
             continue
-        if (await bookie.held(ledger_id, 0, 0)).limbo:
+        if member not in too_small and (await bookie.held(ledger_id, 0, 0)).limbo:
             return f"{member} says that it may lack something"
         # What was read above may have come out of a cache, and hide what lies on the disk.
         for damaged in await bookie.damaged((ledger_id, NO_ENTRY), MAX_PAGE):
