@@ -20,14 +20,22 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Final
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from tallybook.core.errors import ArchiveDenied, DamagedFile, InvalidArgument, NewerFormat, ObjectMissing
+from tallybook.core.errors import (
+    ArchiveDenied,
+    ArchiveUnavailable,
+    DamagedFile,
+    InvalidArgument,
+    NewerFormat,
+    ObjectMissing,
+    TallybookError,
+)
 from tallybook.core.ids import MAX_ID, same_ledger
 from tallybook.core.limits import KIB
 from tallybook.metadata.archived import SHA256_BYTES, IndexPart, Receipt
@@ -39,7 +47,7 @@ from tallybook.runtime.tasks import Workers, run_together
 from .index_codec import Directory, read_directory
 from .manifest import MANIFEST_KEY, NO_LEDGER, Manifest, read_manifest
 from .objects.port import ObjectInfo, ObjectStore
-from .objects.probe import OBJECT_ERRORS, ObjectPass, concerns_one_object
+from .objects.probe import OBJECT_ERRORS, ObjectPass, concerns_one_object, spread
 from .records import RECORDS_KEY
 from .schema import DIRECTORY_KEY, FORMAT, FORMAT_KEY, ledger_ids_in, may_hold, object_id_of
 
@@ -75,11 +83,14 @@ class Catalog:
     older: Mapping[int, tuple[Found, ...]]
     """The same ledgers in other objects, youngest first, where there are others."""
     damaged: Mapping[str, str]
+    """And why."""
     last_id: int = -1
     """The highest id of any ledger that an object, its name or the manifest has, whether it counts or can be read; -1
     for none."""
     manifest: Manifest | None = None
     """By which it was told what counts; ``None`` if the bucket has none that can be understood."""
+    not_given: Mapping[str, type[TallybookError]] = field(default_factory=dict)
+    """Those of ``damaged`` that may be whole, and the kind of error: the store did not give them, or was not asked."""
 
     @property
     def cluster_id(self) -> str:
@@ -199,7 +210,7 @@ def _counting(catalog: Catalog, manifest: Manifest, written: Mapping[str, int]) 
         if ledger_id not in ledgers and key not in damaged:
             damaged[key] = f"{key}: the manifest names it for ledger {ledger_id}, and the ledger is not there"
     last_id = max(catalog.last_id, _last_named(known), *manifest.ledgers, NO_LEDGER)
-    return Catalog(ledgers, older, damaged, last_id, manifest)
+    return Catalog(ledgers, older, damaged, last_id, manifest, catalog.not_given)
 
 
 def _but_for_unread(catalog: Catalog, written: Mapping[str, int]) -> Catalog:
@@ -255,7 +266,8 @@ async def catalog_of(store: ObjectStore, objects: Iterable[ObjectInfo]) -> Catal
         ArchiveUnavailable, ArchiveDenied: the store does not answer.
         NewerFormat: a newer Tallybook has written one: what it says of its ledgers cannot be left out.
     """
-    turns, asked, damaged = asyncio.Semaphore(CONCURRENT_OBJECTS), ObjectPass(store), dict[str, str]()
+    turns, asked = asyncio.Semaphore(CONCURRENT_OBJECTS), ObjectPass(store)
+    damaged, not_given = dict[str, str](), dict[str, type[TallybookError]]()
     found_in: dict[str, list[Found]] = {}
     ledgers: dict[int, Found] = {}
     older: dict[int, tuple[Found, ...]] = {}
@@ -270,9 +282,11 @@ async def catalog_of(store: ObjectStore, objects: Iterable[ObjectInfo]) -> Catal
                 if isinstance(error, NewerFormat) or not await asked.concerns_one_object(error):
                     raise
                 damaged[found.key] = error.message
+                if isinstance(error, ArchiveDenied | ArchiveUnavailable):
+                    not_given[found.key] = type(error)
 
     by_age = sorted(objects, key=lambda each: (each.modified_at_ms, each.key))
-    await run_together(*map(look, by_age))
+    await run_together(*map(look, spread(by_age)))
     for found in by_age:
         for each in found_in.get(found.key, ()):
             ledger_id = each.metadata.ledger_id
@@ -280,7 +294,7 @@ async def catalog_of(store: ObjectStore, objects: Iterable[ObjectInfo]) -> Catal
                 older[ledger_id] = (ledgers[ledger_id], *older.get(ledger_id, ()))
             ledgers[ledger_id] = each
     last_id = max(_last_named(each.key for each in by_age), *ledgers, NO_LEDGER)
-    return Catalog(dict(sorted(ledgers.items())), older, damaged, last_id)
+    return Catalog(dict(sorted(ledgers.items())), older, damaged, last_id, not_given=not_given)
 
 
 async def ledgers_in(store: ObjectStore, found: ObjectInfo) -> list[Found]:

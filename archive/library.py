@@ -112,7 +112,8 @@ class ArchiveLibrary:
             InvalidArgument: the range is empty, or goes past the end.
             ObjectMissing, ObjectDamaged: every object that has it is gone, or not what it was.
             ArchiveKeyMissing: the oldest is sealed with a key that is not here.
-            ArchiveUnavailable, ArchiveDenied: the store does not give it.
+            ArchiveUnavailable, ArchiveDenied: the store does not give it, or did not give an object that has or may
+                have it when the library was opened, or was not asked for that one since several in a row had hung.
             HandleClosed: the library is closed.
         """
         position = first
@@ -138,7 +139,8 @@ class ArchiveLibrary:
             if key := self._opened.unread_with(ledger_id):
                 counts = self._opened.lost_with(key)
                 what = "is" if counts is not None and ledger_id in counts else "may be"
-                raise ObjectDamaged(f"ledger {ledger_id} {what} in an object that cannot be read: {self.damaged[key]}")
+                kind = self._opened.not_given.get(key, ObjectDamaged)
+                raise kind(f"ledger {ledger_id} {what} in an object that cannot be read: {self.damaged[key]}")
             raise NoSuchLedger(f"no object in the bucket holds ledger {ledger_id}")
         end = found.receipt.entries - 1 if last is None else last
         if empty and end < first:

@@ -12,7 +12,7 @@ from typing import Final
 
 from tallybook.archive.manifest import MANIFEST_KEY, Manifest
 from tallybook.archive.objects.port import ObjectInfo, ObjectStore
-from tallybook.archive.objects.probe import OBJECT_ERRORS, ObjectPass, concerns_one_object, info_if_there
+from tallybook.archive.objects.probe import OBJECT_ERRORS, ObjectPass, Turns, concerns_one_object, info_if_there
 from tallybook.core.config import OffloadSettings
 from tallybook.core.marks import sometimes
 from tallybook.metadata.behind import MANIFEST, REMEDY, BehindRecord, unapproved
@@ -63,6 +63,7 @@ class BucketKeeper:
         self._forget = forget
         self._manifest = ManifestWriter(store, workers)
         self._orphans = OrphanWatch(settings)
+        self._turns = Turns()
         self._behind = BehindRecord(survey.store, clock, rng.fork("behind"))
 
     @property
@@ -131,7 +132,7 @@ class BucketKeeper:
         owned = Owned.by(self._survey.ledgers.values())
         unowned = [found for found in objects if owned.frees_object(found.key)]
         metadata, ledgers = self._survey.store, self._survey.ledgers
-        for why in (await unexplained(self._store, metadata, ledgers, unowned, most=1)).values():
+        for why in (await unexplained(self._store, metadata, ledgers, unowned, self._turns, most=1)).values():
             self._totals.failed(
                 f"nothing is merged or removed, and no manifest written: {lacks}, and {why}. If metadata were lost, "
                 "run 'offload rebuild-catalog'; if it is another cluster's archive, give this cluster another one; "
@@ -192,7 +193,7 @@ class BucketKeeper:
         """Where the ledgers are; what the listing lacks is looked for, and added to ``sizes``."""
         ledgers, counted = self._survey.ledgers, self._manifest.ledgers
         named = {each.archived.key for each in ledgers.values() if each.archived and not is_there(each.archived, sizes)}
-        looked_for = await self._looked_for(sorted(named)[:MOST_LOOKED_FOR])
+        looked_for = await self._looked_for(self._turns.order(sorted(named), key=str)[:MOST_LOOKED_FOR])
         for key, found in looked_for.items():
             # Perhaps it was written since the listing, or removed.
             sizes.pop(key, None)
@@ -212,6 +213,7 @@ class BucketKeeper:
             except OBJECT_ERRORS as error:
                 if not await asked.concerns_one_object(error):
                     raise
+                self._turns.failed(key)
 
         for at in range(0, len(keys), CONCURRENT_READS):
             await run_together(*map(look, keys[at : at + CONCURRENT_READS]))
@@ -270,7 +272,7 @@ class BucketKeeper:
         new = self._orphans.since_ms.keys() - self._manifest.dropped
         dropped = [found for found in objects if found.key in new]
         metadata, ledgers, named = self._survey.store, self._survey.ledgers, self._manifest.objects
-        kept = await unexplained(self._store, metadata, ledgers, dropped, stands.counted, named)
+        kept = await unexplained(self._store, metadata, ledgers, dropped, self._turns, stands.counted, named)
         for key in kept:
             self._orphans.removed(key)
         if kept:
@@ -282,7 +284,7 @@ class BucketKeeper:
     async def _without_needed(self, garbage: Garbage, stands: Standing, sizes: Mapping[str, int]) -> Garbage:
         """The same but for objects that may be the last to have a ledger."""
         metadata, ledgers = self._survey.store, self._survey.ledgers
-        kept = await needed(self._store, metadata, ledgers, garbage.objects, stands.counted, sizes)
+        kept = await needed(self._store, metadata, ledgers, garbage.objects, self._turns, stands.counted, sizes)
         if kept:
             sometimes("offload: keeps an object that no metadata name, and that a ledger needs")
             key, why = next(iter(kept.items()))
@@ -291,7 +293,7 @@ class BucketKeeper:
 
     async def _remove(self, garbage: Garbage) -> None:
         asked = ObjectPass(self._store)
-        for found in garbage.objects:
+        for found in self._turns.order(garbage.objects, key=lambda each: each.key):
             if not await self._removed(asked, found.key, partial(self._store.delete, found.key)):
                 continue
             self._forget(found.key)
@@ -299,7 +301,7 @@ class BucketKeeper:
             self._totals.objects_removed += 1
             sometimes("offload: removes an object that belongs to nobody")
             _log.info("object removed: no ledger is in it", object=found.key)
-        for upload in garbage.uploads:
+        for upload in self._turns.order(garbage.uploads, key=lambda each: each.key):
             if not await self._removed(asked, upload.key, partial(self._store.abort_upload, upload)):
                 continue
             self._totals.uploads_aborted += 1
@@ -315,6 +317,7 @@ class BucketKeeper:
         except OBJECT_ERRORS as error:
             if not await asked.concerns_one_object(error):
                 raise
+            self._turns.failed(key)
             self._totals.failed(f"it belongs to no ledger, and cannot be removed: {error.message}", object=key)
             return False
         return True

@@ -11,7 +11,7 @@ from functools import partial
 from typing import Final
 
 from tallybook.archive.objects.port import ObjectStore
-from tallybook.archive.objects.probe import OBJECT_ERRORS, ObjectPass
+from tallybook.archive.objects.probe import OBJECT_ERRORS, ObjectPass, Turns
 from tallybook.archive.reader import ArchiveReader
 from tallybook.archive.schema import SETS_FOLDER
 from tallybook.core.config import OffloadSettings
@@ -37,8 +37,7 @@ class DeadSpace:
         self._reader = reader
         self._settings = settings
         self._held: dict[str, int] = {}
-        self._failed: dict[str, int] = {}
-        """How often an object could not be read."""
+        self._turns = Turns()
 
     async def mostly_dead(self, ledgers: Iterable[LedgerMetadata], keys: Iterable[str]) -> frozenset[str]:
         """Those of ``keys`` of which at least ``compact_dead_percent`` is nobody's any more.
@@ -59,9 +58,8 @@ class DeadSpace:
                 alive[receipt.key] = alive.get(receipt.key, 0) + receipt.payload_bytes + LEDGER_BYTES
         found = sorted(receipts.keys() & set(keys))
         self._held = {key: self._held[key] for key in found if key in self._held}
-        self._failed = {key: self._failed[key] for key in found if key in self._failed}
-        # Those that failed come behind, and in turn: else they could take all looks each time.
-        unknown = sorted((key for key in found if key not in self._held), key=lambda key: self._failed.get(key, 0))
+        # Else those that failed could take all looks each time.
+        unknown = self._turns.order((key for key in found if key not in self._held), key=str)
         asked = ObjectPass(self._store)
         for key in unknown[:LOOKS_AT_A_TIME]:
             if asked.ended:
@@ -81,6 +79,6 @@ class DeadSpace:
             if not await asked.concerns_one_object(error):
                 raise
             # The release, or verification, of its ledgers reports it.
-            self._failed[receipt.key] = self._failed.get(receipt.key, 0) + 1
+            self._turns.failed(receipt.key)
             return
         self._held[receipt.key] = sum(held.payload_bytes + LEDGER_BYTES for held in directory.ledgers)

@@ -21,7 +21,7 @@ from functools import partial
 from tallybook.archive.catalog import Catalog, Found, read_catalog
 from tallybook.archive.manifest import Manifest, read_manifest, write_manifest
 from tallybook.archive.objects.port import ObjectStore
-from tallybook.archive.objects.probe import OBJECT_ERRORS, ObjectPass, concerns_one_object
+from tallybook.archive.objects.probe import OBJECT_ERRORS, ObjectPass, concerns_one_object, spread
 from tallybook.archive.packing import check_object
 from tallybook.core.errors import Conflict, DamagedFile, LedgerExists, NewerFormat, NoSuchLedger
 from tallybook.core.ids import MAX_ID, same_ledger
@@ -71,7 +71,7 @@ async def rebuild_catalog(store: ObjectStore, metadata: MetadataStore, workers: 
         for found in wanted:
             by_key.setdefault(found.receipt.key, []).append(found)
         wanted = []
-        for key, members in sorted(by_key.items()):
+        for key, members in spread(sorted(by_key.items())):
             try:
                 if key not in hashes:
                     hashes[key] = await asked.ask(partial(_checked, store, workers, members[0].receipt))

@@ -20,7 +20,7 @@ from typing import Final, Protocol
 
 from tallybook.archive.manifest import MANIFEST_KEY
 from tallybook.archive.objects.port import ObjectInfo, Upload
-from tallybook.archive.objects.probe import OBJECT_ERRORS, ObjectPass
+from tallybook.archive.objects.probe import OBJECT_ERRORS, ObjectPass, spread
 from tallybook.archive.objects.seal_format import copy_data_key
 from tallybook.archive.objects.sealed import SealedObject
 from tallybook.archive.records import RECORDS_KEY
@@ -104,7 +104,7 @@ async def rekey(
     check(bool(copy_key) or not (change and seal_plain), "sealed copies have keys that follow from a key")
     asked = ObjectPass(store)
     async for page in store.list():
-        for found in page:
+        for found in spread(page):
             if found.key in _REPLACED:
                 if not await store.is_sealed(found.key):
                     continue  # an offloader with keys seals it when it next replaces it

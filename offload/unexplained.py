@@ -14,7 +14,7 @@ from typing import Final
 
 from tallybook.archive.catalog import ledgers_in
 from tallybook.archive.objects.port import ObjectInfo, ObjectStore
-from tallybook.archive.objects.probe import OBJECT_ERRORS, ObjectPass
+from tallybook.archive.objects.probe import OBJECT_ERRORS, ObjectPass, Turns
 from tallybook.archive.schema import ledger_ids_in
 from tallybook.core.errors import DamagedFile, ObjectDamaged, ObjectMissing
 from tallybook.core.ids import NO_IDENTITY
@@ -33,6 +33,7 @@ async def unexplained(
     metadata: MetadataStore,
     ledgers: Mapping[int, LedgerMetadata],
     objects: Sequence[ObjectInfo],
+    turns: Turns,
     counted: Collection[int] = (),
     named: Collection[str] = (),
     most: int | None = None,
@@ -41,6 +42,7 @@ async def unexplained(
 
     Args:
         ledgers: all that there are, read after ``objects`` were listed.
+        turns: of the passes that follow one another.
         counted: ledgers that the manifest counts.
         named: objects that it names.
         most: after so many the rest is not looked at.
@@ -53,7 +55,7 @@ async def unexplained(
     asked = ObjectPass(store)
 
     async def look(found: ObjectInfo) -> str:
-        held = await _held_by(store, found, asked)
+        held = await _held_by(store, found, asked, turns)
         if isinstance(held, str):
             # What the manifest drops is read once more before it goes.
             return "" if found.key in named else held
@@ -63,7 +65,7 @@ async def unexplained(
             return ""
         return f"the metadata do not know ledger {ledger_id} of {found.key}, nor that it was deleted"
 
-    return await _looked_at(objects, look, most)
+    return await _looked_at(objects, look, turns, most)
 
 
 async def needed(
@@ -71,6 +73,7 @@ async def needed(
     metadata: MetadataStore,
     ledgers: Mapping[int, LedgerMetadata],
     objects: Sequence[ObjectInfo],
+    turns: Turns,
     counted: Collection[int],
     sizes: Mapping[str, int],
 ) -> dict[str, str]:
@@ -84,14 +87,14 @@ async def needed(
     asked = ObjectPass(store)
 
     async def look(found: ObjectInfo) -> str:
-        held = await _held_by(store, found, asked)
+        held = await _held_by(store, found, asked, turns)
         if isinstance(held, str):
             return held
         deletions = await _deletions_in(metadata, held, ledgers)
         ledger_id = needs(held.items(), ledgers, deletions, counted, sizes)
         return "" if ledger_id is None else f"ledger {ledger_id} of {found.key} is in no other object that is there"
 
-    return await _looked_at(objects, look)
+    return await _looked_at(objects, look, turns)
 
 
 async def _deletions_in(
@@ -102,7 +105,10 @@ async def _deletions_in(
 
 
 async def _looked_at(
-    objects: Sequence[ObjectInfo], look: Callable[[ObjectInfo], Awaitable[str]], most: int | None = None
+    objects: Sequence[ObjectInfo],
+    look: Callable[[ObjectInfo], Awaitable[str]],
+    turns: Turns,
+    most: int | None = None,
 ) -> dict[str, str]:
     found: dict[str, str] = {}
 
@@ -110,14 +116,15 @@ async def _looked_at(
         if why := await look(each):
             found[each.key] = why
 
-    for at in range(0, len(objects), CONCURRENT_READS):
-        await run_together(*map(one, objects[at : at + CONCURRENT_READS]))
+    ordered = turns.order(objects, key=lambda each: each.key)
+    for at in range(0, len(ordered), CONCURRENT_READS):
+        await run_together(*map(one, ordered[at : at + CONCURRENT_READS]))
         if most is not None and len(found) >= most:
             break
     return found
 
 
-async def _held_by(store: ObjectStore, found: ObjectInfo, asked: ObjectPass) -> dict[int, bytes] | str:
+async def _held_by(store: ObjectStore, found: ObjectInfo, asked: ObjectPass, turns: Turns) -> dict[int, bytes] | str:
     """The ledgers in an object, and the identity of each; or why that is not known.
 
     Raises:
@@ -134,6 +141,8 @@ async def _held_by(store: ObjectStore, found: ObjectInfo, asked: ObjectPass) -> 
     except OBJECT_ERRORS as error:
         if not await asked.concerns_one_object(error):
             raise
+        if not asked.ended:
+            turns.failed(found.key)
         return f"what {found.key} holds is not known: {error.message}"
     return {each.metadata.ledger_id: each.metadata.identity for each in held}
 

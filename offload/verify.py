@@ -8,7 +8,7 @@ from typing import TypeAlias
 
 from tallybook.archive.catalog import NOT_HASHED
 from tallybook.archive.objects.port import ObjectStore
-from tallybook.archive.objects.probe import MOST_TIMEOUTS, OBJECT_ERRORS, concerns_one_object
+from tallybook.archive.objects.probe import MOST_TIMEOUTS, OBJECT_ERRORS, concerns_one_object, spread
 from tallybook.archive.packing import check_object
 from tallybook.archive.schema import object_id_of
 from tallybook.core.errors import ArchiveDenied, ArchiveKeyMissing, ArchiveUnavailable
@@ -58,7 +58,7 @@ async def verify_objects(
     moved, timeouts = list(ledgers), 0
     while moved:
         looking, moved = by_object(moved), []
-        for key, receipts in looking.items():
+        for key, receipts in spread(looking.items()):
             if timeouts >= MOST_TIMEOUTS:
                 yield _not_checked(key, receipts, f"{timeouts} objects in a row have timed out")
                 continue

@@ -10,7 +10,7 @@ from functools import partial
 from typing import Final
 
 from tallybook.archive.objects.port import ObjectStore
-from tallybook.archive.objects.probe import ObjectPass
+from tallybook.archive.objects.probe import ObjectPass, spread
 from tallybook.archive.reader import ArchiveReader
 from tallybook.core.errors import (
     ArchiveDenied,
@@ -29,6 +29,7 @@ from .fsck_finding import Finding, Step, cut_off
 from .walk import Findings, all_ledgers
 
 _REFUSED: Final = "the store does not give the object"
+LEDGERS_AT_A_TIME: Final = 1_000
 STILL: Final = "bookies still have the ledger, and keep it"
 ALONE: Final = "it was the only copy: restore the object from a version or a replica of the bucket"
 
@@ -38,7 +39,7 @@ async def check_bucket(
 ) -> AsyncIterator[Finding]:
     """Look at each object that a ledger is in, and for objects that no ledger is in.
 
-    It remembers an id for each object, and nothing for a ledger.
+    It remembers an id for each object, and but a few ledgers.
 
     Raises:
         MetadataUnavailable: the metadata store does not answer.
@@ -46,15 +47,14 @@ async def check_bucket(
     try:
         looked, asked = dict[str, str](), ObjectPass(store)
         findings = Findings()
-        async for each in all_ledgers(metadata, findings):
-            receipt = each.archived
-            if receipt is None:
-                continue
-            if receipt.object_id not in looked:
-                looked[receipt.object_id] = await _problem(store, reader, receipt, asked)
-                step()
-            if looked[receipt.object_id]:
-                yield _of(each, receipt, looked[receipt.object_id])
+        async for some in _archived(metadata, findings):
+            for receipt in spread([receipt for _, receipt in some]):
+                if receipt.object_id not in looked:
+                    looked[receipt.object_id] = await _problem(store, reader, receipt, asked)
+                    step()
+            for each, receipt in some:
+                if looked[receipt.object_id]:
+                    yield _of(each, receipt, looked[receipt.object_id])
         if not findings.complete:
             yield cut_off("bucket")
         async for found in _orphans(metadata, store, looked, step):
@@ -62,6 +62,18 @@ async def check_bucket(
     except (ArchiveUnavailable, ArchiveDenied) as error:
         remedy = "the rest of the bucket was not looked at: run fsck again once it answers"
         yield Finding(f"the archive does not answer: {error.message}", store.url, "bad", remedy)
+
+
+async def _archived(metadata: MetadataStore, findings: Findings) -> AsyncIterator[list[tuple[LedgerMetadata, Receipt]]]:
+    """All archived ledgers and their receipts, so many at a time that few objects that hang are not next to others."""
+    some: list[tuple[LedgerMetadata, Receipt]] = []
+    async for each in all_ledgers(metadata, findings):
+        if each.archived is not None:
+            some.append((each, each.archived))
+        if len(some) == LEDGERS_AT_A_TIME:
+            yield some
+            some = []
+    yield some
 
 
 async def _problem(store: ObjectStore, reader: ArchiveReader, receipt: Receipt, asked: ObjectPass) -> str:

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import pytest
+
 from tallybook.archive.catalog import CONCURRENT_OBJECTS, read_catalog
+from tallybook.archive.library import ArchiveLibrary
+from tallybook.archive.manifest import MANIFEST_KEY
 from tallybook.archive.objects.probe import MOST_TIMEOUTS
 from tallybook.client.client import Client
 from tallybook.core.errors import ArchiveUnavailable
@@ -16,6 +20,7 @@ from tallybook.sim.stage.archive import ArchiveStage
 from tallybook.sim.stage.cluster import MemoryCluster
 from tallybook.sim.stage.scenario import scenario
 
+from .test_offload_last_object import DELAY_S
 from .test_offload_manifest import SETTINGS, closed, objects, offloader
 from .test_offload_verify import Hanging
 
@@ -38,6 +43,64 @@ async def test_a_catalog_waits_for_few_objects_that_hang_and_names_all(cluster: 
         catalog = await read_catalog(store, InlineWorkers())
         assert set(catalog.damaged) == store.hang
         assert store.asked <= CONCURRENT_OBJECTS
+
+
+@pytest.mark.parametrize("named", [False, True], ids=["no manifest", "manifest"])
+def test_the_oldest_objects_that_hang_hide_none_of_the_others(named: bool) -> None:
+    @scenario(deadline_seconds=60_000)
+    async def play(cluster: MemoryCluster, client: Client) -> None:
+        store = Hanging(cluster.world.clock, ArchiveUnavailable)
+        async with ArchiveStage(cluster, SETTINGS, store=store) as stage:
+            ledgers = await archived(stage, client)
+            if not named:
+                await store.delete(MANIFEST_KEY)
+            store.hang = set((await objects(stage))[: COUNT // 2])
+            hidden, seen = ledgers[: COUNT // 2], ledgers[COUNT // 2 :]
+            async with ArchiveLibrary(store, InlineWorkers()) as library:
+                assert set(library.damaged) == store.hang
+                assert list(library.ledgers) == seen
+                for ledger_id in hidden:
+                    with pytest.raises(ArchiveUnavailable, match=f"ledger {ledger_id} (is|may be) in an object"):
+                        await anext(library.read(ledger_id))
+            fresh = MemoryMetadata(SeededRng(5)).client().store
+            assert len([each async for each in rebuild_catalog(store, fresh, InlineWorkers())]) == COUNT
+            assert (await fresh.list_ledgers()).ledger_ids == tuple(seen)
+
+    play()
+
+
+@scenario(deadline_seconds=60_000)
+async def test_a_library_says_of_what_it_did_not_ask_for_that_it_is_not_known(
+    cluster: MemoryCluster, client: Client
+) -> None:
+    store = Hanging(cluster.world.clock, ArchiveUnavailable)
+    async with ArchiveStage(cluster, SETTINGS, store=store) as stage:
+        ledgers = await archived(stage, client)
+        store.hang = set(await objects(stage))
+        async with ArchiveLibrary(store, InlineWorkers()) as library:
+            for ledger_id in ledgers:
+                with pytest.raises(ArchiveUnavailable):
+                    await anext(library.read(ledger_id))
+
+
+@scenario(deadline_seconds=60_000)
+async def test_what_belongs_to_nobody_and_hangs_keeps_nothing_else_from_being_removed(
+    cluster: MemoryCluster, client: Client
+) -> None:
+    store = Hanging(cluster.world.clock, ArchiveUnavailable)
+    async with ArchiveStage(cluster, SETTINGS, store=store) as stage:
+        ledgers, worker = await archived(stage, client), offloader(stage)
+        for ledger_id in ledgers:
+            await client.delete_ledger(ledger_id)
+        await worker.round()
+        await cluster.world.clock.sleep(DELAY_S)
+        store.hang, store.asked_for = set(await objects(stage)), set()
+        await worker.round()
+        assert MOST_TIMEOUTS <= len(store.asked_for) <= CONCURRENT_READS
+        assert worker.totals.objects_removed == 0
+        store.hang = set(store.asked_for)
+        await worker.round()
+        assert set(await objects(stage)) == store.hang, "those that hang are asked for last"
 
 
 @scenario(deadline_seconds=60_000)
@@ -68,6 +131,9 @@ async def test_a_check_of_the_bucket_waits_for_few_objects_that_hang_and_names_a
         found = [each async for each in check_bucket(metadata, store, stage.reader, lambda: None)]
         assert len(found) == COUNT
         assert store.asked == MOST_TIMEOUTS
+        store.hang = set((await objects(stage))[: COUNT // 2])
+        found = [each async for each in check_bucket(metadata, store, stage.reader, lambda: None)]
+        assert len(found) == COUNT // 2
 
 
 @scenario(deadline_seconds=60_000)

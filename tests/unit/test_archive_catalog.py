@@ -326,7 +326,9 @@ async def test_where_an_object_cannot_be_read_no_older_ledger_of_the_same_id_tak
     assert (dict(catalog.ledgers), list(catalog.damaged)) == ({}, [YOUNG])
     assert catalog.lost_with(YOUNG) == (frozenset({1}) if named else None)
     async with ArchiveLibrary(store, InlineWorkers()) as library:
-        with pytest.raises(ObjectDamaged, match=r"ledger 1 (is|may be) in an object that cannot be read"):
+        with pytest.raises(
+            type(UNREAD[how] or ObjectDamaged("")), match=r"ledger 1 (is|may be) in an object that cannot be read"
+        ):
             await anext(library.read(1))
     metadata = MemoryMetadata(SeededRng(1)).client().store
     found = [each async for each in rebuild_catalog(store, metadata, InlineWorkers())]

@@ -48,7 +48,9 @@ def go_away(monkeypatch: pytest.MonkeyPatch, below: MemoryStore) -> NoReturn:
 
 
 async def outcomes(store: SealedStore, *, change: bool = True, seal_plain: bool = False) -> list[tuple[str, str]]:
-    return [(done.outcome, done.before) async for done in run_of(store, change=change, seal_plain=seal_plain)]
+    """By key."""
+    found = [done async for done in run_of(store, change=change, seal_plain=seal_plain)]
+    return [(done.outcome, done.before) for done in sorted(found, key=lambda done: done.key)]
 
 
 def run_of(store: SealedStore, *, change: bool = True, seal_plain: bool = True) -> AsyncIterator[Rekeyed]:
