@@ -7,6 +7,7 @@ the manifest may not be readable, and the object that the metadata name may have
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from typing import Final
 
@@ -132,11 +133,11 @@ class BucketKeeper:
         owned = Owned.by(self._survey.ledgers.values())
         unowned = [found for found in objects if owned.frees_object(found.key)]
         metadata, ledgers = self._survey.store, self._survey.ledgers
-        for why in (await unexplained(self._store, metadata, ledgers, unowned, self._turns, most=1)).values():
+        for doubt in (await unexplained(self._store, metadata, ledgers, unowned, self._turns, most=1)).values():
             self._totals.failed(
-                f"nothing is merged or removed, and no manifest written: {lacks}, and {why}. If metadata were lost, "
-                "run 'offload rebuild-catalog'; if it is another cluster's archive, give this cluster another one; "
-                "remove the object yourself only if nobody needs it"
+                f"nothing is merged or removed, and no manifest written: {lacks}, and {doubt.why}. If metadata were "
+                "lost, run 'offload rebuild-catalog'; if it is another cluster's archive, give this cluster another "
+                "one; remove the object yourself only if nobody needs it"
             )
             return False
         return True
@@ -167,7 +168,7 @@ class BucketKeeper:
             wall_ms=self._now_ms(),
         )
         if complete:
-            suspects = await self._without_unexplained(suspects, objects, stands)
+            suspects, stands = await self._without_unexplained(suspects, objects, stands)
         # Before anything goes: readers that go by the manifest must not look for what is removed.
         if complete and not await self._write_manifest(stands):
             return
@@ -264,10 +265,13 @@ class BucketKeeper:
             return False
         return True
 
-    async def _without_unexplained(self, garbage: Garbage, objects: Sequence[ObjectInfo], stands: Standing) -> Garbage:
+    async def _without_unexplained(
+        self, garbage: Garbage, objects: Sequence[ObjectInfo], stands: Standing
+    ) -> tuple[Garbage, Standing]:
         """The same but for objects that the manifest has not dropped so far, with ledgers that nobody knows.
 
-        The manifest does not drop them: they count as younger ones do.
+        The manifest does not drop them: they count as younger ones do. Of those that cannot be read it keeps the lines:
+        they may have other ledgers than those of the same ids that are known.
         """
         new = self._orphans.since_ms.keys() - self._manifest.dropped
         dropped = [found for found in objects if found.key in new]
@@ -277,9 +281,11 @@ class BucketKeeper:
             self._orphans.removed(key)
         if kept:
             sometimes("offload: keeps an object of ledgers that nobody knows")
-            key, why = next(iter(kept.items()))
-            self._totals.failed(f"{len(kept)} objects that no ledger's metadata name stay: {why}", object=key)
-        return garbage.without_objects(kept)
+            key, doubt = next(iter(kept.items()))
+            self._totals.failed(f"{len(kept)} objects that no ledger's metadata name stay: {doubt.why}", object=key)
+        lines = {each: key for key, doubt in kept.items() if doubt.unread for each in named.get(key, ())}
+        counted = {ledger_id: lines.get(ledger_id, home) for ledger_id, home in stands.counted.items()}
+        return garbage.without_objects(kept), replace(stands, counted=counted)
 
     async def _without_needed(self, garbage: Garbage, stands: Standing, sizes: Mapping[str, int]) -> Garbage:
         """The same but for objects that may be the last to have a ledger."""

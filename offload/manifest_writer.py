@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from hashlib import sha256
 
 from tallybook.archive.manifest import MANIFEST_KEY, Manifest, encode_manifest, read_manifest
@@ -28,8 +28,8 @@ class ManifestWriter:
         """Of the cluster whose bucket it says that this is; ``None`` if it does not say."""
         self.ledgers: Mapping[int, str] = {}
         """The ledgers that it counts, and the object of each; empty if that is not known."""
-        self.objects: frozenset[str] = frozenset()
-        """The objects that it names; empty if that is not known."""
+        self.objects: Mapping[str, Collection[int]] = {}
+        """The objects that it names, and the ledgers that it counts in each; empty if that is not known."""
         self.dropped: frozenset[str] = frozenset()
         """Those of them that no ledger counts in."""
         self.unreadable = ""
@@ -90,7 +90,11 @@ class ManifestWriter:
 
     def _says(self, manifest: Manifest) -> None:
         self.cluster_id, self.ledgers = manifest.cluster_id, manifest.ledgers
-        self.objects, self.dropped = manifest.objects, frozenset(manifest.dropped)
+        self.dropped = frozenset(manifest.dropped)
+        objects: dict[str, list[int]] = {key: [] for key in manifest.objects}
+        for ledger_id, key in manifest.ledgers.items():
+            objects[key].append(ledger_id)
+        self.objects = objects
 
 
 def _remedy(error: TallybookError) -> str:

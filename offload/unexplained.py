@@ -9,8 +9,10 @@ removed, it is asked again, and more: its ledgers have to be in other objects, w
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from functools import partial
-from typing import Final
+from types import MappingProxyType
+from typing import Final, TypeVar
 
 from tallybook.archive.catalog import ledgers_in
 from tallybook.archive.objects.port import ObjectInfo, ObjectStore
@@ -27,6 +29,17 @@ from .standing import living, needs, unaccounted
 CONCURRENT_READS: Final = 32
 """Of the metadata store, or of the bucket."""
 
+_T = TypeVar("_T")
+
+
+@dataclass(frozen=True, slots=True)
+class Doubt:
+    """Why an object is not explained."""
+
+    why: str
+    unread: bool = False
+    """It could not be read: what it holds is not known."""
+
 
 async def unexplained(
     store: ObjectStore,
@@ -35,16 +48,17 @@ async def unexplained(
     objects: Sequence[ObjectInfo],
     turns: Turns,
     counted: Collection[int] = (),
-    named: Collection[str] = (),
+    named: Mapping[str, Collection[int]] = MappingProxyType({}),
     most: int | None = None,
-) -> dict[str, str]:
+) -> dict[str, Doubt]:
     """The keys of those of these objects that are not explained, and why; see ``unaccounted``.
 
     Args:
         ledgers: all that there are, read after ``objects`` were listed.
         turns: of the passes that follow one another.
         counted: ledgers that the manifest counts.
-        named: objects that it names.
+        named: objects that it has named so far, and the ledgers that have counted in each. These were read back once,
+            whole: where one cannot be read now, only it can tell whether a ledger that counts elsewhere is the same.
         most: after so many the rest is not looked at.
 
     Raises:
@@ -54,16 +68,23 @@ async def unexplained(
 
     asked = ObjectPass(store)
 
-    async def look(found: ObjectInfo) -> str:
-        held = await _held_by(store, found, asked, turns)
-        if isinstance(held, str):
-            # What the manifest drops is read once more before it goes.
-            return "" if found.key in named else held
+    async def look(found: ObjectInfo) -> Doubt | None:
+        try:
+            held = await _held_by(store, found, asked, turns)
+        except _Unread as unread:
+            if found.key not in named:
+                # Attempts that failed leave damaged objects. The name says what they were to hold.
+                if not unread.damaged:
+                    return Doubt(unread.why, unread=True)
+                held = dict.fromkeys(ledger_ids_in(found.key), NO_IDENTITY)
+            else:
+                elsewhere = any(each in counted for each in named[found.key])
+                return Doubt(unread.why, unread=True) if elsewhere else None
         deletions = await _deletions_in(metadata, held, ledgers)
         ledger_id = unaccounted(held.items(), ledgers, deletions, counted, named=found.key in named)
         if ledger_id is None:
-            return ""
-        return f"the metadata do not know ledger {ledger_id} of {found.key}, nor that it was deleted"
+            return None
+        return Doubt(f"the metadata do not know ledger {ledger_id} of {found.key}, nor that it was deleted")
 
     return await _looked_at(objects, look, turns, most)
 
@@ -86,13 +107,16 @@ async def needed(
 
     asked = ObjectPass(store)
 
-    async def look(found: ObjectInfo) -> str:
-        held = await _held_by(store, found, asked, turns)
-        if isinstance(held, str):
-            return held
+    async def look(found: ObjectInfo) -> str | None:
+        try:
+            held = await _held_by(store, found, asked, turns)
+        except _Unread as unread:
+            if not unread.damaged:
+                return unread.why
+            held = dict.fromkeys(ledger_ids_in(found.key), NO_IDENTITY)
         deletions = await _deletions_in(metadata, held, ledgers)
         ledger_id = needs(held.items(), ledgers, deletions, counted, sizes)
-        return "" if ledger_id is None else f"ledger {ledger_id} of {found.key} is in no other object that is there"
+        return None if ledger_id is None else f"ledger {ledger_id} of {found.key} is in no other object that is there"
 
     return await _looked_at(objects, look, turns)
 
@@ -106,14 +130,15 @@ async def _deletions_in(
 
 async def _looked_at(
     objects: Sequence[ObjectInfo],
-    look: Callable[[ObjectInfo], Awaitable[str]],
+    look: Callable[[ObjectInfo], Awaitable[_T | None]],
     turns: Turns,
     most: int | None = None,
-) -> dict[str, str]:
-    found: dict[str, str] = {}
+) -> dict[str, _T]:
+    found: dict[str, _T] = {}
 
     async def one(each: ObjectInfo) -> None:
-        if why := await look(each):
+        why = await look(each)
+        if why is not None:
             found[each.key] = why
 
     ordered = turns.order(objects, key=lambda each: each.key)
@@ -124,26 +149,34 @@ async def _looked_at(
     return found
 
 
-async def _held_by(store: ObjectStore, found: ObjectInfo, asked: ObjectPass, turns: Turns) -> dict[int, bytes] | str:
-    """The ledgers in an object, and the identity of each; or why that is not known.
+class _Unread(Exception):
+    """What an object holds is not known."""
+
+    def __init__(self, why: str, *, damaged: bool) -> None:
+        super().__init__(why)
+        self.why = why
+        self.damaged = damaged
+
+
+async def _held_by(store: ObjectStore, found: ObjectInfo, asked: ObjectPass, turns: Turns) -> dict[int, bytes]:
+    """The ledgers in an object, and the identity of each.
 
     Raises:
+        _Unread: that is not known, since it is damaged, or the store does not give it.
         ArchiveUnavailable, ArchiveDenied: the bucket does not answer.
     """
-    named = dict.fromkeys(ledger_ids_in(found.key), NO_IDENTITY)
     try:
         held = await asked.ask(partial(ledgers_in, store, found))
     except ObjectMissing:
         return {}  # removed since the listing
-    except (DamagedFile, ObjectDamaged):
-        # Attempts that failed leave such objects. The name says what it was to hold.
-        return named
+    except (DamagedFile, ObjectDamaged) as error:
+        raise _Unread(f"{found.key} is damaged: {error.message}", damaged=True) from error
     except OBJECT_ERRORS as error:
         if not await asked.concerns_one_object(error):
             raise
         if not asked.ended:
             turns.failed(found.key)
-        return f"what {found.key} holds is not known: {error.message}"
+        raise _Unread(f"what {found.key} holds is not known: {error.message}", damaged=False) from error
     return {each.metadata.ledger_id: each.metadata.identity for each in held}
 
 

@@ -14,7 +14,7 @@ from tallybook.archive.manifest import MANIFEST_KEY, read_manifest
 from tallybook.archive.objects.memory import MemoryStore
 from tallybook.archive.objects.port import ObjectInfo
 from tallybook.client.client import Client
-from tallybook.core.errors import NoSuchLedger
+from tallybook.core.errors import ArchiveUnavailable, NoSuchLedger
 from tallybook.core.ids import NO_ENTRY
 from tallybook.metadata.memory import MemoryMetadata
 from tallybook.metadata.model import LedgerMetadata
@@ -69,6 +69,19 @@ async def another_of(store: MetadataStore, lost: LedgerMetadata, rng: Rng) -> No
     """Another ledger of the id of one whose metadata were lost: an empty one that is in no object."""
     nowhere = replace(lost, creator_token=rng.uuid(), archiving=None, archived=None, copies_released=False)
     await store.create_ledger(replace(nowhere, fragments=lost.fragments[:1], last_entry_id=NO_ENTRY, length=0))
+
+
+class Shy(Watched):
+    """Does not give the objects in ``hang``."""
+
+    def __init__(self, clock: Clock) -> None:
+        super().__init__(clock)
+        self.hang: set[str] = set()
+
+    async def read(self, key: str, offset: int, size: int) -> bytes:
+        if key in self.hang:
+            raise ArchiveUnavailable(f"memory: read of {key} failed")
+        return await super().read(key, offset, size)
 
 
 class Play:
@@ -256,3 +269,58 @@ def test_an_object_of_a_ledger_whose_id_another_one_has_stays_though_the_manifes
             assert not manifest.objects & held.keys(), "it counts as an object that is younger than the manifest"
 
     play()
+
+
+@pytest.mark.parametrize("how", ["damaged", "hanging"])
+def test_an_object_that_cannot_be_read_keeps_its_place_though_another_ledger_has_the_id_of_one_in_it(how: str) -> None:
+    @scenario(deadline_seconds=60_000)
+    async def play(cluster: MemoryCluster, client: Client) -> None:
+        store = Shy(cluster.world.clock)
+        async with ArchiveStage(cluster, SETTINGS, store=store) as stage:
+            taken = await closed(client, 120)
+            await offloader(stage).round()
+            (key,) = await objects(stage)
+            whole = await store.read(key, 0, (await store.info(key)).size_bytes)
+            lost = await client.ledger_metadata(taken)
+            cluster.metadata.ledgers.clear()
+            await another_of(cluster.metadata.client().store, lost, cluster.world.rng)
+            await stage.archive(taken)
+            if how == "damaged":
+                await store.put(key, whole[:-100])
+            else:
+                store.hang.add(key)
+            for _ in range(4):
+                worker = offloader(stage)
+                await worker.round()
+                await cluster.world.clock.sleep(DELAY_S)
+                assert key in worker.totals.last_error
+            manifest = await read_manifest(store, InlineWorkers())
+            assert manifest is not None
+            assert (manifest.ledgers, dict(manifest.dropped)) == ({taken: key}, {})
+            assert key in await objects(stage)
+            store.hang.clear()
+            await store.put(key, whole)
+            worker = offloader(stage)
+            await worker.round()
+            assert f"do not know ledger {taken}" in worker.totals.last_error, "it says itself whose it is"
+            manifest = await read_manifest(store, InlineWorkers())
+            assert manifest is not None
+            assert manifest.ledgers[taken] != key
+
+    play()
+
+
+@scenario(deadline_seconds=6_000)
+async def test_an_object_that_cannot_be_read_goes_where_its_ledgers_were_deleted(
+    cluster: MemoryCluster, client: Client
+) -> None:
+    store = Shy(cluster.world.clock)
+    async with ArchiveStage(cluster, SETTINGS, store=store) as stage:
+        ledger_id = await closed(client, 120)
+        await offloader(stage).round()
+        store.hang = set(await objects(stage))
+        await client.delete_ledger(ledger_id)
+        await offloader(stage).round()
+        manifest = await read_manifest(store, InlineWorkers())
+        assert manifest is not None
+        assert (manifest.ledgers, set(manifest.dropped)) == ({}, store.hang)
