@@ -152,7 +152,7 @@ class BucketKeeper:
 
         Args:
             objects: all that are in the bucket.
-            complete: whether no ledger can be missing from the survey.
+            complete: whether no ledger can be missing from the survey. If not, nothing is written or removed.
         """
         # Without a manifest, which ledgers are missing is not known yet, though this pass writes one.
         told = self.is_ours and not self._manifest.unreadable
@@ -167,10 +167,12 @@ class BucketKeeper:
             monotonic_s=self._clock.monotonic(),
             wall_ms=self._now_ms(),
         )
-        if complete:
-            suspects, stands = await self._without_unexplained(suspects, objects, stands)
+        if not complete:
+            # What was archived since the last manifest, by a ledger that is not known now, has no line in it.
+            return
+        suspects, stands = await self._without_unexplained(suspects, objects, stands)
         # Before anything goes: readers that go by the manifest must not look for what is removed.
-        if complete and not await self._write_manifest(stands):
+        if not await self._write_manifest(stands):
             return
         if not suspects:
             return

@@ -12,7 +12,7 @@ import pytest
 from tallybook.archive.catalog import ledgers_in
 from tallybook.archive.manifest import MANIFEST_KEY, read_manifest
 from tallybook.archive.objects.memory import MemoryStore
-from tallybook.archive.objects.port import ObjectInfo
+from tallybook.archive.objects.port import ObjectInfo, UnfinishedUpload
 from tallybook.client.client import Client
 from tallybook.core.errors import ArchiveUnavailable, NoSuchLedger
 from tallybook.core.ids import NO_ENTRY
@@ -324,3 +324,36 @@ async def test_an_object_that_cannot_be_read_goes_where_its_ledgers_were_deleted
         manifest = await read_manifest(store, InlineWorkers())
         assert manifest is not None
         assert (manifest.ledgers, set(manifest.dropped)) == ({}, store.hang)
+
+
+@scenario(deadline_seconds=6_000)
+async def test_an_object_that_no_manifest_has_named_stays_though_its_ledger_goes_within_a_pass(
+    cluster: MemoryCluster, client: Client
+) -> None:
+    """Its record is damaged, and the operator removes it, to enter the ledger anew out of the bucket."""
+
+    class Mended(Watched):
+        remove: int | None = None
+
+        async def unfinished_uploads(self) -> list[UnfinishedUpload]:
+            cluster.metadata.ledgers.pop(self.remove, None)  # type: ignore[arg-type]
+            return list(await super().unfinished_uploads())
+
+    store = Mended(cluster.world.clock)
+    async with ArchiveStage(cluster, SETTINGS, store=store) as stage:
+        worker = offloader(stage)
+        await closed(client, 120)
+        await worker.round()
+        ledger_id = await closed(client, 120)
+        await stage.archive(ledger_id)
+        cluster.metadata.ledgers[ledger_id].value = b"damaged"
+        for _ in range(3):
+            await worker.round()
+            await cluster.world.clock.sleep(DELAY_S)
+        store.remove = ledger_id
+        await worker.round()
+        assert ledger_id not in cluster.metadata.ledgers
+        assert len(await objects(stage)) == 2
+        store.remove = None
+        rebuilt = [each async for each in rebuild_catalog(store, cluster.metadata.client().store, InlineWorkers())]
+        assert [each.ledger_ids for each in rebuilt if each.ledger_ids] == [(ledger_id,)]
