@@ -144,8 +144,10 @@ class BucketKeeper:
 
     # --- what counts, and what goes -----------------------------------------------------------------------------------
 
-    async def collect(self, objects: Sequence[ObjectInfo], *, complete: bool) -> None:
+    async def collect(self, objects: Sequence[ObjectInfo], *, complete: bool) -> int:
         """Write down what counts in the bucket, and remove what belongs to nobody.
+
+        Returns how much of that no pass has come to so far, since several objects in a row had timed out.
 
         What is known of the ledgers says what to suspect. Only then are all of them read, which is after the bucket
         was listed, and what has an owner after all, or may be the last copy of a ledger, is spared.
@@ -169,28 +171,28 @@ class BucketKeeper:
         )
         if not complete:
             # What was archived since the last manifest, by a ledger that is not known now, has no line in it.
-            return
+            return 0
         suspects, stands = await self._without_unexplained(suspects, objects, stands)
         # Before anything goes: readers that go by the manifest must not look for what is removed.
         if not await self._write_manifest(stands):
-            return
+            return 0
         if not suspects:
-            return
+            return 0
         if not told:
             why = self._manifest.unreadable or f"{self._store.url} has no manifest"
             self._totals.failed(f"nothing is removed in this pass: {why}")
-            return
+            return 0
         if not await self._survey.look(everything=True):
             sometimes("offload: removes nothing, for the listing of ledgers broke off")
-            return
+            return 0
         if await self.is_behind():
             # Bookies have found it out since the pass began.
-            return
+            return 0
         again = await self._standing(sizes)
         garbage = suspects.without(Owned.by(self._survey.ledgers.values(), stands.kept | again.kept))
         if garbage != suspects:
             sometimes("offload: what had no owner has one after all")
-        await self._remove(await self._without_needed(garbage, again, sizes))
+        return await self._remove(await self._without_needed(garbage, again, sizes))
 
     async def _standing(self, sizes: dict[str, int]) -> Standing:
         """Where the ledgers are; what the listing lacks is looked for, and added to ``sizes``."""
@@ -299,9 +301,13 @@ class BucketKeeper:
             self._totals.failed(f"{len(kept)} objects that no ledger's metadata name stay: {why}", object=key)
         return garbage.without_objects(kept)
 
-    async def _remove(self, garbage: Garbage) -> None:
-        asked = ObjectPass(self._store)
+    async def _remove(self, garbage: Garbage) -> int:
+        """Remove these; how many the store was never asked for, since several in a row had timed out."""
+        asked, passed_over = ObjectPass(self._store), 0
         for found in self._turns.order(garbage.objects, key=lambda each: each.key):
+            if asked.ended:
+                passed_over += not self._turns.has_failed(found.key)  # the next pass begins with them
+                continue
             if not await self._removed(asked, found.key, partial(self._store.delete, found.key)):
                 continue
             self._forget(found.key)
@@ -310,16 +316,18 @@ class BucketKeeper:
             sometimes("offload: removes an object that belongs to nobody")
             _log.info("object removed: no ledger is in it", object=found.key)
         for upload in self._turns.order(garbage.uploads, key=lambda each: each.key):
+            if asked.ended:
+                passed_over += not self._turns.has_failed(upload.key)
+                continue
             if not await self._removed(asked, upload.key, partial(self._store.abort_upload, upload)):
                 continue
             self._totals.uploads_aborted += 1
             sometimes("offload: removes an upload that nobody finished")
             _log.info("unfinished upload removed", object=upload.key)
+        return passed_over
 
     async def _removed(self, asked: ObjectPass, key: str, removal: Callable[[], Awaitable[None]]) -> bool:
         """Whether the store did ``removal``. What it does not remove (an object lock) keeps no other from going."""
-        if asked.ended:
-            return False  # the next pass goes on
         try:
             await asked.ask(removal)
         except OBJECT_ERRORS as error:

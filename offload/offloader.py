@@ -16,7 +16,7 @@ from functools import partial
 
 from tallybook.archive.index_codec import Directory
 from tallybook.archive.objects.port import ObjectInfo, ObjectStore
-from tallybook.archive.objects.probe import OBJECT_ERRORS, ObjectPass, concerns_one_object
+from tallybook.archive.objects.probe import OBJECT_ERRORS, ObjectPass, concerns_one_object, spread
 from tallybook.archive.reader import ArchiveReader
 from tallybook.core.config import OffloadSettings
 from tallybook.core.errors import (
@@ -89,6 +89,8 @@ class Offloader:
         self._tidied_at: float | None = None
         self.totals = Totals()
         self.backlog = Backlog()
+        self.passed_over = 0
+        """Ledgers and objects that no round has come to so far: in the last one several in a row had timed out."""
         self._keeper = BucketKeeper(survey, store, workers, settings, clock, rng, self.totals, self._forget)
 
     @property
@@ -108,6 +110,7 @@ class Offloader:
             ArchiveUnavailable, ArchiveDenied: the bucket cannot be looked at; an object that it refuses is left out.
             Whatever ``ready`` raises.
         """
+        self.passed_over = 0
         await self._survey.look()
         # With a slow bucket a round takes long, and that is when somebody is to see what waits, and how long.
         self.backlog = self._backlog()
@@ -150,7 +153,7 @@ class Offloader:
             await self._compact(objects)
             if self._survey.doubtful:
                 complete = await self._survey.look()
-            await self._keeper.collect(objects, complete=complete)
+            self.passed_over += await self._keeper.collect(objects, complete=complete)
             if self._keeper.is_ours:
                 # Else the bucket may be another cluster's, and so may the copy in it.
                 await self._copy_records()
@@ -241,13 +244,14 @@ class Offloader:
         """Let bookies drop their copies of what is in the archive, after another look at the object."""
         by_object: dict[str, Directory | None] = {}
         now, asked = self._clock.monotonic(), ObjectPass(self._store)
-        for metadata in releasable(self._survey.ledgers.values(), self._settings, self._now_ms()):
+        for metadata in spread(releasable(self._survey.ledgers.values(), self._settings, self._now_ms())):
             receipt = metadata.archived
             if receipt is None or any(self._failures.waits(name, now) for name in (receipt.key, metadata.ledger_id)):
                 continue
             try:
                 if receipt.key not in by_object:
                     if asked.ended:
+                        self.passed_over += receipt.key not in self._failures.known
                         continue  # those that hang are asked for later and later: the next rounds go on
                     by_object[receipt.key] = await self._looked_at(receipt, asked)
                 if self._holds(by_object[receipt.key], metadata.ledger_id, receipt):

@@ -17,7 +17,7 @@ from tallybook.archive.metrics import numbers as asked
 from tallybook.client.client import Client
 from tallybook.client.metrics import show_client
 from tallybook.core.config import OffloadSettings
-from tallybook.core.errors import ArchiveDenied, PeerError, StorageError, TallybookError
+from tallybook.core.errors import ArchiveDenied, ArchiveUnavailable, PeerError, StorageError, TallybookError
 from tallybook.core.marks import sometimes
 from tallybook.metadata.leader import Leadership
 from tallybook.metadata.metered import METADATA_METRICS
@@ -104,9 +104,15 @@ class OffloadService:
         Raises:
             Conflict: another process leads, and goes on doing so.
             MetadataUnavailable: the metadata store does not say who leads.
+            ArchiveUnavailable: something is left that was not come to, since several objects in a row have timed out.
             Whatever a round raises.
         """
         await self._leadership.lead_once(self._rounds_until_done, busy=BUSY)
+        if left := self._offloader.passed_over:
+            raise ArchiveUnavailable(
+                f"{left} ledgers to be released, or objects to be removed, are left: several objects in a row have "
+                f"timed out, and no more were asked for; the last error: {self._offloader.totals.last_error}"
+            )
         return self.totals()
 
     async def _rounds_until_done(self) -> None:

@@ -101,6 +101,10 @@ class Turns:
         if len(self._failed) > MOST_REMEMBERED:
             del self._failed[next(iter(self._failed))]
 
+    def has_failed(self, key: str) -> bool:
+        """Whether that was noted of an object."""
+        return key in self._failed
+
     def order(self, items: Iterable[_T], key: Callable[[_T], str]) -> list[_T]:
         """The same items, in the order in which they are to be asked for."""
         return sorted(spread(items), key=lambda each: self._failed.get(key(each), 0))

@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 import pytest
 
 from tallybook.archive.catalog import CONCURRENT_OBJECTS, read_catalog
 from tallybook.archive.library import ArchiveLibrary
 from tallybook.archive.manifest import MANIFEST_KEY
 from tallybook.archive.objects.probe import MOST_TIMEOUTS
+from tallybook.client.background import client_tasks
 from tallybook.client.client import Client
 from tallybook.core.errors import ArchiveUnavailable
 from tallybook.metadata.memory import MemoryMetadata
 from tallybook.offload.rebuild import rebuild_catalog
+from tallybook.offload.service import OffloadService
 from tallybook.offload.unexplained import CONCURRENT_READS
 from tallybook.repair.fsck_bucket import check_bucket
 from tallybook.runtime.rng import SeededRng
@@ -23,6 +27,7 @@ from tallybook.sim.stage.scenario import scenario
 from .test_offload_last_object import DELAY_S
 from .test_offload_manifest import SETTINGS, closed, objects, offloader
 from .test_offload_verify import Hanging
+from .test_offloader_memory import opened
 
 COUNT = CONCURRENT_READS + 8
 
@@ -158,3 +163,27 @@ async def test_a_round_of_the_offloader_waits_for_few_objects_that_hang_and_the_
         await offloader(stage).round()
         assert store.asked <= CONCURRENT_READS
         assert len(await objects(stage)) == COUNT
+
+
+@scenario(deadline_seconds=60_000)
+async def test_what_runs_once_comes_past_objects_that_hang_or_says_what_is_left(
+    cluster: MemoryCluster, client: Client
+) -> None:
+    store, tasks = Hanging(cluster.world.clock, ArchiveUnavailable), client_tasks("offloader")
+    async with ArchiveStage(cluster, SETTINGS, store=store) as stage:
+        await archived(stage, client)
+        await cluster.world.clock.sleep(SETTINGS.deletion_lag_s)
+        place = opened(stage, tasks)
+
+        async def work() -> Mapping[str, object]:
+            return await OffloadService(place, place.offloader(client, SETTINGS), SETTINGS).work_off()
+
+        everything = await objects(stage)
+        store.hang = set(everything)
+        with pytest.raises(ArchiveUnavailable, match=f"{COUNT - MOST_TIMEOUTS} ledgers"):
+            await work()
+        store.hang = set(everything[: COUNT // 2])
+        assert (await work())["ledgers_released"] == COUNT - COUNT // 2
+        store.hang.clear()
+        assert (await work())["unreleased_ledgers"] == 0
+    await tasks.close()
