@@ -284,7 +284,7 @@ class Nemesis:
 
     def _disk_full(self) -> None:
         node = self._node()
-        node.disk.capacity_bytes = node.disk.state.used_bytes() + self._rng.randint(0, 40_000)
+        node.fill_disk(self._rng.randint(0, 40_000))
 
         def room() -> None:
             node.disk.capacity_bytes = node.capacity_bytes

@@ -122,6 +122,8 @@ class BookieNode:
         self.bookie: Bookie | None = None
         self._struck = False
         """A fault that has been taken back since has made its disk fail in this life."""
+        self._short_of_disk = False
+        """Its disk was made smaller in this life, or was so when it began, whatever it is now."""
         self.memory_fails = False
         """What it gives out is not what it holds."""
         self._around = around
@@ -172,6 +174,7 @@ class BookieNode:
         rng = self._rng.fork(f"life {self._lives}")
         self.process = SimProcess(self.name, around, self.clock, rng)
         self._struck = False
+        self._short_of_disk = self.disk.capacity_bytes < self.capacity_bytes
         self.process.spawn(self._live(self.process))
 
     def start_in(self, seconds: float) -> None:
@@ -201,6 +204,11 @@ class BookieNode:
         if self.bookie is not None:
             batches = self._index.in_log(path)
             self._around.god.harms.damage(self.name, self.bookie.incarnation, path, first, last, batches)
+
+    def fill_disk(self, left_bytes: int) -> None:
+        """Have so much room left on the disk, and no more."""
+        self.disk.capacity_bytes = self.disk.state.used_bytes() + left_bytes
+        self._short_of_disk = True
 
     def free_disk(self) -> None:
         """No planned faults, normal latency, all of its capacity."""
@@ -260,8 +268,7 @@ class BookieNode:
             self._lose_all()
             self._to_replace = True
         elif isinstance(error, DiskFull):
-            small = self.disk.capacity_bytes < self.capacity_bytes
-            god.expect(small or self.excused, "boot", f"{self.name}: {error.message}")
+            god.expect(self._short_of_disk or self.excused, "boot", f"{self.name}: {error.message}")
         elif isinstance(error, (DiskFailed, EntryUnknown)):
             god.expect(self.excused, "boot", f"{self.name}: {error.message}")
         else:
