@@ -7,6 +7,7 @@ what is left, for ``tallybook offload status`` to show from anywhere.
 
 from __future__ import annotations
 
+import asyncio
 import json
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import asdict
@@ -119,8 +120,7 @@ class OffloadService:
         done = -1
         while (now := _progress(self._offloader.totals)) != done:
             done = now
-            await self._offloader.round(tidy=True)
-        await self._write_down()
+            await self._round(tidy=True)
 
     def totals(self) -> Mapping[str, object]:
         """What was done since the start, and what is left."""
@@ -134,7 +134,13 @@ class OffloadService:
             idle = False
             while True:
                 was_idle, streamed_bytes = idle, self._offloader.streamed_bytes
-                await self._round()
+                try:
+                    await self._round()
+                except (PeerError, StorageError, ArchiveDenied) as error:
+                    sometimes("offload: a round ends early")
+                    # The stores are away, a ledger's metadata are damaged, or keys have run out: what can be done
+                    # again once that is mended is.
+                    _log.warning("a round ended early", error=error.message)
                 idle = self._offloader.streamed_bytes == streamed_bytes
                 # While there is work, what was freed is of use to the next round: to get it anew costs 20 to 30 ms.
                 if idle and not was_idle and self._give_back is not None:
@@ -143,26 +149,33 @@ class OffloadService:
         finally:
             self._leads = False
 
-    async def _round(self) -> None:
+    async def _round(self, *, tidy: bool = False) -> None:
+        """Do a round, and write down what came of it, also where it ends with an error.
+
+        Raises:
+            Whatever the round raises.
+        """
         try:
-            await self._offloader.round()
-        except (PeerError, StorageError, ArchiveDenied) as error:
-            sometimes("offload: a round ends early")
-            # The stores are away, a ledger's metadata are damaged, or keys have run out: what can be done again
-            # once that is mended is.
-            self._offloader.totals.failures += 1
-            self._offloader.totals.last_error = error.message
-            _log.warning("a round ended early", error=error.message)
+            await self._offloader.round(tidy=tidy)
+        except Exception as error:
+            self._offloader.totals.ended_early(error.message if isinstance(error, TallybookError) else repr(error))
+            await self._write_down()
+            raise
         await self._write_down()
 
     async def _write_down(self) -> None:
         value = json.dumps({"format": FIRST, **self.totals(), "at_ms": self._archive.clock.wall_us() // 1000}).encode()
         try:
-            record = await self._archive.metadata.read_record(STATUS_RECORD)
-            over_known(STATUS_RECORD, value, None if record is None else record.value)
-            written = await self._archive.metadata.write_record(
-                STATUS_RECORD, value, None if record is None else record.version
-            )
+            # A request that hangs must not cost the lead: that would cut off the error that is about to be raised.
+            async with asyncio.timeout(self._settings.lease_s / 4):
+                record = await self._archive.metadata.read_record(STATUS_RECORD)
+                over_known(STATUS_RECORD, value, None if record is None else record.value)
+                written = await self._archive.metadata.write_record(
+                    STATUS_RECORD, value, None if record is None else record.version
+                )
+        except TimeoutError:
+            _log.warning("the status was not written down", error="the metadata store did not answer in time")
+            return
         except TallybookError as error:
             _log.warning("the status was not written down", error=error.message)
             return

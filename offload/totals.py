@@ -40,6 +40,11 @@ class Totals:
         self.last_error = why
         _log.warning("cannot archive", error=why, **about)
 
+    def ended_early(self, why: str) -> None:
+        """Count a round that ended with an error, which is raised or logged as well."""
+        self.failures += 1
+        self.last_error = why
+
 
 @dataclass(frozen=True, slots=True)
 class Backlog:

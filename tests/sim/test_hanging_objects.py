@@ -15,7 +15,7 @@ from tallybook.client.client import Client
 from tallybook.core.errors import ArchiveUnavailable
 from tallybook.metadata.memory import MemoryMetadata
 from tallybook.offload.rebuild import rebuild_catalog
-from tallybook.offload.service import OffloadService
+from tallybook.offload.service import OffloadService, status_of
 from tallybook.offload.unexplained import CONCURRENT_READS
 from tallybook.repair.fsck_bucket import check_bucket
 from tallybook.runtime.rng import SeededRng
@@ -182,6 +182,7 @@ async def test_what_runs_once_comes_past_objects_that_hang_or_says_what_is_left(
         store.hang = set(everything)
         with pytest.raises(ArchiveUnavailable, match=f"{COUNT - MOST_TIMEOUTS} ledgers"):
             await work()
+        assert (await status_of(place))["failures"] == MOST_TIMEOUTS
         store.hang = set(everything[: COUNT // 2])
         assert (await work())["ledgers_released"] == COUNT - COUNT // 2
         store.hang.clear()
