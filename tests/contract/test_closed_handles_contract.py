@@ -84,7 +84,7 @@ class Handles:
 
     client: Client
     writer: LedgerWriter
-    full_writer: LedgerWriter
+    deferred: LedgerWriter
     reader: LedgerReader
     tailing: LedgerReader
     streams: StreamStore
@@ -111,6 +111,8 @@ class Handles:
         self.reader = await client.open_ledger(ledger.id)
         self.writer = await client.create_ledger()
         await self.writer.append(b"x")
+        self.deferred = await client.create_ledger(deferred_sync=True)
+        await self.deferred.append(b"x")
         self.tailing = await client.open_ledger(self.writer.id, recover=False)
         self.streams = StreamStore(client)
         await self.streams.create("s")
@@ -163,11 +165,13 @@ OF_CLIENT: dict[str, Call] = {
 OF_WRITER: dict[str, Call] = {
     "writer.append": lambda on: on.writer.append(b"y"),
     "writer.append_many": lambda on: on.writer.append_many([b"y", b"z"]),
+    "writer.force": lambda on: on.deferred.force(),
     "writer.show": lambda on: _behind_a_ledger_append(on, on.writer.show),
     "writer.append_without_room": lambda on: _without_room(on, on.writer.append),
 }
 CLOSING_WRITER: dict[str, Call] = {
     "writer.close": lambda on: on.writer.close(),
+    "writer.close_deferred": lambda on: on.deferred.close(),
 }
 OF_STORE: dict[str, Call] = {
     "streams.create": lambda on: on.streams.create("t"),
@@ -267,9 +271,10 @@ async def _close_reader(on: Handles) -> None:
     await on.stream_reader.close()
 
 
-def _abandon(handle: str) -> Call:
+def _abandon(*handles: str) -> Call:
     async def abandon(on: Handles) -> None:
-        getattr(on, handle).abandon()
+        for handle in handles:
+            getattr(on, handle).abandon()
 
     return abandon
 
@@ -277,7 +282,7 @@ def _abandon(handle: str) -> Call:
 CLOSES: dict[str, tuple[dict[str, Call], Call]] = {
     "the client": (CALLS, _close_client),
     "the store": (IN_STREAMS, _close_store),
-    "the ledger writer": (OF_WRITER | CLOSING_WRITER, _abandon("writer")),
+    "the ledger writer": (OF_WRITER | CLOSING_WRITER, _abandon("writer", "deferred")),
     "the stream writer": (OF_STREAM_WRITER | CLOSING_STREAM_WRITER, _abandon("stream_writer")),
     "the stream reader": (OF_STREAM_READER, _close_reader),
     "the subscription": (OF_SUBSCRIPTION | CLOSING_SUBSCRIPTION, _abandon("subscription")),
@@ -304,7 +309,6 @@ NOT_TRIED = {
     "streams.close": "it is the close",
     "stream_reader.close": "it is the close",
     "stream_reader.aclose": "it waits for nothing but the end of what it ends",
-    "writer.force": "there is nothing to force without deferred sync",
     "writer.wait_for_limits": "an end ends it, and the next append tells of that",
 }
 
