@@ -15,7 +15,7 @@ from tallybook.archive.reader import ArchiveReader, ArchiveReaderSettings
 from tallybook.archive.sealing import refused, sealed_since, settle_sealing
 from tallybook.client.client import Client
 from tallybook.core.config import ClientSettings, OffloadSettings
-from tallybook.core.errors import InvalidConfig, InvariantViolation
+from tallybook.core.errors import ArchiveDenied, ArchiveUnavailable, InvalidConfig, InvariantViolation
 from tallybook.core.limits import MIB
 from tallybook.metadata.metered import MetadataLoad
 from tallybook.metadata.store import MetadataStore
@@ -52,6 +52,8 @@ class Archive:
     """The same store, as one that may seal; ``None`` in simulations."""
     url: str | None = None
     """Where the metadata said that the archive is when it was opened; ``None`` in simulations."""
+    unlisted: bool = False
+    """The bucket could not be listed when it was opened: what is in it may be sealed."""
 
     def offloader(self, client: Client, settings: OffloadSettings) -> Offloader:
         """An offloader of this cluster; ``client`` reads what it archives."""
@@ -77,11 +79,14 @@ class Archive:
             InvalidConfig: the archive was relocated.
             ArchiveKeyMissing: objects would be written plain, where other offloaders seal them by now.
             MetadataUnavailable, DamagedFile: the metadata do not say.
+            ArchiveDenied, ArchiveUnavailable: the bucket, which could not be listed when it was opened, still cannot.
         """
         settled = await read_location(self.metadata)
         if self.url is not None and settled is not None and settled != self.url:
             raise other_location(settled, self.url)
-        if self.sealing is not None and not self.sealing.seals and await sealed_since(self.metadata) is not None:
+        if self.sealing is None or self.sealing.seals:
+            return
+        if await sealed_since(self.metadata) is not None or (self.unlisted and await self.sealing.any_sealed()):
             raise refused(self.store.url)
 
     def mover(self, client: Client, settings: OffloadSettings) -> Mover:
@@ -115,7 +120,7 @@ async def opened(
             keys that do not open it, if it is about to become the cluster's archive.
         ArchiveUnavailable: likewise, if it does not answer.
     """
-    clock, rng, metadata = RealClock(), SystemRng(), client.world.store
+    clock, rng, metadata, unlisted = RealClock(), SystemRng(), client.world.store, False
     async with AsyncExitStack() as stack:
         settled = await read_location(metadata)
         where = url or settled
@@ -138,13 +143,30 @@ async def opened(
             await settle_location(metadata, where)
             if store.seals:
                 await settle_sealing(metadata, clock.wall_us() // 1000)
-            elif await sealed_since(metadata) is not None or await store.any_sealed():
-                raise refused(where)
+            else:
+                sealed = await sealed_since(metadata) is not None or await _any_sealed(store, surely=filled)
+                if sealed:
+                    raise refused(where)
+                unlisted = sealed is None
         workers = ThreadWorkers(WORKER_THREADS, "archive", background=True)
         stack.push_async_callback(workers.close)
         tasks = Tasks("archive", _died)
         stack.push_async_callback(tasks.close)
-        yield Archive(metadata, store, workers, tasks, clock, rng, client.world.metadata_load, store, where)
+        yield Archive(metadata, store, workers, tasks, clock, rng, client.world.metadata_load, store, where, unlisted)
+
+
+async def _any_sealed(store: OpenedStore, *, surely: bool) -> bool | None:
+    """Whether anything in the bucket is sealed; ``None``: it cannot be listed. The first round asks again, and tells.
+
+    Raises:
+        ArchiveDenied, ArchiveUnavailable: ``surely`` is set, and it cannot be listed.
+    """
+    try:
+        return await store.any_sealed()
+    except (ArchiveDenied, ArchiveUnavailable):
+        if surely:
+            raise
+        return None
 
 
 def _died(name: str, error: BaseException) -> None:

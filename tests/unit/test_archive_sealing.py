@@ -5,14 +5,18 @@ from pathlib import Path
 
 import pytest
 
+from tallybook.archive.objects.open import OpenedStore
+from tallybook.archive.objects.sealed import SealedStore
 from tallybook.archive.sealing import sealed_since, settle_sealing
 from tallybook.client.client import Client
 from tallybook.core.config import OffloadSettings
-from tallybook.core.errors import ArchiveKeyMissing, DamagedFile
+from tallybook.core.errors import ArchiveDenied, ArchiveKeyMissing, DamagedFile
 from tallybook.metadata.memory import MemoryMetadata
 from tallybook.offload.process import opened
+from tallybook.offload.service import OffloadService, status_of
 from tallybook.runtime.rng import SeededRng
 from tallybook.runtime.security.archive_keys import add_key
+from tallybook.sim.stage.held_keys import HeldKeys
 
 
 @pytest.fixture
@@ -62,6 +66,31 @@ async def test_new_metadata_beside_a_bucket_with_sealed_objects_do_not_make_it_a
         with pytest.raises(ArchiveKeyMissing):
             async with opened(other, place["url"], settle=True):
                 pass
+
+
+async def test_a_bucket_that_is_not_listed_is_asked_again_before_anything_is_written_and_the_status_tells_of_it(
+    place, monkeypatch
+):
+    settings = OffloadSettings()
+
+    async def denied(_store: OpenedStore) -> bool:
+        raise ArchiveDenied("these keys list nothing")
+
+    async with Client(place["metadata"]) as client:
+        async with opened(client, place["url"], settle=True) as archive:
+            await OffloadService(archive, archive.offloader(client, settings), settings).work_off()
+        monkeypatch.setattr(OpenedStore, "any_sealed", denied)
+        async with opened(client, None, settle=True) as archive:
+            service = OffloadService(archive, archive.offloader(client, settings), settings)
+            with pytest.raises(ArchiveDenied, match="list nothing"):
+                await service.work_off()
+            assert (await status_of(archive))["last_error"] == "these keys list nothing"
+            monkeypatch.undo()
+            await service.work_off()
+            # By one whose metadata have gone.
+            await SealedStore(archive.store.below, archive.workers, HeldKeys()).put("ledgers/1", b"x")
+            with pytest.raises(ArchiveKeyMissing):
+                await service.work_off()
 
 
 async def test_since_when_an_archive_is_sealed_is_written_once():
