@@ -1,0 +1,85 @@
+"""A ledger that was deleted by mistake and whose metadata come back, at real bookies with the delays that they have by
+default."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from tallybook.client.client import Client
+from tallybook.core.config import CollectionSettings
+from tallybook.core.errors import NoSuchLedger
+from tallybook.core.ids import NO_ENTRY
+from tallybook.repair.check import CopyCheck
+from tallybook.runtime.deterministic import World, run_seed
+from tallybook.sim.run import Universe
+from tallybook.sim.stage.scenario import lines, read_all
+
+from .test_restored_metadata import CALM
+
+HOUR_SECONDS = 3600
+ENTRIES = lines(30)
+
+
+def test_a_deleted_ledger_whose_metadata_come_back_within_an_hour_is_kept_whole_for_good() -> None:
+    async def run(world: World) -> None:
+        universe = Universe(world, replace(CALM, session_seconds=60.0))
+        for node in universe.nodes.values():
+            node.settings = node.settings.model_copy(update={"collection": CollectionSettings()})
+            node.start()
+        try:
+            await serving(universe)
+            async with universe.workload.guest("client") as guest:
+                await undo_one_of_two(universe, guest.client)
+            universe.god.raise_violations()
+        finally:
+            await universe.workload.close()
+            for node in universe.nodes.values():
+                if node.process is not None:
+                    node.process.kill()
+            universe.around.bury()
+
+    run_seed(1, run, deadline_seconds=10 * HOUR_SECONDS)
+
+
+async def undo_one_of_two(universe: Universe, client: Client) -> None:
+    """Two ledgers are deleted, and the row of one of them is put back."""
+    clock, shared, nodes = universe.world.clock, universe.metadata.shared, universe.nodes.values()
+    undone, gone = [await written(client) for _ in range(2)]
+    row = shared.ledgers[undone]
+    for ledger_id in (undone, gone):
+        await client.delete_ledger(ledger_id)
+    with pytest.raises(NoSuchLedger):
+        await client.open_ledger(undone)
+    await clock.sleep(0.9 * HOUR_SECONDS)
+    assert [node.bookie and node.bookie.stats()["ledgers_deleted"] for node in nodes] == [2, 2, 2], "all of them know"
+    shared.ledgers[undone] = row
+    shared.ledger_changed(undone)
+    await clock.sleep(0.2 * HOUR_SECONDS)
+    assert await held(universe) == [[undone]] * 3
+    for node in nodes:
+        node.kill()
+    await serving(universe)
+    check = CopyCheck(client.world.store, client.world.connections, read=True)
+    assert (await check.one(await client.ledger_metadata(undone))).lacks == [], "each bookie has all of it"
+    assert await read_all(client, undone) == ENTRIES
+
+
+async def written(client: Client) -> int:
+    """A closed ledger that every bookie has."""
+    async with await client.create_ledger(ensemble=3, write_quorum=3, ack_quorum=3) as writer:
+        await writer.append_many(ENTRIES)
+    return writer.id
+
+
+async def serving(universe: Universe) -> None:
+    await universe.until(universe.all_serve, 60.0, "boot", "not every bookie serves")
+
+
+async def held(universe: Universe) -> list[list[int]]:
+    """The ledgers that each bookie has."""
+    pages = [
+        await node.bookie.held_ledgers(NO_ENTRY, 10) for node in universe.nodes.values() if node.bookie is not None
+    ]
+    return [[each.ledger_id for each in page.ledgers] for page in pages]
