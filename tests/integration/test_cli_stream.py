@@ -39,6 +39,17 @@ def records(cluster, name: str, *options: object) -> list[dict[str, object]]:
     return [json.loads(line) for line in cluster("stream", "read", name, "--json", *options).out.splitlines()]
 
 
+def segment_of(cluster, name: str) -> int:
+    """The ledger that is the only segment of a stream."""
+    stream_id = cluster("stream", "info", name, "--json").json["stream_id"]
+    [ledger_id] = [
+        each["ledger_id"]
+        for each in cluster("ledger", "ls", "--json").json
+        if each["custom"].get("tallybook.stream", "").startswith(stream_id)
+    ]
+    return ledger_id
+
+
 def begin(cli, cluster, *words: object) -> subprocess.Popen[bytes]:
     """A command that is left running."""
     pipe = subprocess.PIPE
@@ -117,12 +128,7 @@ def test_a_stream_whose_end_is_lost_is_written_again_only_once_that_is_accepted(
     assert appending.stdout.readline()
     appending.kill()
     appending.communicate(timeout=cli.patience)
-    stream_id = cluster("stream", "info", stream, "--json").json["stream_id"]
-    [ledger_id] = [
-        each["ledger_id"]
-        for each in cluster("ledger", "ls", "--json").json
-        if each["custom"].get("tallybook.stream", "").startswith(stream_id)
-    ]
+    ledger_id = segment_of(cluster, stream)
     assert cluster("ledger", "rm", ledger_id, "--force").code == 0
     refused = cluster("stream", "mend", stream, "--json")
     assert (refused.code, refused.error["type"]) == (CALLER, "NoSuchLedger")
@@ -131,6 +137,21 @@ def test_a_stream_whose_end_is_lost_is_written_again_only_once_that_is_accepted(
     read = cluster("stream", "read", stream)
     assert (read.out, read.code) == (b"kept\n", 1)
     assert "is lost" in read.err
+
+
+def test_a_segment_of_a_stream_is_deleted_by_force_only_and_the_stream_is_named(cluster, stream):
+    append(cluster, stream, b"kept\n")
+    ledger_id = segment_of(cluster, stream)
+    refused = cluster("ledger", "rm", ledger_id)
+    told = f"ledger {ledger_id} is segment 1 of stream '{stream}' in namespace 'default'"
+    assert (refused.code, refused.out) == (CALLER, b"")
+    assert refused.err.startswith(f"tallybook: {told}: delete or truncate the stream, or force the deletion")
+    assert cluster("ledger", "rm", ledger_id, "--json").error["type"] == "LedgerInUse"
+    assert cluster("stream", "read", stream).out == b"kept\n"
+    forced = cluster("ledger", "rm", ledger_id, "--force")
+    assert (forced.code, forced.out.decode()) == (0, f"deleted ledger {ledger_id}\n")
+    assert cluster("ledger", "info", ledger_id, "--json").error["type"] == "NoSuchLedger"
+    assert cluster("stream", "rm", stream).code == 0
 
 
 def test_ctrl_c_ends_a_tail_cleanly_and_an_append_with_what_is_confirmed(cluster, cli, stream):

@@ -23,8 +23,9 @@ from tallybook.core.limits import MIB
 from tallybook.gateway.server import serving
 from tallybook.gateway.service import LEDGER_SERVICE
 from tallybook.gateway.stream_service import STREAM_SERVICE
+from tallybook.metadata.ledger_use import is_of_stream
+from tallybook.proto import ledger_pb2, ledger_pb2_grpc, stream_pb2_grpc
 from tallybook.proto import stream_pb2 as pb
-from tallybook.proto import stream_pb2_grpc
 from tallybook.runtime.grpc_calls import DETAILS_KEY
 
 from .grpc_codes import CUT_OFF, begun
@@ -110,6 +111,14 @@ async def opened(cluster, **settings: Any) -> AsyncIterator[Gateway]:
         yield Gateway(channel, addresses.grpc, addresses.http)
 
 
+async def segment_of(cluster, stream: pb.Stream) -> int:
+    """The ledger that is the only segment of a stream."""
+    async with Client(cluster.metadata) as client:
+        found = [await client.ledger_metadata(each) async for each in client.list_ledgers()]
+    [ledger_id] = [each.ledger_id for each in found if is_of_stream(each, stream.stream_id)]
+    return ledger_id
+
+
 def reason_of(error: grpc.aio.AioRpcError) -> ErrorInfo:
     """What a failed call says to programs."""
     trailer = dict(error.trailing_metadata())
@@ -151,6 +160,26 @@ async def test_a_stream_from_its_creation_to_its_end(cluster):
         assert await follower.read() is grpc.aio.EOF
         listed = await client.stub.List(pb.ListStreamsRequest(prefix="gateway/"))
         assert list(listed.names) == [name]
+        await client.stub.Delete(pb.DeleteStreamRequest(name=name))
+
+
+async def test_a_segment_of_a_stream_is_deleted_by_force_only_and_the_stream_is_named(cluster):
+    async with opened(cluster) as client:
+        name = "in use"
+        stream = await client.create(name)
+        await client.written(name, [b"kept"])
+        ledger_id = await segment_of(cluster, stream)
+        ledgers = ledger_pb2_grpc.LedgerServiceStub(client.channel)
+        with pytest.raises(grpc.aio.AioRpcError) as caught:
+            await ledgers.Delete(ledger_pb2.DeleteRequest(ledger_id=ledger_id))
+        error = caught.value
+        assert (error.code(), reason_of(error).reason) == (grpc.StatusCode.FAILED_PRECONDITION, "LedgerInUse")
+        assert f"ledger {ledger_id} is segment 1 of stream '{name}' in namespace 'default'" in error.details()
+        assert await client.payloads(name) == [b"kept"]
+        await ledgers.Delete(ledger_pb2.DeleteRequest(ledger_id=ledger_id, force=True))
+        with pytest.raises(grpc.aio.AioRpcError) as caught:
+            await ledgers.Describe(ledger_pb2.DescribeRequest(ledger_id=ledger_id))
+        assert reason_of(caught.value).reason == "NoSuchLedger"
         await client.stub.Delete(pb.DeleteStreamRequest(name=name))
 
 
