@@ -7,6 +7,8 @@ import subprocess
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+from .consoles import console, eventually
+
 LINES = b"".join(b"line %d\n" % number for number in range(2_000))
 SOON = ("--set", "interval_s=1", "--set", "lease_s=1", "--set", "lost_after_s=3", "--set", "open_grace_s=1")
 
@@ -84,7 +86,24 @@ def test_a_bookie_is_drained_and_then_may_be_switched_off(cli, tmp_path):
         assert cluster("bookie", "drain", "nobody").code == 4
 
 
-def test_a_bookie_that_is_read_only_by_order_is_told_as_such_and_is_nothing_wrong(cli, tmp_path):
+def test_a_drain_that_could_not_end_is_refused_and_names_what_holds_it_unless_it_is_forced(cli, tmp_path):
+    with cli.up(tmp_path / "data", "--no-repair") as cluster:
+        ledger = written(cluster)
+
+        def wanted() -> list[str]:
+            return [bookie["wanted"] for bookie in cluster("cluster", "status", "--json").json["bookies"]]
+
+        refused = cluster("bookie", "drain", "bookie-1")
+        assert (refused.code, refused.out) == (2, b"")
+        assert f"bookie-1 cannot be emptied: 1 ledger names it ({ledger}), and too few bookies" in refused.err
+        assert "(in all: bookie-2, bookie-3). Add bookies first, or drain it all the same with --force" in refused.err
+        assert wanted() == ["normal"] * 3
+        forced = cluster("bookie", "drain", "bookie-1", "--force", "--json")
+        assert (forced.code, forced.json["ledgers"], forced.json["may_be_switched_off"]) == (0, 1, False)
+        assert wanted() == ["draining", "normal", "normal"]
+
+
+async def test_bookies_that_are_read_only_by_order_are_nothing_wrong_while_ledgers_can_be_created(cli, tmp_path):
     with cli.up(tmp_path / "data", bookies=4) as cluster:
         cli.wait_until(lambda: cluster("cluster", "status").code == 0, "an auditor has looked")
         assert cluster("bookie", "readonly", "bookie-1", "--json").json["wanted"] == "read_only"
@@ -94,8 +113,23 @@ def test_a_bookie_that_is_read_only_by_order_is_told_as_such_and_is_nothing_wron
 
         cli.wait_until(lambda: modes() == ["read-only", *["writable"] * 3], "the bookie has heard of it")
         assert cluster("cluster", "status").code == 0
-        cluster("bookie", "readonly", "bookie-1", "--off")
-        cli.wait_until(lambda: modes() == ["writable"] * 4, "it takes writes again")
+
+        cluster("bookie", "readonly", "bookie-2")
+        cli.wait_until(lambda: modes() == [*["read-only"] * 2, *["writable"] * 2], "the other one has, too")
+        told, problem = cluster("cluster", "status"), "only 2 bookies take writes, and a ledger with an ensemble of 3"
+        assert told.code == 1
+        assert told.out.decode().splitlines()[-1].startswith(f"wrong: {problem} cannot be created: add bookies, or end")
+        told = cluster("cluster", "status", "--json")
+        assert (told.code, told.json["healthy"], len(told.json["problems"])) == (1, False, 1)
+        async with console(cluster.metadata) as ask:
+            shown = await eventually(ask, "overview", lambda found: found["problems"] == told.json["problems"])
+            assert shown["healthy"] is False
+        assert cluster("ledger", "create", "--json").error["type"] == "NotEnoughBookies"
+
+        for name in ("bookie-1", "bookie-2"):
+            cluster("bookie", "readonly", name, "--off")
+        cli.wait_until(lambda: modes() == ["writable"] * 4, "they take writes again")
+        assert cluster("cluster", "status").code == 0
 
 
 def test_an_audit_on_demand_hands_out_what_is_lost_unless_the_repair_is_paused(cli, tmp_path):
