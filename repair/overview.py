@@ -198,6 +198,13 @@ class Overview:
             found.append(f"{counted(self.under_replicated, 'ledger has', 'ledgers have')} too few good copies")
         return found
 
+    @property
+    def healthy(self) -> bool | None:
+        """Whether nothing is wrong; ``None``: nothing that is known, and the ledgers are not counted."""
+        if self.problems:
+            return False
+        return None if self.ledgers is None else True
+
     def _to_recover_by_hand(self) -> list[str]:
         """Ledgers with a password that have to be recovered, by the auditor's last word."""
         named, count = self.audit and self.audit.get("by_hand"), self._audited("by_hand_count")

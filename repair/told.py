@@ -13,7 +13,7 @@ def overview_told(found: Overview) -> dict[str, object]:
     """A cluster at one glance."""
     ledgers = found.ledgers
     return {
-        "healthy": not found.problems,
+        "healthy": found.healthy,
         "problems": found.problems,
         "bookies": [bookie_told(bookie) for bookie in found.bookies],
         "ledgers": None

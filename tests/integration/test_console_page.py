@@ -285,6 +285,19 @@ def test_what_is_not_known_yet_is_not_shown_as_nothing(cli, filled, browse, tmp_
         assert not page.complaints
 
 
+def test_a_cluster_whose_ledgers_are_not_counted_is_not_shown_as_healthy(cli, filled, browse, tmp_path):
+    def uncounted(route) -> None:
+        route.fulfill(json=route.fetch().json() | {"ledgers": None, "problems": [], "healthy": None})
+
+    with console(cli, filled[0], tmp_path / "err") as (url, _):
+        page = browse(f"{url}#/ledgers")
+        page.route("**/api/v1/overview", uncounted)
+        page.goto(f"{url}#/")
+        page.locator(".health", has_text="the ledgers are not counted").wait_for()
+        assert page.locator(".health.good, .health.bad").count() == 0
+        assert not page.complaints
+
+
 def test_every_finding_of_the_diagnosis_is_shown_with_its_process_and_its_evidence(
     cli, filled, blocked, browse, tmp_path
 ):

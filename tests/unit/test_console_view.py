@@ -1,4 +1,4 @@
-"""The console's view of a cluster: how long whoever asks waits, and how often bookies are asked."""
+"""The console's view of a cluster: how long whoever asks waits, how often bookies are asked, what is not known yet."""
 
 from __future__ import annotations
 
@@ -8,14 +8,24 @@ from typing import Any
 
 import pytest
 
+from tallybook.core.answers import BookieStatus
 from tallybook.core.errors import Busy
 from tallybook.gateway.console import cluster_view
 from tallybook.gateway.console.bookies import Bookies
 from tallybook.gateway.console.cluster_view import FIRST_SECONDS, ClusterView
+from tallybook.metadata.store import BookieInfo, Incarnation
 from tallybook.repair.bookie_survey import BookieSurvey
-from tallybook.repair.overview import Census, Survey
+from tallybook.repair.overview import Census, Ledgers, Survey
 from tallybook.runtime.deterministic import World, run_seed
 from tallybook.runtime.tasks import Tasks
+
+NAMES = ("b1", "b2", "b3")
+STATUS = BookieStatus(False, 0.5, 8_000, 0, 0, 0.0, 0, 0, 0, 0, 0, 1.0)
+WELL = Survey(
+    {name: BookieInfo(name, f"{name}:3181", Incarnation(name, 1)) for name in NAMES}, dict.fromkeys(NAMES, STATUS),
+    {}, {}, 0, 0, 0, None, None, None,
+)  # fmt: skip
+"""Bookies and a repair with which nothing is wrong."""
 
 
 class Cluster:
@@ -27,6 +37,8 @@ class Cluster:
         self.seconds = 0.0
         self.asked = 0
         self.counted: list[BookieSurvey] = []
+        self.found: Survey | None = None
+        """What every survey finds, if that is given."""
 
     async def wait(self, seconds: float = 0.0) -> None:
         await self.world.clock.sleep(1e6 if self.hangs else seconds)
@@ -49,7 +61,7 @@ class Cluster:
 
     async def survey(self, world: Any, bookies: BookieSurvey) -> Survey:
         await bookies.look(await self.bookies())
-        return Survey({}, dict(bookies.statuses), {}, None, None, None, 0, None, None, None)
+        return self.found or Survey({}, dict(bookies.statuses), {}, None, None, None, 0, None, None, None)
 
     async def census(self, world: Any, bookies: BookieSurvey) -> Census:
         await self.wait()
@@ -115,5 +127,22 @@ def test_a_census_asks_bookies_itself_where_what_they_have_said_is_old(play):
         await world.clock.sleep(0.5)
         assert cluster.asked == asked + 2
         assert len(cluster.counted) >= 2
+
+    play(scenario)
+
+
+def test_a_cluster_is_called_healthy_only_once_its_ledgers_are_counted(play, monkeypatch):
+    async def scenario(world: World, cluster: Cluster, view: ClusterView) -> None:
+        async def census(*_: object) -> Census:
+            await world.clock.sleep(60)
+            return Census({}, Ledgers(complete=True))
+
+        monkeypatch.setattr(cluster_view, "census", census)
+        cluster.found = WELL
+        told = await view.overview()
+        assert (told["problems"], told["ledgers"], told["healthy"]) == ([], None, None)
+        await world.clock.sleep(60)
+        told = await view.overview()
+        assert (told["problems"], told["healthy"]) == ([], True)
 
     play(scenario)

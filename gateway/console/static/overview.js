@@ -24,10 +24,11 @@ export async function overview(_parts, _query, confirm, age) {
   ];
 }
 
-function health(found) {
-  const problems = found.problems;
-  return el("section", { class: `health ${problems.length ? "bad" : "good"}`, "aria-label": "Health" },
-    el("strong", {}, problems.length ? (problems.length === 1 ? "1 problem" : `${problems.length} problems`) : "Healthy"),
+// Nothing is called healthy before the ledgers are counted: the count may find what is wrong.
+function health({ healthy, problems }) {
+  const told = problems.length ? many(problems.length, "problem") : healthy ? "Healthy" : "No problem yet: the ledgers are not counted";
+  return el("section", { class: `health ${problems.length ? "bad" : healthy ? "good" : ""}`, "aria-label": "Health" },
+    el("strong", {}, told),
     el("ul", {}, problems.map((problem) => el("li", {}, problem))));
 }
 
