@@ -306,7 +306,9 @@ class Bookie:
             if ledger.dirty or ledger.flushing:
                 # Also where somebody else is just ending it: what is answered is durable, and what is shown.
                 await self._in_time(parts.checkpointer.flush())
-            ledger.end_limbo()
+            if not ledger.end_limbo():
+                parts.table.mark_dirty(ledger)
+                raise _in_doubt(ledger_id)
 
     async def _check_all_here(self, shares: Sequence[Share], ledger_id: int) -> None:
         """What is not held of a ledger is ABSENT once its limbo has ended: so all that should be held must be."""
@@ -321,7 +323,7 @@ class Bookie:
         facts, proven = await self._parts.verifiers.facts(ledger.ledger_id), self._parts.proven
         ours = chain.from_iterable(share.ranges() for share in shares)
         if not proven.are_all(ours, ledger.ledger_id, facts.identity):
-            raise EntryUnknown(f"ledger {ledger.ledger_id}: its id may have been handed out twice: it stays in limbo")
+            raise _in_doubt(ledger.ledger_id)
         if ledger.doubted:
             sometimes("bookie: a ledger in doubt is proven")
             ledger.prove(facts.verifier, facts.identity)
@@ -572,3 +574,7 @@ async def _closed(what: str, closing: Awaitable[None]) -> Exception | None:
         _log.error("part of a bookie could not be closed", what=what, error=repr(error))
         return error
     return None
+
+
+def _in_doubt(ledger_id: int) -> EntryUnknown:
+    return EntryUnknown(f"ledger {ledger_id}: its id may have been handed out twice: it stays in limbo")

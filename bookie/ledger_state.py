@@ -324,13 +324,20 @@ class Ledger:
         """
         self.given_back, self.given_fence = repaired, fence
 
-    def end_limbo(self) -> None:
-        """It is durable that what was lost was given back."""
+    def end_limbo(self) -> bool:
+        """It is durable that what was lost was given back; false if the ledger came to be in doubt meanwhile.
+
+        Its limbo is to be written again then.
+        """
+        if self.doubted:
+            self.given_back = None
+            return False
         if self.given_back is not None:
-            self.limbo = self.doubted = False
+            self.limbo = False
             self.fenced = self.fenced or self.given_fence
             self.repaired_limbo, self.given_back = self.given_back, None
             self._settle()
+        return True
 
     def saw_lac(self, lac: int) -> None:
         """A batch or a message told a LAC. It never falls."""

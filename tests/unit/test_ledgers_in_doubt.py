@@ -1,5 +1,6 @@
 """Identities are lost with an index, and ids may be in use twice: a repair proves whose entries these are."""
 
+import asyncio
 from collections.abc import Awaitable, Callable
 from dataclasses import replace
 
@@ -16,7 +17,7 @@ from tallybook.metadata.behind import UNREADABLE, Behind
 from tallybook.metadata.model import Fragment, LedgerMetadata, LedgerState
 from tallybook.repair.copier import Copier
 from tallybook.repair.needs import places_of
-from tallybook.runtime.deterministic import NO_LATENCY, SimDisk, World, run_seed
+from tallybook.runtime.deterministic import NO_LATENCY, SimClock, SimDisk, World, run_seed
 from tallybook.runtime.pace import Pace
 from tallybook.sim.stage.disk_bookie import ROOT, DiskBookie, KnownMetadata, batch_of
 
@@ -144,6 +145,30 @@ def test_a_record_that_cannot_be_read_lifts_no_doubt_until_a_repair_or_what_is_w
         await end_limbo(node)
         assert await said_to(node, OLD) == "held"
         assert await said_to(node, NEW) == "OtherLedger"
+
+    play(scenario)
+
+
+def test_a_ledger_that_comes_to_be_in_doubt_while_the_end_of_its_limbo_is_written_stays_in_limbo() -> None:
+    async def scenario(node: DiskBookie, notes: Notes) -> None:
+        notes.found = Behind(10, LEDGER - 1, "b2", 1)
+        await node.bookie.compare_store()
+        assert await said_to(node, OLD) == "held", "its id was not handed out again"
+        node.disk.fail("sync", error=None, delay_seconds=2)
+        ending = asyncio.ensure_future(end_limbo(node))
+        await SimClock().sleep(1)
+        notes.found = Behind(10, LEDGER, "b2", 2)
+        await node.bookie.compare_store()
+        with pytest.raises(EntryUnknown, match="handed out twice"):
+            await ending
+        for _ in range(2):
+            assert await said_to(node, OLD) == "EntryUnknown"
+            await node.stop()
+            await start(node)
+        for entry_id in range(LAST + 1):
+            assert await give(node, entry_id) == 0
+        await end_limbo(node)
+        assert await said_to(node, OLD) == "held"
 
     play(scenario)
 
