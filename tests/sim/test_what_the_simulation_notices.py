@@ -148,8 +148,9 @@ def test_a_bookie_that_takes_nothing_is_noticed_though_writers_do_without_it(mon
 def test_an_offloader_that_leaves_out_one_of_its_steps_is_noticed(
     owner: type, step: str, invariant: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async def nothing(*_: object, **__: object) -> None:
+    async def nothing(*_: object, **__: object) -> int:
         """Nothing is done."""
+        return 0
 
     monkeypatch.setattr(owner, step, nothing)
     monkeypatch.setattr(settling, "SETTLING_SECONDS", 30.0)  # to be done sooner

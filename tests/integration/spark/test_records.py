@@ -38,7 +38,7 @@ def test_records_are_read_in_order_wherever_they_are(written, load, streams, mix
     assert [row.sequence for row in rows] == list(range(200))
     assert {row.stream for row in rows} == {mixed}
     assert {row.tier for row in rows} == {"archive", "bookies"}
-    assert len({row.segment for row in rows}) >= 5
+    assert len({row.segment for row in rows}) > 2
     split = load(written.metadata, stream=mixed, minPartitions=4, maxBytesPerPartition="2k")
     assert split.rdd.getNumPartitions() > 4
     assert payloads_of(split) == streams.payloads(mixed)
