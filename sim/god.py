@@ -78,6 +78,8 @@ class KnownLedger:
     """Directories that the writer knows to be lost: others have answered in their place."""
     recovered: bool = False
     """It was closed by a recovery."""
+    ended_at: int | None = None
+    """The end that it was closed at, also where the metadata are an older copy by now."""
     written_to: LedgerMetadata | None = None
     """Its metadata when its first recovery began: no writer can change it any more, so no ack counts elsewhere."""
     closing: bool = False
@@ -198,6 +200,8 @@ class God:
             self._check_still_closed(before, after)
         elif after.closed:
             self._check_close(known, before, after)
+        if after.closed:
+            known.ended_at = after.last_entry_id
         self._check_told_stays(known, before, after)
         known.metadata = after
         self._advance(known)
@@ -357,11 +361,19 @@ class God:
         named = any(bookie_id in fragment.bookies for fragment in known.metadata.fragments)
         return known.metadata.closed and not named
 
-    def may_hold(self, bookie_id: str, ledger_id: int, entry_id: int) -> bool:
-        """Whether the bookie of this id has ever acked the entry."""
+    def may_hold(self, bookie_id: str, ledger_id: int, entry_id: int, directory_uuid: str = "") -> bool:
+        """Whether the bookie of this id has ever acked the entry.
+
+        Args:
+            directory_uuid: of the directory that answers for it: once the ledger is closed, no other one is given what
+                lies above the end.
+        """
         known = self.ledgers.get(ledger_id)
         batch = None if known is None else known.batch_of(entry_id)
-        return batch is not None and bookie_id in batch[1].ackers
+        if known is None or batch is None or (acked_by := batch[1].ackers.get(bookie_id)) is None:
+            return False
+        cut_off = known.ended_at is not None and entry_id > known.ended_at
+        return not cut_off or directory_uuid in ("", acked_by.directory_uuid)
 
     async def restarted(self, bookie_id: str, bookie: Bookie, excused: Callable[[], bool]) -> None:
         """A bookie serves again: does it still hold what it acked and fenced last?"""

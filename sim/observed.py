@@ -233,12 +233,13 @@ class ObservedBookie:
         return answer._replace(batches=tuple(map(_damaged, answer.batches)))
 
     async def _read(self, ledger_id: int, entry_id: int, read: Callable[[], Awaitable[T]]) -> T:
-        held = self._god.may_hold(self.bookie_id, ledger_id, entry_id)
+        directory = self._bookie.incarnation.directory_uuid
+        held = self._god.may_hold(self.bookie_id, ledger_id, entry_id, directory)
         try:
             return await read()
         except EntryAbsent:
             self._god.mark("bookie: read answered ABSENT")
-            if held and self._god.may_hold(self.bookie_id, ledger_id, entry_id):
+            if held and self._god.may_hold(self.bookie_id, ledger_id, entry_id, directory):
                 detail = f"{self.bookie_id} acked entry {entry_id} of ledger {ledger_id} and says that it is absent"
                 self._god.violated("I11", detail)
             raise
