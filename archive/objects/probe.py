@@ -159,7 +159,7 @@ class ObjectPass:
                 first -= 1
             while last + 1 in self._timed_out:
                 last += 1
-            self._ended = last - first + 1 >= MOST_TIMEOUTS
+            self._ended = self._ended or last - first + 1 >= MOST_TIMEOUTS
         return True
 
 

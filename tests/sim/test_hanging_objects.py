@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import asyncio
+from collections.abc import AsyncGenerator, Mapping, Sequence
 
 import pytest
 
 from tallybook.archive.catalog import CONCURRENT_OBJECTS, read_catalog
 from tallybook.archive.library import ArchiveLibrary
 from tallybook.archive.manifest import MANIFEST_KEY
-from tallybook.archive.objects.probe import MOST_TIMEOUTS
+from tallybook.archive.objects.memory import MemoryStore
+from tallybook.archive.objects.port import ObjectInfo
+from tallybook.archive.objects.probe import MOST_TIMEOUTS, ObjectPass
 from tallybook.client.background import client_tasks
 from tallybook.client.client import Client
 from tallybook.core.errors import ArchiveUnavailable
@@ -18,6 +21,7 @@ from tallybook.offload.rebuild import rebuild_catalog
 from tallybook.offload.service import OffloadService, status_of
 from tallybook.offload.unexplained import CONCURRENT_READS
 from tallybook.repair.fsck_bucket import check_bucket
+from tallybook.runtime.clock import RealClock
 from tallybook.runtime.rng import SeededRng
 from tallybook.runtime.tasks import InlineWorkers
 from tallybook.sim.stage.archive import ArchiveStage
@@ -30,6 +34,35 @@ from .test_offload_verify import Hanging
 from .test_offloader_memory import opened
 
 COUNT = CONCURRENT_READS + 8
+
+
+class SlowListing(MemoryStore):
+    """A store whose listings take a moment."""
+
+    async def list(self, prefix: str = "", after: str = "") -> AsyncGenerator[Sequence[ObjectInfo], None]:
+        await asyncio.sleep(0)
+        async for page in super().list(prefix, after):
+            yield page
+
+
+async def test_a_pass_that_has_ended_does_not_begin_again_with_a_timeout_that_is_judged_at_the_same_moment() -> None:
+    async def hang() -> None:
+        raise ArchiveUnavailable("no answer in time")
+
+    async def answer() -> None:
+        pass
+
+    asked = ObjectPass(SlowListing(RealClock()))
+    timeouts = []
+    for at in range(MOST_TIMEOUTS + 2):
+        if at == MOST_TIMEOUTS:
+            await asked.ask(answer)
+            continue
+        with pytest.raises(ArchiveUnavailable) as raised:
+            await asked.ask(hang)
+        timeouts.append(raised.value)
+    await asyncio.gather(*map(asked.concerns_one_object, timeouts))
+    assert asked.ended
 
 
 async def archived(stage: ArchiveStage, client: Client) -> list[int]:
