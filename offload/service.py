@@ -153,7 +153,7 @@ class OffloadService:
         """Do a round, and write down what came of it, also where it ends with an error.
 
         Raises:
-            Whatever the round raises.
+            Exception: what the round raises.
         """
         try:
             await self._offloader.round(tidy=tidy)

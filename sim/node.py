@@ -123,7 +123,7 @@ class BookieNode:
         self._struck = False
         """A fault that has been taken back since has made its disk fail in this life."""
         self._short_of_disk = False
-        """Its disk was made smaller in this life, or was so when it began, whatever it is now."""
+        """Its disk was full at some moment of this life."""
         self.memory_fails = False
         """What it gives out is not what it holds."""
         self._around = around

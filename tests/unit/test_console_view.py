@@ -1,4 +1,4 @@
-"""The console's view of a cluster: how long whoever asks waits, how often bookies are asked, what is not known yet."""
+"""The console's view of a cluster: how long a request waits, how often bookies are asked, what is not known yet."""
 
 from __future__ import annotations
 
