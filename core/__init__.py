@@ -1,5 +1,5 @@
-"""The vocabulary of Tallybook: ids, errors, the batch, quorum arithmetic, limits, settings.
+"""Common vocabulary of all parts: ids, errors, batches, quorum arithmetic, access rules, limits, settings.
 
-Pure code. Nothing here opens a file or a socket, reads a clock or draws a random number,
-and nothing here imports another part of the project.
+Start with `errors`, `ids`, `batch` and `quorum`; `settings/` has one module per process kind. Pure code: nothing here
+opens a file or a socket, reads a clock, draws a random number, or imports another part.
 """

@@ -1,15 +1,15 @@
-"""Who may do what: roles, and the rules by which credentials become a principal. Pure.
+"""Authorization: roles, and the rules that map credentials to a principal.
 
-    certificate names, or the subject of a token  ->  AccessRules  ->  Principal  ->  may it?
+    certificate names, or the subject of a token  ->  AccessRules  ->  Principal  ->  is_authorized()
 
-A *principal* is what an administrator has given a name, roles and limits to. Who fits none is nobody, and may do
-nothing. Names of streams and ledgers that a principal is limited to are prefixes. A bookie knows ledgers by their
-numbers only, so a limited principal has no access to bookies: it goes through a gateway, which knows the names.
+An administrator gives a *principal* a name, roles and limits. Credentials that match no principal have no rights. A
+principal may be limited to prefixes of stream and ledger names. A bookie knows ledgers by number only, so a limited
+principal has no access to bookies: it goes through a gateway, which knows the names.
 
     reader  READ                         writer  READ, WRITE
     bookie  READ, WRITE, KEEP            admin   everything
 
-The rules are the file ``access.toml``; docs/security.md describes it.
+The rules are in the file ``access.toml``; docs/operate/access.md describes it.
 """
 
 from __future__ import annotations
@@ -24,37 +24,37 @@ from typing import Annotated, Final, NamedTuple, Protocol, Self
 from pydantic import AfterValidator, Field, model_validator
 
 from .certificate_names import CertificateName
-from .config import Settings
 from .errors import AccessDenied, Unauthenticated
-from .setting_types import Count, Room
+from .settings import Settings
+from .settings.types import BufferSize, Count
 
 LEDGER_NAME: Final = "name"
-"""Key of a ledger's custom metadata under which its name stands, where it has one."""
+"""Key in a ledger's custom metadata for its name, if it has one."""
 
 MAX_PRINCIPALS: Final = 10_000
 _MAX_WORDS: Final = 1_000
 
 
 class Permission(Enum):
-    """What there is to be allowed."""
+    """A kind of operation."""
 
     READ = "read"
-    """Read ledgers and streams, and what is known of them."""
+    """Read ledgers and streams, and their metadata."""
     WRITE = "write"
     """Create, append, close, fence and delete them; read on behalf of a subscription."""
     KEEP = "keep"
-    """What keeps the cluster itself whole: copies given to bookies, what a bookie holds, a limbo that ends."""
+    """Maintain the cluster: copy entries to bookies, list a bookie's ledgers, end limbo."""
     ADMINISTER = "administer"
-    """Change how processes run, and see what they are set to."""
+    """Change how processes run, and read their settings."""
 
 
 class Role(Enum):
-    """What a principal is in the cluster."""
+    """Role of a principal in the cluster."""
 
     READER = "reader"
     WRITER = "writer"
     BOOKIE = "bookie"
-    """Bookies, gateways, offloaders and repairs: what the cluster is made of."""
+    """Bookies, gateways, offloaders and repair processes."""
     ADMIN = "admin"
 
 
@@ -70,23 +70,23 @@ _ROLE_URI: Final = re.compile("tallybook://(reader|writer|bookie|admin)/.+")
 
 
 def permissions_of_names(names: Iterable[CertificateName]) -> frozenset[Permission] | None:
-    """What the names ``tallybook://ROLE/NAME`` of a certificate stand for; ``None`` where it has none of them."""
+    """Permissions of the names ``tallybook://ROLE/NAME`` of a certificate; ``None`` if it has no such name."""
     roles = [match[1] for name in names if (match := _ROLE_URI.fullmatch(name.text)) is not None]
     return frozenset[Permission]().union(*(_PERMISSIONS[Role(role)] for role in roles)) if roles else None
 
 
 class Presented(NamedTuple):
-    """What came with a connection, or a call."""
+    """What a client presented with a connection or a call."""
 
     certificate: tuple[CertificateName, ...] = ()
-    """The alternative names of the certificate that TLS has checked: hosts, addresses, URIs."""
+    """The alternative names of the certificate that TLS verified: hosts, addresses, URIs."""
     authorization: tuple[str, ...] = ()
-    """What stood in headers of this name. Nobody has checked it."""
+    """The authorization headers, unverified."""
     traceparent: str = ""
-    """The trace that it says it is part of. Anything may stand there."""
+    """The traceparent header, unverified."""
 
     def __repr__(self) -> str:
-        """Never what is in a header: it may be good."""
+        """Shows no header values: they may be valid secrets."""
         return f"Presented(certificate={_listed(self.certificate)}, {len(self.authorization)} headers)"
 
 
@@ -98,45 +98,45 @@ NOTHING: Final = Presented()
 
 
 class Credentials(NamedTuple):
-    """What a caller has proven of itself. Where both are empty, it has proven nothing."""
+    """Verified identity of a caller. Where both are empty, nothing was verified."""
 
     certificate: tuple[CertificateName, ...] = ()
     """The names of a certificate."""
     subject: str = ""
     """The subject of a token."""
     until_us: int | None = None
-    """When the token counts no more, in microseconds since the epoch."""
+    """When the token expires, in microseconds since the epoch."""
 
 
 class Access(Protocol):
-    """Tells who somebody is."""
+    """Authenticates callers."""
 
     def principal(self, presented: Presented) -> Principal:
-        """The principal that has presented this.
+        """The principal that ``presented`` belongs to.
 
         Raises:
-            Unauthenticated: it proves nothing: there is none, or it is no good.
-            AccessDenied: it is nobody's.
+            Unauthenticated: there are no credentials, or they are invalid.
+            AccessDenied: the credentials match no principal.
         """
 
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """What a principal may take of one process at a time."""
+    """Limits of a principal's concurrent use of one process."""
 
     max_requests: int | None = None
-    """``None``: no more bound than that of everybody."""
+    """``None``: only the general limit applies."""
     max_bytes: int | None = None
 
 
 class Principal:
-    """Somebody who may do something.
+    """An authenticated caller and its rights.
 
     Args:
-        permissions: what it may do.
-        streams, namespaces, ledgers: what that is limited to: prefixes of names of streams in the default namespace,
-            namespaces with all their streams, prefixes of names of ledgers. Where all three are ``None``, it may be
-            done to whatever there is.
+        permissions: the permitted kinds of operation.
+        streams, namespaces, ledgers: what the permissions are limited to: prefixes of stream names in the default
+            namespace, namespaces with all their streams, prefixes of ledger names. If all three are ``None``, the
+            permissions apply to everything.
     """
 
     __slots__ = (
@@ -155,49 +155,49 @@ class Principal:
     ) -> None:
         self.name = name
         self.identity = ""
-        """The name of the certificate, or the subject of the token, by which a caller is this principal."""
+        """The name of the certificate, or the subject of the token, that authenticated the caller."""
         self.until_us: int | None = None
-        """When what the caller has shown expires, in microseconds since the epoch; ``None``: not known."""
+        """When the credentials expire, in microseconds since the epoch; ``None``: unknown."""
         self.limits = limits or Limits()
         self._permissions = permissions
         self._streams = streams or ()
         self._namespaces = namespaces or ()
         self._ledgers = ledgers or ()
         self.unlimited = streams is None and namespaces is None and ledgers is None
-        """Whether what it may do, it may do everywhere."""
+        """Whether its permissions apply to everything."""
 
     def __repr__(self) -> str:
         return f"Principal({self.name!r})"
 
     @property
     def permissions(self) -> frozenset[Permission]:
-        """What it may do."""
+        """The permitted kinds of operation."""
         return self._permissions
 
-    def known_by(self, identity: str, until_us: int | None = None) -> Self:
-        """The same, for one of those who are it."""
+    def with_identity(self, identity: str, until_us: int | None = None) -> Self:
+        """A copy for a caller authenticated by ``identity``."""
         one = copy(self)
         one.identity = identity
         one.until_us = until_us
         return one
 
-    def may(self, permission: Permission) -> bool:
-        """Whether it may do this kind of thing, somewhere."""
+    def is_authorized(self, permission: Permission) -> bool:
+        """Whether this kind of operation is permitted on at least some objects."""
         return permission in self._permissions
 
     def check(self, permission: Permission) -> None:
-        """Raise AccessDenied unless it may do this kind of thing, somewhere."""
-        if not self.may(permission):
+        """Raise AccessDenied unless this kind of operation is permitted on at least some objects."""
+        if not self.is_authorized(permission):
             raise AccessDenied(f"{self.name} may not {permission.value}")
 
     def check_everywhere(self, permission: Permission) -> None:
-        """Raise AccessDenied unless it may do this kind of thing, whatever it is done to."""
+        """Raise AccessDenied unless this kind of operation is permitted on everything."""
         self.check(permission)
         if not self.unlimited:
             raise AccessDenied(f"{self.name} may {permission.value} by name only, at a gateway")
 
     def check_stream(self, permission: Permission, namespace: str, name: str, *, default_namespace: str) -> None:
-        """Raise AccessDenied unless it may do this to a stream. ``name`` may be a prefix: all streams under it."""
+        """Raise AccessDenied unless this is permitted on a stream. ``name`` may be a prefix: all streams under it."""
         self.check(permission)
         if self.unlimited or namespace in self._namespaces:
             return
@@ -205,11 +205,11 @@ class Principal:
             raise AccessDenied(f"{self.name} may not {permission.value} stream {namespace}/{name}")
 
     def check_ledger(self, permission: Permission, ledger_id: int, name: str | None) -> None:
-        """Raise AccessDenied unless it may do this to a ledger.
+        """Raise AccessDenied unless this is permitted on a ledger.
 
         Args:
-            ledger_id: for the message; -1: one that is to be made.
-            name: ``None``: it has none, and so belongs to unlimited principals only.
+            ledger_id: for the message; -1: a ledger to be created.
+            name: ``None``: it has no name, so only unlimited principals may access it.
         """
         self.check(permission)
         if self.unlimited or (name is not None and name.startswith(self._ledgers)):
@@ -221,16 +221,16 @@ class Principal:
         raise AccessDenied(f"{self.name} may not {permission.value} {what}")
 
 
-ANYBODY: Final = Principal("anybody", frozenset(Permission))
-"""Everybody, where access is not controlled."""
+UNRESTRICTED: Final = Principal("anybody", frozenset(Permission))
+"""The principal of every caller where access is not controlled."""
 
 
 class OpenAccess:
-    """Access that is not controlled."""
+    """Access without control: for a cluster without security."""
 
     def principal(self, presented: Presented) -> Principal:
-        """Anybody."""
-        return ANYBODY
+        """The unrestricted principal."""
+        return UNRESTRICTED
 
 
 # -- rules ------------------------------------------------------------------------------------------------------------
@@ -260,18 +260,18 @@ Words = Annotated[tuple[str, ...], Field(max_length=_MAX_WORDS)]
 class PrincipalRule(Settings):
     """One ``[[principal]]`` of the file."""
 
-    name: Annotated[str, AfterValidator(_name)] = Field(..., description="Name, for logs and messages.")
-    roles: tuple[Role, ...] = Field(..., min_length=1, description="What it is: reader, writer, bookie, admin.")
+    name: Annotated[str, AfterValidator(_name)] = Field(default=..., description="Name, for logs and messages.")
+    roles: tuple[Role, ...] = Field(default=..., min_length=1, description="What it is: reader, writer, bookie, admin.")
     certificates: Annotated[Words, AfterValidator(_patterns)] = Field(
-        (),
+        default=(),
         description="Names in certificates: hosts, *.DOMAIN (one part more), addresses, URIs, URI/* (anything below).",
     )
-    tokens: Words = Field((), description="Subjects of tokens.")
-    streams: Words | None = Field(None, description="Prefixes of names of streams in the default namespace.")
-    namespaces: Words | None = Field(None, description="Namespaces of which it may use all streams.")
-    ledgers: Words | None = Field(None, description="Prefixes of names of ledgers.")
-    max_requests: Count | None = Field(None, description="Requests under way at one process.")
-    max_bytes: Room | None = Field(None, description="Bytes under way at one process.")
+    tokens: Words = Field(default=(), description="Subjects of tokens.")
+    streams: Words | None = Field(default=None, description="Prefixes of names of streams in the default namespace.")
+    namespaces: Words | None = Field(default=None, description="Namespaces of which it may use all streams.")
+    ledgers: Words | None = Field(default=None, description="Prefixes of names of ledgers.")
+    max_requests: Count | None = Field(default=None, description="Requests under way at one process.")
+    max_bytes: BufferSize | None = Field(default=None, description="Bytes under way at one process.")
 
     @model_validator(mode="after")
     def _consistent(self) -> Self:
@@ -279,11 +279,11 @@ class PrincipalRule(Settings):
         if limited and {Role.BOOKIE, Role.ADMIN} & set(self.roles):
             raise ValueError("bookies and admins cannot be limited to streams, namespaces or ledgers")
         if not self.certificates and not self.tokens:
-            raise ValueError("nobody can be it: certificates or tokens are wanted")
+            raise ValueError("a principal needs certificates or tokens")
         return self
 
-    def made(self) -> Principal:
-        """The principal."""
+    def build(self) -> Principal:
+        """Build the principal."""
         permissions = frozenset[Permission]().union(*(_PERMISSIONS[role] for role in self.roles))
         max_bytes = None if self.max_bytes is None else int(self.max_bytes)
         return Principal(
@@ -297,11 +297,13 @@ class PrincipalRule(Settings):
 
 
 class AccessFile(Settings):
-    """The whole of ``access.toml``."""
+    """The content of ``access.toml``."""
 
-    audience: str = Field("tallybook", min_length=1, max_length=255, description="Whom tokens must be meant for.")
+    audience: str = Field(
+        default="tallybook", min_length=1, max_length=255, description="Whom tokens must be meant for."
+    )
     principal: tuple[PrincipalRule, ...] = Field(
-        (), max_length=MAX_PRINCIPALS, description="In this order: the first fits."
+        default=(), max_length=MAX_PRINCIPALS, description="In this order: the first fits."
     )
 
     @model_validator(mode="after")
@@ -313,58 +315,58 @@ class AccessFile(Settings):
         return self
 
 
-class _Fit(NamedTuple):
-    """A principal that somebody may be."""
+class _Match(NamedTuple):
+    """A principal that a certificate name matches."""
 
     number: int
     principal: Principal
     name: str
-    """Of the certificate."""
+    """Name in the certificate."""
 
 
 class AccessRules:
-    """Finds the principal that credentials belong to: the first of the file that they fit."""
+    """Finds the principal of verified credentials: the first in the file that matches."""
 
     def __init__(self, file: AccessFile) -> None:
         self.audience = file.audience
         self.names = [rule.name for rule in file.principal]
-        self._exact: dict[CertificateName, _Fit] = {}
+        self._exact: dict[CertificateName, _Match] = {}
         self._patterns: list[tuple[int, CertificateName, Principal]] = []
         self._subjects: dict[str, Principal] = {}
         for number, rule in enumerate(file.principal):
-            principal = rule.made()
-            for pattern in map(CertificateName.written, rule.certificates):
+            principal = rule.build()
+            for pattern in map(CertificateName.parse, rule.certificates):
                 if pattern.is_pattern:
                     self._patterns.append((number, pattern, principal))
                 else:
-                    self._exact.setdefault(pattern, _Fit(number, principal, pattern.text))
+                    self._exact.setdefault(pattern, _Match(number, principal, pattern.text))
             for subject in rule.tokens:
                 self._subjects.setdefault(subject, principal)
 
     def principal(self, credentials: Credentials) -> Principal:
-        """Whose credentials these are.
+        """The principal of ``credentials``.
 
         Raises:
             Unauthenticated: there are none.
-            AccessDenied: they are nobody's.
+            AccessDenied: they match no principal.
         """
         if credentials.subject:
             known = self._subjects.get(credentials.subject)
             if known is None:
                 raise AccessDenied(f"no principal has the token subject {credentials.subject!r}")
-            return known.known_by(credentials.subject, credentials.until_us)
+            return known.with_identity(credentials.subject, credentials.until_us)
         if not credentials.certificate:
             raise Unauthenticated("a certificate or a token is wanted")
-        found = min(self._fitting(credentials.certificate), key=lambda fit: fit.number, default=None)
+        found = min(self._matching(credentials.certificate), key=lambda match: match.number, default=None)
         if found is None:
             raise AccessDenied(f"no principal has a certificate of {_listed(credentials.certificate[:4])}")
-        return found.principal.known_by(found.name)
+        return found.principal.with_identity(found.name)
 
-    def _fitting(self, names: tuple[CertificateName, ...]) -> Iterator[_Fit]:
+    def _matching(self, names: tuple[CertificateName, ...]) -> Iterator[_Match]:
         for name in names:
             exact = self._exact.get(name)
             if exact is not None:
                 yield exact
             for number, pattern, principal in self._patterns:
-                if name.fits(pattern):
-                    yield _Fit(number, principal, name.text)
+                if name.matches(pattern):
+                    yield _Match(number, principal, name.text)

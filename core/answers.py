@@ -1,8 +1,7 @@
-"""What bookies answer, as both sides speak of it.
+"""Answers of bookies as plain values.
 
-These are plain values: ``bookie/service`` turns them into wire messages, ``client/bookie_rpc``
-turns messages back into them, and an in-memory bookie hands them over directly. An answer
-that reports a failure of the bookie itself is not a value but an error from ``errors``.
+``wire`` converts them to and from messages; an in-memory bookie returns them directly. A failure of the bookie is not
+an answer but an error from ``errors``.
 """
 
 from __future__ import annotations
@@ -15,7 +14,7 @@ from .ids import NO_IDENTITY
 
 
 class AddAnswer(NamedTuple):
-    """The fate of one batch at one bookie. ``code`` is a wire code of ``errors``, 0 for acked."""
+    """Result of adding one batch at one bookie. ``code`` is a wire code of ``errors``, 0 for success."""
 
     ledger_id: int
     first_entry_id: int
@@ -24,23 +23,23 @@ class AddAnswer(NamedTuple):
     retry_after_ms: int = 0
 
 
-class Withheld(AddAnswer):
-    """A client has not sent the batch, for want of room: the bookie would be too busy for it, but has not said so."""
+class AddNotSent(AddAnswer):
+    """The client did not send the batch because the bookie's credit is used up. The bookie itself did not say BUSY."""
 
     __slots__ = ()
 
 
 class FenceAnswer(NamedTuple):
-    """The ledger is fenced, durably. ``lac`` is what recovery starts from; ``last_held`` is a hint."""
+    """The ledger is fenced durably. Recovery starts from ``lac``; ``last_held``, the last stored entry, is a hint."""
 
     lac: int
     last_held: int
 
 
 class LacAnswer(NamedTuple):
-    """The highest LAC a bookie saw of a ledger, and whether a recovery has fenced it.
+    """The highest LAC that a bookie knows for a ledger, and whether a recovery has fenced the ledger.
 
-    ``batches``: what a long poll was asked to bring along; whole, in order and without a gap. None is as good.
+    ``batches``: entries that a long poll asked for; whole batches, in order, without a gap. May be empty.
     """
 
     lac: int
@@ -49,39 +48,39 @@ class LacAnswer(NamedTuple):
 
 
 class ReadAnswer(NamedTuple):
-    """Whole batches, in order and without a gap; the first one holds the entry asked for."""
+    """Whole batches, in order, without a gap; the first contains the requested entry."""
 
     batches: tuple[Buffer, ...]
     lac: int
 
 
 class Incarnation(NamedTuple):
-    """One life of one bookie: the uuid of its directories, and how often they were booted."""
+    """One run of a bookie: the uuid of its directories, and their boot count."""
 
     directory_uuid: str
     boot: int
 
 
-# What repair and inspection hear.
+# Answers for repair and inspection.
 
 
 class EntryRange(NamedTuple):
-    """Entries from ``first`` to ``last``, both included."""
+    """Entries ``first`` to ``last``, inclusive."""
 
     first: int
     last: int
 
 
 class HeldAnswer(NamedTuple):
-    """What a bookie holds of a ledger between two entries, by its index and write cache; no data was read.
+    """Which entries of a ledger a bookie stores in a requested range, from its index and write cache; reads no data.
 
     Attributes:
-        ranges: ascending, disjoint, each without a gap; of whole batches, so the first and the last one may reach
-            beyond what was asked for.
-        looked_up_to: where it lies below the last entry asked for, the rest is for the next question.
-        limbo: what is not in ``ranges`` may have been lost (UNKNOWN), else it is ABSENT. So it is of a ledger in limbo,
-            and where the index is damaged between the two entries.
-        writer: whether a writer's connection has the ledger attached; ``None``: the bookie cannot say, or does not.
+        ranges: ascending, disjoint, each without a gap; of whole batches, so the first and last may extend beyond the
+            request.
+        looked_up_to: last entry id that was checked; if below the end of the request, ask again for the rest.
+        limbo: entries not in ``ranges`` may have been lost (UNKNOWN); otherwise they are ABSENT. True for a ledger in
+            limbo, and where the index is damaged in the requested range.
+        writer: whether a writer's connection has the ledger attached; ``None``: unknown.
     """
 
     ranges: tuple[EntryRange, ...]
@@ -91,7 +90,7 @@ class HeldAnswer(NamedTuple):
 
 
 class DamagedBatch(NamedTuple):
-    """A batch of which a bookie's copy fails its checks."""
+    """A batch whose copy at a bookie fails its checks."""
 
     ledger_id: int
     first_entry_id: int
@@ -99,42 +98,42 @@ class DamagedBatch(NamedTuple):
 
 
 class HeldLedger(NamedTuple):
-    """A ledger of which a bookie holds something."""
+    """A ledger that a bookie stores data or a fence of."""
 
     ledger_id: int
     fenced: bool
     limbo: bool
     identity: bytes = NO_IDENTITY
-    """What tells the ledger from another one of the same id; empty: the bookie does not know it."""
+    """Tells the ledger apart from another one of the same id; empty: the bookie does not know it."""
 
 
 class HeldLedgers(NamedTuple):
-    """A page of them, ascending. ``complete``: there is none above the last one."""
+    """A page of a bookie's ledgers, ascending by id. ``complete``: no ledgers follow."""
 
     ledgers: tuple[HeldLedger, ...]
     complete: bool
 
     def next_after(self) -> int | None:
-        """The id behind which the listing goes on; ``None``: this was all of it.
+        """The id after which the listing continues; ``None``: the listing is complete.
 
         Raises:
-            ProtocolViolation: the bookie says that there is more, and gives nothing.
+            ProtocolViolation: the bookie says that there is more, but sent no ledger.
         """
         if self.complete:
             return None
         if not self.ledgers:
-            raise ProtocolViolation("a bookie cut off its listing of the ledgers that it holds")
+            raise ProtocolViolation("the bookie sent an empty page of its ledger listing and said that more follows")
         return self.ledgers[-1].ledger_id
 
 
 class DirectorySpace(NamedTuple):
-    """One directory of a bookie, and how much room there is.
+    """One directory of a bookie, and the free space of its disk.
 
     Attributes:
-        role: what lies there: "journal", "ledgers" or "index".
-        disk: directories with the same number lie on the same one; 0 where that is not known.
+        role: its content: "journal", "ledgers" or "index".
+        disk: directories with the same number are on the same disk; 0: unknown.
         total_bytes, free_bytes: of that disk.
-        state: "room"; "warned": it fills up; "short": no entry log is begun there, or no add taken; "not known".
+        state: "room": enough space; "warned": nearly full; "short": no new entry log, or no adds; "not known".
     """
 
     path: str
@@ -146,13 +145,13 @@ class DirectorySpace(NamedTuple):
 
 
 class BookieStatus(NamedTuple):
-    """How a bookie is doing.
+    """Status of a bookie.
 
     Attributes:
-        disk_used_fraction: of the fullest disk; ``free_bytes``: of the one with the most room, where logs go next.
-        limbo_events: how often it may have lost something; ledgers with ids below ``limbo_below`` that were not
-            repaired since are in limbo. Without an event none is.
-        directories: none where the bookie is of an earlier version.
+        disk_used_fraction: of the fullest disk; ``free_bytes``: of the disk with the most space, where new logs go.
+        limbo_events: how often it may have lost data; ledgers with ids below ``limbo_below`` that were not repaired
+            since are in limbo. Without an event, none is.
+        directories: empty for a bookie of an earlier version.
     """
 
     read_only: bool
@@ -171,7 +170,7 @@ class BookieStatus(NamedTuple):
 
 
 class CopyPlace(NamedTuple):
-    """A place where a bookie has a batch: "write cache", "read cache", "journal" or "entry log", and where in it."""
+    """Where a bookie has a copy: "write cache", "read cache", "journal" or "entry log", and the position there."""
 
     where: str
     detail: str
@@ -179,13 +178,13 @@ class CopyPlace(NamedTuple):
 
 
 class CopyTrace(NamedTuple):
-    """What a bookie has of one entry, and where.
+    """Copies of one entry at one bookie.
 
     Attributes:
         verdict: "intact", "damaged", "absent", "unknown" or "deleted".
-        why: the error, where there is one.
-        first_entry_id, last_entry_id: of the batch; -1 where there is none.
-        batch_crc, batch_bytes: the checksum of an intact batch, and its length; 0 where there is none.
+        why: the error, if any.
+        first_entry_id, last_entry_id: of the batch; -1: no batch.
+        batch_crc, batch_bytes: checksum and length of an intact batch; 0: no intact batch.
     """
 
     verdict: str

@@ -1,10 +1,10 @@
-"""The batch: one run of consecutive entries of one ledger, as bytes.
+"""The batch: encoding of consecutive entries of one ledger.
 
-A batch is encoded once, by the writer. The same bytes are the message to the bookies, the
-journal record, the value in the write cache and the stretch of an entry log that one index
-row points at. Its boundaries never change after its first send.
+The writer encodes a batch once. The same bytes are the message to the bookies, the journal record, the value in the
+write cache and the range of an entry log that one index row points to. The boundaries of a batch never change after
+its first send.
 
-Layout, little-endian (docs/formats/batch.md shows an example)::
+Layout, little-endian (docs/reference/formats/batch.md shows an example)::
 
     offset  size  field
          0     4  magic "TBAT"
@@ -58,6 +58,17 @@ from .limits import (
 
 Buffer: TypeAlias = bytes | bytearray | memoryview
 
+
+def check_buffer(value: object, what: str) -> None:
+    """Check that an entry or a record is bytes.
+
+    Raises:
+        TypeError: it is not.
+    """
+    if not isinstance(value, bytes | bytearray | memoryview):
+        raise TypeError(f"{what} is bytes, not {type(value).__name__}")
+
+
 MAGIC: Final = b"TBAT"
 VERSION: Final = 1
 FLAG_DIGEST: Final = 1
@@ -73,7 +84,7 @@ _MANY_ENTRIES: Final = 32
 
 @dataclass(frozen=True, slots=True)
 class BatchHeader:
-    """The first 64 bytes of a batch, understood. Lengths are in bytes."""
+    """The decoded first 64 bytes of a batch. Lengths are in bytes."""
 
     ledger_id: int
     first_entry_id: int
@@ -98,10 +109,10 @@ class BatchHeader:
 
 
 class Entry(NamedTuple):
-    """One entry as a reader gets it. A tuple, because readers make millions of them.
+    """One entry, as readers get it. A tuple, because readers create millions of them.
 
     Args:
-        written_at_us: when its writer sealed the batch that it is in, in microseconds since the epoch.
+        written_at_us: when the writer sealed its batch, in microseconds since the epoch.
     """
 
     ledger_id: int
@@ -154,7 +165,7 @@ def seal_batch(
     written_at_us: int,
     digest: bytes = b"",
 ) -> bytes:
-    """A batch from its parts, as it was once encoded. ``digest`` is its trailer, empty for none; it is not checked.
+    """Rebuild a batch from its parts, with the bytes of its first encoding. ``digest`` is the trailer, not checked.
 
     Raises:
         As ``encode_batch``.
@@ -168,7 +179,7 @@ def seal_batch(
     return b"".join((front, _CRC.pack(crc32c(body, crc32c(front))), body))
 
 
-def seal_columns(
+def encode_header(
     ledger_id: int,
     first_entry_id: int,
     table: bytes,
@@ -179,9 +190,9 @@ def seal_columns(
     written_at_us: int,
     digest: bytes = b"",
 ) -> tuple[bytes, int]:
-    """The header of a batch whose table and payload are there already, and the checksum in it.
+    """The header of a batch whose table and payload are already encoded, and the batch checksum.
 
-    The batch is the header, ``table``, ``payload`` and ``digest``: nothing is copied, and nothing costs per entry.
+    The batch is the header, ``table``, ``payload`` and ``digest``. Nothing is copied, and there is no cost per entry.
 
     Raises:
         InvalidArgument: a number out of its range.
@@ -206,7 +217,7 @@ def _head_and_body(
     *,
     digest: bool,
 ) -> tuple[bytes, bytes]:
-    """The header up to its checksum, and all behind it but the digest."""
+    """The header up to its checksum, and everything after the checksum except the digest."""
     count = len(payloads)
     lengths = array("I", map(len, payloads))
     payload_bytes = sum(lengths)
@@ -258,7 +269,7 @@ def _front(
 
 
 def decode_header(batch: Buffer) -> BatchHeader:
-    """Read the header and check everything that can be told without the checksum.
+    """Decode the header and run all checks that do not need the checksum.
 
     Raises:
         InvalidBatch: wrong magic or version, counts out of range, or a length that is not
@@ -291,7 +302,7 @@ def decode_header(batch: Buffer) -> BatchHeader:
 
 
 def peek_ids(batch: Buffer) -> tuple[int, int, int]:
-    """Ledger id, first entry id and entry count as the header states them, believed unchecked.
+    """Ledger id, first entry id and entry count from the header, unchecked.
 
     Raises:
         InvalidBatch: shorter than a header.
@@ -323,7 +334,7 @@ def verify_batch(batch: Buffer, digest_key: bytes | None = None) -> BatchHeader:
 
 
 def _crc_of(view: memoryview) -> int:
-    """Of all bytes but the checksum itself. Every version has it in the same place, over the same bytes."""
+    """CRC of all bytes except the CRC field. Every version has it at the same offset, over the same bytes."""
     return int(crc32c(view[BATCH_HEADER_BYTES:], crc32c(view[:_CRC_AT])))
 
 
@@ -368,7 +379,7 @@ def entries(batch: Buffer, header: BatchHeader, first: int = 0, last: int = MAX_
 
 @dataclass(frozen=True, slots=True)
 class EntrySlice:
-    """One entry cut out of its batch by a bookie, with the checksum its writer gave it."""
+    """One entry that a bookie cut out of its batch, with the checksum from its writer."""
 
     ledger_id: int
     entry_id: int
@@ -409,7 +420,7 @@ def cut_entry(batch: Buffer, header: BatchHeader, entry_id: int) -> EntrySlice:
 
 
 def entry_crc(ledger_id: int, entry_id: int, payload: Buffer) -> int:
-    """CRC-32C of one payload, seeded by the ids it was written under."""
+    """CRC-32C of one payload, seeded by its ledger id and entry id."""
     return int(crc32c(payload, _seed_base(ledger_id, entry_id)))
 
 
@@ -423,10 +434,10 @@ def _table(batch: Buffer, header: BatchHeader) -> array[int]:
 
 
 def _sum_of_lengths(view: memoryview, entry_count: int) -> int:
-    """What the entries of a batch are long together. Every batch that a bookie takes comes by here."""
+    """Sum of the entry lengths. Runs for every batch that a bookie accepts."""
     rows = view[BATCH_HEADER_BYTES : BATCH_HEADER_BYTES + entry_count * BATCH_TABLE_ROW_BYTES]
     if entry_count >= _MANY_ENTRIES:
-        # Most often all are of one length, and that is told without a number for each of them.
+        # Fast path: usually all lengths are equal, which needs no number per entry.
         table = bytes(rows)
         if all(table[at::BATCH_TABLE_ROW_BYTES].count(table[at]) == entry_count for at in range(4)):
             return entry_count * int.from_bytes(table[:4], "little")

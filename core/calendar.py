@@ -1,7 +1,7 @@
-"""Moments as a calendar has them: the years 1 to 9999.
+"""Conversion of millisecond timestamps to calendar dates (years 1 to 9999).
 
-Times in milliseconds come from clocks, files and peers, and have 64 bits. One that lies outside of the calendar was
-made by a clock that was wrong, and is told as the nearest moment in it: it must not keep anybody from reading the rest.
+Timestamps from clocks, files and peers have 64 bits. A value outside the calendar comes from a wrong clock and is
+clamped to the nearest date, so that it does not stop the processing of other data.
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ EARLIEST_MS: Final = (datetime.min.replace(tzinfo=UTC) - _EPOCH) // _MILLISECOND
 LATEST_MS: Final = (datetime.max.replace(tzinfo=UTC) - _EPOCH) // _MILLISECOND
 
 
-def on_the_calendar(milliseconds: int) -> int:
-    """The same time since the epoch, or the nearest that a calendar has."""
+def clamp_to_calendar(milliseconds: int) -> int:
+    """The timestamp, clamped to the range of the calendar. Milliseconds since the epoch."""
     return max(EARLIEST_MS, min(milliseconds, LATEST_MS))
 
 
-def moment_of(milliseconds: int) -> datetime:
-    """A time in milliseconds since the epoch, in UTC."""
-    return _EPOCH + timedelta(milliseconds=on_the_calendar(milliseconds))
+def utc_datetime(milliseconds: int) -> datetime:
+    """The UTC datetime of a timestamp in milliseconds since the epoch."""
+    return _EPOCH + timedelta(milliseconds=clamp_to_calendar(milliseconds))

@@ -1,7 +1,7 @@
-"""The alternative names of certificates, each of its kind, and the patterns of rules that they may fit. Pure.
+"""Alternative names of certificates, by kind, and the patterns in access rules that match them.
 
-What counts are hosts, addresses and URIs. A name fits only what is written for its kind: a host that looks like a URI
-is none, and what an authority lets a person say of their mailbox says nothing of their host.
+Hosts, addresses and URIs count. A name matches only patterns of its own kind: a host name that looks like a URI is not
+a URI, and a mailbox in a certificate says nothing about a host.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import NamedTuple, Self
 
 
 class NameKind(Enum):
-    """What a name in a certificate is the name of."""
+    """Kind of a certificate name."""
 
     HOST = "host"
     ADDRESS = "address"
@@ -20,37 +20,37 @@ class NameKind(Enum):
 
 
 class CertificateName(NamedTuple):
-    """A name, written in the one way by which it is compared. Made by ``named`` or ``written``."""
+    """A normalized name, comparable by value. Built by ``of_kind`` or ``parse``."""
 
     kind: NameKind
     text: str
 
     @classmethod
-    def named(cls, kind: NameKind, text: str) -> Self:
-        """A name of this kind, as a certificate has it.
+    def of_kind(cls, kind: NameKind, text: str) -> Self:
+        """Normalize a name of this kind from a certificate.
 
-        Hosts are the same in capitals, and an address of IPv6 has many spellings; URIs are what they are.
+        Host names are lower-cased, and IPv6 addresses are shortened; URIs stay as they are.
         """
         if kind is NameKind.URI:
             return cls(kind, text)
         return cls(kind, text.lower() if kind is NameKind.HOST else _shortest(text) or text)
 
     @classmethod
-    def written(cls, text: str) -> Self:
-        """What is meant where a name, or a pattern, is written without its kind."""
+    def parse(cls, text: str) -> Self:
+        """Parse a name or pattern from a rule and detect its kind."""
         if _shortest(text) is not None:
-            return cls.named(NameKind.ADDRESS, text)
-        return cls.named(NameKind.URI if ":" in text else NameKind.HOST, text)
+            return cls.of_kind(NameKind.ADDRESS, text)
+        return cls.of_kind(NameKind.URI if ":" in text else NameKind.HOST, text)
 
     @property
     def is_pattern(self) -> bool:
-        """Whether, as a rule, it is for more than one name: all hosts of a domain, all URIs below one."""
+        """Whether, in a rule, it matches more than one name: all hosts of a domain, all URIs below one."""
         if self.kind is NameKind.HOST:
             return self.text.startswith("*.")
         return self.kind is NameKind.URI and self.text.endswith("/*")
 
-    def fits(self, pattern: CertificateName) -> bool:
-        """Whether it is one of those that ``pattern`` is for, which is one."""
+    def matches(self, pattern: CertificateName) -> bool:
+        """Whether this name matches ``pattern``, for which ``is_pattern`` is true."""
         if self.kind is not pattern.kind:
             return False
         if self.kind is NameKind.URI:

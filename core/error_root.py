@@ -1,6 +1,6 @@
-"""What every error of Tallybook has: whose fault it is, whether a retry can help, and what became of the effect.
+"""Base class of all errors: whose fault an error is, whether a retry can help, and whether the effect took place.
 
-``errors`` has the tree that grows out of it.
+``errors`` defines the tree of subclasses.
 """
 
 from __future__ import annotations
@@ -14,17 +14,17 @@ class Fault(Enum):
     """Whose fault an error is."""
 
     CALLER = "caller"
-    """The request cannot be met as it is."""
+    """The request cannot be satisfied."""
     PEER = "peer"
-    """Another process did not do its part."""
+    """Another process failed to do its part."""
     STORAGE = "storage"
-    """Stored bytes are damaged or missing, or a device refused."""
+    """Stored bytes are damaged or missing, or a device failed."""
     INTERNAL = "internal"
     """A defect in Tallybook."""
 
 
 class Outcome(Enum):
-    """What became of the effect that the failed call was to have."""
+    """Whether the effect of the failed call took place."""
 
     NOT_DONE = "not done"
     """It did not take place, and will not."""
@@ -39,7 +39,7 @@ class TallybookError(Exception):
 
     Args:
         message: one sentence that names the thing concerned (ledger, file, bookie).
-        outcome: where this case knows better than its class what became of the effect.
+        outcome: overrides the outcome of the class.
     """
 
     wire_code: ClassVar[int] = 1
@@ -47,20 +47,20 @@ class TallybookError(Exception):
     retriable: ClassVar[bool] = False
     outcome: Outcome = Outcome.NOT_DONE
     settled: bool = True
-    """Of a loss: whether everybody was heard who might have a good copy."""
+    """For a data loss: whether all bookies that might have a good copy have answered."""
 
     def __init__(self, message: str = "", *, outcome: Outcome | None = None) -> None:
         super().__init__(message)
         if outcome is not None:
             self.outcome = outcome
 
-    def told_as(self, outcome: Outcome) -> Self:
-        """The same error, for whoever it has another outcome for."""
-        told = copy(self)
-        told.outcome = outcome
-        return told.with_traceback(None)
+    def with_outcome(self, outcome: Outcome) -> Self:
+        """A copy of the error with another outcome, without its traceback."""
+        changed = copy(self)
+        changed.outcome = outcome
+        return changed.with_traceback(None)
 
     @property
     def message(self) -> str:
-        """The sentence given at raise time."""
+        """The message given to the constructor."""
         return str(self.args[0]) if self.args else ""

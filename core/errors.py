@@ -1,4 +1,4 @@
-"""Every error Tallybook raises, in one tree.
+"""All errors that Tallybook raises, as one tree.
 
     TallybookError
     |-- CallerError                 the caller asked for something that cannot be
@@ -9,68 +9,70 @@
     |   |   `-- OutOfOrder              a transaction id below the one before
     |   |-- InvalidConfig             a setting that is unknown or outside its domain
     |   |-- NoSuchLedger              never created, or deleted
-    |   |-- LedgerExists              created before, by somebody else
-    |   |-- HandleClosed              the client, reader, writer or store that was called is closed
+    |   |-- LedgerExists              another client created it before
+    |   |-- HandleClosed              the client, reader, writer or store is closed
     |   |   |-- LedgerClosed              appended to after its close
     |   |   `-- StreamClosed              its writer, reader or store was closed
-    |   |-- LedgerFenced              somebody recovered it; this writer is out
-    |   |-- LedgerHasWriter           it was owned before; recover it instead
+    |   |-- LedgerFenced              a recovery fenced it; this writer must stop
+    |   |-- LedgerHasWriter           it has or had an owner; recover it instead
     |   |-- Unauthorized              wrong password or key
-    |   |-- ReadBeyondLac             past the last add confirmed
-    |   |-- Conflict                  other bytes are held under these ids
-    |   |-- OtherLedger               another ledger is held under this id
+    |   |-- ReadBeyondLac             the read goes past the last add confirmed
+    |   |-- Conflict                  the bookie stores other bytes under these entry ids
+    |   |-- OtherLedger               the bookie stores another ledger under this id
     |   |-- ForeignDirectory          a data directory of another bookie or cluster
     |   |-- DirectoryInUse            another process holds the data directory
     |   |-- NoSuchBookie              no bookie of this id is alive
-    |   |-- ArchiveDenied             the object store refuses us, or has no such bucket
-    |   |   `-- ArchiveKeyMissing         an object is sealed with a key that is not here
+    |   |-- ArchiveDenied             the object store refuses access, or has no such bucket
+    |   |   `-- ArchiveKeyMissing         an object is encrypted with a key that this process lacks
     |   |-- NoSuchStream              never created, or deleted
-    |   |-- StreamExists              there is one of that name
-    |   |-- StreamEnded               it was ended for ever
-    |   |-- StreamFenced              another writer took it; this one is out
-    |   |-- StreamOwned               somebody else has it, and is to be waited for
-    |   |-- StreamGap                 records are missing where a reader is
-    |   |-- ReaderTooSlow             left behind by what it follows
-    |   |-- PositionMismatch          the last record is another one than was asked for
+    |   |-- StreamExists              a stream of this name exists
+    |   |-- StreamEnded               it is sealed
+    |   |-- StreamFenced              another writer took it; this writer must stop
+    |   |-- StreamOwned               another process owns it; wait for it
+    |   |-- StreamGap                 records are missing at the reader's position
+    |   |-- ReaderTooSlow             the reader fell behind what it follows
+    |   |-- PositionMismatch          the last record is not the expected one
     |   |-- NoSuchSubscription        never created, or deleted
-    |   |-- NoSuchNamespace           never made, or deleted
-    |   |-- NoSuchCluster             no cluster was ever made at this metadata URI
-    |   |-- LedgerInUse               part of a living stream
-    |   |-- Unauthenticated           no certificate or token, or not a good one
-    |   |-- AccessDenied              known, and not allowed to do this
-    |   `-- CreditExceeded            more was sent than may be unanswered
+    |   |-- NoSuchNamespace           never created, or deleted
+    |   |-- NoSuchCluster             no cluster was ever created at this metadata URI
+    |   |-- LedgerInUse               part of an existing stream
+    |   |-- Unauthenticated           no certificate or token, or an invalid one
+    |   |-- AccessDenied              authenticated, but not authorized for this operation
+    |   |-- CreditExceeded            the client sent more than its credit for unanswered bytes
+    |   `-- QuotaExceeded             the stream or its namespace stores as much as it may
     |-- PeerError                   another process did not do its part
     |   |-- Busy                      overloaded; try again after ``retry_after_ms``
     |   |-- BookieUnavailable         connection refused or lost
     |   |-- RequestTimeout            no answer before the deadline
     |   |-- ProtocolViolation         an answer or a frame that the protocol forbids
-    |   |-- StaleIncarnation          meant for an earlier life of that bookie
+    |   |-- StaleIncarnation          addressed to an earlier incarnation of the bookie
     |   |-- BookieReadOnly            serves reads, fences and recovery only
     |   |-- NotEnoughBookies          no ensemble, or no quorum left in it
-    |   |-- RecoveryFailed            the end of the ledger cannot be told now
+    |   |   `-- EnsembleTooLarge          there are fewer bookies than the ensemble has members
+    |   |-- RecoveryFailed            the end of the ledger cannot be determined now
     |   |-- MetadataUnavailable       the metadata store does not answer
-    |   |-- MetadataConflict          changed by somebody else meanwhile
+    |   |-- MetadataConflict          the record changed since it was read
     |   |-- MetadataOutcomeUnknown    a metadata write may or may not have landed
-    |   |-- ArchiveUnavailable        the object store does not answer as it should
+    |   |-- ArchiveUnavailable        the object store does not answer, or answers wrongly
     |   |   `-- ArchiveBusy             it asks for fewer requests
-    |   `-- NoCommonVersion           it speaks other versions of the protocol only
+    |   `-- NoCommonVersion           the peer speaks other protocol versions only
     |-- StorageError                stored bytes, or the device under them
-    |   |-- EntryAbsent               ABSENT: never acked here, and nothing lost
+    |   |-- EntryAbsent               ABSENT: never acked by this bookie, and not lost
     |   |-- EntryCorrupt              CORRUPT: it was here, it is damaged
     |   |-- EntryUnknown              UNKNOWN: this bookie cannot tell
-    |   |-- DataMissing               confirmed, yet no replica has it
+    |   |-- DataMissing               confirmed, but no replica has it
     |   |-- DamagedFile               a file that fails its checks
     |   |-- DiskFailed                read, write or sync refused by the device
     |   |-- DiskFull                  no space left
-    |   |   `-- OutOfFiles              no file can be opened now
+    |   |   `-- OutOfFiles              the limit of open files is reached
     |   |-- ObjectMissing             the object store has no such object
     |   |-- ObjectDamaged             an object that fails its checks
-    |   |-- EnvelopeDamaged           an entry of a stream that holds no records
+    |   |-- EnvelopeDamaged           an entry of a stream is not a valid record envelope
     |   `-- NewerFormat               intact, but written by a newer Tallybook
     `-- InvariantViolation          a defect in Tallybook itself
 
-Each class has ``fault`` (whose), ``retriable`` (the same call may succeed later), ``outcome`` (whether the effect took
-place) and ``wire_code`` (its number between processes, never reused). Only ABSENT may ever shorten a ledger.
+Each class has ``fault`` (who caused it), ``retriable`` (the same call may succeed later), ``outcome`` (whether the
+effect took place) and ``wire_code`` (its number in messages, never reused). Only ABSENT may ever shorten a ledger.
 """
 
 from __future__ import annotations
@@ -83,7 +85,7 @@ from .error_root import TallybookError as TallybookError
 
 
 class CallerError(TallybookError):
-    """The request cannot be satisfied as asked, now or later."""
+    """The request cannot be satisfied, now or later."""
 
     wire_code = 100
     fault = Fault.CALLER
@@ -120,37 +122,37 @@ class NoSuchLedger(CallerError):
 
 
 class LedgerExists(CallerError):
-    """A ledger of this id was created before by somebody else."""
+    """Another client created a ledger of this id before."""
 
     wire_code = 106
 
 
 class HandleClosed(CallerError):
-    """What was called is closed, or what it belongs to: a client, a reader, a writer or a store. Open another one."""
+    """The handle (client, reader, writer or store), or its parent, is closed. Open another one."""
 
     wire_code = 139
 
 
 class LedgerClosed(HandleClosed):
-    """The ledger is closed: its end is settled and nothing can be appended. Or its writer was closed or abandoned."""
+    """The ledger is closed and nothing can be appended. Or its writer was closed or abandoned."""
 
     wire_code = 107
 
 
 class LedgerFenced(CallerError):
-    """A recovery has fenced the ledger; the old writer may not go on."""
+    """A recovery fenced the ledger; the old writer must stop."""
 
     wire_code = 108
 
 
 class LedgerHasWriter(CallerError):
-    """The ledger has, or had, an owner. Recover it and create the next one."""
+    """The ledger has, or had, an owner. Recover it and create the next ledger."""
 
     wire_code = 109
 
 
 class Unauthorized(CallerError):
-    """The password or key does not fit the ledger."""
+    """The password or key does not match the ledger."""
 
     wire_code = 110
 
@@ -162,13 +164,13 @@ class ReadBeyondLac(CallerError):
 
 
 class Conflict(CallerError):
-    """Other bytes are already held under overlapping entry ids."""
+    """The bookie stores other bytes under overlapping entry ids."""
 
     wire_code = 112
 
 
 class OtherLedger(CallerError):
-    """The bookie holds another ledger under this id: the metadata were restored from an older copy. Create another."""
+    """The bookie stores another ledger under this id: the metadata was restored from an older copy. Create another."""
 
     wire_code = 142
 
@@ -180,7 +182,7 @@ class ForeignDirectory(CallerError):
 
 
 class DirectoryInUse(CallerError):
-    """Another process holds the lock of the data directory."""
+    """Another process has locked the data directory."""
 
     wire_code = 114
 
@@ -192,7 +194,7 @@ class NoSuchBookie(CallerError):
 
 
 class ArchiveDenied(CallerError):
-    """The object store knows no such bucket, or refuses these credentials."""
+    """The object store has no such bucket, or refuses these credentials."""
 
     wire_code = 116
 
@@ -204,7 +206,7 @@ class ForeignPosition(InvalidArgument):
 
 
 class OutOfOrder(InvalidArgument):
-    """The transaction id of a record is below that of one before it."""
+    """The transaction id of a record is lower than that of an earlier record."""
 
     wire_code = 118
 
@@ -216,31 +218,31 @@ class NoSuchStream(CallerError):
 
 
 class StreamExists(CallerError):
-    """There is a stream of this name already."""
+    """A stream of this name exists."""
 
     wire_code = 120
 
 
 class StreamClosed(HandleClosed):
-    """The writer, the reader or the subscription of the stream was closed or let go of, or the store of streams was."""
+    """The stream's writer, reader or subscription was closed or released, or the stream store was closed."""
 
     wire_code = 121
 
 
 class StreamEnded(CallerError):
-    """The stream was ended for ever: nothing can be appended."""
+    """The stream is sealed: nothing can be appended."""
 
     wire_code = 122
 
 
 class StreamFenced(CallerError):
-    """Another writer has taken the stream; this one may not go on."""
+    """Another writer took over the stream; this writer must stop."""
 
     wire_code = 123
 
 
 class StreamOwned(CallerError):
-    """Another process, ``owner``, has the stream or the subscription, and is still there. Wait, or take it."""
+    """Another process, ``owner``, owns the stream or the subscription and is alive. Wait, or take it over."""
 
     wire_code = 124
     retriable = True
@@ -251,11 +253,7 @@ class StreamOwned(CallerError):
 
 
 class StreamGap(CallerError):
-    """Records are missing where a reader is: they were truncated, or are lost. It goes on behind them.
-
-    Args:
-        gap: which; a ``tallybook.stream.Gap``.
-    """
+    """Records, ``gap``, are missing at the reader's position: truncated or lost. The reader continues after them."""
 
     wire_code = 125
 
@@ -265,11 +263,7 @@ class StreamGap(CallerError):
 
 
 class ReaderTooSlow(CallerError):
-    """A reader was left behind by what it follows. The message says where it was.
-
-    Args:
-        position: the same, if it reads a stream: of the first record that it may not have got.
-    """
+    """A reader fell behind what it follows. A stream reader may have missed records from ``position`` on."""
 
     wire_code = 126
     retriable = True
@@ -280,7 +274,7 @@ class ReaderTooSlow(CallerError):
 
 
 class PositionMismatch(CallerError):
-    """The last record of the stream, at ``position``, is not the one the append was to follow; nothing was appended."""
+    """The last record of the stream, at ``position``, is not the expected predecessor; nothing was appended."""
 
     wire_code = 127
 
@@ -296,42 +290,42 @@ class NoSuchSubscription(CallerError):
 
 
 class NoSuchNamespace(CallerError):
-    """The namespace of streams was never made, or it was deleted."""
+    """The namespace of streams was never created, or it was deleted."""
 
     wire_code = 129
 
 
 class NoSuchCluster(CallerError):
-    """No cluster was ever made at this metadata URI. A bookie makes one when it starts; nothing else does."""
+    """No cluster was ever created at this metadata URI. A bookie creates one when it starts; nothing else does."""
 
     wire_code = 135
 
     @classmethod
     def at(cls, uri: str) -> Self:
-        """With what to look at."""
+        """The error for the metadata store at ``uri``."""
         return cls(f"there is no cluster at {uri}: check the URI; the first 'tallybook bookie run' makes a cluster")
 
 
 class LedgerInUse(CallerError):
-    """The ledger is part of a living stream, which would lose records. Delete or truncate the stream, or force it."""
+    """The ledger is part of a stream, which would lose records. Delete or truncate the stream, or force it."""
 
     wire_code = 136
 
 
 class Unauthenticated(CallerError):
-    """The caller has not proven who it is: no certificate or token, or one that is expired, forged or for others."""
+    """The caller is not authenticated: no certificate or token, or an expired, forged or foreign one."""
 
     wire_code = 130
 
 
 class AccessDenied(CallerError):
-    """Whoever asks is known, and may not do this."""
+    """The caller is authenticated, but not authorized for this operation."""
 
     wire_code = 131
 
 
 class CreditExceeded(CallerError):
-    """A client has sent more than it may have unanswered. Wait for answers, then send on."""
+    """The client has more unanswered bytes than its credit. Wait for answers, then continue to send."""
 
     wire_code = 140
     retriable = True
@@ -341,8 +335,14 @@ class CreditExceeded(CallerError):
         self.retry_after_ms = retry_after_ms
 
 
+class QuotaExceeded(CallerError):
+    """The stream, or its namespace, has reached its quota of stored bytes. Raise the quota, or delete records."""
+
+    wire_code = 143
+
+
 class ArchiveKeyMissing(ArchiveDenied):
-    """An object of the archive is sealed with a key that this process was not given. The object may be whole."""
+    """An object of the archive is encrypted with a key that this process does not have. The object may be intact."""
 
     wire_code = 141
 
@@ -356,11 +356,7 @@ class PeerError(TallybookError):
 
 
 class Busy(PeerError):
-    """The peer is overloaded and took nothing. Slow down, then send again.
-
-    Args:
-        own_limit: it would take as much from others: whoever asks has reached a limit of its own. Not told to peers.
-    """
+    """The peer is overloaded and did nothing. Slow down, then send again. ``own_limit``: only this caller has to."""
 
     wire_code = 201
 
@@ -393,13 +389,13 @@ class ProtocolViolation(PeerError):
 
 
 class StaleIncarnation(PeerError):
-    """The work was addressed to an earlier life of the bookie and was not done."""
+    """The request was addressed to an earlier incarnation of the bookie and was not executed."""
 
     wire_code = 205
 
 
 class BookieReadOnly(PeerError):
-    """The bookie takes no ordinary adds: disk full or draining."""
+    """The bookie refuses ordinary adds: its disk is full, or it is draining."""
 
     wire_code = 206
 
@@ -410,8 +406,15 @@ class NotEnoughBookies(PeerError):
     wire_code = 207
 
 
+class EnsembleTooLarge(NotEnoughBookies):
+    """A new ensemble has more members than bookies are registered: start more bookies, or ask for a smaller one."""
+
+    wire_code = 215
+    fault = Fault.CALLER
+
+
 class RecoveryFailed(PeerError):
-    """Recovery could not tell the ledger's end; nothing was cut, try again later."""
+    """Recovery could not determine the ledger's end; nothing was truncated. Try again later."""
 
     wire_code = 208
 
@@ -429,33 +432,33 @@ class MetadataConflict(PeerError):
 
 
 class MetadataOutcomeUnknown(PeerError):
-    """A metadata write was cut off: it may have landed, or may still land."""
+    """A metadata write was interrupted: it may have been applied, or may still be applied."""
 
     wire_code = 211
     outcome = Outcome.UNKNOWN
 
 
 class ArchiveUnavailable(PeerError):
-    """The object store does not answer, or not as it should."""
+    """The object store does not answer, or answers wrongly."""
 
     wire_code = 212
 
 
 class ArchiveBusy(ArchiveUnavailable):
-    """The object store took nothing and asks for fewer requests."""
+    """The object store refused the request and asks for fewer requests."""
 
     wire_code = 213
 
 
 class NoCommonVersion(PeerError):
-    """Client and bookie know no version of the protocol in common. One of them is to be upgraded."""
+    """Client and bookie have no protocol version in common. Upgrade one of them."""
 
     wire_code = 214
     retriable = False
 
 
 class StorageError(TallybookError):
-    """Stored bytes, or the device that holds them."""
+    """Stored bytes, or the device that stores them, failed."""
 
     wire_code = 300
     fault = Fault.STORAGE
@@ -468,20 +471,20 @@ class EntryAbsent(StorageError):
 
 
 class EntryCorrupt(StorageError):
-    """CORRUPT: the bookie held this entry and its copy is damaged."""
+    """CORRUPT: the bookie stored this entry and its copy is damaged."""
 
     wire_code = 302
 
 
 class EntryUnknown(StorageError):
-    """UNKNOWN: the bookie cannot tell whether it held this entry."""
+    """UNKNOWN: the bookie cannot tell whether it stored this entry."""
 
     wire_code = 303
     retriable = True
 
 
 class DataMissing(StorageError):
-    """The entry was confirmed, yet every replica answers that it is not there."""
+    """The entry was confirmed, but every replica answers that it does not have it."""
 
     wire_code = 304
 
@@ -507,7 +510,7 @@ class DiskFull(StorageError):
 
 
 class OutOfFiles(DiskFull):
-    """The process, or the system, has as many files open as it may; nothing was done."""
+    """The process, or the system, has reached its limit of open files; nothing was done."""
 
     wire_code = 308
 
@@ -519,33 +522,33 @@ class ObjectMissing(StorageError):
 
 
 class ObjectDamaged(StorageError):
-    """An object is not what was archived. The message names its key."""
+    """An object differs from what was archived. The message names its key."""
 
     wire_code = 310
 
 
 class EnvelopeDamaged(StorageError):
-    """An entry of a stream's segment is not what a writer of streams makes."""
+    """An entry of a stream segment is not a valid record envelope."""
 
     wire_code = 311
 
 
 class NewerFormat(StorageError):
-    """Bytes are intact, and of a format that only a newer Tallybook knows. Nothing was changed."""
+    """The bytes are intact, but in a format that only a newer Tallybook knows. Nothing was changed."""
 
     wire_code = 312
     fault = Fault.CALLER
 
     @classmethod
     def of(cls, what: str, found: object, known: object) -> Self:
-        """The error for ``what``, whose format is ``found`` where ``known`` is the newest that is known here."""
+        """The error for ``what``, whose format is ``found``; ``known`` is the newest format known here."""
         return cls(
             f"{what} is of format {found}, this Tallybook knows {known}: a newer one has written it, and is needed"
         )
 
 
 class InvariantViolation(TallybookError):
-    """Something that cannot be has happened: a defect. The process must stop."""
+    """An impossible state was reached: a defect. The process must stop."""
 
     wire_code = 900
     outcome = Outcome.UNKNOWN
@@ -556,17 +559,13 @@ OK_CODE = 0
 
 
 def check(condition: bool, message: str) -> None:
-    """Hold an invariant at run time, also under ``python -O``.
-
-    Raises:
-        InvariantViolation: ``condition`` is false.
-    """
+    """Enforce an invariant at run time, also under ``python -O``: raise InvariantViolation if it is false."""
     if not condition:
         raise InvariantViolation(message)
 
 
 def is_defect(error: BaseException) -> bool:
-    """Whether ``error`` says that something is wrong with Tallybook itself, not with a request, a peer or a device."""
+    """Whether ``error`` indicates a defect in Tallybook itself, not in a request, a peer or a device."""
     return isinstance(error, InvariantViolation) or not isinstance(error, TallybookError)
 
 
@@ -579,12 +578,12 @@ check(len(_BY_CODE) == len(_leaves(TallybookError)), "two errors share a wire co
 
 
 def error_classes() -> tuple[type[TallybookError], ...]:
-    """Every class of the tree, in the order of their wire codes."""
+    """All classes of the tree, ordered by wire code."""
     return tuple(_BY_CODE[code] for code in sorted(_BY_CODE))
 
 
 def error_class(wire_code: int) -> type[TallybookError]:
-    """The class that ``wire_code`` names; ``TallybookError`` for a code of a newer peer."""
+    """The class with this ``wire_code``; ``TallybookError`` for a code of a newer peer."""
     return _BY_CODE.get(wire_code, TallybookError)
 
 

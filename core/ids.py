@@ -1,4 +1,4 @@
-"""Identifiers: what a ledger id and an entry id may be.
+"""Ledger ids and entry ids: their range, and checks of values from callers.
 
 Both are non-negative 63-bit integers, so that they fit a signed 64-bit field in every
 format and in every language. ``NO_ENTRY`` (-1) stands for "no entry yet": the last add
@@ -16,19 +16,19 @@ NO_ENTRY: Final = -1
 NO_LEDGER: Final = -1
 MAX_ID: Final = 2**63 - 1
 MAX_NEW_ENTRY_ID: Final = MAX_ID - 1
-"""Highest id that an entry may be added under: a recovery has to be able to ask for the entry after it."""
+"""Highest id for a new entry: a recovery must be able to ask for the entry after it."""
 
 IDENTITY_BYTES: Final = 16
 NO_IDENTITY: Final = b""
-"""Of a ledger whose identity is not known, or not stated."""
+"""Identity of a ledger where it is unknown or not stated."""
 DELETED_IDENTITY_BYTES: Final = 4
-"""So much of its identity is kept of a ledger that was deleted: enough to tell two ledgers of one id apart."""
+"""Length of the identity prefix kept for a deleted ledger: enough to tell two ledgers of one id apart."""
 
 
 def ledger_identity(creator_token: str) -> bytes:
-    """What tells a ledger from another one of the same id: a digest of the token that its creator drew. 16 bytes.
+    """Identity of a ledger, 16 bytes: a digest of its creator's random token.
 
-    Ids are handed out once. A metadata store that was restored from an older copy may hand them out again.
+    It tells apart two ledgers with the same id, which occur when the metadata store is restored from an older copy.
     """
     if not creator_token:
         return NO_IDENTITY
@@ -36,12 +36,12 @@ def ledger_identity(creator_token: str) -> bytes:
 
 
 def same_ledger(one: bytes, other: bytes) -> bool:
-    """Whether these identities, of ledgers of one id, may be of one ledger: where either is not known, they may."""
+    """Whether two identities under one ledger id may belong to the same ledger; an unknown identity matches any."""
     return one == other or NO_IDENTITY in {one, other}
 
 
 def check_ledger_id(value: object) -> int:
-    """Return ``value`` if it can name a ledger.
+    """Return ``value`` if it is a valid ledger id.
 
     Raises:
         InvalidArgument: it is not an integer in 0 .. 2^63-1.
@@ -50,7 +50,7 @@ def check_ledger_id(value: object) -> int:
 
 
 def check_entry_id(value: object) -> int:
-    """Return ``value`` if it can name an entry.
+    """Return ``value`` if it is a valid entry id.
 
     Raises:
         InvalidArgument: it is not an integer in 0 .. 2^63-1.
@@ -59,7 +59,7 @@ def check_entry_id(value: object) -> int:
 
 
 def check_new_entry_id(value: object) -> int:
-    """Return ``value`` if an entry can be added under it.
+    """Return ``value`` if it is a valid id of a new entry.
 
     Raises:
         InvalidArgument: it is not an integer in 0 .. 2^63-2.
@@ -68,7 +68,7 @@ def check_new_entry_id(value: object) -> int:
 
 
 def check_lac(value: object) -> int:
-    """Return ``value`` if it can be a last add confirmed: an entry id, or -1 for none.
+    """Return ``value`` if it is a valid last add confirmed: an entry id, or -1 for none.
 
     Raises:
         InvalidArgument: it is not an integer in -1 .. 2^63-1.

@@ -1,12 +1,12 @@
-"""Ledger passwords: the key derived from one, and the verifier that recognises it.
+"""Keys derived from ledger passwords, and the verifier stored in the metadata.
 
 A ledger's password never leaves the client. Three values are derived from it with
 HKDF-SHA-256 (RFC 5869) and a random salt that is stored with the ledger's metadata:
 
-- the *ledger key*, which the client shows to a bookie with every kind of write;
+- the *ledger key*, which the client presents to a bookie with every kind of write;
 - the *digest key*, which signs batches and never leaves the clients;
-- the *verifier*, derived from the ledger key and stored in the metadata, by which a bookie
-  recognises the key without being able to make it up.
+- the *verifier*, derived from the ledger key and stored in the metadata. A bookie checks a ledger key against it
+  and cannot compute the key from it.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ SALT_BYTES: Final = 16
 
 
 def ledger_key(password: bytes, salt: bytes) -> bytes:
-    """The key a client shows to bookies. 32 bytes.
+    """The key that a client presents to bookies. 32 bytes.
 
     Raises:
         InvalidArgument: the password is longer than ``MAX_PASSWORD_BYTES``.
@@ -40,19 +40,19 @@ def digest_key(password: bytes, salt: bytes) -> bytes:
 
 
 def key_verifier(key: bytes) -> bytes:
-    """What the metadata stores to recognise ``key``. 32 bytes."""
+    """The verifier of ``key``, as stored in the metadata. 32 bytes."""
     return _hkdf(key, b"", b"tallybook key verifier 1")
 
 
-def key_fits(key: bytes, verifier: bytes) -> bool:
-    """Whether ``key`` is the one ``verifier`` was made from, compared in constant time."""
+def key_matches(key: bytes, verifier: bytes) -> bool:
+    """Whether ``verifier`` was derived from ``key``; compares in constant time."""
     return same_secret(key_verifier(key), verifier)
 
 
 def same_secret(one: bytes | bytearray | memoryview, other: bytes | bytearray | memoryview) -> bool:
-    """Whether two keys, or digests made with one, are the same; how long it takes says nothing of where they differ.
+    """Compare two keys, or digests made with one, in constant time.
 
-    To be used wherever a secret that was shown is compared with the one that is known.
+    Use it wherever a presented secret is compared with the known one.
     """
     return hmac.compare_digest(one, other)
 
@@ -64,6 +64,6 @@ def _derive(password: bytes, salt: bytes, purpose: bytes) -> bytes:
 
 
 def _hkdf(secret: bytes, salt: bytes, purpose: bytes) -> bytes:
-    # One block of output is all that is needed: KEY_BYTES equals the hash length.
+    # One block of output is enough: KEY_BYTES equals the hash length.
     extracted = hmac.new(salt, secret, hashlib.sha256).digest()
     return hmac.new(extracted, purpose + b"\x01", hashlib.sha256).digest()[:KEY_BYTES]

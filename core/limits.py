@@ -1,7 +1,7 @@
-"""Protocol limits, in one place: what a peer may rely on, whatever the configuration.
+"""Protocol limits: constants that peers and formats rely on, independent of the configuration.
 
-Settings that an operator may change live in ``config``; a number stands here when changing
-it would change a format or break a peer that believes it.
+A number belongs here if a change would break a format or a peer. Settings that an operator may change are in
+``settings``.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ MAX_BATCH_BYTES: Final = MAX_COMMIT_BYTES - 8 * KIB
 """Largest batch: it must fit one group commit with its headers."""
 
 MAX_BATCH_ENTRIES: Final = 16_384
-"""Most entries in one batch; bounds what a reader allocates on a count field."""
+"""Maximum entries in one batch; bounds what a reader allocates for a count field."""
 
 BATCH_HEADER_BYTES: Final = 64
 BATCH_TABLE_ROW_BYTES: Final = 8
@@ -40,10 +40,10 @@ MAX_MESSAGE_BYTES: Final = 5 * MIB
 """Largest message on any stream between client and bookie."""
 
 MAX_API_MESSAGE_BYTES: Final = 4 * MIB
-"""Largest message between a gateway and its clients: what gRPC libraries take unless they are told otherwise."""
+"""Largest message between a gateway and its clients: the default limit of gRPC libraries."""
 
 MAX_PAGE: Final = 1_000
-"""Most lines in one page of what a bookie lists."""
+"""Maximum rows in one page of a bookie's listing."""
 
 MAX_ENSEMBLE: Final = 64
 """Largest ensemble."""
@@ -61,7 +61,7 @@ MAX_COOKIE_BYTES: Final = 64 * KIB
 MAX_BOOKIE_ID_CHARS: Final = 128
 
 LEDGER_ID_BLOCK: Final = 64
-"""Ledger ids are taken from the shared counter in blocks of this size."""
+"""Ledger ids are allocated from the shared counter in blocks of this size."""
 
 KEY_BYTES: Final = 32
 """Length of the derived ledger key on the wire, and of its verifier in the metadata."""

@@ -1,4 +1,4 @@
-"""Quorum arithmetic: who holds an entry, and how many answers settle a question.
+"""Quorum arithmetic: which bookies store an entry, and how many answers decide a question.
 
 E bookies form the ensemble of a fragment, each entry is written to the Qw of its *write
 set* and confirmed by Qa of them (E >= Qw >= Qa >= 1). Entries are striped over the
@@ -9,10 +9,9 @@ ensemble in runs of ``stripe_entries``::
 Two questions recur, and both have the answer Qw - Qa + 1, because any set of that many
 members of a write set meets every ack quorum in it:
 
-- *coverage*: enough members of **every** write set said something (fenced, or told their
-  LAC), so that no ack quorum can form or have formed without one of them;
-- *absence*: enough members of **one** write set truthfully do not hold an entry, so it was
-  never confirmed.
+- *coverage*: enough members of **every** write set answered (fenced, or reported their LAC) that no ack quorum can
+  form, or have formed, without one of them;
+- *absence*: enough members of **one** write set truthfully do not store an entry, so it was never confirmed.
 """
 
 from __future__ import annotations
@@ -27,7 +26,7 @@ from .limits import DEFAULT_STRIPE_ENTRIES, MAX_ENSEMBLE, MAX_STRIPE_ENTRIES
 
 @dataclass(frozen=True, slots=True)
 class Quorum:
-    """The replication of a ledger: fixed at creation.
+    """Replication of a ledger: ensemble size, write quorum, ack quorum and stripe length. Fixed at creation.
 
     Raises:
         InvalidArgument: the sizes do not satisfy 64 >= E >= Qw >= Qa >= 1, or the stripe
@@ -62,11 +61,11 @@ class Quorum:
 
     @property
     def decisive(self) -> int:
-        """How many members of a write set meet every ack quorum in it: Qw - Qa + 1."""
+        """Members of a write set that intersect every ack quorum in it: Qw - Qa + 1."""
         return self.write_quorum - self.ack_quorum + 1
 
     def write_set(self, entry_id: int) -> tuple[int, ...]:
-        """Ensemble positions that hold ``entry_id``, its first choice first."""
+        """Ensemble positions that store ``entry_id``, the first choice first."""
         if not self.striped:
             return self._write_sets[0]
         return self._write_sets[(entry_id // self.stripe_entries) % self.ensemble]
@@ -86,7 +85,7 @@ class Quorum:
         return sum(p in positions for p in self.write_set(entry_id)) >= self.ack_quorum
 
     def covered(self, positions: Collection[int]) -> bool:
-        """Whether answers from ``positions`` leave no ack quorum of any write set unmet."""
+        """Whether the answers from ``positions`` include a member of every possible ack quorum."""
         return all(sum(p in positions for p in members) >= self.decisive for members in self._write_sets)
 
     def absent(self, positions: Collection[int], entry_id: int) -> bool:

@@ -1,19 +1,18 @@
-"""Ranges of entries: which of them a place in an ensemble is to hold, and which of those a bookie lacks. Pure.
+"""Ranges of entries: those assigned to an ensemble position, and those that a bookie lacks.
 
-With E > Qw a place holds stripes, not everything, and a long ledger has very many of them: so ranges come one after the
-other, and are nowhere listed.
+With E > Qw a position stores stripes, and a long ledger has very many of them: so ranges are generated, never listed.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 
-from tallybook.core.answers import EntryRange
-from tallybook.core.quorum import Quorum
+from .answers import EntryRange
+from .quorum import Quorum
 
 
-def ranges_of(quorum: Quorum, position: int, first: int, last: int) -> Iterator[EntryRange]:
-    """What the bookie at ``position`` is to hold of the entries ``first .. last``, ascending; neighbours are one."""
+def assigned_ranges(quorum: Quorum, position: int, first: int, last: int) -> Iterator[EntryRange]:
+    """Ranges of ``first .. last`` that the bookie at ``position`` must store, ascending; adjacent ones are merged."""
     if first > last:
         return
     if not quorum.striped:
@@ -33,17 +32,8 @@ def ranges_of(quorum: Quorum, position: int, first: int, last: int) -> Iterator[
         yield begun
 
 
-def clipped(ranges: Iterable[EntryRange], first: int, last: int) -> Iterator[EntryRange]:
-    """What of ascending ``ranges`` lies within ``first .. last``."""
-    for each in ranges:
-        if each.first > last:
-            return
-        if each.last >= first:
-            yield EntryRange(max(first, each.first), min(last, each.last))
-
-
-def lacking(wanted: Iterable[EntryRange], held: Iterable[EntryRange]) -> Iterator[EntryRange]:
-    """What of ``wanted`` is not in ``held``. Both are ascending and disjoint, and so is what comes out."""
+def missing_ranges(wanted: Iterable[EntryRange], held: Iterable[EntryRange]) -> Iterator[EntryRange]:
+    """Ranges of ``wanted`` that are not in ``held``. Both inputs are ascending and disjoint, and so is the result."""
     rest = iter(held)
     have = next(rest, None)
     for want in wanted:

@@ -85,8 +85,8 @@ class LedgerServiceServicer:
     """Missing associated documentation comment in .proto file."""
 
     def Create(self, request, context):
-        """Creates a ledger for somebody to write: an Append stream that names it adopts it. If the answer is lost there may be
-        a ledger of which nobody knows the id; to write at once, let Append create it.
+        """Creates a ledger that an Append stream writes later, by naming its id. If the answer is lost, there may be a ledger
+        whose id no client knows; to write at once, let Append create it.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -102,15 +102,15 @@ class LedgerServiceServicer:
         payloads                                  acks, in order, as entries become durable
         close                                     closed {the final state}, and the end with status OK
 
-        Credit: the client may have Window.credit_bytes unacknowledged; every ack gives back what it covers. Whoever sends
-        more is cut off with RESOURCE_EXHAUSTED (reason CreditExceeded) and RetryInfo; so is, with ABORTED (ReaderTooSlow),
-        whoever takes no acks.
+        Credit: the client may have Window.credit_bytes unacknowledged; every ack gives back what it covers. A client that
+        sends more is cut off with RESOURCE_EXHAUSTED (reason CreditExceeded) and RetryInfo, one that takes no acks with
+        ABORTED (ReaderTooSlow).
 
         However the stream ends, its ledger is closed, at its last confirmed entry: after a close message, after the client
         ended its side without one, after a deadline, a cancellation or a lost connection, after an error. So nothing that
         was acknowledged is ever lost, what was not may be in the ledger or not, and no half-open ledger is left behind.
-        Describe tells how far it got. The gateway ends the stream with `closed` although it was not asked to when somebody
-        calls Close, and when it is stopped.
+        Describe tells how far it got. The gateway also ends the stream with `closed` when a client calls Close, and when it
+        is stopped.
 
         If the gateway dies, or cannot reach enough servers to close it, the ledger stays open. Recover closes it, through
         any other gateway: everything acknowledged is in it. `last_entry_id` of the answer says where it ends.
@@ -136,7 +136,7 @@ class LedgerServiceServicer:
         raise NotImplementedError('Method not implemented!')
 
     def Close(self, request, context):
-        """Closes a ledger that an Append stream of this gateway writes, or that nobody has written yet. Of a closed ledger it
+        """Closes a ledger that an Append stream of this gateway writes, or that has had no writer yet. Of a closed ledger it
         returns the state. One that is, or was, written elsewhere is refused (LedgerHasWriter): see Recover.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
@@ -144,8 +144,8 @@ class LedgerServiceServicer:
         raise NotImplementedError('Method not implemented!')
 
     def Recover(self, request, context):
-        """Closes a ledger whoever writes it: its writer is put out, the end is found, and every confirmed entry is kept. Of a
-        closed ledger it returns the state. Any number may run at once; all get the same end.
+        """Closes a ledger that any client may be writing: its writer is fenced, the end is found, and every confirmed entry
+        is kept. Of a closed ledger it returns the state. Any number may run at once; all get the same end.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

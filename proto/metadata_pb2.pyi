@@ -154,7 +154,7 @@ class Ledger(_message.Message):
     def __init__(self, ledger_id: _Optional[int] = ..., quorum: _Optional[_Union[Quorum, _Mapping]] = ..., fragments: _Optional[_Iterable[_Union[Fragment, _Mapping]]] = ..., creator_token: _Optional[str] = ..., created_at_ms: _Optional[int] = ..., state: _Optional[_Union[LedgerState, str]] = ..., last_entry_id: _Optional[int] = ..., length: _Optional[int] = ..., digest: _Optional[_Union[DigestType, str]] = ..., key_salt: _Optional[bytes] = ..., key_verifier: _Optional[bytes] = ..., writer_token: _Optional[str] = ..., missed: _Optional[_Iterable[_Union[MissedRange, _Mapping]]] = ..., custom: _Optional[_Mapping[str, bytes]] = ..., archiving: _Optional[_Union[ArchiveAttempt, _Mapping]] = ..., archived: _Optional[_Union[Receipt, _Mapping]] = ..., copies_released: _Optional[bool] = ...) -> None: ...
 
 class Bookie(_message.Message):
-    __slots__ = ("bookie_id", "address", "directory_uuid", "boot", "mode", "http_address", "rack", "session", "free_bytes")
+    __slots__ = ("bookie_id", "address", "directory_uuid", "boot", "mode", "http_address", "rack", "session", "free_bytes", "version")
     BOOKIE_ID_FIELD_NUMBER: _ClassVar[int]
     ADDRESS_FIELD_NUMBER: _ClassVar[int]
     DIRECTORY_UUID_FIELD_NUMBER: _ClassVar[int]
@@ -164,6 +164,7 @@ class Bookie(_message.Message):
     RACK_FIELD_NUMBER: _ClassVar[int]
     SESSION_FIELD_NUMBER: _ClassVar[int]
     FREE_BYTES_FIELD_NUMBER: _ClassVar[int]
+    VERSION_FIELD_NUMBER: _ClassVar[int]
     bookie_id: str
     address: str
     directory_uuid: str
@@ -173,4 +174,5 @@ class Bookie(_message.Message):
     rack: str
     session: str
     free_bytes: int
-    def __init__(self, bookie_id: _Optional[str] = ..., address: _Optional[str] = ..., directory_uuid: _Optional[str] = ..., boot: _Optional[int] = ..., mode: _Optional[_Union[BookieMode, str]] = ..., http_address: _Optional[str] = ..., rack: _Optional[str] = ..., session: _Optional[str] = ..., free_bytes: _Optional[int] = ...) -> None: ...
+    version: str
+    def __init__(self, bookie_id: _Optional[str] = ..., address: _Optional[str] = ..., directory_uuid: _Optional[str] = ..., boot: _Optional[int] = ..., mode: _Optional[_Union[BookieMode, str]] = ..., http_address: _Optional[str] = ..., rack: _Optional[str] = ..., session: _Optional[str] = ..., free_bytes: _Optional[int] = ..., version: _Optional[str] = ...) -> None: ...

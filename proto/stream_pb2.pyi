@@ -41,7 +41,7 @@ GAP_REASON_TRUNCATED: GapReason
 GAP_REASON_LOST: GapReason
 
 class StreamPolicy(_message.Message):
-    __slots__ = ("ensemble", "write_quorum", "ack_quorum", "roll_bytes", "roll_after_s", "retention_s", "offload_after_s", "compression", "dedup_records")
+    __slots__ = ("ensemble", "write_quorum", "ack_quorum", "roll_bytes", "roll_after_s", "retention_s", "offload_after_s", "compression", "dedup_records", "retention_bytes", "max_bytes")
     ENSEMBLE_FIELD_NUMBER: _ClassVar[int]
     WRITE_QUORUM_FIELD_NUMBER: _ClassVar[int]
     ACK_QUORUM_FIELD_NUMBER: _ClassVar[int]
@@ -51,6 +51,8 @@ class StreamPolicy(_message.Message):
     OFFLOAD_AFTER_S_FIELD_NUMBER: _ClassVar[int]
     COMPRESSION_FIELD_NUMBER: _ClassVar[int]
     DEDUP_RECORDS_FIELD_NUMBER: _ClassVar[int]
+    RETENTION_BYTES_FIELD_NUMBER: _ClassVar[int]
+    MAX_BYTES_FIELD_NUMBER: _ClassVar[int]
     ensemble: int
     write_quorum: int
     ack_quorum: int
@@ -60,7 +62,9 @@ class StreamPolicy(_message.Message):
     offload_after_s: int
     compression: Compression
     dedup_records: int
-    def __init__(self, ensemble: _Optional[int] = ..., write_quorum: _Optional[int] = ..., ack_quorum: _Optional[int] = ..., roll_bytes: _Optional[int] = ..., roll_after_s: _Optional[int] = ..., retention_s: _Optional[int] = ..., offload_after_s: _Optional[int] = ..., compression: _Optional[_Union[Compression, str]] = ..., dedup_records: _Optional[int] = ...) -> None: ...
+    retention_bytes: int
+    max_bytes: int
+    def __init__(self, ensemble: _Optional[int] = ..., write_quorum: _Optional[int] = ..., ack_quorum: _Optional[int] = ..., roll_bytes: _Optional[int] = ..., roll_after_s: _Optional[int] = ..., retention_s: _Optional[int] = ..., offload_after_s: _Optional[int] = ..., compression: _Optional[_Union[Compression, str]] = ..., dedup_records: _Optional[int] = ..., retention_bytes: _Optional[int] = ..., max_bytes: _Optional[int] = ...) -> None: ...
 
 class Stream(_message.Message):
     __slots__ = ("name", "namespace", "stream_id", "created_at", "policy", "segments", "ended", "owner")

@@ -117,14 +117,14 @@ class StreamServiceServicer:
         raise NotImplementedError('Method not implemented!')
 
     def Delete(self, request, context):
-        """Deletes a stream with all that is in it. Whoever writes or reads it gets NoSuchStream.
+        """Deletes a stream with all that is in it. Its writers and readers get NoSuchStream.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def Rename(self, request, context):
-        """Gives a stream another name in its namespace. Whoever writes or reads it goes on.
+        """Gives a stream another name in its namespace. Its writers and readers go on.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -181,8 +181,8 @@ class StreamServiceServicer:
 
         Records of one message follow each other in the stream without others between them. Credit is that of
         LedgerService: the client may have Window.credit_bytes unacknowledged, a record counts for the bytes of its
-        payload, key and id and for Window.payload_overhead_bytes; every ack gives back what it covers; whoever sends more
-        is cut off with RESOURCE_EXHAUSTED (CreditExceeded), and whoever takes no acks with ABORTED (ReaderTooSlow).
+        payload, key and id and for Window.payload_overhead_bytes; every ack gives back what it covers. A client that
+        sends more is cut off with RESOURCE_EXHAUSTED (CreditExceeded), one that takes no acks with ABORTED (ReaderTooSlow).
 
         However it ends, what was acknowledged is in the stream, and is never lost:
         - closed, with acks of all that was sent: all of it is. A gateway that has read the client's close message, or the
@@ -241,14 +241,14 @@ class StreamServiceServicer:
         raise NotImplementedError('Method not implemented!')
 
     def ResetSubscription(self, request, context):
-        """Sets a subscription back, or forth. Whoever reads it gets StreamFenced with the next advance.
+        """Sets a subscription back, or forth. Its reader gets StreamFenced with the next advance.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def DeleteSubscription(self, request, context):
-        """Deletes a subscription. Whoever reads it gets an error with the next advance.
+        """Deletes a subscription. Its reader gets an error with the next advance.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

@@ -1,26 +1,26 @@
-"""The only door to the outside world: clock, randomness, disk, network, tasks, threads and processes.
+"""The seams to the outside world: clock, randomness, disk, network, tasks, threads and processes.
 
-Each is a small protocol with a real implementation, so that tests and the simulator can put
-another one (``runtime.deterministic``) in its place. Components receive what they need in their
-constructor. What stands below is enough for most of them; gRPC, settings and logging are
-imported from their own modules by the few that need them.
+Each seam is a small protocol with a real implementation; tests and the simulator replace it with one of
+``sim.deterministic``. Components receive their seams in their constructor. The names exported here are enough for
+most components; gRPC, HTTP, settings and logging are imported from their own modules. Nothing here knows ledgers,
+bookies or streams, and product code outside ``runtime`` uses no clock, file or socket of Python directly.
 """
 
 import os
 
 from .clock import Clock, RealClock
-from .disk import DirectoryLock, Disk, DiskFile, PlannedWrite, Pump, Space, WriteSource
-from .disk_real import RealDisk
+from .disk.os_disk import RealDisk
+from .disk.port import DirectoryLock, Disk, DiskFile, PlannedWrite, Pump, Space, WriteSource
 from .process import Process, RealProcess
 from .rng import Rng, SeededRng, SystemRng
 from .tasks import InlineWorkers, Tasks, ThreadWorkers, Workers
-from .transport import Acceptor, Lane, Listener, MessageStream, Transport
+from .transport import Acceptor, Listener, MessageStream, Transport
 
-# gRPC looks at these when it is first imported.
-# Whenever a connection is lost it writes to standard error in a form of its own; who wants those lines sets INFO.
+# gRPC reads these variables when it is first imported.
+# It logs each lost connection to standard error in its own format; set INFO to see these lines.
 os.environ.setdefault("GRPC_VERBOSITY", "ERROR")
-# Sockets are polled by the thread that hands out what was received. The other way, by threads of an "event engine",
-# takes more changes of threads for every message, which was a quarter to a third of all entries a second.
+# Poll sockets on the thread that delivers received messages. gRPC's "event engine" threads need more context switches
+# for each message, which cost a quarter to a third of the entries per second (measured).
 os.environ.setdefault("GRPC_EXPERIMENTS", "-event_engine_client,-event_engine_listener")
 
 __all__ = [
@@ -30,7 +30,6 @@ __all__ = [
     "Disk",
     "DiskFile",
     "InlineWorkers",
-    "Lane",
     "Listener",
     "MessageStream",
     "PlannedWrite",

@@ -1,11 +1,11 @@
-"""The audit log: who did what cannot be undone, or changes how the cluster runs.
+"""The audit log: destructive operations, changes of how the cluster runs, and denied requests.
 
-One line for each, of the part ``audit``, among the other lines of the process, whatever the level of its log:
+Each is one line of the part ``audit`` among the other lines of the process, at every log level:
 
     {"part": "audit", "event": "delete ledger", "principal": "writers", "identity": "tallybook://writer/orders",
      "peer": "ipv4:...", "ledger_id": 7, ...}
 
-It is written when the thing is begun, by whoever was asked to do it. What became of it is in the answer.
+The process that gets the request writes the line before it begins. The outcome is in its answer only.
 """
 
 from __future__ import annotations
@@ -19,21 +19,21 @@ _log = logger("audit")
 
 
 def audit(action: str, principal: Principal, peer: str, **what: object) -> None:
-    """Note one thing.
+    """Log one operation.
 
     Args:
-        action: a verb and what it is done to; one of a small number of fixed texts.
-        peer: the connection that it was asked on.
-        what: which one: ids and names.
+        action: a verb and its object; one of a small number of fixed texts.
+        peer: address of the client's end of the connection.
+        what: ids and names of the object.
     """
     _log.info(action, principal=principal.name, identity=principal.identity, peer=peer, **what)
 
 
-def refused(error: TallybookError, principal: str, identity: str, peer: str, method: str, untold: int) -> None:
-    """Note that somebody was refused: see ``refusals``, which keeps these lines few.
+def audit_denial(error: TallybookError, principal: str, identity: str, peer: str, method: str, suppressed: int) -> None:
+    """Log a denied request. ``DenialLog`` limits the number of these lines.
 
     Args:
-        untold: how often somebody was, without a line, since the last one.
+        suppressed: how many denials were not logged since the last line.
     """
     _log.warning(
         "refused",
@@ -43,5 +43,5 @@ def refused(error: TallybookError, principal: str, identity: str, peer: str, met
         method=method,
         error_type=type(error).__name__,
         error=error.message,
-        untold_count=untold,
+        untold_count=suppressed,
     )

@@ -1,8 +1,8 @@
-"""The boot-clock seam: a clock that all processes of one host share and nobody can set.
+"""The boot-clock seam: a clock that all processes of one host share and that cannot be set.
 
-It counts from the host's boot, time in suspend included, so two processes can compare its
-readings with each other; wall time jumps, and the zero of ``Clock.monotonic`` is nobody's
-business. A reading means nothing after the next boot, which ``boot_id`` tells.
+It counts milliseconds since the boot of the host, time in suspend included, so that two processes can
+compare readings. Wall time may jump, and the start of ``Clock.monotonic`` is not defined. Readings from
+different boots, that is with different ``boot_id``, cannot be compared.
 """
 
 from __future__ import annotations
@@ -17,19 +17,19 @@ class BootClock(Protocol):
 
     @property
     def boot_id(self) -> str:
-        """Which boot of which host this is; empty where the system does not tell."""
+        """Identifies the host and its boot; empty where the system has no such id."""
 
     def now_ms(self) -> int:
         """Milliseconds since the host booted."""
 
 
 _BOOT_ID: Final = Path("/proc/sys/kernel/random/boot_id")
-# macOS has no CLOCK_BOOTTIME; its CLOCK_MONOTONIC goes on during sleep.
+# macOS has no CLOCK_BOOTTIME; its CLOCK_MONOTONIC continues during sleep.
 _CLOCK: Final = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
 
 
 class RealBootClock:
-    """This host's clock."""
+    """The boot clock of this host."""
 
     def __init__(self) -> None:
         self._boot_id = _BOOT_ID.read_text("ascii").strip() if _BOOT_ID.exists() else ""

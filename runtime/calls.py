@@ -1,11 +1,11 @@
-"""The call seam: what a service that others call over the network sees of one call.
+"""The call seam: the server's view of one RPC.
 
-    handler(call):  receive() ... send() ...        returns: the call ends well
+    handler(call):  receive() ... send() ...        returns: the call ends with OK
                                                     raises CallFailed: it ends with that status
 
-A handler takes and gives encoded messages; it knows neither the network nor who encodes them. It runs in the task of
-its call, so that a client's deadline, its cancellation and the loss of its connection cancel whatever the handler waits
-for. Every kind of method looks the same here: one request and one answer are a stream of one message each.
+A handler receives and sends encoded messages; it does not know the network or the encoding. It runs in the task of its
+call, so the client's deadline, its cancellation and the loss of its connection cancel the handler. All kinds of methods
+look the same: a unary request or answer is a stream of one message.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from tallybook.core.access import Presented
 
 
 class CallFailed(Exception):
-    """How a call ends that does not end well.
+    """Ends a call with an error status.
 
     Args:
         code: the number of a gRPC status; not 0.
@@ -33,7 +33,7 @@ class CallFailed(Exception):
 
 
 class CallerGone(Exception):
-    """Nobody is there any more to take an answer. The call is over."""
+    """The client has gone and the call is over: an answer cannot be delivered."""
 
 
 class Call(Protocol):
@@ -41,23 +41,23 @@ class Call(Protocol):
 
     @property
     def peer(self) -> str:
-        """The connection that the call came on."""
+        """Address of the client's end of the connection."""
 
     @property
     def presented(self) -> Presented:
-        """What the client has come with."""
+        """The credentials and trace header that the client has sent."""
 
     async def receive(self) -> bytes | None:
-        """The next message, or ``None`` once the client has sent its last one. One receiver at a time.
+        """The next message; ``None`` after the client's last one. One receiver at a time.
 
         Raises:
             CallerGone: the call is over.
         """
 
     async def send(self, message: bytes) -> None:
-        """Hand over one message; waits until the client takes it. One sender at a time.
+        """Send one message and wait until flow control has accepted it. One sender at a time.
 
-        A wait that is cancelled may have sent it all the same, so only the end of the call may follow.
+        A cancelled send may have been delivered; after it, the handler may only end the call.
 
         Raises:
             CallerGone: the call is over.
@@ -68,4 +68,4 @@ CallHandler: TypeAlias = Callable[[Call], Awaitable[None]]
 """Serves one call."""
 
 Services: TypeAlias = Mapping[str, Mapping[str, CallHandler]]
-"""Handlers by the full name of the service and the name of the method."""
+"""Handlers by full service name and method name."""

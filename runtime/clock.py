@@ -1,7 +1,7 @@
-"""The clock seam: what time it is, and waiting.
+"""The clock seam: monotonic time, wall time and sleeping.
 
 Durations and deadlines use monotonic time only. Wall time is for people and for seeking by
-time; it may jump either way and nothing may depend on its order.
+time; it may jump in both directions, and nothing may depend on its order.
 """
 
 from __future__ import annotations
@@ -12,13 +12,13 @@ from typing import Protocol
 
 
 class Clock(Protocol):
-    """Time as a component sees it."""
+    """The clock that a component uses."""
 
     def monotonic(self) -> float:
-        """Seconds from an arbitrary start; never goes back."""
+        """Seconds since an arbitrary start; never decreases."""
 
     def wall_us(self) -> int:
-        """Microseconds since the epoch, as this machine believes."""
+        """Microseconds since the epoch, by this machine's clock."""
 
     async def sleep(self, seconds: float) -> None:
         """Wait at least ``seconds``."""

@@ -1,15 +1,15 @@
 """Structured logging: one line per event on standard error, as key=value pairs or as JSON.
 
-Code logs an *event* (a short lower-case sentence that never varies) and *fields* (what
-varies), through ``logger``::
+Code logs an *event* (a short, constant, lower-case sentence) and *fields* (the variable
+parts) through ``logger``::
 
     log = logger("bookie.service")
     log.warning("stream cut", peer=stream.peer, reason=error)
 
-Lines of libraries that use the standard ``logging`` come out in the same form, from the level info on: below it they
-may show all that passes through them, passwords too (kazoo does). A field that is named like a secret is never written:
-its value is replaced before it reaches a formatter. The part ``audit`` is logged whatever the level is.
-What each field is called is in docs/logs.md, and tests/unit/test_log_fields.py holds it.
+Libraries that use the standard ``logging`` are logged in the same form, but only from level INFO: below it they may log
+everything that passes through them, passwords included (kazoo does). The value of a field with the name of a secret is
+redacted before it reaches a formatter. The part ``audit`` is logged at every level. docs/operate/logs.md lists the
+field names; tests/unit/test_log_fields.py checks them.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ import time
 from collections.abc import Collection, Mapping
 from typing import IO, Any, Final, Literal, TypeAlias
 
-from .tracing import current_span
+from .tracing.port import current_span
 
 Format: TypeAlias = Literal["text", "json"]
 
@@ -32,33 +32,33 @@ _MAX_VALUE_CHARACTERS: Final = 2000
 _ROOT: Final = "tallybook"
 _AUDIT: Final = f"{_ROOT}.audit"
 _OF_THIS_PROCESS: Final[dict[str, object]] = {}
-"""Fields of every line."""
+"""Fields that every line of this process has."""
 
 
 class Logger:
-    """Logs events of one part of the system. Get one from ``logger``."""
+    """Logs events of one part of the system. Made by ``logger``."""
 
     def __init__(self, name: str) -> None:
         self._logger = logging.getLogger(f"{_ROOT}.{name}")
 
     def debug(self, event: str, **fields: object) -> None:
-        """For people who look for a defect."""
+        """Log details for debugging."""
         self._log(logging.DEBUG, event, fields)
 
     def info(self, event: str, **fields: object) -> None:
-        """Something an operator may want to know."""
+        """Log something that an operator may want to know."""
         self._log(logging.INFO, event, fields)
 
     def warning(self, event: str, **fields: object) -> None:
-        """Something went wrong, and was dealt with."""
+        """Log a failure that was handled."""
         self._log(logging.WARNING, event, fields)
 
     def error(self, event: str, **fields: object) -> None:
-        """Something went wrong that an operator has to look at."""
+        """Log a failure that needs an operator."""
         self._log(logging.ERROR, event, fields)
 
     def defect(self, event: str, error: BaseException, **fields: object) -> None:
-        """An unexpected exception: logged as an error, with its traceback."""
+        """Log an unexpected exception as an error, with its traceback."""
         traceback = (type(error), error, error.__traceback__)
         self._log(logging.ERROR, event, {**fields, "error": repr(error)}, traceback)
 
@@ -69,36 +69,36 @@ class Logger:
 
 
 def logger(name: str) -> Logger:
-    """The logger of a part; ``name`` is its module without ``tallybook.``."""
+    """The logger of a part; ``name`` is the module name without ``tallybook.``."""
     return Logger(name)
 
 
 def is_secret(name: str) -> bool:
-    """Whether a field of this name must never be shown."""
+    """Whether the value of a field with this name must be redacted."""
     lowered = name.lower()
     return any(lowered == word or lowered.endswith("_" + word) for word in _SECRET_WORDS)
 
 
 def add_to_every_line(**fields: object) -> None:
-    """Have every line of this process say which one it is; what the line says itself goes first."""
+    """Add ``fields`` to every line of this process. A field of the line itself takes precedence."""
     _OF_THIS_PROCESS.update(fields)
 
 
 def line_of(record: logging.LogRecord) -> str:
-    """The event of a record and its fields, as they are shown."""
+    """The event of a record and its fields, formatted as text."""
     return _with_fields(record.getMessage(), getattr(record, _FIELDS, {}))
 
 
 def set_up_logging(
     level: str = "INFO", style: Format = "text", stream: IO[str] | None = None, *, silent: Collection[str] = ()
 ) -> None:
-    """Send every log line of this process to ``stream`` (standard error by default) in ``style``.
+    """Send every log line of this process to ``stream`` (default: standard error) in ``style``.
 
-    Replaces what an earlier call set up. Lines of the libraries ``silent`` are dropped, and those of any library below
-    the level info.
+    Replaces the set-up of an earlier call. Lines of the libraries ``silent``, and lines of any library below level
+    INFO, are dropped.
 
     Raises:
-        ValueError: there is no such level.
+        ValueError: the level is unknown.
     """
     handler = logging.StreamHandler(stream if stream is not None else sys.stderr)
     handler.setFormatter(_JsonLines() if style == "json" else _KeyValues())
@@ -131,7 +131,7 @@ def _record_fields(record: logging.LogRecord, formatter: logging.Formatter) -> d
 
 
 class _JsonLines(logging.Formatter):
-    """One JSON object a line."""
+    """Formats a record as one JSON object per line."""
 
     def format(self, record: logging.LogRecord) -> str:
         return json.dumps(
@@ -140,7 +140,7 @@ class _JsonLines(logging.Formatter):
 
 
 class _KeyValues(logging.Formatter):
-    """``time level part: event key=value ...``; values with blanks or quotes are quoted."""
+    """Formats a record as ``time level part: event key=value ...``; values with blanks or quotes are quoted."""
 
     def format(self, record: logging.LogRecord) -> str:
         fields = _record_fields(record, self)

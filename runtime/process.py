@@ -1,7 +1,7 @@
-"""The process seam: how a node gives up.
+"""The process seam: ending a node that can no longer keep its guarantees.
 
-A node that can no longer keep its promises (a failed sync, a dead essential task) ends at
-once, without running anything that could still answer a client.
+After a failed sync or the end of an essential task, the node exits at once, without running
+any code that could still answer a client.
 """
 
 from __future__ import annotations
@@ -16,17 +16,17 @@ from tallybook.core.errors import InvariantViolation
 
 
 class Process(Protocol):
-    """The life of this node."""
+    """The process of this node."""
 
     def fail_safe(self, reason: str) -> None:
-        """End the node now: no clean-up, no further answer."""
+        """End the node now, without clean-up and without another answer."""
 
 
 class RealProcess:
     """A process of the operating system."""
 
     EXIT_CODE = 70
-    """``EX_SOFTWARE`` of sysexits.h: told apart from a crash and from a refused start."""
+    """``EX_SOFTWARE`` of sysexits.h; differs from the code of a crash and of a refused start."""
 
     def fail_safe(self, reason: str) -> NoReturn:
         """Write ``reason`` to standard error and exit without unwinding."""
@@ -36,14 +36,14 @@ class RealProcess:
 
 
 def host_name() -> str:
-    """What this machine is called."""
+    """The host name of this machine."""
     return socket.gethostname()
 
 
 def end_on_broken_invariants(loop: asyncio.AbstractEventLoop, process: Process) -> None:
-    """End the node where ``loop`` meets an ``InvariantViolation`` that nobody handled: in a callback, or a lost task.
+    """End the node on an ``InvariantViolation`` that reaches ``loop`` unhandled, from a callback or a dropped task.
 
-    Other errors are reported as always.
+    Other errors go to the loop's default handler.
     """
 
     def handle(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:

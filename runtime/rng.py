@@ -1,7 +1,7 @@
 """The randomness seam: numbers, bytes and unique ids.
 
-``fork(name)`` gives a component a generator of its own, so that with a seeded root the
-draws of one component do not depend on how often another one draws.
+``fork(name)`` makes an independent generator for one component. With a seeded root, the
+draws of a component then do not depend on how often other components draw.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ class Rng(Protocol):
         """An integer in low .. high, both included."""
 
     def token(self, size: int) -> bytes:
-        """``size`` random bytes; unpredictable where the generator is the system's."""
+        """``size`` random bytes; unpredictable if the generator is ``SystemRng``."""
 
     def uuid(self) -> str:
         """A fresh random UUID in its canonical text form."""
@@ -35,7 +35,7 @@ class Rng(Protocol):
 
 
 class _PythonRng:
-    """Shared by both generators: everything that follows from ``random.Random``."""
+    """Base of both generators, on top of ``random.Random``."""
 
     def __init__(self, source: random.Random) -> None:
         self._source = source
@@ -62,13 +62,13 @@ class _PythonRng:
 
 
 class SystemRng(_PythonRng):
-    """The operating system's generator: fit for keys and tokens."""
+    """The operating system's generator: suitable for keys and tokens."""
 
     def __init__(self) -> None:
         super().__init__(random.SystemRandom())
 
     def fork(self, name: str) -> Rng:
-        """The same generator: it has no state to share."""
+        """This generator itself: it has no state to isolate."""
         return self
 
     def token(self, size: int) -> bytes:
@@ -77,12 +77,12 @@ class SystemRng(_PythonRng):
 
 
 class SeededRng(_PythonRng):
-    """A deterministic generator: the same seed and name give the same draws, in every process."""
+    """A deterministic generator: the same seed and name give the same draws in every process."""
 
     def __init__(self, seed: int | str) -> None:
         self._seed = str(seed)
         super().__init__(random.Random(int.from_bytes(hashlib.sha256(self._seed.encode()).digest(), "big")))
 
     def fork(self, name: str) -> Rng:
-        """A generator that depends on this one's seed and on ``name`` alone."""
+        """A generator that depends only on this one's seed and on ``name``."""
         return SeededRng(f"{self._seed}/{name}")

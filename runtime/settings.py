@@ -1,8 +1,8 @@
-"""Finding settings: defaults, then a TOML file, then the environment, then explicit overrides.
+"""Loads settings from defaults, a TOML file, the environment and explicit overrides, in this order.
 
-Each source overrides the one before, also with 0, ``false`` or an empty text. Variables are
+Each source overrides the one before, also with 0, ``false`` or an empty string. Variables are
 named ``TALLYBOOK_<FIELD>``, with ``__`` between the levels: ``TALLYBOOK_JOURNAL__SEGMENT_COUNT=4``.
-The models and their rules are in ``core/config``; docs/configuration.md is generated from them.
+The models and their rules are in ``core/settings``; docs/reference/configuration.md is generated from them.
 """
 
 from __future__ import annotations
@@ -17,16 +17,16 @@ from pydantic import BaseModel, ByteSize, ValidationError
 from pydantic.fields import FieldInfo
 from pydantic_core import PydanticUndefined
 
-from tallybook.core.config import Settings
 from tallybook.core.errors import InvalidConfig
+from tallybook.core.settings import Settings
 
 S = TypeVar("S", bound=Settings)
 
 ENVIRONMENT_PREFIX: Final = "TALLYBOOK_"
 LEVEL_SEPARATOR: Final = "__"
 MAX_FILE_BYTES: Final = 1 << 20
-_MOST_DOTS: Final = 100
-"""In one line. Of a name of many parts, Python's reader of TOML takes the square in time and memory."""
+_MAX_DOTS: Final = 100
+"""In one line: Python's TOML parser needs time and memory quadratic in the number of parts of a dotted name."""
 
 
 def load_settings(
@@ -39,10 +39,10 @@ def load_settings(
     """The settings of one process.
 
     Args:
-        model: which settings.
+        model: class of the settings.
         file: a TOML file whose tables are the model's levels.
-        environment: variables; the process's own where ``None``.
-        overrides: what the command line says, nested like the model.
+        environment: variables; ``None``: those of this process.
+        overrides: values of the command line, nested like the model.
 
     Raises:
         InvalidConfig: the file cannot be read, a key is unknown, or a value is not allowed;
@@ -55,15 +55,15 @@ def load_settings(
             _merge(found, source)
         return model.model_validate(found)
     except ValidationError as error:
-        raise InvalidConfig("; ".join(complaints(error))) from None
+        raise InvalidConfig("; ".join(validation_messages(error))) from None
     except RecursionError:
-        raise InvalidConfig(f"{file or 'the settings'}: tables or lists lie too deep in one another") from None
+        raise InvalidConfig(f"{file or 'the settings'}: tables or lists are nested too deeply") from None
 
 
 def variable(*names: str) -> str:
-    """The first of these variables of the environment that is set and not empty; empty if none is.
+    """The first of these environment variables that is set and not empty; empty if there is none.
 
-    For what other programs have given a name to: our own settings come from ``load_settings``.
+    For variables that other programs define. Tallybook's own settings come from ``load_settings``.
     """
     return next((value for name in names if (value := os.environ.get(name, ""))), "")
 
@@ -78,7 +78,7 @@ class Setting(NamedTuple):
 
 
 def describe(model: type[BaseModel], path: tuple[str, ...] = ()) -> Iterator[Setting]:
-    """Every setting of a model, level by level, in the order of the source."""
+    """All settings of a model, level by level, in source order."""
     for name, field in model.model_fields.items():
         here = (*path, name)
         inner = _level(field)
@@ -98,8 +98,8 @@ def _from_file(file: str | None) -> dict[str, Any]:
         if len(data) > MAX_FILE_BYTES:
             raise InvalidConfig(f"{file} is larger than {MAX_FILE_BYTES} bytes: not a settings file")
         text = data.decode()
-        if any(line.count(".") > _MOST_DOTS for line in text.splitlines()):
-            raise InvalidConfig(f"{file} has a line of more than {_MOST_DOTS} dots: no setting lies so deep")
+        if any(line.count(".") > _MAX_DOTS for line in text.splitlines()):
+            raise InvalidConfig(f"{file} has a line of more than {_MAX_DOTS} dots: no setting has such a name")
         return tomllib.loads(text)
     except OSError as error:
         raise InvalidConfig(f"{file} cannot be read: {error.strerror}") from None
@@ -108,7 +108,7 @@ def _from_file(file: str | None) -> dict[str, Any]:
 
 
 def _from_environment(model: type[BaseModel], variables: Mapping[str, str]) -> dict[str, Any]:
-    """Variables of this model. Those whose first level it does not know belong to other commands."""
+    """Values of this model's variables. Variables with an unknown first level belong to other commands."""
     found: dict[str, Any] = {}
     for name in sorted(variables):
         if not name.startswith(ENVIRONMENT_PREFIX):
@@ -123,7 +123,7 @@ def _from_environment(model: type[BaseModel], variables: Mapping[str, str]) -> d
 
 
 def _merge(into: dict[str, Any], source: Mapping[str, Any]) -> None:
-    """Override level by level. A value replaces whatever was there, however empty it is."""
+    """Override level by level. A value replaces the earlier one even if it is empty."""
     for key, value in source.items():
         if isinstance(value, Mapping):
             below = into.get(key)
@@ -133,8 +133,8 @@ def _merge(into: dict[str, Any], source: Mapping[str, Any]) -> None:
             into[key] = value
 
 
-def complaints(error: ValidationError) -> Iterator[str]:
-    """What is wrong with values, in words, one by one."""
+def validation_messages(error: ValidationError) -> Iterator[str]:
+    """One message for each invalid value."""
     for problem in error.errors(include_url=False):
         name = ".".join(map(str, problem["loc"]))
         if problem["type"] == "extra_forbidden":

@@ -1,8 +1,8 @@
-"""The tasks seam: background work that cannot die unnoticed.
+"""The tasks seam: background tasks whose failure is never lost, and worker threads.
 
-A ``TaskGroup`` of asyncio ends with its block; the parts of a server live until it stops.
-``Tasks`` keeps them, and treats the death of an *essential* one as the death of the owner:
-a bookie whose checkpoint task is gone must not go on answering.
+An asyncio ``TaskGroup`` ends with its block, but the background tasks of a server run until it stops.
+``Tasks`` keeps references to them. When an *essential* task ends, the owner must stop, too: a bookie
+without its checkpoint task must not go on answering requests.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import Any, ParamSpec, Protocol, Self, TypeVar
 
 from tallybook.core.errors import InvariantViolation, TallybookError
 
-from .thread_pools import end_pools
+from .concurrency.thread_pools import shut_down_pools
 from .tuning import stand_back
 
 P = ParamSpec("P")
@@ -26,9 +26,9 @@ class Tasks:
     """The background tasks of one owner.
 
     Args:
-        owner: name for task names and messages.
-        on_fatal: called once, on the event loop, with the error that ended an essential task.
-        closed: class of the error of a start after the close, where the caller may be the one to blame for it.
+        owner: name used in task names and messages.
+        on_fatal: called on the event loop with the name and the error of an essential task that ended.
+        closed: error class that ``spawn`` raises after the close; a caller error where callers can cause it.
     """
 
     def __init__(
@@ -47,28 +47,27 @@ class Tasks:
 
     @property
     def closing(self) -> bool:
-        """Whether no more may be started."""
+        """Whether ``spawn`` is refused."""
         return self._closing
 
     def spawn(
-        self, work: Coroutine[Any, Any, T], *, name: str, essential: bool = False, apart: bool = False
+        self, work: Coroutine[Any, Any, T], *, name: str, essential: bool = False, detached: bool = False
     ) -> asyncio.Task[T]:
         """Run ``work`` in the background.
 
-        An essential task is to run until the group closes: if it raises, or returns early,
-        ``on_fatal`` is called. The error of another task is kept in the task, for whoever
-        holds it.
+        An essential task must run until the group closes: if it raises or returns before,
+        ``on_fatal`` is called. The error of any other task stays in the returned task.
 
         Args:
-            apart: it serves others than whoever starts it, so it is part of no trace of theirs.
+            detached: run outside the trace of the caller, for work that also serves others.
 
         Raises:
-            HandleClosed, InvariantViolation: the group is closed; which of them, the group was made with.
+            TallybookError: the group is closed; the class is the ``closed`` argument of the constructor.
         """
         if self._closing:
             work.close()
             raise self._closed(f"{self._owner} is closed: task {name} is not started")
-        context = Context() if apart else None
+        context = Context() if detached else None
         task = asyncio.get_running_loop().create_task(work, name=f"{self._owner}/{name}", context=context)
         self._running[task] = essential
         task.add_done_callback(self._ended)
@@ -83,22 +82,22 @@ class Tasks:
             self._on_fatal(task.get_name(), error or RuntimeError(f"{task.get_name()} ended early"))
 
     def stop(self) -> None:
-        """Cancel everything, and let nothing be started any more; ``close`` waits for the end."""
+        """Cancel all tasks and refuse new ones. ``close`` waits for their end."""
         self._closing = True
         for task in list(self._running):
             task.cancel()
 
     async def close(self) -> None:
-        """Cancel everything and wait until it has ended."""
+        """Cancel all tasks and wait until they have ended."""
         running = list(self._running)
         self.stop()
         await asyncio.gather(*running, return_exceptions=True)
 
 
 async def run_together(*works: Coroutine[Any, Any, object]) -> None:
-    """Run all of ``works`` at once, until the last one has ended.
+    """Run all of ``works`` concurrently until the last one has ended.
 
-    The first failure cancels the others, and is raised as it is: who waits expects one error, and no group of them.
+    The first failure cancels the others and is raised by itself, not in an exception group.
     """
     try:
         async with asyncio.TaskGroup() as group:
@@ -108,23 +107,23 @@ async def run_together(*works: Coroutine[Any, Any, object]) -> None:
         raise failed.exceptions[0] from None
 
 
-async def unless_set(stop: asyncio.Event, work: Coroutine[Any, Any, T]) -> T | None:
-    """The result of ``work``, or ``None`` where ``stop`` was set first: then ``work`` was cancelled, and has ended."""
+async def run_until_set(stop: asyncio.Event, work: Coroutine[Any, Any, T]) -> T | None:
+    """Run ``work`` until it ends or ``stop`` is set; then it is cancelled, and the result is ``None``."""
     loop = asyncio.get_running_loop()
     working, stopping = loop.create_task(work), loop.create_task(stop.wait())
     try:
         await asyncio.wait((working, stopping), return_when=asyncio.FIRST_COMPLETED)
     finally:
         stopping.cancel()
-        working.cancel()  # nothing, if it has ended
+        working.cancel()  # no effect if it has ended
         await asyncio.gather(working, stopping, return_exceptions=True)
     return None if working.cancelled() else working.result()
 
 
-class Beside:
-    """One piece of work at a time, beside what its owner does meanwhile: reading ahead, or sending behind.
+class SideTask:
+    """One concurrent task at a time beside its owner, for reading ahead or writing behind.
 
-    An async context manager: when the block is left, what still runs is cancelled, and has ended.
+    An async context manager: on exit it cancels the task that still runs and waits for its end.
     """
 
     def __init__(self) -> None:
@@ -139,10 +138,10 @@ class Beside:
             await asyncio.gather(self._task, return_exceptions=True)
 
     async def start(self, work: Coroutine[Any, Any, Any]) -> None:
-        """Run ``work`` once what ran before has ended.
+        """Wait for the previous task, then start ``work``.
 
         Raises:
-            Whatever that raised: then ``work`` does not begin.
+            The error of the previous task: then ``work`` is not started.
         """
         try:
             await self.result()
@@ -152,10 +151,10 @@ class Beside:
         self._task = asyncio.get_running_loop().create_task(work)
 
     async def result(self) -> Any:
-        """Wait for what was started last; its result, the first time. ``None`` if there is nothing.
+        """Wait for the task that was started last and return its result; ``None`` if that was returned before.
 
         Raises:
-            Whatever it raised.
+            The error of the task.
         """
         if self._task is None:
             return None
@@ -165,20 +164,20 @@ class Beside:
 
 
 class Workers(Protocol):
-    """Where pure but long computations run, so that the event loop's turns stay short."""
+    """Runs long computations without I/O outside the event loop."""
 
     async def run(self, function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
         """Call ``function`` and return its result or raise its error."""
 
     async def close(self) -> None:
-        """Finish what runs and stop."""
+        """Let running calls finish, then stop."""
 
 
 class ThreadWorkers:
-    """A small pool of threads.
+    """A small thread pool.
 
     Args:
-        background: every other thread of the machine goes before them.
+        background: run the threads at low priority (``tuning.stand_back``).
     """
 
     def __init__(self, threads: int, name: str, *, background: bool = False) -> None:
@@ -192,16 +191,16 @@ class ThreadWorkers:
         return await loop.run_in_executor(self._pool, lambda: function(*args, **kwargs))
 
     async def close(self) -> None:
-        """Let running calls finish, drop queued ones, end the threads.
+        """Let running calls finish, drop queued calls and end the threads.
 
         Raises:
             RequestTimeout: a call did not end in time.
         """
-        await end_pools([self._pool], self._name, drop_queued=True)
+        await shut_down_pools([self._pool], self._name, drop_queued=True)
 
 
 class InlineWorkers:
-    """Calls at once: for simulation, where there are no threads."""
+    """Runs calls on the event loop, for simulation, which has no threads."""
 
     async def run(self, function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
         """Call ``function`` now."""

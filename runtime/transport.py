@@ -8,21 +8,9 @@ credits and deadlines are the protocol's business, above.
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
-from enum import Enum
 from typing import Protocol, TypeAlias
 
 from tallybook.core.access import Presented
-
-
-class Lane(Enum):
-    """The kinds of stream between a client and a bookie. Each is one method of the gRPC service."""
-
-    ADD = "Add"
-    """Ordinary adds and their acks: bulk."""
-    READ = "Read"
-    """Reads and tail waits."""
-    CONTROL = "Control"
-    """Fences, recovery adds, LAC: small, and never behind bulk."""
 
 
 class MessageStream(Protocol):
@@ -57,8 +45,8 @@ class MessageStream(Protocol):
         """Drop the stream at once, from any state."""
 
 
-Acceptor: TypeAlias = Callable[[Lane, MessageStream], Awaitable[None]]
-"""Serves one accepted stream until it returns; the stream is closed when it does."""
+Acceptor: TypeAlias = Callable[[str, MessageStream], Awaitable[None]]
+"""Serves one accepted stream of the kind that is named until it returns; the stream is closed when it does."""
 
 
 class Listener(Protocol):
@@ -75,11 +63,11 @@ class Listener(Protocol):
 class Transport(Protocol):
     """How processes reach each other."""
 
-    async def connect(self, address: str, lane: Lane, *, timeout_seconds: float) -> MessageStream:
-        """Open a stream of kind ``lane`` to ``address``.
+    async def connect(self, address: str, kind: str, *, timeout_seconds: float) -> MessageStream:
+        """Open a stream of the kind ``kind`` to ``address``.
 
         Raises:
-            BookieUnavailable: nobody answers there within ``timeout_seconds``.
+            BookieUnavailable: no server answers there within ``timeout_seconds``.
         """
 
     async def listen(self, address: str, acceptor: Acceptor) -> Listener:

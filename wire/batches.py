@@ -5,7 +5,7 @@ large bytes field that goes through protobuf is copied twice and halves the rate
 path. So each message that carries batches has them in field 15, and this module writes that
 field's tag and length by hand and finds the batches of a received message as views into it.
 What is left of the message is small, and goes through protobuf as usual
-(``grpc_messages``). Two serialised messages one after the other are one message with the
+(``messages``). Two serialised messages one after the other are one message with the
 repeated fields of both; the Add stream uses that to send small batches together.
 """
 

@@ -1,7 +1,6 @@
-"""What repair and inspection ask a bookie and hear from it, as messages of ``bookie.proto`` and back.
+"""Messages of repair and inspection: requests to a bookie, and its answers. ``messages`` has the other messages.
 
-A part of ``grpc_messages``, which see. None of these messages carries anything large: what is
-listed comes in pages, and a batch travels to a bookie only, behind a ``RepairAdd``.
+None of them is large: lists come in pages. Only a ``RepairAdd`` carries a batch, from a client to a bookie.
 """
 
 from __future__ import annotations

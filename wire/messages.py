@@ -1,13 +1,11 @@
 """The messages of ``bookie.proto`` as plain values, and back.
 
-With ``grpc_inspection``, which has those of repair and inspection, the only place where client
-and bookie meet the generated code. What a lane sends and
-receives are the values below and those of ``core.answers``; batches inside a decoded message
-are views into the bytes it came in (``wire``).
+With ``inspection``, which has those of repair and operators, this is the only place where clients and bookies use the
+generated code. Lanes send and receive the values below and those of ``core.answers``. Batches inside a decoded message
+are views into its bytes (``batches``).
 
-Decoders raise ProtocolViolation for whatever is not a message of the kind expected. They do
-not judge the values in it: ids and sizes are for the bookie to check, who answers the one
-request they came with.
+Decoders raise ProtocolViolation for bytes that are no message of the expected kind. They do not check the values:
+the bookie checks ids and sizes, and answers the one request that has them.
 """
 
 from __future__ import annotations
@@ -32,16 +30,9 @@ from tallybook.core.ids import IDENTITY_BYTES, NO_IDENTITY
 from tallybook.core.limits import MAX_BATCH_BYTES
 from tallybook.proto import bookie_pb2 as pb
 
-from .grpc_inspection import (
-    INSPECTION_ANSWERS,
-    INSPECTION_ASKS,
-    InspectionAnswer,
-    InspectionAsk,
-    RepairAdd,
-    put_inspection,
-)
-from .wire import MAX_ATTACHED_LEDGERS, MAX_REST_BYTES, frame_batches, split_batches
-from .wire_versions import SPOKEN, Versions
+from .batches import MAX_ATTACHED_LEDGERS, MAX_REST_BYTES, frame_batches, split_batches
+from .inspection import INSPECTION_ANSWERS, INSPECTION_ASKS, InspectionAnswer, InspectionAsk, RepairAdd, put_inspection
+from .versions import SPOKEN, Versions
 
 M = TypeVar("M", bound=Message)
 
@@ -88,7 +79,7 @@ class Attach(NamedTuple):
 class Adds(NamedTuple):
     """A message of the Add stream: detached ledgers go first, then attachments take effect, then come the batches.
 
-    ``traceparent`` is of the first batch; empty: it is traced by nobody.
+    ``traceparent`` is of the first batch; empty: it is not traced.
     """
 
     attaches: Sequence[Attach]
@@ -184,7 +175,7 @@ class WriteLacs(NamedTuple):
 
 
 class Force(NamedTuple):
-    """Ask to make durable whatever of a ledger was acked."""
+    """Ask to make durable all that was acked of a ledger."""
 
     ledger_id: int
     key: bytes

@@ -5,7 +5,7 @@ that it knows, too, and names it in its welcome. So old and new processes serve 
 and what is new begins where both ends have it.
 
 The oldest version goes where clients have always put the only one they had: a bookie that knows no other rule answers
-with it if it has it. A message may gain fields without a new version, as long as whoever does not know them does
+with it if it has it. A message may gain fields without a new version, as long as a process that does not know them does
 no harm; a version is new where that is not so.
 """
 

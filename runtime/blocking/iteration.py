@@ -1,7 +1,7 @@
-"""Iteration over what an event loop makes in another thread, for callers that block.
+"""Blocking iteration over an async iterator that runs on an event loop in another thread.
 
-the loop:     source -> Production, a few items ahead
-any thread:   LoopIterator, which takes them; ItemIterator, where they come in groups
+the loop:     source -> Producer, a few items ahead
+any thread:   LoopIterator takes items from the producer; ItemIterator splits groups into items
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import Any, Final, Generic, Protocol, Self, TypeVar, cast
 
 from tallybook.core.errors import HandleClosed, InvalidArgument, Outcome
 
-from .steps import DEFAULT_BATCH
+from ..concurrency.async_iterators import DEFAULT_BATCH
 
 T = TypeVar("T")
 
@@ -22,47 +22,47 @@ _END: Final = object()
 
 
 class Halt:
-    """Ends iterations from outside: who waits for the next item comes to the end instead, and so does who begins."""
+    """Ends iterations from outside: their consumers get the end, or an error, instead of the next item."""
 
     def __init__(self) -> None:
         self.called = False
         self.error: Exception | None = None
-        """Why; ``None``: the end is all there is to say."""
-        self._running: set[Production[Any]] = set()
+        """The error for the consumers; ``None``: they get the end."""
+        self._running: set[Producer[Any]] = set()
 
     def call(self, error: Exception | None = None) -> None:
-        """End them, once; to be called on the loop.
+        """End the iterations, also later ones. Only the first call counts. Call it on the loop.
 
         Args:
-            error: what their consumers get in place of the end.
+            error: the error that consumers get; ``None``: they get the end.
         """
         if not self.called:
             self.called, self.error = True, error
             for production in self._running:
                 production.cancel()
 
-    def add(self, production: Production[Any]) -> None:
-        """One more iteration, which has begun."""
+    def add(self, production: Producer[Any]) -> None:
+        """Register a started iteration."""
         self._running.add(production)
         if self.called:
             production.cancel()
 
-    def remove(self, production: Production[Any]) -> None:
-        """It has ended."""
+    def remove(self, production: Producer[Any]) -> None:
+        """Remove an iteration that has ended."""
         self._running.discard(production)
 
 
 class Failure:
-    """An error of a source, among its items."""
+    """Wraps an error of a source in the sequence of its items."""
 
     def __init__(self, error: Exception) -> None:
         self.error = error
 
 
-class Production(Generic[T]):
-    """Makes the items of one source, on the loop, a few ahead of their consumer.
+class Producer(Generic[T]):
+    """Runs one source on the loop, a few items ahead of its consumer.
 
-    After an error it goes on once more is asked for: the source says whether there is more.
+    After an error it continues with the source when the consumer asks for the next item.
     """
 
     def __init__(self, source: AsyncIterator[T], ahead: int, halts: Collection[Halt]) -> None:
@@ -71,12 +71,12 @@ class Production(Generic[T]):
         self._items: asyncio.Queue[T | object] = asyncio.Queue()
         self._room = asyncio.Semaphore(ahead)
         self._asked = asyncio.Event()
-        """Since the last error."""
+        """Set when the consumer has asked for more since the last error."""
         self._task: asyncio.Task[None] | None = None
         self._cancelled = False
 
     async def begin(self) -> None:
-        """Start to make them."""
+        """Start producing."""
         if not self._cancelled:
             self._task = asyncio.get_running_loop().create_task(self._produce())
             self._task.add_done_callback(self._ended)
@@ -84,7 +84,7 @@ class Production(Generic[T]):
                 halt.add(self)
 
     def _ended(self, _task: asyncio.Task[None]) -> None:
-        # Here, since a task that is cancelled before its first step runs none of its own code.
+        # In a callback, because a task that is cancelled before its first step runs none of its code.
         for halt in self._halts:
             halt.remove(self)
         self._items.put_nowait(_END)
@@ -104,27 +104,27 @@ class Production(Generic[T]):
         finally:
             await _closed(self._source)
 
-    async def take(self, most: int, within_s: float | None = None) -> list[T | Failure]:
-        """The next items, as many as there are; none if there are none within ``within_s`` seconds.
+    async def take(self, limit: int, within_s: float | None = None) -> list[T | Failure]:
+        """The available items, at least one and at most ``limit``; empty if none arrives within ``within_s`` seconds.
 
-        The last of all is ``_END``. An error is a ``Failure``.
+        The very last item is ``_END``. An error is a ``Failure``.
         """
         if self._items.empty():
-            # An error that there was has been handed over.
+            # The consumer has received an earlier error.
             self._asked.set()
         try:
             async with asyncio.timeout(within_s):
                 found = [await self._items.get()]
         except TimeoutError:
             return []
-        while len(found) < most and not self._items.empty():
+        while len(found) < limit and not self._items.empty():
             found.append(self._items.get_nowait())
         for _ in found:
             self._room.release()
         return cast("list[T | Failure]", found)
 
     async def outcome(self) -> None:
-        """Raise what ended the source, unless that was its end."""
+        """Raise the error that ended the source; return if it just ended."""
         if self._task is None:
             return
         called = [halt for halt in self._halts if halt.called]
@@ -136,13 +136,13 @@ class Production(Generic[T]):
                 raise halt.error
 
     def cancel(self) -> None:
-        """Make no more."""
+        """Stop producing."""
         self._cancelled = True
         if self._task is not None:
             self._task.cancel()
 
     async def end(self) -> None:
-        """Make no more, and wait until the source has ended."""
+        """Stop producing and wait until the source has ended."""
         self.cancel()
         if self._task is not None:
             await asyncio.gather(self._task, return_exceptions=True)
@@ -154,23 +154,23 @@ async def _closed(source: AsyncIterator[Any]) -> None:
         await close()
 
 
-class Run(Protocol):
-    """Runs work on the loop, and waits for it."""
+class LoopRunner(Protocol):
+    """Runs a coroutine on the loop and waits for it: ``LoopThread.run``."""
 
     def __call__(self, work: Coroutine[Any, Any, T], /) -> T:
-        """What it gives."""
+        """Run ``work`` and return its result."""
 
 
 class LoopIterator(Generic[T]):
-    """The items of a source. To be closed, or dropped, by who does not take all of them.
+    """Blocking iterator over the items of a source. A consumer that does not take all items must close or drop it.
 
     Args:
-        together: how many may cross over at a time.
-        end: ends the production.
+        together: maximum of items in one hand-off between the threads.
+        end: ends the producer.
     """
 
     def __init__(
-        self, production: Production[T], together: int, run: Run, end: Callable[[Production[Any]], None]
+        self, production: Producer[T], together: int, run: LoopRunner, end: Callable[[Producer[Any]], None]
     ) -> None:
         self._production = production
         self._together = together
@@ -187,7 +187,7 @@ class LoopIterator(Generic[T]):
         return self.take()
 
     def ready(self, within_s: float | None = None) -> bool:
-        """Wait until ``take`` has something to give or to raise; ``False``: it has not, within so many seconds.
+        """Wait until ``take`` can return or raise; ``False``: not within ``within_s`` seconds.
 
         Raises:
             HandleClosed, InvalidArgument: as for ``LoopThread.run``.
@@ -196,12 +196,12 @@ class LoopIterator(Generic[T]):
             return True
         try:
             if not self._begun:
-                # Who is interrupted here may not know yet that it has begun, and has to end it all the same.
+                # Set before the call: an interrupt may come after the producer has started.
                 self._begun = True
                 self._run(self._production.begin())
             items = self._run(self._production.take(self._together, within_s))
         except BaseException:
-            # What has crossed over already is lost.
+            # Items that were taken from the producer are lost.
             self._cut_off = True
             self.close()
             raise
@@ -215,9 +215,9 @@ class LoopIterator(Generic[T]):
         """The next item, which is ready.
 
         Raises:
-            StopIteration: there is none any more.
-            HandleClosed: a wait was cut off before, by an interrupt or a close.
-            Whatever the source raises.
+            StopIteration: the source has ended.
+            HandleClosed: an earlier wait was interrupted, by Ctrl-C or a close.
+            Any error of the source.
         """
         if self._found:
             item = self._found.popleft()
@@ -225,7 +225,7 @@ class LoopIterator(Generic[T]):
                 raise item.error
             return item
         if self._cut_off:
-            raise HandleClosed("the iterator was cut off in a wait: begin another one", outcome=Outcome.NOT_DONE)
+            raise HandleClosed("the iterator was interrupted in a wait: start a new one", outcome=Outcome.NOT_DONE)
         try:
             if not self._over:
                 self._run(self._production.outcome())
@@ -235,11 +235,11 @@ class LoopIterator(Generic[T]):
 
     @property
     def buffered(self) -> bool:
-        """Whether ``take`` gives an item now."""
+        """Whether ``take`` returns an item without a wait."""
         return bool(self._found) and not isinstance(self._found[0], Failure)
 
     def close(self) -> None:
-        """End the source. Nothing the second time."""
+        """End the source. A second call does nothing."""
         if self._over:
             return
         self._over = True
@@ -252,7 +252,7 @@ class LoopIterator(Generic[T]):
 
 
 class ItemIterator(Generic[T]):
-    """Hands out items that come in groups: one by one, or several at a time. See ``steps.ItemReader``."""
+    """Hands out the items of groups one by one or in batches; the blocking ``async_iterators.ItemReader``."""
 
     def __init__(self, groups: LoopIterator[list[T]]) -> None:
         self._groups = groups
@@ -270,34 +270,34 @@ class ItemIterator(Generic[T]):
         """The next item; ``None`` at the end.
 
         Args:
-            timeout: seconds to wait for it; 0: only what is there already; ``None``: no limit.
+            timeout: seconds to wait for it; 0: do not wait; ``None``: no limit.
 
         Raises:
-            TimeoutError: it did not come in time. It is not lost: the next call waits on.
+            TimeoutError: it did not arrive in time. It is not lost: the next call waits for it again.
             As ``for``.
         """
         deadline = None if timeout is None else time.monotonic() + timeout
         try:
             while not self._left:
                 if not self._groups.ready(None if deadline is None else max(0.0, deadline - time.monotonic())):
-                    raise TimeoutError(f"nothing came within {timeout:g} s")
+                    raise TimeoutError(f"no item arrived within {timeout:g} s")
                 self._left.extend(self._groups.take())
         except StopIteration:
             return None
         return self._left.popleft()
 
     def read_batch(self, max_records: int = DEFAULT_BATCH, timeout: float | None = None) -> list[T] | None:
-        """Items that are there, at most ``max_records``; it waits for the first one only. ``None`` at the end.
+        """The items that are available, at most ``max_records``. Waits for the first one only. ``None`` at the end.
 
         Args:
-            max_records: how many at the most; at least 1.
-            timeout: seconds to wait for the first one; ``None``: no limit. If none comes, the list is empty.
+            max_records: maximum number of items; at least 1.
+            timeout: seconds to wait for the first item; ``None``: no limit. On timeout the list is empty.
 
         Raises:
             As ``for``.
         """
         if max_records < 1:
-            raise InvalidArgument(f"max_records is {max_records}, and must be at least 1")
+            raise InvalidArgument(f"max_records is {max_records} but must be at least 1")
         try:
             first = self.next(timeout)
         except TimeoutError:
@@ -310,7 +310,7 @@ class ItemIterator(Generic[T]):
         return found
 
     def _more(self) -> bool:
-        """Whether more is there without a wait. An error, or the end, is left for the next call."""
+        """Whether another item is available without a wait. An error or the end is left for the next call."""
         while not self._left:
             if not self._groups.buffered and not (self._groups.ready(0) and self._groups.buffered):
                 return False

@@ -1,16 +1,16 @@
-"""An event loop for callers that block: it runs in a thread of its own, and they wait for what it does.
+"""An event loop in its own thread, for callers that block.
 
     with LoopThread("copy") as loop:
         reader = loop.run(client.open_ledger(7))
         for batch in loop.iterate(reader.read_batches(0, 99)): ...
 
-What is iterated over is produced a little ahead of its consumer, who may stop at any item; a ``Halt`` lets
-others stop it. Work that is too small for a wait of its own crosses over in bulk:
+An iterator produces items a little ahead of its consumer, which may stop at any item; a ``Halt`` lets
+other threads stop it. Many small items are handed off to the loop in batches:
 
-    threads -- put --> HandOver -- once a turn of the loop --> take([item, item, ...])
+    threads -- put --> ThreadHandOff -- once per turn of the loop --> take([item, item, ...])
 
-Any number of threads may share a loop. They wait as long as the work takes, so it has to have its own
-deadlines. A process that forks keeps the loop in the parent only; in the child every call is refused.
+Any number of threads may share a loop. They wait until the work ends, so the work must have its own
+deadlines. After a fork only the parent has the loop; in the child every call is refused.
 """
 
 from __future__ import annotations
@@ -23,40 +23,43 @@ from concurrent.futures import CancelledError, Future, wait
 from types import TracebackType
 from typing import Any, Final, Generic, ParamSpec, Self, TypeVar
 
-import uvloop
-
 from tallybook.core.errors import HandleClosed, InvalidArgument, Outcome
 
-from .loop_iteration import Halt, LoopIterator, Production
+from .iteration import Halt, LoopIterator, Producer
+
+try:
+    from uvloop import new_event_loop
+except ModuleNotFoundError:  # a base install
+    from asyncio import new_event_loop  # type: ignore[assignment]  # the base class of uvloop's
 
 P = ParamSpec("P")
 T = TypeVar("T")
 R = TypeVar("R")
 
 END_SECONDS: Final = 5.0
-"""How long the end of an iterator waits for that of its source, which comes in any case. The collector may end one in
-a thread that has just taken a lock; the loop may need that lock first."""
-MOST_IN_A_TURN: Final = 2_000
-"""Items that are taken over before the loop looks at anything else: a few milliseconds."""
+"""How long the end of an iterator waits for the end of its source, which happens in any case. The garbage collector may
+end an iterator in a thread that holds a lock which the loop needs first."""
+MAX_ITEMS_PER_TURN: Final = 2_000
+"""Items that are handed off in one turn of the loop: a few milliseconds."""
 
 
 class LoopThread:
-    """An event loop that runs until it is closed. Any thread may call it, but that of the loop.
+    """An event loop in a thread that runs until it is closed. All other threads may call it.
 
     Args:
-        name: of the thread.
+        name: name of the thread.
     """
 
     def __init__(self, name: str) -> None:
         self._name = name
         self._lock = threading.RLock()
-        """Between callers and the close: what was let in before it is cancelled by it, and nothing comes after.
+        """Orders calls and the close: the close cancels earlier calls and refuses later ones.
 
-        The thread that has it may take it once more: the collector may end an iterator anywhere.
+        Reentrant, because the garbage collector may end an iterator at any point.
         """
         self._closing = False
-        self._loop = uvloop.new_event_loop()
-        # A daemon: a process whose caller forgot to close may still end.
+        self._loop = new_event_loop()
+        # A daemon thread, so that a process that forgot to close it can exit.
         self._thread = threading.Thread(target=self._loop.run_forever, name=name, daemon=True)
         self._thread.start()
 
@@ -67,7 +70,7 @@ class LoopThread:
 
     @property
     def closed(self) -> bool:
-        """Whether it runs nothing any more."""
+        """Whether calls are refused."""
         return self._closing
 
     def __enter__(self) -> Self:
@@ -79,17 +82,17 @@ class LoopThread:
         self.close()
 
     def run(self, work: Coroutine[Any, Any, T], timeout: float | None = None) -> T:
-        """Run ``work`` to its end; whatever stops the caller meanwhile (Ctrl-C) cancels it.
+        """Run ``work`` on the loop and wait for its result. An interrupt of the caller (Ctrl-C) cancels it.
 
         Args:
-            work: what is to be run.
-            timeout: seconds after which it is cancelled; ``None``: its own deadlines are all there are.
+            work: the coroutine to run.
+            timeout: seconds after which it is cancelled; ``None``: no limit besides its own deadlines.
 
         Raises:
-            HandleClosed: the loop is closed, or was meanwhile.
-            InvalidArgument: called on the thread of the loop itself, or in a forked process.
-            TimeoutError: it took longer.
-            Whatever ``work`` raises.
+            HandleClosed: the loop is closed, or was closed meanwhile.
+            InvalidArgument: called on the thread of the loop itself or in a forked process.
+            TimeoutError: it took longer than ``timeout``.
+            Any error of ``work``.
         """
         running: Future[T] | None = None
         try:
@@ -104,17 +107,17 @@ class LoopThread:
                 raise
             return self._outcome(running, timeout)
         except BaseException:
-            # As in a wait, where an interrupt comes just before it.
+            # An interrupt just before the wait cancels the work, too.
             if running is not None:
                 running.cancel()
             raise
 
     def call(self, function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
-        """Call ``function`` on the loop, for what must not meet the loop half-way through something; its result.
+        """Call ``function`` on the loop and return its result, for code that must run atomically between callbacks.
 
         Raises:
             HandleClosed, InvalidArgument: as for ``run``.
-            Whatever ``function`` raises.
+            Any error of ``function``.
         """
 
         async def work() -> T:
@@ -123,7 +126,7 @@ class LoopThread:
         return self.run(work())
 
     def call_soon(self, function: Callable[..., object], *args: object) -> None:
-        """Have ``function`` called on the loop; do not wait for that.
+        """Schedule a call of ``function`` on the loop without waiting for it.
 
         Raises:
             HandleClosed: the loop is closed.
@@ -135,30 +138,30 @@ class LoopThread:
     def iterate(
         self, source: AsyncIterator[T], *, ahead: int = 2, together: int = 1, halts: Collection[Halt] = ()
     ) -> LoopIterator[T]:
-        """The items of ``source``, which is ended with this iterator: leaving a ``for`` loop early does that, too.
+        """Iterate over ``source``. The end of the iterator, also an early exit from a ``for`` loop, ends the source.
 
         Args:
-            source: an async generator, or an iterator with ``aclose``.
-            ahead: items that are made before they are asked for.
-            together: how many of them may cross over at a time, for items that are small.
-            halts: with any of them others may end it; what was made ahead still comes.
+            source: an async generator, or an async iterator with ``aclose``.
+            ahead: number of items that are produced in advance.
+            together: maximum of items in one hand-off between the threads, for small items.
+            halts: each of them can end the iteration; items produced in advance are still delivered.
 
         Raises:
             HandleClosed, InvalidArgument: as for ``run``.
-            Whatever ``source`` raises, at the place where it did; or what a halt was called with.
+            Any error of ``source``, after the items before it; or the error of a halt.
         """
-        return LoopIterator(Production(source, max(ahead, together), halts), together, self.run, self._end)
+        return LoopIterator(Producer(source, max(ahead, together), halts), together, self.run, self._end)
 
-    def _end(self, production: Production[Any]) -> None:
+    def _end(self, production: Producer[Any]) -> None:
         if threading.get_ident() == self._thread.ident:
-            # The collector drops an iterator wherever it happens to run. Nobody can wait here.
+            # The garbage collector dropped an iterator on the thread of the loop, which must not wait.
             production.cancel()
             return
         if self._elsewhere:
             return
         with self._lock:
             if self._closing:
-                return  # which ends everything
+                return  # the close ends all producers
             ending = asyncio.run_coroutine_threadsafe(production.end(), self._loop)
         try:
             ended, _ = wait([ending], END_SECONDS)
@@ -173,27 +176,27 @@ class LoopThread:
             return running.result(timeout)
         except CancelledError:
             if self._closing:
-                raise HandleClosed(f"{self._name} was closed meanwhile", outcome=Outcome.UNKNOWN) from None
+                raise HandleClosed(f"{self._name} was closed during the call", outcome=Outcome.UNKNOWN) from None
             raise
         except BaseException:
             running.cancel()
             raise
 
     def check_foreign(self) -> None:
-        """Refuse a wait on the thread of the loop: it would wait for itself.
+        """Refuse a blocking call on the thread of the loop, which would wait for itself.
 
         Raises:
-            InvalidArgument: this is that thread.
+            InvalidArgument: this is the thread of the loop.
         """
         if threading.get_ident() == self._thread.ident:
             raise InvalidArgument(f"{self._name}: a call that blocks was made on the thread of its own event loop")
 
     def check_open(self) -> None:
-        """Refuse what comes after the close.
+        """Refuse a call after the close or in a forked process.
 
         Raises:
             HandleClosed: the loop is closed.
-            InvalidArgument: it was left behind by a fork.
+            InvalidArgument: this is a forked process.
         """
         if self._closing:
             raise HandleClosed(f"{self._name} is closed")
@@ -202,21 +205,21 @@ class LoopThread:
 
     @property
     def _elsewhere(self) -> bool:
-        """Whether this is a forked process, which has the loop but not its thread."""
+        """Whether this is a forked process, which has no thread for the loop."""
         return not (self._closing or self._thread.is_alive())
 
     def close(self, last: Callable[[], Coroutine[Any, Any, object]] | None = None) -> None:
-        """End the loop, once what still runs on it has been cancelled; who waits for it gets ``HandleClosed``.
+        """Cancel all running work and end the loop. Waiting callers get ``HandleClosed``.
 
-        Interrupted (Ctrl-C), it does all that, too, before it goes on. Of several threads that close, all wait. In a
-        forked process there is nothing to be ended.
+        An interrupt (Ctrl-C) is raised only after the loop has ended. If several threads close it, all of them wait. In
+        a forked process there is nothing to end.
 
         Args:
-            last: makes what is still run before that, while nothing else is let in any more. Not called a second time.
+            last: makes a coroutine that is run before, when new calls are refused already. Only of the first close.
 
         Raises:
             InvalidArgument: called on the thread of the loop itself.
-            Whatever ``last`` raises.
+            Any error of ``last``.
         """
         ended = threading.Event()
 
@@ -252,14 +255,14 @@ class LoopThread:
             self._loop.close()
 
 
-class HandOver(Generic[T]):
-    """Takes items from any thread to the loop, in the order in which they came, many at a time.
+class ThreadHandOff(Generic[T]):
+    """Hands off items from any thread to the loop, in order and in batches.
 
-    To wake the loop costs as much as some dozen items. So only the first one does; what comes until the
-    loop gets to it goes along. Items count for nothing here: whoever puts them bounds them.
+    Waking the loop costs as much as some dozen items, so only the first item of a batch does. The
+    queue is not bounded here: the callers of ``put`` must bound their items.
 
     Args:
-        take: called on the loop with what has come, at least one item. It must not raise.
+        take: called on the loop with at least one item. It must not raise.
     """
 
     def __init__(self, loop: LoopThread, take: Callable[[list[T]], object]) -> None:
@@ -267,23 +270,23 @@ class HandOver(Generic[T]):
         self._take = take
         self._items: deque[T] = deque()
         self._lock = threading.Lock()
-        """Between who wakes the loop and the close."""
+        """Orders the wake-up of the loop and the close."""
         self._called = False
-        """Whether the loop is about to look. Cleared before it does, and set after an item is there: none is missed."""
+        """Whether a turn is scheduled. Cleared before the queue is read and set after an item is queued."""
         self._closed = False
 
     def put(self, item: T) -> None:
-        """Hand over one item.
+        """Hand off one item.
 
         Raises:
-            HandleClosed: nothing is taken any more.
+            HandleClosed: the hand-off is closed.
         """
         self._items.append(item)
         if not self._called:
             self._wake(item)
 
     def run(self, work: Callable[[], Coroutine[Any, Any, R]], timeout: float | None = None) -> R:
-        """Run ``work`` on the loop, behind everything that was put before, and wait for its end.
+        """Run ``work`` on the loop, after all items that were put before, and wait for its end.
 
         Raises:
             As ``LoopThread.run``.
@@ -302,7 +305,8 @@ class HandOver(Generic[T]):
             self._called = not closed
         try:
             if not closed:
-                # Not under the lock, which the loop takes, too: the collector may end an iterator here, which waits.
+                # Not under the lock: the garbage collector may end an iterator here, which waits for the loop, and the
+                # loop takes the lock.
                 self.loop.call_soon(self._turn)
         except (HandleClosed, InvalidArgument) as error:
             refused = error
@@ -312,7 +316,7 @@ class HandOver(Generic[T]):
         with self._lock:
             if refused is not None:
                 self._called, self._closed = False, True
-            # What came before the close was taken by it.
+            # An item that was put before the close was taken by it.
             left = self._closed and item in self._items
             if left:
                 self._items.remove(item)
@@ -320,18 +324,18 @@ class HandOver(Generic[T]):
             raise refused or HandleClosed(f"{self.loop.name} is closed")
 
     def _turn(self) -> None:
-        """Take what is there, or as much as the loop has time for in one turn."""
+        """Take the queued items, at most ``MAX_ITEMS_PER_TURN``."""
         self._called = False
         if self._closed:
-            return  # and what comes now is refused
+            return  # later items are refused
         count = len(self._items)
-        if count > MOST_IN_A_TURN:
+        if count > MAX_ITEMS_PER_TURN:
             self._called = True
             asyncio.get_running_loop().call_soon(self._turn)
-        self._take_over(min(count, MOST_IN_A_TURN))
+        self._take_over(min(count, MAX_ITEMS_PER_TURN))
 
     def flush(self) -> None:
-        """Take all that was put before, now; to be called on the loop, before work that is to come after it."""
+        """Take all queued items now. Call it on the loop, before work that must run after them."""
         self._take_over(len(self._items))
 
     def _take_over(self, count: int) -> None:
@@ -342,7 +346,7 @@ class HandOver(Generic[T]):
             self._take(found)
 
     def close(self) -> None:
-        """Take what is there, and nothing any more; to be called on the loop."""
+        """Take the queued items and refuse later ones. Call it on the loop."""
         with self._lock:
             self._closed, self._called = True, False
         self.flush()

@@ -1,12 +1,13 @@
-"""Async iterators that a time-out around ``anext`` does not end.
+"""Async iterators that survive a timeout around ``anext``.
 
-An async generator is over once it was cancelled, and then looks like one that has come to its end. ``Steps`` runs each
-step of a generator in a task of its own, so a cancelled ``anext`` only stops to wait: the next one gets what the step
-brings, and nothing is lost. ``ItemReader`` hands out the items of groups on top of it.
+A cancelled async generator is finished: it looks like one that has reached its end. ``ResumableIterator`` runs each
+step of a generator in a task of its own. A cancelled ``anext`` only stops waiting; the next one gets the result of the
+step.
+``ItemReader`` hands out single items or batches from groups of items.
 
     user      anext, next(timeout), read_batch(n, timeout)
-                 ItemReader    the items of the current group
-                    Steps      the step under way, or its result
+                 ItemReader            the items of the current group
+                    ResumableIterator  the step in flight, or its result
                        async generator of groups
 """
 
@@ -20,29 +21,30 @@ from typing import Any, Final, Generic, Self, TypeVar, cast
 
 from tallybook.core.errors import InvalidArgument, PeerError
 
-from .lifetime import Lifetime
+from .handle_lifetime import Lifetime
 
 T = TypeVar("T")
 
 LINGER_SECONDS: Final = 10.0
-"""How long a step goes on that nobody waits for: it may be wanted yet, or its iterator was left behind."""
+"""How long a step continues after its wait was cancelled; the next ``anext`` may want its result."""
 DEFAULT_BATCH: Final = 500
-"""Items that ``read_batch`` gives at the most, unless it is told otherwise."""
+"""Default maximum of items of ``read_batch``."""
 
 _END: Final = object()
 
 
-class Steps(Generic[T]):
-    """The items of an async generator, one step at a time. At its end, and after ``aclose``, it stays ended.
+class ResumableIterator(Generic[T]):
+    """Iterates over an async generator in steps that survive the cancellation of ``anext``.
 
-    After an error, and where a step was given up, the next one begins with a new generator.
+    After an error, or when a step was abandoned, the next step starts a new generator. At the end, and after
+    ``aclose``, the iterator stays ended.
 
     Args:
-        source: makes a generator that goes on behind the last item that one before it has given. It must not hold this
-            object, so that one that is dropped ends its step.
+        source: makes a generator that continues behind the last item of the one before. It must not reference this
+            object, so that a dropped iterator ends its step.
         spawn: runs a step in the background.
-        lifetime: of the handle that is read; its end is an error for who waits.
-        linger_s: how long a step goes on when its wait was cancelled; 0: it is given up, and done again.
+        lifetime: lifetime of the handle that is read; its end raises in a waiting call.
+        linger_s: how long a step continues after its wait was cancelled; 0: it is abandoned and repeated.
     """
 
     def __init__(
@@ -61,7 +63,7 @@ class Steps(Generic[T]):
         self._items: AsyncGenerator[T, None] | None = None
         self._step: asyncio.Task[Any] | None = None
         self._given_up: set[asyncio.Task[Any]] = set()
-        """The step that was cancelled because nobody waited for it; it may still be ending."""
+        """The step that was cancelled after the linger time; it may still be ending."""
         self._waited_for = self._over = False
 
     def __aiter__(self) -> Self:
@@ -72,11 +74,11 @@ class Steps(Generic[T]):
         return self.take()
 
     async def ready(self, within_s: float | None = None) -> bool:
-        """Wait until ``take`` has something to give or to raise; ``False``: it has not, after ``within_s`` seconds.
+        """Wait until ``take`` can return or raise; ``False``: not within ``within_s`` seconds.
 
         Raises:
-            HandleClosed: what is read is closed, or was meanwhile.
-            InvalidArgument: another task waits for the same; or it is one of another event loop.
+            HandleClosed: the handle is closed, or was closed during the wait.
+            InvalidArgument: another task waits on this iterator, or it belongs to another event loop.
         """
         if self._over:
             return True
@@ -86,12 +88,12 @@ class Steps(Generic[T]):
         with self._lifetime.use():
             step = await self._waited(deadline)
             while step in self._given_up and step.cancelled():
-                # Its time was over just when it was wanted again.
+                # Its linger time ended just before this call.
                 self._given_up.clear()
                 self._step = self._items = None
                 step = await self._waited(deadline)
         if step is not self._step:
-            # Another task has closed the iterator, which is not the end of what it reads.
+            # Another task has closed the iterator; that is not the end of the data.
             raise self._lifetime.closed()
         return step.done()
 
@@ -111,7 +113,7 @@ class Steps(Generic[T]):
         return step
 
     def _begun(self) -> asyncio.Task[Any]:
-        """The step under way, or its result."""
+        """The step in flight, or its result."""
         if self._giving_up is not None:
             self._giving_up.cancel()
             self._giving_up = None
@@ -127,7 +129,7 @@ class Steps(Generic[T]):
     def _give_up_in(self, seconds: float) -> None:
         step = self._step
         if step is None or step.done():
-            # What it has brought is kept: the source is behind it already.
+            # Its result is kept: the source has already moved past it.
             return
         if seconds:
             self._giving_up = asyncio.get_running_loop().call_later(seconds, _give_up, step, self._given_up)
@@ -136,7 +138,7 @@ class Steps(Generic[T]):
             self._step = self._items = None
 
     async def at_once(self) -> bool:
-        """Whether ``take`` gives an item without a wait.
+        """Whether ``take`` returns an item without a wait.
 
         Raises:
             As ``ready``.
@@ -156,9 +158,9 @@ class Steps(Generic[T]):
         """The next item, which is ready.
 
         Raises:
-            StopAsyncIteration: there is none any more.
-            HandleClosed: what is read was closed.
-            Whatever the generator raises.
+            StopAsyncIteration: the generator has ended.
+            HandleClosed: the handle was closed.
+            Any error of the generator.
         """
         step, self._step = self._step, None
         if step is None:
@@ -182,7 +184,7 @@ class Steps(Generic[T]):
         return cast("T", item)
 
     async def aclose(self) -> None:
-        """Give up the step that is under way, and end the generator."""
+        """Cancel the step in flight and end the generator."""
         items, step = self._items, self._step
         if self._giving_up is not None:
             self._giving_up.cancel()
@@ -197,7 +199,7 @@ class Steps(Generic[T]):
         step = self._step
         if step is None or step.done():
             return
-        # The collector may run in any thread.
+        # The garbage collector may run in any thread.
         loop = step.get_loop()
         if _running_loop() is loop:
             step.cancel()
@@ -225,26 +227,26 @@ def _running_loop() -> asyncio.AbstractEventLoop | None:
 
 
 class ItemReader(ABC, Generic[T]):
-    """Hands out items that come in groups: one by one, or several at a time. A cancelled call loses none."""
+    """Hands out the items of groups one by one or in batches. A cancelled call loses none."""
 
     def __init__(self) -> None:
         self._left: deque[T] = deque()
-        """Of the current group, what was not handed out yet."""
+        """Items of the current group that were not handed out yet."""
 
     @abstractmethod
     async def _fill(self, within_s: float | None) -> bool:
-        """Get the next group into ``_left``; ``False``: it is not there after ``within_s`` seconds.
+        """Put the next group into ``_left``; ``False``: it has not arrived within ``within_s`` seconds.
 
         Raises:
-            StopAsyncIteration: there is none any more.
+            StopAsyncIteration: there are no more groups.
         """
 
     @abstractmethod
     async def _fill_at_once(self) -> bool:
-        """Get the next group if it is there without a wait; ``False``: it is not, or there is an error or the end."""
+        """Put the next group into ``_left`` if it is ready; ``False``: it is not, or there is an error or the end."""
 
     def _pop(self) -> T:
-        """The next of what is left."""
+        """The next item of ``_left``."""
         return self._left.popleft()
 
     def __aiter__(self) -> Self:
@@ -259,10 +261,10 @@ class ItemReader(ABC, Generic[T]):
         """The next item; ``None`` at the end.
 
         Args:
-            timeout: seconds to wait for it; 0: only what is there already; ``None``: no limit.
+            timeout: seconds to wait for it; 0: do not wait; ``None``: no limit.
 
         Raises:
-            TimeoutError: it did not come in time. It is not lost: the next call waits on.
+            TimeoutError: it did not arrive in time. It is not lost: the next call waits for it again.
             As ``async for``.
         """
         if not await self._filled(timeout):
@@ -275,7 +277,7 @@ class ItemReader(ABC, Generic[T]):
         try:
             while not self._left:
                 if not await self._fill(_left_of(deadline)):
-                    raise TimeoutError(f"nothing came within {timeout:g} s")
+                    raise TimeoutError(f"no item arrived within {timeout:g} s")
         except StopAsyncIteration:
             return False
         return True
@@ -285,32 +287,32 @@ class ItemReader(ABC, Generic[T]):
         max_records: int = DEFAULT_BATCH,
         timeout: float | None = None,  # noqa: ASYNC109 - it cancels nothing
     ) -> list[T] | None:
-        """Items that are there, at most ``max_records``; it waits for the first one only. ``None`` at the end.
+        """The items that are available, at most ``max_records``. Waits for the first one only. ``None`` at the end.
 
         Args:
-            max_records: how many at the most; at least 1.
-            timeout: seconds to wait for the first one; ``None``: no limit. If none comes, the list is empty.
+            max_records: maximum number of items; at least 1.
+            timeout: seconds to wait for the first item; ``None``: no limit. On timeout the list is empty.
 
         Raises:
             As ``async for``.
         """
         if max_records < 1:
-            raise InvalidArgument(f"max_records is {max_records}, and must be at least 1")
+            raise InvalidArgument(f"max_records is {max_records} but must be at least 1")
         try:
             if not await self._filled(timeout):
                 return None
         except TimeoutError:
             return []
-        # None is taken before the last wait is over: a call that is cancelled loses none.
+        # Items are taken only after the last wait, so a cancelled call loses none.
         while len(self._left) < max_records and await self._fill_at_once():
             pass
         return [self._pop() for _ in range(min(max_records, len(self._left)))]
 
 
-class Listing(ItemReader[T]):
-    """The items of a listing, which comes page by page."""
+class PagedListing(ItemReader[T]):
+    """The items of a listing that is fetched page by page."""
 
-    def __init__(self, pages: Steps[Sequence[T]]) -> None:
+    def __init__(self, pages: ResumableIterator[Sequence[T]]) -> None:
         super().__init__()
         self._pages = pages
 

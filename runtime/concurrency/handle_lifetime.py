@@ -1,12 +1,12 @@
-"""Whether a handle may be used, and what its close does to the calls that wait.
+"""Lifetime of a handle: refuses calls after the close and ends the calls that wait during it.
 
     self._lifetime = Lifetime("ledger 7: its writer", parent=client_lifetime)
 
     with self._lifetime.use():     in each call that waits: raises at once if the handle is closed
-        await ...                  the close cancels this wait, and the call raises the error of the close
+        await ...                  the close cancels this wait, and the call raises HandleClosed
 
-A cancellation by the caller stays one: only a wait that the close itself has cancelled raises ``HandleClosed``. A
-handle belongs to the event loop that used it first; a call from another one is refused.
+Only a wait that the close has cancelled raises ``HandleClosed``; a cancellation by the caller stays a cancellation. A
+handle belongs to the event loop that used it first; a call from another loop is refused.
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ from tallybook.core.errors import HandleClosed, InvalidArgument, Outcome, PeerEr
 
 
 class Lifetime:
-    """From the making of a handle to its close.
+    """The time from the construction of a handle to its close.
 
     Args:
-        what: the handle, as errors name it.
-        parent: of what the handle belongs to; its end is also the end of this one.
+        what: the handle's name in errors.
+        parent: lifetime of the handle's owner; its end also ends this one.
         error: class of the error that calls raise after the end.
-        on_end: called once, at the end, before calls that wait are told.
+        on_end: called once, at the end, before waiting calls are cancelled.
     """
 
     def __init__(
@@ -46,15 +46,15 @@ class Lifetime:
         self._parent = parent
         self._loop: asyncio.AbstractEventLoop | None = None
         self._message: str | None = None
-        self._uses: dict[Use, None] = {}
-        # By number: a set that forgets has no order, and a simulation needs one.
+        self._uses: dict[HandleUse, None] = {}
+        # Keyed by number: a WeakSet has no order, but simulation needs a fixed one.
         self._children: WeakValueDictionary[int, Lifetime] = WeakValueDictionary()
         self._numbers = count()
         if parent is not None:
             parent.adopt(self)
 
     def adopt(self, child: Lifetime) -> None:
-        """One more that ends with this one."""
+        """Register a child lifetime, which ends with this one."""
         self._children[next(self._numbers)] = child
         if self._message is not None:
             child.end(self._message)
@@ -65,11 +65,11 @@ class Lifetime:
         return self._message is not None
 
     def check(self) -> None:
-        """Refuse a call that comes after the end, or from another event loop.
+        """Refuse a call after the end or from another event loop.
 
         Raises:
-            HandleClosed: the handle, or what it belongs to, is closed.
-            InvalidArgument: it belongs to another event loop.
+            HandleClosed: the handle or its owner is closed.
+            InvalidArgument: the handle belongs to another event loop.
         """
         if self._message is not None:
             raise self.closed(Outcome.NOT_DONE)
@@ -79,7 +79,7 @@ class Lifetime:
         """Refuse a call from another event loop than that of the first call.
 
         Raises:
-            InvalidArgument: it is one.
+            InvalidArgument: the handle belongs to another event loop.
         """
         try:
             loop = asyncio.get_running_loop()
@@ -96,19 +96,19 @@ class Lifetime:
         self._loop = loop
 
     def closed(self, outcome: Outcome = Outcome.UNKNOWN) -> TallybookError:
-        """The error of a call that comes after the end, or was cut off by it."""
+        """The error of a call that comes after the end or was cancelled by it."""
         return self._error(self._message or f"{self._what} is closed", outcome=outcome)
 
-    def use(self, outcome: Outcome = Outcome.UNKNOWN) -> Use:
-        """What a call that waits is to be under.
+    def use(self, outcome: Outcome = Outcome.UNKNOWN) -> HandleUse:
+        """A context manager around the waits of one call.
 
         Args:
-            outcome: of a call that the end cuts off.
+            outcome: outcome in the error of a call that the end cancels.
         """
-        return Use(self, self._uses, outcome)
+        return HandleUse(self, self._uses, outcome)
 
     def end(self, message: str = "") -> None:
-        """Tell the calls that wait, and all that come, that the handle is closed. Nothing the second time."""
+        """End the lifetime: cancel waiting calls and refuse later ones. A second call does nothing."""
         if self._message is not None:
             return
         self._message = message or f"{self._what} is closed"
@@ -120,12 +120,12 @@ class Lifetime:
             use.cut_off()
 
 
-class Use:
-    """One call of a handle, for as long as it waits."""
+class HandleUse:
+    """One call of a handle while it waits."""
 
     __slots__ = ("_cut_off", "_lifetime", "_outcome", "_requests", "_task", "_uses")
 
-    def __init__(self, lifetime: Lifetime, uses: dict[Use, None], outcome: Outcome) -> None:
+    def __init__(self, lifetime: Lifetime, uses: dict[HandleUse, None], outcome: Outcome) -> None:
         self._lifetime = lifetime
         self._uses = uses
         self._outcome = outcome
@@ -141,7 +141,7 @@ class Use:
         self._uses[self] = None
 
     def cut_off(self) -> None:
-        """Cancel the wait; not of a task that ends the handle itself."""
+        """Cancel the wait, unless its task itself ends the handle."""
         if self._task is not None and self._task is not asyncio.current_task():
             self._cut_off = True
             self._task.cancel()
@@ -155,28 +155,28 @@ class Use:
             if kind is asyncio.CancelledError and requests <= self._requests:
                 raise self._lifetime.closed(self._outcome) from error
         if isinstance(error, PeerError) and self._lifetime.ended:
-            # What it waited for was closed first.
+            # A part of the handle that it waited for was closed first.
             raise self._lifetime.closed(error.outcome) from error
 
 
 class Closable(Protocol):
-    """A handle that can be closed in good order, or let go of."""
+    """A handle that can be closed gracefully or abandoned."""
 
     async def close(self) -> object:
-        """End what was begun, and close the handle."""
+        """Finish pending work and close the handle."""
 
     def abandon(self) -> None:
-        """Let go of everything at once."""
+        """Release everything at once, without finishing pending work."""
 
 
 async def close_or_abandon(handle: Closable, *, failed: bool) -> None:
-    """Leave the block of a handle: nobody closes again what could not be closed, so it is abandoned then.
+    """Leave the ``with`` block of a handle: close it; abandon it if the block or the close has failed.
 
     Args:
         failed: the block has raised.
 
     Raises:
-        Whatever the close raises.
+        Any error of the close.
     """
     if failed:
         handle.abandon()
@@ -189,17 +189,17 @@ async def close_or_abandon(handle: Closable, *, failed: bool) -> None:
 
 
 class BlockingClosable(Protocol):
-    """The same, for callers that block."""
+    """``Closable`` of the blocking API."""
 
     def close(self) -> object:
-        """End what was begun, and close the handle."""
+        """Finish pending work and close the handle."""
 
     def abandon(self) -> None:
-        """Let go of everything at once."""
+        """Release everything at once, without finishing pending work."""
 
 
 def end_block(handle: BlockingClosable, *, failed: bool) -> None:
-    """``close_or_abandon`` for callers that block."""
+    """``close_or_abandon`` of the blocking API."""
     if failed:
         handle.abandon()
         return
@@ -214,10 +214,7 @@ F = TypeVar("F", bound=Callable[..., Coroutine[Any, Any, Any]])
 
 
 def while_open(method: F) -> F:
-    """A method of a handle that is refused after its close, and that the close cuts off: see ``Lifetime.use``.
-
-    The handle has its lifetime as ``_lifetime``.
-    """
+    """Decorator for a method of a handle: runs it under ``Lifetime.use`` of the handle's ``_lifetime``."""
 
     @wraps(method)
     async def call(self: Any, *args: Any, **kwargs: Any) -> Any:

@@ -1,7 +1,7 @@
-"""A second attempt beside one that is slow: whichever has something first wins, and the other is cancelled.
+"""Hedged requests: a second attempt beside a slow one; the first result wins and the other attempt is cancelled.
 
-Made for work that nearly always ends before a second attempt would begin: until then it costs
-one timer, since the first attempt runs in the caller's own task.
+Optimized for work that nearly always ends before the second attempt starts: until then it costs
+one timer, because the first attempt runs in the caller's task.
 """
 
 from __future__ import annotations
@@ -13,17 +13,17 @@ from typing import Any, Generic, TypeVar
 T = TypeVar("T")
 
 
-async def first_of(
+async def hedged(
     first: Awaitable[T | None], second: Callable[[], Coroutine[Any, Any, T | None]], delay_seconds: float
 ) -> T | None:
-    """What ``first`` gives, or what ``second`` gives if that comes earlier; ``None``: neither has anything to give.
+    """The first result of two attempts that is not ``None``; ``None`` if neither has one.
 
     Args:
-        first: cancelled where ``second`` has something before it.
-        second: begun once ``first`` has taken ``delay_seconds``; not at all if that has ended by then.
+        first: cancelled if ``second`` has a result before it.
+        second: started when ``first`` has taken ``delay_seconds``; not at all if that has ended by then.
 
     Raises:
-        Whatever an attempt raises. One that has nothing to give is to return ``None``: the other goes on.
+        Any error of an attempt. An attempt without a result returns ``None``; then the other continues.
     """
     race = _Race(second)
     timer = asyncio.get_running_loop().call_later(delay_seconds, race.begin)
@@ -42,12 +42,12 @@ async def first_of(
         return await race.other
     finally:
         if race.other is not None:
-            race.other.cancel()  # nothing, if it has ended
+            race.other.cancel()  # no effect if it has ended
             await asyncio.gather(race.other, return_exceptions=True)
 
 
 class _Race(Generic[T]):
-    """The second attempt, and how it ends the wait for the first one."""
+    """The second attempt, which cancels the wait for the first one when it has a result."""
 
     __slots__ = ("_cancellations", "_decided", "_second", "_waiting", "first_waits", "other")
 
@@ -67,12 +67,12 @@ class _Race(Generic[T]):
     def _ended(self, other: asyncio.Task[T | None]) -> None:
         fruitless = other.cancelled() or (other.exception() is None and other.result() is None)
         if self.first_waits and self._waiting and not fruitless:
-            # Whoever waits for the first attempt does so inside of it, and nothing else can reach them there.
+            # The caller's task runs the first attempt itself, so only a cancellation can interrupt it.
             self._decided = True
             self._waiting.cancel()
 
     def is_decided(self) -> bool:
-        """Whether the wait was cut short by the second attempt and nobody else. Takes that cancellation back."""
+        """Whether only the second attempt has cancelled the wait. Takes that cancellation back."""
         if not self._decided or self._waiting is None:
             return False
         return self._waiting.uncancel() <= self._cancellations

@@ -1,7 +1,7 @@
-"""Work that shares the event loop: a slice of its time in each iteration, so that I/O is looked at in between.
+"""Time slices of the event loop for many callbacks, so that the loop polls for I/O in between.
 
-An iteration of the loop runs all that is ready before it polls for I/O. Thousands of callbacks that become ready at the
-same moment are seconds in which nothing is received, and timeouts pass. So they are put in line here instead.
+An iteration of the loop runs all ready callbacks before it polls for I/O. Thousands of callbacks that become ready at
+the same moment would take seconds in which nothing is received and timeouts expire. They are queued here instead.
 """
 
 from __future__ import annotations
@@ -11,16 +11,16 @@ from collections import deque
 from collections.abc import AsyncIterator, Callable, Iterable
 from typing import Final, TypeVar
 
-from .clock import Clock
+from ..clock import Clock
 
 T = TypeVar("T")
 
 SLICE_S: Final = 5e-3
-"""Of one iteration of the event loop."""
+"""Time that callbacks get in one iteration of the event loop."""
 
 
-class Slices:
-    """Callbacks in the order in which they came, some in each iteration of the event loop."""
+class SlicedCallbacks:
+    """Runs callbacks in order, for ``SLICE_S`` seconds in each iteration of the event loop."""
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
@@ -28,7 +28,7 @@ class Slices:
         self._scheduled = False
 
     def soon(self, call: Callable[[], None]) -> None:
-        """Call it in the next iteration, or in a later one after those that came before."""
+        """Queue ``call`` for the next iteration, or a later one if the queue is long."""
         self._due.append(call)
         self._schedule()
 
@@ -39,7 +39,7 @@ class Slices:
 
     def _run(self) -> None:
         self._scheduled = False
-        # What is put in line meanwhile is of the next iteration, as with ``call_soon``.
+        # Callbacks that are queued meanwhile run in the next iteration, as with ``call_soon``.
         left, until = len(self._due), self._clock.monotonic() + SLICE_S
         try:
             while left > 0:
@@ -53,7 +53,7 @@ class Slices:
 
 
 async def sliced(items: Iterable[T], clock: Clock) -> AsyncIterator[T]:
-    """The items, with an iteration of the event loop after each slice of its time that was spent on them."""
+    """Iterate over ``items`` and yield to the event loop after every ``SLICE_S`` seconds."""
     until = clock.monotonic() + SLICE_S
     for item in items:
         yield item

@@ -1,4 +1,4 @@
-"""Progress, and deadlines counted from it: what waits at a slow peer is not late while others get their turn."""
+"""Deadlines that count from the last progress, so that a queued request is not late while others are served."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ import math
 from collections.abc import AsyncIterator, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 
-from .clock import Clock
+from ..clock import Clock
 
 
-class Progress:
-    """When something last went on."""
+class ProgressTracker:
+    """The time of the last progress."""
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
@@ -19,14 +19,14 @@ class Progress:
         """Monotonic second; minus infinity before the first."""
 
     def made(self) -> None:
-        """Something went on just now."""
+        """Record progress now."""
         self.at = self._clock.monotonic()
 
     def timeout(self, seconds: float) -> AbstractAsyncContextManager[None]:
         """Like ``asyncio.timeout``, but the seconds count from the last progress after the start.
 
         Raises:
-            TimeoutError: nothing went on for that long.
+            TimeoutError: there was no progress for that long.
         """
         began = self._clock.monotonic()
         return timeout_at(lambda: max(began, self.at) + seconds, self._clock)
@@ -43,15 +43,15 @@ async def timeout_at(due: Callable[[], float], clock: Clock) -> AsyncIterator[No
     timer: asyncio.TimerHandle
     async with asyncio.timeout(None) as scope:
 
-        def look() -> None:
+        def check() -> None:
             nonlocal timer
             left = due() - clock.monotonic()
             if left > 0:
-                timer = loop.call_later(left, look)
+                timer = loop.call_later(left, check)
             else:
                 scope.reschedule(loop.time())
 
-        timer = loop.call_later(due() - clock.monotonic(), look)
+        timer = loop.call_later(due() - clock.monotonic(), check)
         try:
             yield
         finally:

@@ -1,12 +1,12 @@
-"""Keeping to a rate: work of the background that leaves the rest to those who wait for answers."""
+"""Rate limit of background work, which leaves capacity to foreground requests."""
 
 from __future__ import annotations
 
-from tallybook.runtime.clock import Clock
+from ..clock import Clock
 
 
-class Pace:
-    """Spreads work so that on average no more than ``per_second`` is done; 0 is no limit."""
+class RateLimiter:
+    """Limits work to ``per_second`` units on average; 0 is no limit."""
 
     def __init__(self, clock: Clock, per_second: int) -> None:
         self._clock = clock
@@ -14,7 +14,7 @@ class Pace:
         self._free_at = 0.0
 
     async def spend(self, amount: int) -> None:
-        """Wait until ``amount`` has had its time."""
+        """Wait until ``amount`` units fit into the rate."""
         if self._per_second:
             now = self._clock.monotonic()
             self._free_at = max(self._free_at, now) + amount / self._per_second

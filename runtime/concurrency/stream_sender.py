@@ -1,8 +1,8 @@
-"""The one writer of a stream.
+"""The single sender of a message stream.
 
-A stream takes one message at a time. Whoever has something to say kicks the outbox; when the
-stream is free, the outbox asks its owner for the next message. So the owner composes as late
-as possible, and whatever gathered while a message was on its way goes into the next one.
+A stream takes one message at a time. The owner kicks the sender when it has something to send; as soon
+as the stream is free, the sender asks the owner to compose the next message. Messages are thus composed as
+late as possible, and contain everything that gathered while the message before was being sent.
 """
 
 from __future__ import annotations
@@ -13,25 +13,25 @@ from typing import TypeAlias
 
 from tallybook.core.errors import BookieUnavailable
 
-from .logging import logger
-from .tasks import Tasks
-from .transport import MessageStream
+from ..logging import logger
+from ..tasks import Tasks
+from ..transport import MessageStream
 
 Compose: TypeAlias = Callable[[], bytes | None]
-"""Gives the next message, or ``None`` if there is nothing to send now."""
+"""Returns the next message, or ``None`` if there is nothing to send now."""
 
 _log = logger("runtime.outbox")
 
 
-class Outbox:
-    """Sends what ``compose`` gives, while it gives something. Nobody else may send on the stream until ``stop``.
+class StreamSender:
+    """Sends the messages of ``compose``. Until ``stop``, no other code may send on the stream.
 
-    A broken stream ends the outbox silently: whoever reads from the stream hears of it, too. A defect, of ``compose``
-    or of the transport, drops the stream, so that it is heard of in the same way.
+    A broken stream ends the sender silently: the reader of the stream gets the error, too. An unexpected error of
+    ``compose`` or of the transport is logged and aborts the stream, so that the reader notices it.
 
     Args:
-        send_seconds: drop the stream of a peer that takes longer than this to take one message. Without it, what is
-            composed must be bounded, and must tie up nothing that others need.
+        send_seconds: abort the stream if the peer takes longer than this to accept one message. Without it, composed
+            messages must be bounded and must hold no resource that others need.
     """
 
     def __init__(
@@ -46,11 +46,11 @@ class Outbox:
         self._task = tasks.spawn(self._run(), name=name)
 
     def kick(self) -> None:
-        """Say that ``compose`` may have something. Cheap; many kicks in one turn of the loop count as one."""
+        """Signal that ``compose`` may have a message. Cheap; many kicks in one turn of the loop count as one."""
         self._wake.set()
 
     async def stop(self, grace_seconds: float) -> None:
-        """Compose nothing more, and give the message under way ``grace_seconds`` to leave."""
+        """Stop composing, and give the message in flight ``grace_seconds`` to be sent."""
         self._stopping = True
         self._wake.set()
         await asyncio.wait((self._task,), timeout=grace_seconds)
@@ -66,7 +66,7 @@ class Outbox:
                     await self._send(message)
         except BookieUnavailable:
             return
-        except Exception as error:  # noqa: BLE001 - nobody looks at this task, and what is queued would never leave
+        except Exception as error:  # noqa: BLE001 - no task awaits this one, and queued messages would never be sent
             _log.defect("nothing more can be sent", error, peer=self._stream.peer)
             self._stream.abort()
 

@@ -1,7 +1,4 @@
-"""A number of things (bytes, requests) that may be in use at once.
-
-Who asks for more than is free waits, in the order of coming.
-"""
+"""A semaphore over a number of units, such as bytes or requests. Waiting callers are served first in, first out."""
 
 from __future__ import annotations
 
@@ -11,8 +8,8 @@ from collections import deque
 from tallybook.core.errors import TallybookError, check
 
 
-class Allowance:
-    """``total`` units to share. Every ``take`` is matched by a ``give``."""
+class WeightedSemaphore:
+    """Shares ``total`` units. Each ``take`` is matched by a ``give``."""
 
     def __init__(self, total: int) -> None:
         self.total = total
@@ -22,14 +19,14 @@ class Allowance:
 
     @property
     def in_use(self) -> int:
-        """Units taken and not given back."""
+        """Units that are taken."""
         return self.total - self._free
 
     async def take(self, units: int) -> None:
-        """Wait until ``units`` are free, and take them; none at all never waits. The caller sees to a deadline.
+        """Wait until ``units`` are free and take them. Zero units never wait. The caller sets the deadline.
 
         Raises:
-            TallybookError: what ``fail`` was called with.
+            TallybookError: the error that ``fail`` was called with.
         """
         check(units <= self.total, f"{units} units wanted of {self.total}")
         if self._error is not None:
@@ -42,22 +39,22 @@ class Allowance:
             await turn
         except asyncio.CancelledError:
             if turn.done() and not turn.cancelled() and turn.exception() is None:
-                # Granted in the same turn in which the caller was cancelled.
+                # Granted in the same turn of the loop in which the caller was cancelled.
                 self.give(units)
             else:
-                # It may have been the first in the line, and those behind it may want less.
+                # It may have been first in the queue, and those behind it may want less.
                 self.give(0)
             raise
 
     def try_take(self, units: int) -> bool:
-        """Take ``units`` if that needs no waiting, and say whether."""
+        """Take ``units`` if they are free and no caller waits; whether they were taken."""
         if units and (units > self._free or self._waiting):
             return False
         self._free -= units
         return True
 
     def give(self, units: int) -> None:
-        """Give ``units`` back, and let the next ones in."""
+        """Return ``units`` and wake the next callers."""
         self._free += units
         while self._waiting:
             wanted, turn = self._waiting[0]
@@ -69,7 +66,7 @@ class Allowance:
             self._waiting.popleft()
 
     def fail(self, error: TallybookError) -> None:
-        """Raise ``error`` at everyone who waits, and at everyone who comes later."""
+        """Raise ``error`` in every waiting and every later ``take``."""
         self._error = error
         waiting, self._waiting = self._waiting, deque()
         for _, turn in waiting:

@@ -1,4 +1,4 @@
-"""What the disk seam does not cover: the place of a file that another library opens, and who else may write to one."""
+"""Directories and permissions of files that other libraries open, such as SQLite; not covered by the disk seam."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ _GROUP: Final = "group"
 
 
 def make_parent(path: str) -> None:
-    """Create the directory that holds ``path``, with its parents, durably; no error if it exists.
+    """Create the parent directories of ``path`` durably; no error if they exist.
 
     Raises:
-        DiskFailed: it cannot be created; the message names it.
+        DiskFailed: one cannot be created; the message names it.
     """
     directory = Path(path).absolute().parent
     missing = [folder for folder in (directory, *directory.parents) if not folder.exists()]
@@ -34,7 +34,7 @@ def make_parent(path: str) -> None:
 
 
 def make_private_file(path: str) -> None:
-    """Create the file ``path``, empty, for its owner alone; nothing changes if it exists. A link is not followed.
+    """Create the empty file ``path`` with mode 0600; no effect if it exists. A symbolic link is not followed.
 
     Raises:
         DiskFailed: it cannot be created.
@@ -49,13 +49,13 @@ def make_private_file(path: str) -> None:
 
 
 def other_writer(path: str) -> str:
-    """Who else may make files in the directory ``path``, in words; empty: nobody, or there is none."""
+    """Which other users may create files in the directory ``path``, in words; empty: none, or no such directory."""
     found = _status(path)
     return _other_writer(found) if found is not None and stat.S_ISDIR(found.st_mode) else ""
 
 
 def _status(path: str) -> os.stat_result | None:
-    """What is at ``path``. One look: SQLite takes files away at any moment, also between two."""
+    """Status of ``path``. A single call, because SQLite may remove a file between two calls."""
     try:
         return os.stat(path)
     except OSError as error:
@@ -70,7 +70,7 @@ def _file_status(path: str) -> os.stat_result | None:
 
 
 def _other_writer(found: os.stat_result, *, own: bool = True) -> str:
-    """Who may write it besides root, this user and its groups: volumes of Kubernetes are open to the group of a pod."""
+    """Who may write besides root, this user and its groups (Kubernetes volumes are writable for the group of a pod)."""
     if own and found.st_uid not in (_ROOT, os.geteuid()):
         return f"{_USER} {found.st_uid}"
     if found.st_mode & stat.S_IWOTH:
@@ -80,65 +80,65 @@ def _other_writer(found: os.stat_result, *, own: bool = True) -> str:
     return ""
 
 
-def how_to_close(path: str, who: str) -> str:
-    """What to do so that ``who``, in the words of ``other_writer``, may no longer write ``path``."""
+def permission_remedy(path: str, who: str) -> str:
+    """The command that takes the right to write ``path`` from ``who`` (a result of ``other_writer``)."""
     if who.startswith(_USER):
         return f"chown {os.geteuid()} {shlex.quote(path)}, or run this as that user"
     return f"chmod {'g' if who.startswith(_GROUP) else 'o'}-w {shlex.quote(path)}"
 
 
 def refuse_foreign_writers(path: str, beside: Sequence[str] = (), *, own: bool = True) -> None:
-    """Refuse a file that others may write, or into whose directory they may put one, with the sticky bit, too.
+    """Refuse a file that other users may write or replace, also in a directory with the sticky bit.
 
     Args:
-        beside: what is added to its name for files that are read with it, and that not all need be there.
-        own: they have to belong to this user or to root; not where another user only reads them.
+        beside: suffixes of companion files that are read with it; they need not exist.
+        own: the files must belong to this user or to root; false for a user that only reads them.
 
     Raises:
-        InvalidConfig: it is such a file; the message says how to mend it.
+        InvalidConfig: other users may change it; the message says how to fix that.
     """
-    for place in dict.fromkeys((str(Path(path).absolute()), os.path.realpath(path))):
-        _refuse_foreign_writers(place, beside, own=own)
+    for name in dict.fromkeys((str(Path(path).absolute()), os.path.realpath(path))):
+        _refuse_foreign_writers(name, beside, own=own)
 
 
 def _refuse_foreign_writers(path: str, beside: Sequence[str], *, own: bool) -> None:
     directory = str(Path(path).parent)
     holds = _status(directory)
     if holds is not None and (who := _other_writer(holds, own=own)):
-        # The sticky bit keeps others from replacing what is there, and not from putting files beside it.
+        # The sticky bit keeps other users from replacing existing files, but not from adding new ones.
         is_shared = holds.st_mode & stat.S_ISVTX and not who.startswith(_USER)
-        remedy = "give it a directory of its own" if is_shared else how_to_close(directory, who)
-        raise InvalidConfig(f"{who} may replace {path}, or what is read with it: {remedy}")
+        remedy = "give it a directory of its own" if is_shared else permission_remedy(directory, who)
+        raise InvalidConfig(f"{who} may replace {path} or its companion files: {remedy}")
     for file in (path, *(f"{path}{end}" for end in beside)):
         found = _file_status(file)
         if found is not None and (who := _other_writer(found, own=own)):
-            raise InvalidConfig(f"{who} may change {file}: {how_to_close(file, who)}")
+            raise InvalidConfig(f"{who} may change {file}: {permission_remedy(file, who)}")
 
 
-def close_to_others(path: str) -> bool:
-    """Take the rights to the file ``path`` from users who are neither its owner nor of its group.
+def remove_other_access(path: str) -> bool:
+    """Remove all permissions of other users (neither owner nor group) from the file ``path``.
 
     Returns:
-        Whether they had some.
+        Whether there were any.
 
     Raises:
-        DiskFailed: they cannot be taken away.
+        DiskFailed: they cannot be removed.
     """
     found = _file_status(path)
     if found is None or not found.st_mode & stat.S_IRWXO:
         return False
     try:
-        # Not by a descriptor: to close one lets go of the locks that SQLite has on the file.
+        # Not by a descriptor: closing one releases the locks that SQLite has on the file.
         os.chmod(path, stat.S_IMODE(found.st_mode) & ~stat.S_IRWXO)
     except FileNotFoundError:
         return False
     except OSError as error:
-        raise DiskFailed(f"{path} is open to every user, and cannot be closed to them: {error.strerror}") from error
+        raise DiskFailed(f"{path} is accessible to every user, and chmod failed: {error.strerror}") from error
     return True
 
 
 def file_bytes(path: str) -> int:
-    """Size of the file ``path``; 0 where there is none, or something else."""
+    """Size of the regular file ``path``; 0 if there is none."""
     found = _file_status(path)
     return 0 if found is None else found.st_size
 
@@ -154,7 +154,7 @@ def file_uri(path: str) -> str:
 
 
 def exists(path: str) -> bool:
-    """Whether there is a file, a directory or anything else at ``path``."""
+    """Whether ``path`` exists, as a file, a directory or anything else."""
     return Path(path).exists()
 
 

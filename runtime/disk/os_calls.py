@@ -1,6 +1,6 @@
-"""System calls of the real disk: whole writes, syncs that reach the device, and errors in our own words.
+"""System calls of the real disk: complete writes, syncs that reach the device, and errors of the disk port.
 
-Everything here blocks and runs on a disk thread, never on the event loop.
+All functions block; they run on disk threads, never on the event loop.
 """
 
 from __future__ import annotations
@@ -24,18 +24,18 @@ from tallybook.core.limits import BLOCK_BYTES, MIB
 FILE_MODE: Final = 0o600
 DIRECTORY_MODE: Final = 0o700
 BOUNCE_BYTES: Final = MIB
-"""Size of the aligned buffer through which direct reads and writes go; one for each disk thread."""
+"""Size of the aligned buffer for direct reads and writes; each disk thread has one."""
 
 _KINDS: Final = {
     errno.ENOSPC: DiskFull,
     errno.EDQUOT: DiskFull,
-    # Only opening says so, and every operation here opens what it needs before it changes anything.
+    # Only open() returns these, and each operation opens what it needs before it changes anything.
     errno.EMFILE: OutOfFiles,
     errno.ENFILE: OutOfFiles,
 }
 _IOV_MAX: Final = min(os.sysconf("SC_IOV_MAX"), 1024) if "SC_IOV_MAX" in os.sysconf_names else 16
-# Without O_NONBLOCK, opening a FIFO that stands where a file is expected would never return. Without O_NOFOLLOW, a link
-# that another user has put there could lead to any file of this user's.
+# Without O_NONBLOCK, opening a FIFO in place of a file would block for ever. Without O_NOFOLLOW, a link planted by
+# another user could lead to any file of this user.
 _OPEN_FLAGS: Final = os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOFOLLOW
 _DIRECT: Final = getattr(os, "O_DIRECT", 0)
 _DURABLE: Final = getattr(os, "O_DSYNC", 0)
@@ -44,18 +44,18 @@ _per_thread = threading.local()
 
 
 def translate(error: OSError, doing: str, path: str) -> Exception:
-    """What the disk port says instead of ``error``."""
+    """The error of the disk port for ``error``."""
     if error.errno == errno.ENOENT:
         return FileNotFoundError(errno.ENOENT, f"cannot {doing}: no such file or directory", path)
     if error.errno == errno.ELOOP:
-        return DiskFailed(f"cannot {doing} {path}: it is a symbolic link, and links are not followed here")
+        return DiskFailed(f"cannot {doing} {path}: it is a symbolic link, and links are not followed")
     kind = _KINDS.get(error.errno or 0, DiskFailed)
     return kind(f"cannot {doing} {path}: {error.strerror or error}")
 
 
 @contextmanager
 def translated(doing: str, path: str) -> Iterator[None]:
-    """Raise the port's errors in place of the system's."""
+    """Translate errors of the system into errors of the disk port."""
     try:
         yield
     except OSError as error:
@@ -65,14 +65,14 @@ def translated(doing: str, path: str) -> Iterator[None]:
 def open_file(path: str, flags: int) -> int:
     """Open a regular file or a block device and return its descriptor.
 
-    A link is refused, unless it is the name of a block device, such as those below ``/dev/disk``.
+    A symbolic link is refused, unless it leads to a block device, such as those below ``/dev/disk``.
     """
     try:
         fd = os.open(path, flags | _OPEN_FLAGS, FILE_MODE)
     except OSError as error:
         if error.errno != errno.ELOOP or not _is_device(path):
             raise
-        # With O_NOFOLLOW and without O_CREAT: where the link leads elsewhere by now, no file is made.
+        # With O_NOFOLLOW and without O_CREAT: if the link was changed meanwhile, no file is created.
         fd = os.open(os.path.realpath(path), flags & ~os.O_CREAT | _OPEN_FLAGS)
     mode = os.fstat(fd).st_mode
     if not (stat.S_ISREG(mode) or stat.S_ISBLK(mode)):
@@ -89,7 +89,7 @@ def _is_device(path: str) -> bool:
 
 
 def open_direct(path: str, flags: int, *, durable: bool) -> int | None:
-    """Like ``open_file``, past the page cache and maybe durable write by write; ``None`` where that is refused."""
+    """Like ``open_file`` with O_DIRECT, and O_DSYNC if ``durable``; ``None`` if the file system refuses that."""
     if not hasattr(os, "O_DIRECT"):
         return None
     try:
@@ -101,14 +101,14 @@ def open_direct(path: str, flags: int, *, durable: bool) -> int | None:
 
 
 def read_exactly(fd: int) -> None:
-    """Keep the system from reading more of a file than it is asked for; where it cannot be kept from it, no matter."""
+    """Disable the system's read-ahead for a file, if the system supports that."""
     if hasattr(os, "posix_fadvise"):
         with contextlib.suppress(OSError):
             os.posix_fadvise(fd, 0, 0, os.POSIX_FADV_RANDOM)
 
 
 def flush(fd: int) -> None:
-    """Make data and size durable, on the device and not only in its cache."""
+    """Make data and size durable on the device, not only in its cache."""
     if sys.platform == "darwin":
         fcntl.fcntl(fd, fcntl.F_FULLFSYNC)
     else:
@@ -116,7 +116,7 @@ def flush(fd: int) -> None:
 
 
 def write_all(fd: int, buffers: Sequence[Buffer], offset: int) -> None:
-    """Write all of ``buffers`` at ``offset``, however many calls it takes."""
+    """Write all of ``buffers`` at ``offset``, in as many calls as needed."""
     views = [memoryview(buffer).cast("B") for buffer in buffers if len(buffer)]
     first = 0
     while first < len(views):
@@ -141,7 +141,7 @@ def read_all(fd: int, size: int, offset: int) -> bytes:
 
 
 def write_bounced(fd: int, buffers: Sequence[Buffer], offset: int) -> None:
-    """``write_all`` for a direct descriptor: through memory that is aligned."""
+    """``write_all`` for a direct descriptor, through an aligned buffer."""
     bounce = _bounce_buffer()
     filled = 0
     for buffer in buffers:
@@ -157,7 +157,7 @@ def write_bounced(fd: int, buffers: Sequence[Buffer], offset: int) -> None:
 
 
 def read_bounced(fd: int, size: int, offset: int) -> bytes:
-    """``read_all`` for a direct descriptor: whole blocks, cut to what was asked for."""
+    """``read_all`` for a direct descriptor: reads whole blocks and returns the requested range."""
     at = offset // BLOCK_BYTES * BLOCK_BYTES
     skip, end = offset - at, -(-(offset + size) // BLOCK_BYTES) * BLOCK_BYTES
     bounce = _bounce_buffer()
@@ -167,14 +167,14 @@ def read_bounced(fd: int, size: int, offset: int) -> bytes:
         got = os.preadv(fd, [bounce[:wanted]], at)
         parts.append(bytes(bounce[:got]))
         at += got
-        if got < wanted:  # the end of the file: only there is a direct read short
+        if got < wanted:  # a direct read is short only at the end of the file
             break
     return b"".join(parts)[skip : skip + size]
 
 
 @contextmanager
 def opened_directory(path: str) -> Iterator[int]:
-    """A descriptor of a directory, to sync it by."""
+    """A descriptor of a directory, for a sync or a lock."""
     fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         yield fd
@@ -189,7 +189,7 @@ def sync_directory(path: str) -> None:
 
 
 def make_directories(path: str) -> None:
-    """Create ``path`` and what is missing above it, each level durable before the next."""
+    """Create ``path`` and its missing parents, each level durable before the next."""
     parent = os.path.dirname(path.rstrip("/")) or "/"
     if not os.path.isdir(parent):
         make_directories(parent)
@@ -217,12 +217,12 @@ def replace(path: str, temporary: str, data: bytes) -> None:
 
 
 def stop_bypassing(fd: int) -> None:
-    """Let reads and writes of a direct descriptor go through the page cache from now on."""
+    """Clear O_DIRECT: later reads and writes of the descriptor use the page cache."""
     fcntl.fcntl(fd, fcntl.F_SETFL, fcntl.fcntl(fd, fcntl.F_GETFL) & ~_DIRECT)
 
 
 def aligned_buffer(size: int) -> memoryview:
-    """Zeroed memory whose address suits direct writes."""
+    """Zeroed memory with the alignment that direct writes need."""
     return memoryview(mmap.mmap(-1, size))
 
 

@@ -1,9 +1,8 @@
-"""The disk of the operating system.
+"""The disk port on the file system of the operating system.
 
-Reads and closes run on reader threads and everything else on writer threads, so that a slow sync holds
-up no read. Files opened ``durable`` bypass the page cache (``O_DIRECT|O_DSYNC``) where the file
-system lets them, and are written and then synced where it does not (tmpfs, macOS) or where
-``direct=False`` asks for that.
+Reads and closes run on reader threads and all other operations on writer threads, so that a slow sync
+delays no read. Files opened with ``durable`` bypass the page cache (``O_DIRECT|O_DSYNC``) if the file
+system supports it; otherwise (tmpfs, macOS), or with ``direct=False``, they are written and then synced.
 """
 
 from __future__ import annotations
@@ -17,29 +16,29 @@ from typing import Final
 
 from tallybook.core.errors import DamagedFile, DirectoryInUse, InvalidArgument, check
 
-from . import disk_os
-from .disk import Space, WriteSource, check_buffer_bytes
-from .disk_file import DiskThreads, RealFile
-from .disk_os import translated
-from .disk_pump import ThreadPump
-from .thread_pools import end_pools
+from ..concurrency.thread_pools import shut_down_pools
+from . import os_calls as disk_os
+from .os_calls import translated
+from .os_file import DiskThreads, RealFile
+from .os_pump import ThreadPump
+from .port import Space, WriteSource, check_buffer_bytes
 
 LOCK_NAME: Final = "LOCK"
 TEMPORARY_SUFFIX: Final = ".tmp"
 
 
 class RealLock:
-    """A ``DirectoryLock``: an flock that the kernel drops when the process ends."""
+    """A ``DirectoryLock``: an flock that the kernel releases when the process ends."""
 
     def __init__(self, fd: int) -> None:
         self._fd: int | None = fd
 
     async def release(self) -> None:
-        """Give the directory back; a second release does nothing."""
+        """Release the lock; a second release does nothing."""
         self.release_now()
 
     def release_now(self) -> None:
-        """``release`` for any thread."""
+        """``release`` that may be called on any thread."""
         if self._fd is not None:
             os.close(self._fd)
             self._fd = None
@@ -48,11 +47,11 @@ class RealLock:
 class RealDisk:
     """A ``Disk`` on the file system.
 
-    Every queued operation belongs to a caller who waits for it, so callers bound the queues.
+    The queues of operations are bounded by the callers: each waits for its operation.
 
     Args:
-        direct: bypass the page cache for durable files where the file system allows it.
-        read_threads, write_threads: how many operations of each kind run at once.
+        direct: bypass the page cache for durable files if the file system supports it.
+        read_threads, write_threads: how many operations of each kind run concurrently.
     """
 
     def __init__(self, *, direct: bool = True, read_threads: int = 2, write_threads: int = 2) -> None:
@@ -73,7 +72,7 @@ class RealDisk:
         direct: bool = False,
         exact: bool = False,
     ) -> RealFile:
-        """Open a file, creating it where asked to."""
+        """Open a file; see the port."""
         flags = (os.O_RDWR if writable else os.O_RDONLY) | (os.O_CREAT if create else 0)
 
         def opened() -> RealFile:
@@ -90,7 +89,7 @@ class RealDisk:
         return await self._threads.acquire(opened, RealFile.release)
 
     async def read_file(self, path: str, max_bytes: int) -> bytes | None:
-        """The whole of a small file, or ``None``."""
+        """The content of a small file, or ``None``."""
         try:
             file = await self.open(path, writable=False)
         except FileNotFoundError:
@@ -100,12 +99,12 @@ class RealDisk:
         finally:
             await file.close()
         if len(data) > max_bytes:
-            raise DamagedFile(f"{path} has more than the {max_bytes} bytes it may have")
+            raise DamagedFile(f"{path} is larger than {max_bytes} bytes")
         return data
 
     async def replace_file(self, path: str, data: bytes) -> None:
         """Write a temporary file, sync it, rename it over ``path``, sync the directory."""
-        check(path not in self._replacing, f"two replacements of {path} at a time")
+        check(path not in self._replacing, f"two concurrent replacements of {path}")
         temporary = path + TEMPORARY_SUFFIX
 
         def replace() -> None:
@@ -113,7 +112,7 @@ class RealDisk:
                 try:
                     disk_os.replace(path, temporary, data)
                 except OSError:
-                    with contextlib.suppress(OSError):  # at best it gives back some space; the error counts
+                    with contextlib.suppress(OSError):  # frees space if it works; the original error is raised
                         os.unlink(temporary)
                     raise
 
@@ -122,7 +121,7 @@ class RealDisk:
         try:
             await asyncio.wrap_future(running)
         finally:
-            # At once if it has ended; where its caller was cancelled, when it has.
+            # Runs at once if the replacement has ended; if the caller was cancelled, when it ends.
             running.add_done_callback(lambda _: self._replacing.discard(path))
 
     async def list(self, directory: str) -> list[str]:
@@ -144,9 +143,9 @@ class RealDisk:
         await self._threads.write(make)
 
     async def rename(self, old: str, new: str) -> None:
-        """Rename within a directory, over what has the new name."""
+        """Rename within a directory, replacing an existing file of the new name."""
         if os.path.dirname(old) != os.path.dirname(new):
-            raise InvalidArgument(f"rename from {old} to {new} leaves the directory")
+            raise InvalidArgument(f"rename from {old} to {new} is not within one directory")
 
         def rename() -> None:
             with translated("rename", old):
@@ -173,7 +172,7 @@ class RealDisk:
         await self._threads.write(sync)
 
     async def lock(self, directory: str) -> RealLock:
-        """Take the directory until ``release`` or the end of the process."""
+        """Lock the directory until ``release`` or the end of the process."""
         path = os.path.join(directory, LOCK_NAME)
 
         def lock() -> RealLock:
@@ -192,14 +191,14 @@ class RealDisk:
         return await self._threads.acquire(lock, RealLock.release_now)
 
     async def space(self, path: str) -> Space:
-        """Free and total bytes, as an ordinary user may use them."""
+        """Free and total bytes that an unprivileged user may use."""
 
         def space() -> Space:
             with translated("measure", path):
                 status, device = os.statvfs(path), os.stat(path).st_dev
             return Space(status.f_bavail * status.f_frsize, status.f_blocks * status.f_frsize, device)
 
-        # Who asks is about to write, and is not to wait for those who read.
+        # The caller is about to write and must not wait behind reads.
         return await self._threads.write(space)
 
     def buffer(self, size: int) -> memoryview:
@@ -211,9 +210,9 @@ class RealDisk:
         return ThreadPump(source, name=name)
 
     async def close(self) -> None:
-        """Let running operations end, and then their threads. Files and pumps are closed before.
+        """Let running operations end, then end their threads. Close files and pumps before.
 
         Raises:
             RequestTimeout: an operation did not end in time.
         """
-        await end_pools((self._threads.readers, self._threads.writers), "disk", drop_queued=False)
+        await shut_down_pools((self._threads.readers, self._threads.writers), "disk", drop_queued=False)

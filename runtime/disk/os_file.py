@@ -1,9 +1,9 @@
 """An open file of the real disk.
 
-Operations run on disk threads. Two things need care there. A file may be closed while an
-abandoned operation still runs, and its descriptor must not be reused under it: so the last
-user closes. And after a failed sync nobody knows what the device holds: the file is
-*poisoned*, and everything tried on it afterwards, through this handle or a new one, fails.
+Operations run on disk threads. A file may be closed while an abandoned operation still runs;
+its descriptor must not be reused before that ends, so the last user closes it. After a failed
+sync the content on the device is unknown: the file is *poisoned*, and every later operation
+on it fails, through this handle or a new one.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ from tallybook.core.batch import Buffer
 from tallybook.core.errors import DiskFailed, DiskFull, InvalidArgument
 from tallybook.core.limits import BLOCK_BYTES
 
-from . import disk_os
-from .logging import logger
+from ..logging import logger
+from . import os_calls as disk_os
 
 T = TypeVar("T")
 
@@ -35,7 +35,7 @@ _log = logger("runtime.disk")
 
 @dataclass(slots=True)
 class DiskThreads:
-    """What the files of one disk share: threads, and which files are poisoned by a failed sync."""
+    """Threads shared by the files of one disk, and the set of files poisoned by a failed sync."""
 
     readers: Executor
     writers: Executor
@@ -50,7 +50,7 @@ class DiskThreads:
         return await asyncio.get_running_loop().run_in_executor(self.writers, function)
 
     async def acquire(self, function: Callable[[], T], release: Callable[[T], None]) -> T:
-        """Like ``write``, for a result that must be released if its caller was cancelled meanwhile."""
+        """Like ``write``, for a result that must be released if the caller was cancelled meanwhile."""
         running = self.writers.submit(function)
         try:
             return await asyncio.wrap_future(running)
@@ -59,10 +59,10 @@ class DiskThreads:
             raise
 
     async def dispose(self, fd: int) -> None:
-        """Close a descriptor on a reader thread: who reads one file waits for the close of another one now and then.
+        """Close a descriptor on a reader thread, not on the event loop.
 
-        Where it is the last one of a file that was removed, the system gives the file's room back in there: 50 to
-        110 ms for one of 256 MiB (measured), in which an event loop would serve nobody.
+        Closing the last descriptor of a removed file frees its space in the same call: 50 to 110 ms for 256 MiB
+        (measured). Reads that are queued on the thread wait for that.
         """
         try:
             closing = self.readers.submit(os.close, fd)
@@ -82,10 +82,10 @@ class RealFile:
     """A ``DiskFile`` over a descriptor.
 
     Args:
-        fd: owned by this object from now on.
-        durable: every write is durable when it returns.
+        fd: this object takes ownership of it.
+        durable: each write is durable when it returns.
         aligned: only whole blocks may be written.
-        direct: the descriptor bypasses the page cache and, where writes are durable, syncs by itself.
+        direct: the descriptor bypasses the page cache (O_DIRECT) and, if ``durable``, syncs each write (O_DSYNC).
     """
 
     def __init__(self, threads: DiskThreads, path: str, fd: int, *, durable: bool, aligned: bool, direct: bool) -> None:
@@ -104,7 +104,7 @@ class RealFile:
 
     @property
     def path(self) -> str:
-        """The name it was opened under."""
+        """The path it was opened with."""
         return self._path
 
     @property
@@ -117,7 +117,7 @@ class RealFile:
         return await self._threads.read(lambda: self._run("read", lambda: self._read_at(size, offset)))
 
     async def write(self, offset: int, buffers: Sequence[Buffer]) -> None:
-        """Write ``buffers`` back to back; durable on return where the file was opened so."""
+        """Write ``buffers`` back to back; durable on return if the file was opened with ``durable``."""
         if self._aligned:
             size = sum(map(len, buffers))
             if offset % BLOCK_BYTES or size % BLOCK_BYTES:
@@ -128,12 +128,12 @@ class RealFile:
             await self._threads.write(lambda: self._run("write", lambda: self._write_at(buffers, offset)))
 
     async def sync(self) -> None:
-        """Make every completed write, and the file's size, durable."""
+        """Make all completed writes and the file's size durable."""
         await self._threads.write(self._sync)
 
     async def size(self) -> int:
         """Length in bytes."""
-        # Not by fstat: of a block device that is zero.
+        # Not by fstat, which reports size zero for a block device.
         return await self._threads.read(lambda: self._run("size", lambda: os.lseek(self._fd, 0, os.SEEK_END)))
 
     async def truncate(self, size: int) -> None:
@@ -142,16 +142,16 @@ class RealFile:
 
     async def close(self) -> None:
         """Release the file; a second close does nothing."""
-        if self._let_go():
+        if self._mark_closed():
             await self._threads.dispose(self._fd)
 
     def release(self) -> None:
-        """``close`` for any thread."""
-        if self._let_go():
+        """``close`` that may be called on any thread."""
+        if self._mark_closed():
             os.close(self._fd)
 
-    def _let_go(self) -> bool:
-        """Whether the caller is to close the descriptor: nobody uses it, and nobody else has closed it."""
+    def _mark_closed(self) -> bool:
+        """Whether the caller must close the descriptor: it was not closed before, and no operation uses it."""
         with self._lock:
             if self._closed:
                 return False
@@ -159,13 +159,13 @@ class RealFile:
             return not self._users
 
     def write_aligned(self, view: memoryview, offset: int) -> None:
-        """Write memory that suits a direct descriptor, on the calling thread; durable when it returns.
+        """Write aligned memory on the calling thread; durable when it returns.
 
-        A pump spends its life here: one system call, and little else.
+        The hot path of a pump: one system call and little else.
 
         Raises:
             DiskFull: part of it may have been written.
-            DiskFailed: the device refused; the file is poisoned.
+            DiskFailed: the write failed; the file is poisoned.
         """
         self._enter("write")
         try:
@@ -216,10 +216,10 @@ class RealFile:
         self._was_written = True
 
     def _goes_round(self, error: OSError) -> bool:
-        """Whether the file system took O_DIRECT when it was opened and refuses it now that it is used.
+        """Fall back to the page cache if the file system accepted O_DIRECT at open but refuses it now.
 
-        Then it takes the page cache and a sync. What was once written directly stays direct: there, the
-        same error means something else.
+        Returns whether to repeat the operation. After a successful direct write there is no fallback: then the same
+        error has another cause.
         """
         if error.errno != errno.EINVAL or not self._direct or self._was_written:
             return False
@@ -236,7 +236,7 @@ class RealFile:
         try:
             disk_os.flush(self._fd)
         except OSError as error:
-            # Even for want of space: what could not be placed is lost, and the kernel has forgotten it.
+            # Also if the device is full: the kernel has dropped the dirty pages that could not be written.
             self._threads.poisoned[self._id] = str(error)
             raise DiskFailed(f"cannot sync {self._path}: {error.strerror or error}") from error
 
@@ -255,7 +255,7 @@ class RealFile:
 
     @contextmanager
     def _used(self, doing: str) -> Iterator[None]:
-        """Keep the descriptor open while in use."""
+        """Keep the descriptor open during an operation."""
         self._enter(doing)
         try:
             yield

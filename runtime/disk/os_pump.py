@@ -1,9 +1,9 @@
-"""The pump of the real disk: a thread that writes what its source gives it, one durable write at a time.
+"""The pump of the real disk: a thread that executes the writes of its source, one durable write at a time.
 
-This is the hottest loop of a bookie. The thread takes the next write itself as soon as the
-device is free, so no turn of the event loop lies between two writes; the event loop hears of
-finished writes in bunches, by at most one scheduled call at a time; and a kick costs a flag
-test while the thread is awake.
+This is the hottest loop of a bookie. The thread takes the next write as soon as the device is
+free, without a turn of the event loop in between. Completed writes are reported to the event
+loop in batches, with at most one scheduled call at a time. A kick costs a flag test while the
+thread is awake.
 """
 
 from __future__ import annotations
@@ -17,16 +17,16 @@ from typing import Final
 
 from tallybook.core.errors import InvariantViolation, RequestTimeout
 
-from .disk import PlannedWrite, WriteSource
-from .disk_file import RealFile
-from .histogram import Histogram
+from ..metrics.histogram import Histogram
+from .os_file import RealFile
+from .port import PlannedWrite, WriteSource
 
 CLOSE_SECONDS: Final = 60.0
 _JOIN_SECONDS: Final = 1.0
 
 
 class ThreadPump:
-    """A ``Pump`` with a thread of its own. Made, kicked and closed on one event loop."""
+    """A ``Pump`` with its own thread. Constructed, kicked and closed on one event loop."""
 
     def __init__(self, source: WriteSource, *, name: str) -> None:
         self._source = source
@@ -36,12 +36,12 @@ class ThreadPump:
         self._completed: deque[PlannedWrite] = deque()
         self._failure: tuple[PlannedWrite, Exception] | None = None
         self._defect: BaseException | None = None
-        self._told = False
+        self._failure_reported = False
         self._drain_scheduled = False
         self._closing = False
         self.write_seconds = Histogram()
-        """How long the device took for each write; written by the thread alone."""
-        # The thread sleeps by acquiring the gate. Only ``kick`` opens it, and only for a sleeper.
+        """Duration of each write on the device; updated by the thread only."""
+        # The thread sleeps by acquiring the gate. Only ``kick`` releases it, and only while the thread sleeps.
         self._gate = threading.Lock()
         self._gate.acquire()
         self._asleep = False
@@ -49,13 +49,13 @@ class ThreadPump:
         self._thread.start()
 
     def kick(self) -> None:
-        """Say that the source has work."""
+        """Signal that the source has work."""
         if self._asleep:
             self._asleep = False
             self._gate.release()
 
     async def close(self) -> None:
-        """Finish the write in progress, deliver what is done, and stop.
+        """Finish the write in progress, report completed writes and stop.
 
         Raises:
             RequestTimeout: the write in progress did not end within ``CLOSE_SECONDS``.
@@ -65,14 +65,14 @@ class ThreadPump:
         done, _ = await asyncio.wait([self._ended], timeout=CLOSE_SECONDS)
         if not done:
             raise RequestTimeout(f"pump {self._name}: a write did not end within {CLOSE_SECONDS} s")
-        self._thread.join(_JOIN_SECONDS)  # its last act was to set the future: this does not wait
+        self._thread.join(_JOIN_SECONDS)  # the thread has just set the future and ends: this does not block
 
     # -- on the pump's thread -------------------------------------------------------------
 
     def _run(self) -> None:
         try:
             self._pump()
-        except BaseException as error:  # noqa: BLE001 - whatever it is, the source must hear of it
+        except BaseException as error:  # noqa: BLE001 - any error must be reported to the source
             self._defect = error
         self._tell(self._end)
 
@@ -89,7 +89,7 @@ class ThreadPump:
                 began = time.monotonic()
                 file.write_aligned(write.data, write.offset)
                 self.write_seconds.observe(time.monotonic() - began)
-            except Exception as error:  # noqa: BLE001 - whatever it is, the source must hear of it
+            except Exception as error:  # noqa: BLE001 - any error must be reported to the source
                 self._failure = (write, error)
                 return
             self._completed.append(write)
@@ -98,8 +98,8 @@ class ThreadPump:
                 self._tell(self._drain)
 
     def _sleep(self) -> PlannedWrite | None:
-        """Wait for a kick, unless work came before anybody could know that a kick was needed."""
-        self._gate.acquire(blocking=False)  # drop the kick of an earlier sleep that came too late for it
+        """Wait for a kick, unless work arrived before the thread was marked as asleep."""
+        self._gate.acquire(blocking=False)  # discard a kick that came too late for an earlier sleep
         self._asleep = True
         write = self._source.take()
         if write is None and not self._closing:
@@ -111,18 +111,18 @@ class ThreadPump:
         try:
             self._loop.call_soon_threadsafe(callback)
         except RuntimeError:
-            # The loop is closed: nobody is left to be told, and nothing more may be promised.
+            # The loop is closed: completed writes cannot be reported any more.
             self._closing = True
 
     # -- on the event loop ----------------------------------------------------------------
 
     def _drain(self) -> None:
-        self._drain_scheduled = False  # before looking: what completes from now on schedules again
+        self._drain_scheduled = False  # first, so that writes that complete from now on schedule another drain
         completed, done = self._completed, self._source.done
         try:
-            while completed and not self._told:
+            while completed and not self._failure_reported:
                 done(completed.popleft())
-        except Exception as error:  # noqa: BLE001 - it has missed a write: it must not hear of later ones
+        except Exception as error:  # noqa: BLE001 - it has missed a write, so later ones must not be reported
             self._closing = True
             self.kick()
             self._fail(None, self._violation(error))
@@ -138,9 +138,9 @@ class ThreadPump:
             self._ended.set_result(None)
 
     def _fail(self, write: PlannedWrite | None, error: Exception) -> None:
-        """Tell the source that there will be nothing more."""
-        if not self._told:
-            self._told = True
+        """Report to the source, once, that the pump has stopped."""
+        if not self._failure_reported:
+            self._failure_reported = True
             self._source.failed(write, error)
 
     def _violation(self, cause: BaseException) -> InvariantViolation:

@@ -1,7 +1,7 @@
-"""The disk seam: files as a bookie uses them.
+"""The disk seam: the file operations of a bookie.
 
-Everything that touches a file system goes through here, so that a test can lose, tear and
-reorder what was not yet durable, and can stop the world between any two operations.
+All file system access goes through this port, so that a test can lose, tear and reorder
+data that is not durable yet, and can crash between any two operations.
 
 What is durable, and when:
 
@@ -11,9 +11,9 @@ What is durable, and when:
   sizes are multiples of ``limits.BLOCK_BYTES``;
 - a file's *name* (creation, rename, unlink) is durable after ``sync_directory`` on its parent.
 
-Errors are ``DiskFull`` (no space, or ``OutOfFiles``: no file can be opened now) and ``DiskFailed``
-(anything else the device refused). What is refused with ``OutOfFiles`` was not begun.
-After a failed sync nothing may be concluded about earlier writes, and it must not be
+Errors are ``DiskFull`` (no space, or its subclass ``OutOfFiles``: no file can be opened now) and
+``DiskFailed`` (any other error). An operation that fails with ``OutOfFiles`` has not started.
+After a failed sync the state of earlier writes is unknown, and the sync must not be
 retried: the owner of the file stops.
 """
 
@@ -26,7 +26,7 @@ from tallybook.core.batch import Buffer
 from tallybook.core.errors import InvalidArgument
 from tallybook.core.limits import BLOCK_BYTES
 
-from .histogram import Histogram
+from ..metrics.histogram import Histogram
 
 
 class DiskFile(Protocol):
@@ -34,16 +34,16 @@ class DiskFile(Protocol):
 
     @property
     def path(self) -> str:
-        """The name it was opened under."""
+        """The path it was opened with."""
 
     async def read(self, offset: int, size: int) -> bytes:
         """Up to ``size`` bytes from ``offset``; fewer only at the end of the file."""
 
     async def write(self, offset: int, buffers: Sequence[Buffer]) -> None:
-        """Write ``buffers`` back to back at ``offset``, extending the file where needed."""
+        """Write ``buffers`` back to back at ``offset``, extending the file if needed."""
 
     async def sync(self) -> None:
-        """Make every completed write, and the file's size, durable."""
+        """Make all completed writes and the file's size durable."""
 
     async def size(self) -> int:
         """Length in bytes."""
@@ -56,80 +56,79 @@ class DiskFile(Protocol):
 
 
 class PlannedWrite(NamedTuple):
-    """One write a source wants done."""
+    """One write that a source requests."""
 
     file: DiskFile
     offset: int
     data: memoryview
-    """A part of what ``Disk.buffer`` gave, from its start. The source leaves it alone until the next ``take``."""
+    """A prefix of a ``Disk.buffer``. The source does not change it until the next ``take``."""
     token: object
-    """Whatever the source needs to recognise the write when it is done."""
+    """Value by which the source recognises the write when it is done."""
 
 
 def check_buffer_bytes(size: int) -> int:
-    """``size``, if a buffer may have it.
+    """Return ``size`` if it is a valid buffer size.
 
     Raises:
         InvalidArgument: it is not a positive multiple of ``BLOCK_BYTES``.
     """
     if size <= 0 or size % BLOCK_BYTES:
-        raise InvalidArgument(f"a buffer of {size} bytes is not a multiple of {BLOCK_BYTES}")
+        raise InvalidArgument(f"buffer size {size} is not a positive multiple of {BLOCK_BYTES}")
     return size
 
 
 class WriteSource(Protocol):
-    """Who tells a pump what to write. Every method must return quickly and never raise: to raise is to fail."""
+    """Supplies a pump with writes. Methods must return quickly and not raise; an exception ends the pump."""
 
     def take(self) -> PlannedWrite | None:
         """The next write, or ``None`` if there is none now.
 
         Called whenever the device is free, **possibly on the pump's own thread** while the
-        event loop runs: it may only touch state that is safe to share that way. The device
-        waits for it, so what can be prepared before should be.
+        event loop runs: it may only use state that is safe to share between threads. The device
+        is idle until it returns, so prepare as much as possible beforehand.
         """
 
     def done(self, write: PlannedWrite) -> None:
         """``write`` is durable. Called on the event loop, in the order of ``take``."""
 
     def failed(self, write: PlannedWrite | None, error: Exception) -> None:
-        """The pump has stopped for good. Called on the event loop, once.
+        """The pump has stopped permanently. Called on the event loop, once.
 
         Args:
-            write: what failed; ``None`` where the source itself raised.
-            error: why; ``InvariantViolation`` where the source raised.
+            write: the write that failed; ``None`` if the source raised.
+            error: the error of the write; ``InvariantViolation`` if the source raised.
         """
 
 
 class Pump(Protocol):
-    """One outstanding durable write at a time, taken from a source as soon as the device is free.
+    """Executes durable writes one at a time, taking the next one from a source as soon as the device is free.
 
-    While a write is on the device, work gathers in the source; the next ``take`` gets all of
-    it. That is group commit without a timer, and without a round trip through the event loop
-    between two writes.
+    During a write, work gathers in the source, and the next ``take`` returns all of it. This is
+    group commit without a timer, and without a pass through the event loop between two writes.
     """
 
     @property
     def write_seconds(self) -> Histogram:
-        """How long the device took for each of this pump's writes."""
+        """Duration of each write on the device."""
 
     def kick(self) -> None:
-        """Say that the source has work. Called on the event loop; cheap when already awake."""
+        """Signal that the source has work. Called on the event loop; cheap when the pump is awake."""
 
     async def close(self) -> None:
-        """Finish the write in progress, deliver what is done, and stop. Takes nothing more."""
+        """Finish the write in progress, report completed writes and stop, without another ``take``."""
 
 
 class DirectoryLock(Protocol):
-    """Proof that this process alone uses a directory."""
+    """Exclusive lock of a directory, held by this process."""
 
     async def release(self) -> None:
-        """Give the directory back."""
+        """Release the lock."""
 
 
 class Space(NamedTuple):
-    """Bytes of a file system.
+    """Space of a file system.
 
-    ``device``: two directories with the same number lie on the same one.
+    ``device``: directories with the same number are on the same file system.
     """
 
     free_bytes: int
@@ -150,28 +149,27 @@ class Disk(Protocol):
         direct: bool = False,
         exact: bool = False,
     ) -> DiskFile:
-        """Open ``path``. With ``create`` it is made, empty, where it does not exist.
+        """Open ``path``. With ``create``, make an empty file if it does not exist.
 
         Args:
-            durable: every write is durable when it returns.
-            direct: what is written will not be read soon: it bypasses the page cache where that is possible.
-            exact: reads take from the device what they ask for and no more, where that is possible: whoever
-                reads knows better than the system what comes next.
+            durable: each write is durable when it returns.
+            direct: bypass the page cache if possible, for data that will not be read soon.
+            exact: disable the system's read-ahead if possible, for readers that do their own.
 
         Raises:
             FileNotFoundError: it does not exist and ``create`` is false.
-            OutOfFiles: too many files are open; it may be tried again.
+            OutOfFiles: too many files are open; a later attempt may succeed.
         """
 
     async def read_file(self, path: str, max_bytes: int) -> bytes | None:
-        """The whole of a small file, or ``None`` where there is none.
+        """The content of a small file, or ``None`` if it does not exist.
 
         Raises:
             DamagedFile: it is larger than ``max_bytes``.
         """
 
     async def replace_file(self, path: str, data: bytes) -> None:
-        """Put ``data`` under ``path``, durably: after a crash the file holds all of the old or all of the new bytes."""
+        """Replace ``path`` atomically and durably: after a crash it holds either the old content or ``data``."""
 
     async def list(self, directory: str) -> list[str]:
         """Names in ``directory``, sorted.
@@ -181,7 +179,7 @@ class Disk(Protocol):
         """
 
     async def make_directory(self, path: str) -> None:
-        """Create ``path`` and its parents, durably; no error if it exists."""
+        """Create ``path`` and its parents durably; no error if it exists."""
 
     async def rename(self, old: str, new: str) -> None:
         """Rename within a directory. Durable after ``sync_directory``."""
@@ -193,17 +191,17 @@ class Disk(Protocol):
         """Make the names in ``path`` durable."""
 
     async def lock(self, directory: str) -> DirectoryLock:
-        """Take the directory for this process; the lock dies with the process.
+        """Lock the directory for this process; the lock ends with the process.
 
         Raises:
-            DirectoryInUse: another process has it.
+            DirectoryInUse: another process has the lock.
         """
 
     async def space(self, path: str) -> Space:
         """Free and total bytes of the file system that holds ``path``."""
 
     def buffer(self, size: int) -> memoryview:
-        """Zeroed memory that suits a pump's writes.
+        """Zeroed memory with the alignment that a pump's writes need.
 
         Raises:
             InvalidArgument: ``size`` is not a positive multiple of ``BLOCK_BYTES``.

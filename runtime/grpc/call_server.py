@@ -1,8 +1,8 @@
-"""Calls over gRPC, seen from the server: one port with services of any kind, health and reflection.
+"""The gRPC server of RPCs: one port with any services, health and reflection.
 
-Messages pass as the bytes they are, so every method is a stream of them both ways; on the wire that is what a method
-with one request and one answer is, too. Frames that are not gRPC, messages above the limit, unknown methods and floods
-of connections are refused by gRPC itself, connection by connection.
+Messages pass as bytes, and each method is registered as bidirectional streaming, which on the wire is the same as a
+unary method with one message each way. gRPC itself refuses invalid frames, too large messages, unknown methods and
+floods of connections.
 """
 
 from __future__ import annotations
@@ -16,36 +16,37 @@ import grpc.aio
 
 from tallybook.core.access import OpenAccess, Presented
 
-from .calls import Call, CallerGone, CallFailed, CallHandler, Services
-from .clock import RealClock
-from .grpc_about import About
-from .grpc_connections import ConnectionWatch
-from .grpc_handlers import Handlers
-from .grpc_load import GrpcLoad
-from .grpc_options import gateway_options
-from .grpc_security import presented
-from .grpc_server import bind
-from .identity import Certified, Guarded
-from .refusals import Refusals
-from .under_way import UnderWay
+from ..calls import Call, CallerGone, CallFailed, CallHandler, Services
+from ..clock import RealClock
+from ..security.denial_log import DenialLog
+from ..security.identity import CertificateSource, ServerSecurity
+from ..security.in_flight import RequestsInFlight
+from .connection_watch import ConnectionWatch
+from .handlers import RunningHandlers
+from .health_and_reflection import StandardServices
+from .load import GrpcLoad
+from .options import gateway_options
+from .stream_server import bind
+from .tls import presented
 
 DETAILS_KEY: Final = "grpc-status-details-bin"
-"""The trailer in which every gRPC library looks for the details of an error."""
+"""The standard gRPC trailer for the details of an error."""
 
 _END_SECONDS: Final = 5.0
-"""How long the status of a failed call may take to leave. One that nobody takes waits for the connection's end."""
+"""How long the handler waits until the status of a failed call is sent. After that, gRPC keeps it until the connection
+ends."""
 
 _CODES: Final = {code.value[0]: code for code in grpc.StatusCode}
 
 
 class CallListener:
-    """An address, bound, and then served. Made by ``bound_calls``."""
+    """A bound address, and its server. Made by ``bound_calls``."""
 
     def __init__(
         self,
         server: grpc.aio.Server,
-        about: About,
-        handlers: Handlers,
+        about: StandardServices,
+        handlers: RunningHandlers,
         address: str,
         token_address: str,
         connections: ConnectionWatch,
@@ -57,7 +58,7 @@ class CallListener:
         self.token_address = token_address
         """Host and port for clients without a certificate; empty: there is none."""
         self.connections = connections
-        """To be run by the owner, and told of authenticated calls."""
+        """The connection watch; the owner runs it and reports authenticated calls to it."""
 
     @property
     def address(self) -> str:
@@ -68,10 +69,10 @@ class CallListener:
         """Serve ``services``, the standard health service and reflection.
 
         Args:
-            services: their messages are known to reflection if the code generated for them is loaded.
+            services: reflection describes them if their generated code is loaded.
         """
         for service, methods in services.items():
-            # No serialisers: messages are bytes already.
+            # No serializers: messages are bytes already.
             handlers: dict[str, grpc.RpcMethodHandler[Any, Any]] = {
                 name: grpc.stream_stream_rpc_method_handler(_served(handler, self._handlers), None, None)
                 for name, handler in methods.items()
@@ -81,11 +82,11 @@ class CallListener:
         await self._server.start()
 
     def retire(self) -> None:
-        """Tell whoever asks that this server is about to stop."""
+        """Report NOT_SERVING in the health service, before the server stops."""
         self._about.retire()
 
     async def close(self, grace_seconds: float) -> None:
-        """Accept nothing more, give calls ``grace_seconds`` to end, then cancel them."""
+        """Refuse new calls, give running ones ``grace_seconds`` to end, then cancel them."""
         await self._server.stop(grace_seconds)
         await self._handlers.close()
 
@@ -97,33 +98,33 @@ def bound_calls(
     max_connections: int,
     max_connection_calls: int,
     spare_connections: int = 0,
-    security: Guarded | None = None,
+    security: ServerSecurity | None = None,
     token_address: str = "",
-    refusals: Refusals | None = None,
-    under_way: UnderWay | None = None,
+    refusals: DenialLog | None = None,
+    in_flight: RequestsInFlight | None = None,
     load: GrpcLoad | None = None,
 ) -> CallListener:
-    """Bind ``address``, and let nobody in before ``CallListener.serve``: services may want to know where they are.
+    """Bind ``address``. It serves from ``CallListener.serve`` on, because services may need to know the address.
 
     Args:
-        security: with TLS, to clients that have a certificate; ``None``: to anybody. Who somebody is, services ask
-            themselves; it is asked here for those calls about the port that last.
-        token_address: another one, to clients that have none, with TLS as well; empty: none.
-        refusals: those of the process; ``None``: of this port alone.
-        under_way: the same of what is asked.
-        load: counts connections and calls; ``None``: nobody asks for the counts.
-        max_calls: more at once are refused.
-        max_connections: on both addresses; of these, half may be without an authenticated call; more are dropped by
-            the watch.
-        max_connection_calls: more calls on one connection wait, at the client.
-        spare_connections: how many more gRPC accepts, for the watch to choose from; beyond, the newest are dropped. Of
-            all that it accepts, each address has an equal share, which must be more than ``max_connections`` for the
-            watch to see those who come while that many are there.
+        security: TLS with client certificates; ``None``: no TLS and no authentication. Services authenticate their
+            callers themselves; here only long-running health and reflection calls are authenticated.
+        token_address: second address, with TLS, for clients without a certificate; empty: none.
+        refusals: log of denied requests of the process; ``None``: of this port only.
+        in_flight: limits of requests in flight of the process; ``None``: of this port only.
+        load: counts connections and calls; ``None``: not counted.
+        max_calls: limit of concurrent calls; more are refused.
+        max_connections: limit for both addresses together; half of them may be without an authenticated call. The
+            watch drops the rest.
+        max_connection_calls: limit of concurrent calls on one connection; more wait at the client.
+        spare_connections: connections that gRPC accepts above ``max_connections``, from which the watch chooses those
+            to drop; beyond, gRPC drops the newest. gRPC shares its limit equally between the addresses; the share must
+            exceed ``max_connections``, so that the watch sees new connections while that many exist.
 
     Raises:
         InvalidConfig: the address cannot be bound.
     """
-    # gRPC counts the connections of each address by themselves.
+    # gRPC counts the connections of each address separately.
     accepted = max(1, (max_connections + spare_connections) // (2 if token_address else 1))
     options = gateway_options(max_connections=accepted, max_connection_calls=max_connection_calls)
     server = grpc.aio.server(options=options, maximum_concurrent_rpcs=max_calls)
@@ -131,19 +132,19 @@ def bound_calls(
     for_tokens = _bound(server, token_address, security, certificates=False) if token_address else ""
     load = load or GrpcLoad()
     load.max_connections, load.max_calls = max_connections, max_calls
-    handlers = Handlers(load)
-    about = About(security or OpenAccess(), max_calls, handlers, load, refusals, under_way)
+    handlers = RunningHandlers(load)
+    about = StandardServices(security or OpenAccess(), max_calls, handlers, load, refusals, in_flight)
     ports = [int(each.rpartition(":")[2]) for each in (served, for_tokens) if each]
     connections = ConnectionWatch(ports, max_connections, load, RealClock())
     return CallListener(server, about, handlers, served, for_tokens, connections)
 
 
-def _bound(server: grpc.aio.Server, address: str, security: Certified | None, *, certificates: bool) -> str:
+def _bound(server: grpc.aio.Server, address: str, security: CertificateSource | None, *, certificates: bool) -> str:
     port = bind(server, address, security, certificates=certificates)
     return f"{address.rpartition(':')[0]}:{port}"
 
 
-def _served(handler: CallHandler, handlers: Handlers) -> Callable[[Any, Any], Awaitable[None]]:
+def _served(handler: CallHandler, handlers: RunningHandlers) -> Callable[[Any, Any], Awaitable[None]]:
     async def serve(_requests: object, context: Any) -> None:
         await handlers.enter(context)
         call: Call = _GrpcCall(context)
@@ -163,7 +164,7 @@ async def _fail(context: Any, failed: CallFailed) -> None:
         async with asyncio.timeout(_END_SECONDS):
             await context.abort(_CODES[failed.code], failed.message, trailing_metadata=trailer)
     except TimeoutError:
-        # The client takes nothing. gRPC keeps the status behind what waits to be sent; nothing waits for it here.
+        # The client does not read. gRPC queues the status; the handler does not wait for it.
         return
 
 
@@ -172,19 +173,19 @@ class _GrpcCall:
 
     def __init__(self, context: Any) -> None:
         self._context = context
-        # Asked now, because gRPC brings the process down when it is asked after the call has ended.
+        # Read now: gRPC crashes the process if it is read after the call has ended.
         self._peer = str(context.peer())
         self._presented = presented(context)
         self._begun = False
 
     @property
     def peer(self) -> str:
-        """The client's address, as gRPC tells it."""
+        """The client's address, as gRPC formats it."""
         return self._peer
 
     @property
     def presented(self) -> Presented:
-        """Certificate and headers that it has come with."""
+        """Client certificate and headers of the call."""
         return self._presented
 
     async def receive(self) -> bytes | None:
@@ -196,10 +197,10 @@ class _GrpcCall:
         return None if message is grpc.aio.EOF else message
 
     async def send(self, message: bytes) -> None:
-        """Hand over one message; see the port."""
+        """Send one message; see the port."""
         try:
             if not self._begun:
-                # Or a first message whose wait is cancelled would leave gRPC in doubt whether its headers went out.
+                # Separately: if a first message is cancelled, gRPC loses track whether the headers were sent.
                 await self._context.send_initial_metadata(())
                 self._begun = True
             await self._context.write(message)

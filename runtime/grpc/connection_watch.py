@@ -1,10 +1,9 @@
-"""Watch over the connections of a gRPC port: those without an authenticated call are dropped first.
+"""Limits the connections of a gRPC port; those without an authenticated call are dropped first.
 
-gRPC accepts connections by itself, tells nobody which it has, and drops the newest when there are too many, so that
-connections without a call would keep every client out. The watch finds the sockets that gRPC has accepted among the
-descriptors of the process, knows by their addresses on which of them a call was authenticated, and shuts down those
-that are too many (``connection_table``). To gRPC that is a client that has gone. gRPC's own bound lies above the one
-kept here: the difference is what may arrive between two sweeps.
+gRPC accepts connections itself, does not report them, and drops the newest when there are too many: idle connections
+could lock out all clients. The watch finds the accepted sockets among the descriptors of the process, matches them by
+peer address with authenticated calls, and shuts down those above the limit (``connection_table``). To gRPC that looks
+like a client that has gone. gRPC's own limit is higher than this one; the difference may arrive between two sweeps.
 
     sweep: descriptors -> accepted sockets -> new: enter; authenticated: hold; gone: leave
 """
@@ -22,16 +21,16 @@ from ipaddress import IPv6Address, ip_address
 from typing import Final, NamedTuple
 from urllib.parse import unquote
 
-from .clock import Clock
-from .connection_table import Connection, ConnectionTable, DropLog
-from .grpc_load import GrpcLoad
-from .logging import logger
-from .refusals import GRPC
-from .seldom import Seldom
+from ..clock import Clock
+from ..logging import logger
+from ..rate_limited_log import LogRateLimiter
+from ..security.connection_table import ConnectionTable, DropLog, TrackedConnection
+from ..security.denial_log import GRPC
+from .load import GrpcLoad
 
 SWEEP_SECONDS: Final = 0.5
 BUSY_SWEEP_SECONDS: Final = 0.05
-"""The same after a sweep that has dropped connections: more may come as fast."""
+"""Interval after a sweep that has dropped connections, because more may follow."""
 _DESCRIPTORS: Final = "/dev/fd"
 _LOG_SECONDS: Final = 60.0
 
@@ -39,27 +38,27 @@ _log = logger("connections")
 
 
 class Peer(NamedTuple):
-    """Address and port of the other end."""
+    """Address and port of the remote end."""
 
     host: str
     port: int
 
 
 class _Socket(NamedTuple):
-    """A descriptor, and what it was when it was looked at: descriptors are used again."""
+    """A descriptor and its inode, because descriptor numbers are reused."""
 
     fd: int
     inode: int
 
 
 class ConnectionWatch:
-    """Bounds the connections of one gRPC server, and of these the ones that have no authenticated call.
+    """Limits the connections of one gRPC server, and those without an authenticated call.
 
     Args:
-        ports: that the server listens on.
-        max_connections: how many there may be on all ports; half of them may be without an authenticated call, and a
-            quarter such ones of one address.
-        load: counts what is dropped.
+        ports: the ports of the server.
+        max_connections: limit for all ports together; half of it for connections without an authenticated call, a
+            quarter for such connections of one peer.
+        load: counts dropped connections.
     """
 
     def __init__(self, ports: Iterable[int], max_connections: int, load: GrpcLoad, clock: Clock) -> None:
@@ -71,13 +70,13 @@ class ConnectionWatch:
             max(1, max_connections // 2), max(1, max_connections // 4), self._note, max_connections
         )
         self._recent: set[str] = set()
-        """Connections with an authenticated call since the last sweep, as gRPC says them."""
+        """Peers with an authenticated call since the last sweep, in gRPC's format."""
         self._authenticated: set[Peer] = set()
-        self._accepted: dict[_Socket, tuple[Peer, Connection]] = {}
+        self._accepted: dict[_Socket, tuple[Peer, TrackedConnection]] = {}
         self._others: frozenset[_Socket] = frozenset()
-        """Sockets that gRPC has not accepted on these ports."""
+        """Sockets that were not accepted on these ports."""
         self._dropped_any = False
-        self._failures = Seldom(_LOG_SECONDS)
+        self._failures = LogRateLimiter(_LOG_SECONDS)
 
     def authenticated(self, peer: str) -> None:
         """A call on the connection from ``peer`` was authenticated."""
@@ -89,9 +88,9 @@ class ConnectionWatch:
             await self._clock.sleep(BUSY_SWEEP_SECONDS if self._dropped_any else SWEEP_SECONDS)
             self._dropped_any = False
             try:
-                found, others = await asyncio.to_thread(_look, self._ports, frozenset(self._accepted), self._others)
+                found, others = await asyncio.to_thread(_sweep, self._ports, frozenset(self._accepted), self._others)
             except OSError as error:
-                # Out of descriptors, for example: a gateway without this watch is better than none.
+                # For example out of descriptors: the server continues without this sweep.
                 if self._failures.due(self._clock.monotonic(), error.errno) is not None:
                     _log.warning("connections cannot be looked at", error=str(error))
                 continue
@@ -99,7 +98,7 @@ class ConnectionWatch:
             self._reconcile(found)
 
     def _reconcile(self, found: Mapping[_Socket, Peer | None]) -> None:
-        """Bring the table up to date with the accepted sockets, of which new ones have a peer."""
+        """Update the table with the accepted sockets; new ones have a peer."""
         for gone in self._accepted.keys() - found.keys():
             self._accepted.pop(gone)[1].leave()
         recent = {peer for peer in map(peer_of, self._recent) if peer is not None}
@@ -112,11 +111,11 @@ class ConnectionWatch:
                 connection = self._table.enter(new.host, partial(_shut_down, accepted, new))
                 self._accepted[accepted] = new, connection
                 self._hold_if_authenticated(new, connection)
-        # One that came behind the look at the descriptors is found by the next one.
+        # A connection that was accepted after this sweep is found by the next one.
         self._authenticated &= recent | {peer for peer, _ in self._accepted.values()}
         self._load.waiting = len(self._table) - self._table.held
 
-    def _hold_if_authenticated(self, peer: Peer, connection: Connection) -> None:
+    def _hold_if_authenticated(self, peer: Peer, connection: TrackedConnection) -> None:
         if not connection.held and not connection.dropped and peer in self._authenticated:
             connection.hold()
 
@@ -126,9 +125,9 @@ class ConnectionWatch:
         self._log.dropped(why, peer)
 
 
-def peer_of(said: str) -> Peer | None:
-    """The peer of a call as gRPC says it, such as ``ipv4:10.0.0.1:5000``; ``None``: it has no address."""
-    family, _, rest = said.partition(":")
+def peer_of(text: str) -> Peer | None:
+    """Parse a peer in gRPC's format, such as ``ipv4:10.0.0.1:5000``; ``None``: it has no IP address."""
+    family, _, rest = text.partition(":")
     host, _, port = unquote(rest).rpartition(":")
     if family not in {"ipv4", "ipv6"} or not port.isdecimal():
         return None
@@ -136,33 +135,33 @@ def peer_of(said: str) -> Peer | None:
 
 
 def _plain(host: str) -> str:
-    """One way to write an address: without a scope, and of IPv4 in IPv6 as IPv4."""
+    """Normalize an address: without a scope, and an IPv4-mapped IPv6 address as IPv4."""
     address = ip_address(host.partition("%")[0])
     if isinstance(address, IPv6Address) and address.ipv4_mapped is not None:
         return str(address.ipv4_mapped)
     return str(address)
 
 
-def _look(
+def _sweep(
     ports: frozenset[int], accepted: AbstractSet[_Socket], others: AbstractSet[_Socket]
 ) -> tuple[dict[_Socket, Peer | None], frozenset[_Socket]]:
     """The accepted sockets of these ports, and all other sockets.
 
     Args:
-        accepted: those known to be accepted; the others that are found come with the peer.
-        others: those known not to be.
+        accepted: sockets known to be accepted; they are returned without a peer.
+        others: sockets known not to be accepted.
     """
     found: dict[_Socket, Peer | None] = {}
     rest: set[_Socket] = set()
     for name in os.listdir(_DESCRIPTORS):
         fd = int(name)
         try:
-            about = os.fstat(fd)
+            status = os.fstat(fd)
         except OSError:
             continue  # closed meanwhile
-        if not stat.S_ISSOCK(about.st_mode):
+        if not stat.S_ISSOCK(status.st_mode):
             continue
-        each = _Socket(fd, about.st_ino)
+        each = _Socket(fd, status.st_ino)
         peer = None if each in accepted or each in others else _accepted_from(fd, ports)
         if each in accepted or peer is not None:
             found[each] = peer
@@ -172,24 +171,24 @@ def _look(
 
 
 def _accepted_from(fd: int, ports: frozenset[int]) -> Peer | None:
-    """The peer of a socket that was accepted on one of these ports."""
+    """The peer of a socket that was accepted on one of these ports; ``None`` for another socket."""
     try:
-        looked_at = socket.socket(fileno=fd)
+        candidate = socket.socket(fileno=fd)
     except OSError:
         return None
     try:
-        if looked_at.family not in {socket.AF_INET, socket.AF_INET6} or looked_at.getsockname()[1] not in ports:
+        if candidate.family not in {socket.AF_INET, socket.AF_INET6} or candidate.getsockname()[1] not in ports:
             return None
-        host, port = looked_at.getpeername()[:2]
+        host, port = candidate.getpeername()[:2]
         return Peer(_plain(host), port)
     except OSError:
-        return None  # it listens, or is gone
+        return None  # a listening socket, or already closed
     finally:
-        looked_at.detach()
+        candidate.detach()
 
 
 def _shut_down(which: _Socket, peer: Peer, _why: str) -> None:
-    """End a connection; gRPC then closes its descriptor. Does nothing where the descriptor has become another one."""
+    """Shut down a connection; gRPC then closes its descriptor. No effect if the descriptor was reused."""
     try:
         if os.fstat(which.fd).st_ino != which.inode:
             return
@@ -201,6 +200,6 @@ def _shut_down(which: _Socket, peer: Peer, _why: str) -> None:
         if (_plain(host), port) == peer:
             ended.shutdown(socket.SHUT_RDWR)
     except OSError:
-        return  # it is gone already
+        return  # already closed
     finally:
         ended.detach()

@@ -1,7 +1,7 @@
-"""The handlers of a gRPC port that are at work, so that a port that is closed leaves none behind.
+"""Tracks the running handlers of a gRPC port, so that its close can wait for them.
 
-gRPC says that a server has stopped when its calls are over. The handlers of those calls hear of it afterwards, each in
-its own time, and whoever closes the port is about to close what they work with.
+gRPC reports that a server has stopped when its calls are over, but their handlers may still run. They must end before
+the owner closes the resources that they use.
 """
 
 from __future__ import annotations
@@ -12,20 +12,20 @@ from typing import Any, Final
 import grpc
 import grpc.aio
 
-from .grpc_load import GrpcLoad
-from .logging import logger
+from ..logging import logger
+from .load import GrpcLoad
 
 GRACE_SECONDS: Final = 2.0
-"""What a handler whose call is over may take to end of itself, and then to end when it is cancelled."""
+"""How long a handler may run after its call is over, and again after it was cancelled."""
 
 _log = logger("grpc")
 
 
-class Handlers:
-    """Those of one port: each is a task.
+class RunningHandlers:
+    """The handler tasks of one port.
 
     Args:
-        load: counts them.
+        load: counts the calls.
     """
 
     def __init__(self, load: GrpcLoad) -> None:
@@ -34,23 +34,23 @@ class Handlers:
         self._closed = False
 
     async def enter(self, context: Any) -> None:
-        """Keep the task that calls this, until it ends. A call that came last may begin after the port has closed.
+        """Track the current task until it ends. A last call may start after the port was closed: it is refused.
 
         Raises:
-            grpc.aio.AbortError: the port has closed, and the call was told so.
+            grpc.aio.AbortError: the port is closed; the call got UNAVAILABLE.
         """
         if self._closed:
-            await context.abort(grpc.StatusCode.UNAVAILABLE, "the server stops")
+            await context.abort(grpc.StatusCode.UNAVAILABLE, "the server is stopping")
         task = asyncio.current_task()
         if task is not None:
             self.keep(task)
-            # Asked now, because gRPC brings the process down when it is asked after the call has ended.
+            # Read now: gRPC crashes the process if it is read after the call has ended.
             peer = str(context.peer())
             self._load.began(peer)
             task.add_done_callback(lambda _: self._load.ended(peer))
 
     def keep(self, task: asyncio.Task[Any]) -> None:
-        """Keep a task until it ends."""
+        """Track a task until it ends."""
         self._tasks[task] = None
         task.add_done_callback(self._forget)
 
@@ -58,9 +58,9 @@ class Handlers:
         self._tasks.pop(task, None)
 
     async def close(self) -> None:
-        """Wait until all have ended, and cancel those that take too long. The calls are over.
+        """Wait until all handlers have ended; cancel them after ``GRACE_SECONDS``. Their calls are over.
 
-        What does not end then either, ``GRACE_SECONDS`` later, is left alone, and told.
+        Handlers that do not end within another ``GRACE_SECONDS`` are logged and left running.
         """
         self._closed = True
         await self._wait()

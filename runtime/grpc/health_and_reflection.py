@@ -1,14 +1,13 @@
-"""What a gRPC port says of itself: is it well (``grpc.health.v1.Health``), and what does it offer (reflection).
+"""The standard services of a gRPC port: health (``grpc.health.v1.Health``) and server reflection.
 
-How it is at a moment, ``Check``, is for everybody: probes prove nothing. What lasts as long as the client likes, to
-watch its health and to ask for descriptions, is for those who are let in, and takes a part of the calls of the port
-at most: clients without credentials find none to hold, and those with some leave others theirs. For a principal with
-a bound of its own, such a call is one of the requests that it may have under way. One that is not authorized any more
-loses its place, as that is checked again and again; a client that asks for descriptions has to ask on, and to take
-the answers.
+``Health/Check`` needs no authentication, because probes have no credentials. ``Health/Watch`` and reflection last as
+long as the client likes, so they need authentication and may take only a part of the calls of the port. They count for
+the limit of their principal, are re-authorized regularly, and a reflection client must go on sending requests and
+reading answers.
 
-gRPC would wait for the one message of a call as long as the client likes, and count the call meanwhile, before anything
-here is asked. So each method is a stream both ways, which is the same on the wire, and waits for its message itself.
+For a unary method, gRPC would wait for the request message as long as the client likes, and count the call meanwhile,
+before a handler is called. So each method is registered as bidirectional streaming, which is the same on the wire, and
+its handler reads the message with a timeout.
 """
 
 from __future__ import annotations
@@ -28,31 +27,31 @@ from grpc_reflection.v1alpha import reflection, reflection_pb2
 from tallybook.core.access import Access, Presented, Principal
 from tallybook.core.errors import AccessDenied, Busy, Unauthenticated
 
-from .allowed import while_allowed
-from .clock import RealClock
-from .grpc_handlers import Handlers
-from .grpc_load import CHECK, DESCRIBE, WATCH, GrpcLoad
-from .grpc_security import presented
-from .refusals import Refusals
-from .under_way import UnderWay
+from ..clock import RealClock
+from ..security.denial_log import DenialLog
+from ..security.in_flight import RequestsInFlight
+from ..security.reauthorization import run_while_authorized
+from .handlers import RunningHandlers
+from .load import CHECK, DESCRIBE, WATCH, GrpcLoad
+from .tls import presented
 
 _PART: Final = 8
-"""Of so many calls one may last for this, and one more be asking how it is."""
+"""One of this many calls of the port may be a long-running call, and one more a ``Health/Check``."""
 
 MOMENT_SECONDS: Final = 5.0
-"""What a client may take to say what it asks, and to take the answer if that is all there is."""
+"""How long a client may take to send its request, and for ``Health/Check`` to take the answer."""
 
 QUESTION_SECONDS: Final = 60.0
-"""Between two questions about what a port offers."""
+"""Maximum between two reflection requests on one call."""
 
 _END_SECONDS: Final = 1.0
-"""How long a status may take to leave. One that nobody takes waits for the connection's end."""
+"""How long the handler waits until a status is sent. After that, gRPC keeps it until the connection ends."""
 
 _STATUS: Final = health_pb2.HealthCheckResponse
 
 
 class _Ended(Exception):
-    """A call that ends without an answer, and why."""
+    """Ends a call with an error status."""
 
     def __init__(self, code: grpc.StatusCode, message: str) -> None:
         super().__init__(message)
@@ -60,8 +59,8 @@ class _Ended(Exception):
         self.message = message
 
 
-def most_calls(max_calls: int) -> int:
-    """How many calls of a port may be about it, those that last and those that do not."""
+def max_standard_calls(max_calls: int) -> int:
+    """How many calls of a port may be health and reflection calls."""
     return 2 * _part(max_calls)
 
 
@@ -70,50 +69,50 @@ def _part(max_calls: int) -> int:
 
 
 class _Caller(NamedTuple):
-    """Who makes a call that lasts."""
+    """The caller of a long-running call."""
 
     presented: Presented
     peer: str
     method: str
 
 
-class About:
+class StandardServices:
     """Health and reflection of one port.
 
     Args:
-        access: tells who somebody is.
-        max_calls: what the port serves at once.
-        handlers: those of the port.
+        access: authenticates callers.
+        max_calls: limit of concurrent calls of the port.
+        handlers: running handlers of the port.
         load: counts these calls.
-        refusals: those who were not let in; ``None``: of this port alone.
-        under_way: the same of what is asked.
+        refusals: log of denied requests of the process; ``None``: of this port only.
+        in_flight: limits of requests in flight of the process; ``None``: of this port only.
     """
 
     def __init__(
         self,
         access: Access,
         max_calls: int,
-        handlers: Handlers,
+        handlers: RunningHandlers,
         load: GrpcLoad,
-        refusals: Refusals | None,
-        under_way: UnderWay | None = None,
+        refusals: DenialLog | None,
+        in_flight: RequestsInFlight | None = None,
     ) -> None:
         self._access = access
         self._handlers = handlers
         self._load = load
-        self._under_way = under_way or UnderWay()
-        self._refusals = refusals or Refusals(RealClock(), access)
-        self._most = self._free = load.about_max_calls = _part(max_calls)
+        self._in_flight = in_flight or RequestsInFlight()
+        self._refusals = refusals or DenialLog(RealClock(), access)
+        self._limit = self._free = load.about_max_calls = _part(max_calls)
         self._moments: dict[asyncio.Timeout, None] = {}  # a set would have no order
         self._served: tuple[str, ...] = ()
         self._retired = asyncio.Event()
 
     def serve(self, services: Iterable[str], server: grpc.aio.Server) -> None:
-        """Answer on ``server``, which has these services besides."""
+        """Register both services on ``server``, which also has ``services``."""
         self._served = (*services, health.SERVICE_NAME)
-        asked, described = _Health(self), _Reflection(self, self._served)
+        health_service, described = _Health(self), _Reflection(self, self._served)
         for service, methods in (
-            (health.SERVICE_NAME, {"Check": (CHECK, asked.check), "Watch": (WATCH, asked.watch)}),
+            (health.SERVICE_NAME, {"Check": (CHECK, health_service.check), "Watch": (WATCH, health_service.watch)}),
             (reflection.SERVICE_NAME, {"ServerReflectionInfo": (DESCRIBE, described.describe)}),
         ):
             handlers: dict[str, grpc.RpcMethodHandler[Any, Any]] = {
@@ -137,31 +136,32 @@ class About:
         return served
 
     def retire(self) -> None:
-        """From now on it is not well."""
+        """Report NOT_SERVING from now on."""
         self._retired.set()
 
     def status(self, service: str) -> Any:
-        """How a service is; the port itself has no name. ``None``: there is no such service."""
+        """Health of a service; an empty name is the whole port. ``None``: there is no such service."""
         if service and service not in self._served:
             return None
         return _STATUS.NOT_SERVING if self._retired.is_set() else _STATUS.SERVING
 
     async def wait_until_retired(self) -> None:
-        """Return when it is not well any more."""
+        """Wait for ``retire``."""
         await self._retired.wait()
 
     @asynccontextmanager
     async def moment(self) -> AsyncIterator[None]:
-        """Let anybody in for a moment. Of too many, the one that has taken longest is over.
+        """Run a ``Health/Check`` with a timeout. If there are too many, the oldest one is ended.
 
-        So each client has an answer, unless as many come between its call and its message, which come together.
+        So each client gets an answer, unless the limit of new calls arrives between its call and its message, which
+        normally arrive together.
 
         Raises:
-            _Ended: it is over.
+            _Ended: timeout, or ended for a newer call.
         """
         try:
             async with asyncio.timeout(MOMENT_SECONDS) as time:
-                if len(self._moments) >= self._most:
+                if len(self._moments) >= self._limit:
                     self._end_longest()
                 self._moments[time] = None
                 try:
@@ -169,7 +169,7 @@ class About:
                 finally:
                     self._moments.pop(time, None)
         except TimeoutError:
-            raise _Ended(grpc.StatusCode.DEADLINE_EXCEEDED, "nothing was asked, or the answer not taken") from None
+            raise _Ended(grpc.StatusCode.DEADLINE_EXCEEDED, "no request arrived, or the answer was not taken") from None
 
     def _end_longest(self) -> None:
         longest = next(iter(self._moments))
@@ -177,14 +177,14 @@ class About:
         if not longest.expired():
             longest.reschedule(asyncio.get_running_loop().time())
 
-    async def let_in(self, caller: _Caller, was: Principal | None = None) -> Principal:
-        """Who makes a call, if it is let in now.
+    async def authenticate(self, caller: _Caller, was: Principal | None = None) -> Principal:
+        """The principal of a caller.
 
         Args:
-            was: who it was when it was let in before.
+            was: the principal at the first authentication, for the log.
 
         Raises:
-            _Ended: it is not.
+            _Ended: the caller is not authenticated or not authorized.
         """
         try:
             return self._access.principal(caller.presented)
@@ -195,46 +195,48 @@ class About:
             raise _Ended(code, error.message) from None
 
     async def last(self, context: Any, method: str, work: Callable[[Any], Awaitable[None]]) -> None:
-        """Let a call in that lasts, and do ``work`` for as long as whoever makes it may.
+        """Authenticate a long-running call, and run ``work`` as long as its caller is authorized.
 
         Raises:
-            _Ended: it is not let in, or not allowed to go on.
+            _Ended: the caller is not authorized (any more), or there are too many calls.
         """
-        # Asked now, because gRPC brings the process down when it is asked after the call has ended.
+        # Read now: gRPC crashes the process if it is read after the call has ended.
         caller = _Caller(presented(context), str(context.peer()), method)
-        principal = await self.let_in(caller)
+        principal = await self.authenticate(caller)
         if not self._free:
-            raise _Ended(grpc.StatusCode.RESOURCE_EXHAUSTED, "there are as many of these calls as there may be")
+            raise _Ended(grpc.StatusCode.RESOURCE_EXHAUSTED, "too many long-running health and reflection calls")
         with ExitStack() as held:
             try:
-                held.enter_context(self._under_way.request(principal))
+                held.enter_context(self._in_flight.request(principal))
             except Busy as error:
                 raise _Ended(grpc.StatusCode.RESOURCE_EXHAUSTED, error.message) from None
             self._free -= 1
             try:
-                await while_allowed(work(context), principal, partial(self.let_in, caller, principal), RealClock())
+                await run_while_authorized(
+                    work(context), principal, partial(self.authenticate, caller, principal), RealClock()
+                )
             finally:
                 self._free += 1
 
 
 class _Health:
-    """Each call waits for itself alone: one that takes nothing keeps nobody from hearing that the port retires."""
+    """The health service. Calls are independent: a client that does not read delays no other ``Watch``."""
 
-    def __init__(self, about: About) -> None:
+    def __init__(self, about: StandardServices) -> None:
         self._about = about
 
     async def check(self, context: Any) -> None:
-        """How it is now."""
+        """Answer the current health."""
         async with self._about.moment():
             status = self._about.status(await _service_asked(context))
             if status is None:
                 raise _Ended(grpc.StatusCode.NOT_FOUND, "there is no such service")
-            # Or an answer whose wait is cancelled would leave gRPC in doubt whether its headers went out.
+            # Separately: if the send of an answer is cancelled, gRPC loses track whether the headers were sent.
             await context.send_initial_metadata(())
             await _answer(context, status)
 
     async def watch(self, context: Any) -> None:
-        """How it is now, and whatever it becomes, until the call ends."""
+        """Answer the current health and every change until the call ends."""
         await self._about.last(context, WATCH, self._watch)
 
     async def _watch(self, context: Any) -> None:
@@ -242,7 +244,7 @@ class _Health:
             async with asyncio.timeout(MOMENT_SECONDS):
                 service = await _service_asked(context)
         except TimeoutError:
-            raise _Ended(grpc.StatusCode.DEADLINE_EXCEEDED, "nothing was asked") from None
+            raise _Ended(grpc.StatusCode.DEADLINE_EXCEEDED, "no request arrived") from None
         status = self._about.status(service)
         await _answer(context, _STATUS.SERVICE_UNKNOWN if status is None else status)
         if status == _STATUS.SERVING:
@@ -254,11 +256,11 @@ class _Health:
 async def _service_asked(context: Any) -> str:
     message = await context.read()
     if message is grpc.aio.EOF:
-        raise _Ended(grpc.StatusCode.INVALID_ARGUMENT, "nothing was asked")
+        raise _Ended(grpc.StatusCode.INVALID_ARGUMENT, "the call has no request")
     try:
         service: str = health_pb2.HealthCheckRequest.FromString(message).service
     except DecodeError:
-        raise _Ended(grpc.StatusCode.INVALID_ARGUMENT, "the message is not what this method takes") from None
+        raise _Ended(grpc.StatusCode.INVALID_ARGUMENT, "the message is not a HealthCheckRequest") from None
     return service
 
 
@@ -271,19 +273,19 @@ async def _end(context: Any, ended: _Ended) -> None:
         async with asyncio.timeout(_END_SECONDS):
             await context.abort(ended.code, ended.message)
     except TimeoutError:
-        # gRPC keeps the status behind what waits to be sent; nothing waits for it here.
+        # gRPC queues the status; the handler does not wait for it.
         return
 
 
 class _Reflection:
-    """Descriptions for those who are let in. What is answered is the library's."""
+    """The reflection service, with the answers of the library, for authenticated callers."""
 
-    def __init__(self, about: About, services: Iterable[str]) -> None:
+    def __init__(self, about: StandardServices, services: Iterable[str]) -> None:
         self._about = about
         self._described = reflection.aio.ReflectionServicer((*services, reflection.SERVICE_NAME))
 
     async def describe(self, context: Any) -> None:
-        """An answer to each question, to whoever goes on asking and takes the answers."""
+        """Answer each request, as long as the client sends requests and reads the answers."""
         await self._about.last(context, DESCRIBE, self._describe)
 
     async def _describe(self, context: Any) -> None:
@@ -291,7 +293,7 @@ class _Reflection:
             aclosing(self._questions(context)) as questions,
             aclosing(self._described.ServerReflectionInfo(questions, context)) as answers,
         ):
-            # Or an answer whose wait is cancelled would leave gRPC in doubt whether its headers went out.
+            # Separately: if the send of an answer is cancelled, gRPC loses track whether the headers were sent.
             await context.send_initial_metadata(())
             async for answer in answers:
                 try:
@@ -307,11 +309,11 @@ class _Reflection:
                 async with asyncio.timeout(QUESTION_SECONDS):
                     message = await context.read()
             except TimeoutError:
-                raise _Ended(grpc.StatusCode.DEADLINE_EXCEEDED, "nothing was asked any more") from None
+                raise _Ended(grpc.StatusCode.DEADLINE_EXCEEDED, "no further request arrived") from None
             if message is grpc.aio.EOF:
                 return
             try:
                 question = reflection_pb2.ServerReflectionRequest.FromString(message)
             except DecodeError:
-                raise _Ended(grpc.StatusCode.INVALID_ARGUMENT, "the message is not what this method takes") from None
+                raise _Ended(grpc.StatusCode.INVALID_ARGUMENT, "the message is not a ServerReflectionRequest") from None
             yield question

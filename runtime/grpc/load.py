@@ -1,10 +1,9 @@
-"""What a gRPC port has to do: connections, calls, and those of them that are about the port itself.
+"""Load of a gRPC port: connections, calls, and health and reflection calls.
 
-gRPC accepts connections by itself. It tells nobody which it dropped because there were too many, nor how many are idle;
-what can be told is on how many of them a call is under way, and how many there may be. A gateway finds out by itself
-(``grpc_connections``) how many have no authenticated call, and which of these it drops. gRPC's core does count drops
-(``grpc.resource_quota.connections_dropped``), but for plugins in C++ only, and channelz hears of no connection that
-was dropped at the bound.
+gRPC accepts connections itself and reports neither those it dropped at its limit nor the idle ones. So the metrics show
+the connections with a call in flight and the limit. A gateway also counts connections without an authenticated call and
+those it drops (``connection_watch``). gRPC's core counts drops (``grpc.resource_quota.connections_dropped``), but only
+for C++ plugins, and channelz does not see connections that were dropped at the limit.
 """
 
 from __future__ import annotations
@@ -13,61 +12,62 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Final
 
-from .connection_table import BOUND, PEER
-from .meter import Reading
-from .metric_catalogue import Kind, MetricInfo
+from ..metrics.catalogue import MetricInfo, MetricKind
+from ..metrics.usage import Reading
+from ..security.connection_table import BOUND, PEER
 
 CHECK: Final = "Health/Check"
 WATCH: Final = "Health/Watch"
 DESCRIBE: Final = "ServerReflection"
 ABOUT: Final = (CHECK, WATCH, DESCRIBE)
-"""Calls about a port."""
+"""Methods of the health and reflection services."""
 
 CODES: Final = (
     *("DEADLINE_EXCEEDED", "INVALID_ARGUMENT", "NOT_FOUND", "PERMISSION_DENIED", "RESOURCE_EXHAUSTED"),
     "UNAUTHENTICATED",
 )
-"""The statuses with which these end without an answer."""
+"""Error statuses of these calls."""
 
 DROPS: Final = (BOUND, PEER)
-"""Why a connection is dropped."""
+"""Reasons for which a connection is dropped."""
 
-_C: Final = Kind.COUNTER
-_G: Final = Kind.GAUGE
+_C: Final = MetricKind.COUNTER
+_G: Final = MetricKind.GAUGE
 
 GRPC_METRICS: Final = (
-    MetricInfo("connections", "tallybook_grpc_connections", _G, "Connections on which a call is under way."),
+    MetricInfo("connections", "tallybook_grpc_connections", _G, "Connections with a call in flight."),
     MetricInfo(
         "max_connections",
         "tallybook_grpc_max_connections",
         _G,
-        "How many there may be, those without a call included. A bookie's gRPC drops more, and does not say so; a "
+        "Limit of connections, including idle ones. Beyond, the gRPC of a bookie drops new ones without a report; a "
         "gateway drops those without an authenticated call first.",
     ),
     MetricInfo(
         "waiting",
         "tallybook_grpc_connections_waiting",
         _G,
-        "Of a gateway, connections on which no call was authenticated yet.",
+        "Connections of a gateway without an authenticated call so far.",
     ),
     *(
         MetricInfo(
             f"drops_{why}",
             "tallybook_grpc_connections_dropped_total",
             _C,
-            "Of those, the ones that were dropped. bound: there were too many; peer: too many of one address.",
+            "Connections without an authenticated call that were dropped. bound: too many in total; peer: too many of "
+            "one address.",
             ("why", why),
         )
         for why in DROPS
     ),
-    MetricInfo("calls", "tallybook_grpc_calls", _G, "Calls under way, streams of clients included."),
-    MetricInfo("max_calls", "tallybook_grpc_max_calls", _G, "How many there may be; more are refused."),
+    MetricInfo("calls", "tallybook_grpc_calls", _G, "Calls in flight, including streams."),
+    MetricInfo("max_calls", "tallybook_grpc_max_calls", _G, "Limit of concurrent calls; more are refused."),
     *(
         MetricInfo(
             f"about_{method}",
             "tallybook_grpc_about_calls_total",
             _C,
-            "Calls about the port: is it well, and what does it offer.",
+            "Health and reflection calls.",
             ("method", method),
         )
         for method in ABOUT
@@ -77,7 +77,7 @@ GRPC_METRICS: Final = (
             f"about_under_way_{method}",
             "tallybook_grpc_about_calls_under_way",
             _G,
-            "Of those, the ones under way.",
+            "Health and reflection calls in flight.",
             ("method", method),
         )
         for method in ABOUT
@@ -86,15 +86,15 @@ GRPC_METRICS: Final = (
         "about_max_calls",
         "tallybook_grpc_about_max_calls",
         _G,
-        "How many of Health/Watch and ServerReflection there may be together, and of Health/Check besides.",
+        "Limit of concurrent Health/Watch and ServerReflection calls together, and of Health/Check calls.",
     ),
     *(
         MetricInfo(
             f"about_failed_{code}",
             "tallybook_grpc_about_failures_total",
             _C,
-            "Those that ended without an answer, by their status. RESOURCE_EXHAUSTED: there were as many as there may "
-            "be; DEADLINE_EXCEEDED: nothing was asked, or somebody else's turn came.",
+            "Health and reflection calls that ended with an error status. RESOURCE_EXHAUSTED: the limit was reached; "
+            "DEADLINE_EXCEEDED: no request arrived, or a newer Health/Check took the place.",
             ("code", code),
         )
         for code in CODES
@@ -103,34 +103,34 @@ GRPC_METRICS: Final = (
 
 
 class GrpcLoad:
-    """The counts of one port."""
+    """The counters of one port."""
 
     def __init__(self) -> None:
         self._peers: dict[str, int] = {}
-        """Calls under way, by the connection."""
+        """Calls in flight by connection."""
         self._about = dict.fromkeys(ABOUT, 0)
         self._about_under_way = dict.fromkeys(ABOUT, 0)
         self._failed = dict.fromkeys(CODES, 0)
         self._drops = dict.fromkeys(DROPS, 0)
         self.waiting = 0
-        """Connections without an authenticated call; set by the watch over them."""
+        """Connections without an authenticated call; set by the ``ConnectionWatch``."""
         self.max_connections = 0
         self.max_calls = 0
         self.about_max_calls = 0
 
     def began(self, peer: str) -> None:
-        """A call has come on the connection from ``peer``."""
+        """A call has started on the connection from ``peer``."""
         self._peers[peer] = self._peers.get(peer, 0) + 1
 
     def ended(self, peer: str) -> None:
-        """One that had begun is over."""
+        """A call that ``began`` has counted is over."""
         self._peers[peer] -= 1
         if not self._peers[peer]:
             del self._peers[peer]
 
     @contextmanager
     def about(self, method: str) -> Iterator[None]:
-        """Count a call about the port, one of ``ABOUT``, until the block is left."""
+        """Count a health or reflection call, one of ``ABOUT``, until the block is left."""
         self._about[method] += 1
         self._about_under_way[method] += 1
         try:
@@ -139,15 +139,15 @@ class GrpcLoad:
             self._about_under_way[method] -= 1
 
     def failed(self, code: str) -> None:
-        """A call about the port ends without an answer."""
+        """A health or reflection call ends with an error status."""
         self._failed[code] += 1
 
     def dropped(self, why: str) -> None:
-        """A connection was dropped, for one of ``DROPS``."""
+        """A connection was dropped for one of the reasons in ``DROPS``."""
         self._drops[why] += 1
 
     def readings(self) -> dict[str, Reading]:
-        """All of it."""
+        """All counters, named as in ``GRPC_METRICS``."""
         return {
             "connections": len(self._peers),
             "max_connections": self.max_connections,

@@ -1,7 +1,6 @@
-"""Streams over gRPC, seen from the client. ``grpc_server`` is the other end.
+"""Message streams over gRPC: the transport, and the client side of a stream. ``stream_server`` has the server side.
 
-Every stream has a channel, hence a TCP connection, of its own. Messages are handed to gRPC
-as the bytes they are: no serialiser stands between.
+Every stream has a channel, and so a TCP connection, of its own. Messages are bytes for gRPC: no serializer runs.
 """
 
 from __future__ import annotations
@@ -13,16 +12,17 @@ import grpc
 import grpc.aio
 
 from tallybook.core.access import NOTHING, Presented
-from tallybook.core.errors import BookieUnavailable
+from tallybook.core.errors import BookieUnavailable, Unauthenticated
 
-from .grpc_load import GrpcLoad
-from .grpc_options import CHANNEL_OPTIONS, SERVICE
-from .grpc_security import open_channel
-from .grpc_server import listen
-from .identity import Guarded
-from .refusals import Refusals
-from .transport import Acceptor, Lane, Listener, MessageStream
-from .under_way import UnderWay
+from ..extras import NeedsExtra
+from ..security.denial_log import DenialLog
+from ..security.identity import CertificateSource, ServerSecurity
+from ..security.in_flight import RequestsInFlight
+from ..transport import Acceptor, Listener, MessageStream
+from .load import GrpcLoad
+from .options import CHANNEL_OPTIONS
+from .tls import open_channel
+from .tls_probe import tls_problem
 
 _CLOSE_GRACE_SECONDS: Final = 1.0
 
@@ -31,40 +31,46 @@ class GrpcTransport:
     """The transport between processes.
 
     Args:
+        service: full name of the gRPC service; its methods are the kinds of stream.
+        kinds: names of these methods.
         max_streams: how many streams a listener serves at once.
         max_connections: how many connections it takes, with streams or without. A client has one for each stream.
         security: certificates for both ends; ``None``: without TLS.
-        refusals: those of the process; ``None``: each listener has its own.
-        under_way: the same of what is asked.
-        load: of the one listener that there is; ``None``: nobody asks for the counts.
+        refusals: log of denied calls, one for the process; ``None``: each listener has its own.
+        in_flight: requests in flight, counted for the process; ``None``: each listener counts its own.
+        load: counters of the listener, if there is only one; ``None``: nothing is counted.
     """
 
     def __init__(
         self,
+        service: str,
+        kinds: tuple[str, ...],
         *,
         max_streams: int = 4096,
         max_connections: int = 8192,
-        security: Guarded | None = None,
-        refusals: Refusals | None = None,
-        under_way: UnderWay | None = None,
+        security: ServerSecurity | None = None,
+        refusals: DenialLog | None = None,
+        in_flight: RequestsInFlight | None = None,
         load: GrpcLoad | None = None,
     ) -> None:
+        self._service = service
+        self._kinds = kinds
         self._max_streams = max_streams
         self._max_connections = max_connections
         self._security = security
         self._refusals = refusals
-        self._under_way = under_way
+        self._in_flight = in_flight
         self._load = load
 
-    async def connect(self, address: str, lane: Lane, *, timeout_seconds: float) -> MessageStream:
+    async def connect(self, address: str, kind: str, *, timeout_seconds: float) -> MessageStream:
         """Open a stream; see the port."""
         channel = open_channel(address, self._security, CHANNEL_OPTIONS)
         try:
             async with asyncio.timeout(timeout_seconds):
-                await _until_ready(channel, address)
+                await _until_ready(channel, address, self._security)
                 # No serialisers: messages are bytes already.
                 call: grpc.aio.StreamStreamCall[bytes, bytes]
-                call = channel.stream_stream(f"/{SERVICE}/{lane.value}", None, None)()
+                call = channel.stream_stream(f"/{self._service}/{kind}", None, None)()
                 # A message for a call that was dropped before it had begun would wait for ever.
                 await call.wait_for_connection()
         except TimeoutError:
@@ -80,14 +86,20 @@ class GrpcTransport:
 
     async def listen(self, address: str, acceptor: Acceptor) -> Listener:
         """Serve an address; see the port."""
+        # A client does not need the libraries of a server.
+        with NeedsExtra("a server"):
+            from .stream_server import listen  # noqa: PLC0415
+
         return await listen(
             address,
             acceptor,
+            service=self._service,
+            kinds=self._kinds,
             max_streams=self._max_streams,
             max_connections=self._max_connections,
             security=self._security,
             refusals=self._refusals,
-            under_way=self._under_way,
+            in_flight=self._in_flight,
             load=self._load,
         )
 
@@ -163,11 +175,19 @@ class _ClientStream:
         return BookieUnavailable(f"the stream to {self._peer} broke: {reason}")
 
 
-async def _until_ready(channel: grpc.aio.Channel, address: str) -> None:
-    """Wait for the connection. The first refusal counts: whether to try again is for the caller to say."""
+async def _until_ready(channel: grpc.aio.Channel, address: str, security: CertificateSource | None) -> None:
+    """Wait for the connection. The first refusal counts: whether to try again is for the caller to say.
+
+    Raises:
+        BookieUnavailable: the address refuses connections.
+        Unauthenticated: client and server do not agree on TLS, or on a certificate.
+    """
     state = channel.get_state(try_to_connect=True)
     while state is not grpc.ChannelConnectivity.READY:
         if state in (grpc.ChannelConnectivity.TRANSIENT_FAILURE, grpc.ChannelConnectivity.SHUTDOWN):
+            problem = await tls_problem(address, security)
+            if problem is not None:
+                raise Unauthenticated(f"no connection to {address}: {problem}")
             raise BookieUnavailable(f"{address} refuses connections")
         await channel.wait_for_state_change(state)
         state = channel.get_state()

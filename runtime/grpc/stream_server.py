@@ -1,9 +1,8 @@
-"""Streams over gRPC, seen from the server: one port with the bookie's lanes, health and reflection.
+"""Message streams over gRPC, server side: one port with the methods of one service, health and reflection.
 
-The server knows nothing of what flows. It turns each call into a ``MessageStream`` and gives
-it to the acceptor; when that returns, the call ends. Frames that are not gRPC, messages above
-the limit, unknown methods and floods of streams are refused by gRPC itself, connection by
-connection.
+The server does not decode messages. It turns each call into a ``MessageStream`` and gives it to the acceptor; when the
+acceptor returns, the call ends. gRPC itself refuses frames that are not gRPC, messages above the limit, unknown methods
+and too many streams of one connection.
 """
 
 from __future__ import annotations
@@ -17,23 +16,24 @@ import grpc.aio
 
 from tallybook.core.access import OpenAccess, Presented
 from tallybook.core.errors import BookieUnavailable, InvalidConfig
-from tallybook.proto import bookie_pb2
 
-from .grpc_about import About
-from .grpc_handlers import Handlers
-from .grpc_load import GrpcLoad
-from .grpc_options import SERVER_OPTIONS, SERVICE
-from .grpc_security import add_port, presented
-from .identity import Certified, Guarded
-from .refusals import Refusals
-from .transport import Acceptor, Lane
-from .under_way import UnderWay
+from ..security.denial_log import DenialLog
+from ..security.identity import CertificateSource, ServerSecurity
+from ..security.in_flight import RequestsInFlight
+from ..transport import Acceptor
+from .handlers import RunningHandlers
+from .health_and_reflection import StandardServices
+from .load import GrpcLoad
+from .options import SERVER_OPTIONS
+from .tls import add_port, presented
 
 
 class GrpcListener:
     """A served address. Made by ``listen``."""
 
-    def __init__(self, server: grpc.aio.Server, about: About, address: str, handlers: Handlers) -> None:
+    def __init__(
+        self, server: grpc.aio.Server, about: StandardServices, address: str, handlers: RunningHandlers
+    ) -> None:
         self._server = server
         self._about = about
         self._address = address
@@ -55,22 +55,26 @@ async def listen(
     address: str,
     acceptor: Acceptor,
     *,
+    service: str,
+    kinds: tuple[str, ...],
     max_streams: int,
     max_connections: int,
-    security: Guarded | None = None,
-    refusals: Refusals | None = None,
-    under_way: UnderWay | None = None,
+    security: ServerSecurity | None = None,
+    refusals: DenialLog | None = None,
+    in_flight: RequestsInFlight | None = None,
     load: GrpcLoad | None = None,
 ) -> GrpcListener:
-    """Serve ``address`` with the lanes, the standard health service and reflection.
+    """Serve ``address`` with one stream method for each kind, the standard health service and reflection.
 
     Args:
-        max_connections: more are dropped as soon as they are made, whatever they want.
-        security: with TLS, to clients that have a certificate; ``None``: to anybody. Who somebody is, the acceptor asks
-            itself; it is asked here for those calls about the port that last.
-        refusals: those of the process; ``None``: of this port alone.
-        under_way: the same of what is asked.
-        load: counts connections and calls; ``None``: nobody asks for the counts.
+        service: full name of the gRPC service; its descriptor must be loaded, for reflection.
+        kinds: names of its methods, each of which is a stream both ways.
+        max_connections: more are dropped as soon as they are made.
+        security: TLS, for clients with a certificate; ``None``: without TLS, for any client. The acceptor authenticates
+            its streams; this port does so for the long-running calls about itself.
+        refusals: the denial log of the process; ``None``: one of this port alone.
+        in_flight: counts the requests of each principal; ``None``: of this port alone.
+        load: counts connections and calls; ``None``: without counts.
 
     Raises:
         InvalidConfig: the address cannot be bound.
@@ -80,14 +84,13 @@ async def listen(
     server = grpc.aio.server(options=options, maximum_concurrent_rpcs=most)
     load = load or GrpcLoad()
     load.max_connections, load.max_calls = max_connections, most
-    handlers = Handlers(load)
+    handlers = RunningHandlers(load)
     methods: dict[str, grpc.RpcMethodHandler[Any, Any]] = {
-        lane.value: grpc.stream_stream_rpc_method_handler(_handler(lane, acceptor, handlers), None, None)
-        for lane in Lane
+        kind: grpc.stream_stream_rpc_method_handler(_handler(kind, acceptor, handlers), None, None) for kind in kinds
     }
-    server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(SERVICE, methods),))
-    about = About(security or OpenAccess(), most, handlers, load, refusals, under_way)
-    about.serve((bookie_pb2.DESCRIPTOR.services_by_name["Bookie"].full_name,), server)
+    server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(service, methods),))
+    about = StandardServices(security or OpenAccess(), most, handlers, load, refusals, in_flight)
+    about.serve((service,), server)
     port = bind(server, address, security)
     await server.start()
     host = address.rpartition(":")[0]
@@ -102,7 +105,9 @@ def calls_for(max_streams: int) -> int:
     return max_streams + max_streams // 2 + 8
 
 
-def bind(server: grpc.aio.Server, address: str, security: Certified | None, *, certificates: bool = True) -> int:
+def bind(
+    server: grpc.aio.Server, address: str, security: CertificateSource | None, *, certificates: bool = True
+) -> int:
     """Let ``server`` serve ``address``; the port that it has there.
 
     Args:
@@ -121,13 +126,13 @@ def bind(server: grpc.aio.Server, address: str, security: Certified | None, *, c
     return bound
 
 
-def _handler(lane: Lane, acceptor: Acceptor, handlers: Handlers) -> Callable[[Any, Any], Awaitable[None]]:
+def _handler(kind: str, acceptor: Acceptor, handlers: RunningHandlers) -> Callable[[Any, Any], Awaitable[None]]:
     async def serve(_requests: object, context: Any) -> None:
         await handlers.enter(context)
         stream = _ServerStream(context)
         # The acceptor runs in a task of its own: a connection that is lost reaches it as a broken stream, not as a
-        # cancellation in the middle of whatever it awaits.
-        task = asyncio.get_running_loop().create_task(_accepted(acceptor, lane, stream), name=f"{lane.value} stream")
+        # cancellation of what it awaits.
+        task = asyncio.get_running_loop().create_task(_accepted(acceptor, kind, stream), name=f"{kind} stream")
         handlers.keep(task)
         try:
             await asyncio.wait((task, stream.ended), return_when=asyncio.FIRST_COMPLETED)
@@ -142,9 +147,9 @@ def _handler(lane: Lane, acceptor: Acceptor, handlers: Handlers) -> Callable[[An
     return serve
 
 
-async def _accepted(acceptor: Acceptor, lane: Lane, stream: _ServerStream) -> None:
+async def _accepted(acceptor: Acceptor, kind: str, stream: _ServerStream) -> None:
     try:
-        await acceptor(lane, stream)
+        await acceptor(kind, stream)
     except BookieUnavailable:
         # That is how an acceptor learns that its stream is over; where it is not, it is now.
         stream.abort()

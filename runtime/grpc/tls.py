@@ -1,7 +1,7 @@
-"""TLS for gRPC: the certificates of a process, always those in force, and what a peer has presented.
+"""TLS for gRPC with the current certificates of the process, and the credentials that a client has presented.
 
-Servers ask for the certificates at each handshake, clients for each connection, so that files which are replaced count
-from the next connection on. gRPC speaks TLS 1.2 and 1.3 only, and a client checks the host or address that it means.
+Servers fetch the certificates at each handshake and clients for each connection, so replaced files count from the next
+connection on. gRPC uses TLS 1.2 or 1.3, and a client checks the server's host name or address.
 """
 
 from __future__ import annotations
@@ -18,24 +18,26 @@ import grpc.aio
 from tallybook.core.access import Presented
 from tallybook.core.certificate_names import CertificateName, NameKind
 
-from .identity import Certified, Identity
+from ..security.identity import CertificateSource, Identity
 
 _NAMES: Final = {"peer_dns": NameKind.HOST, "peer_uri": NameKind.URI, "peer_ip": NameKind.ADDRESS}
-"""What gRPC calls them. It has a property of all names as well, which mailboxes are among and which tells no kinds."""
+"""gRPC's properties for alternative names. Its property for all names has no kinds and includes mail addresses."""
 _TRANSPORT: Final = "transport_security_type"
 _MAX_NAMES: Final = 100
 
 EXCHANGE_SECONDS: Final = 0.25
-"""What a handshake may take from asking for certificates to having them, and gRPC to exchange them: a thousandth of it,
-unless the machine is very busy."""
+"""Time for a handshake to get its certificates after it asked for them, and for gRPC to exchange them. Normally they
+take a thousandth of it."""
 
 
-def add_port(server: grpc.aio.Server, address: str, security: Certified | None, *, certificates: bool = True) -> int:
-    """Let ``server`` serve ``address``; its port there, 0 if it cannot be bound.
+def add_port(
+    server: grpc.aio.Server, address: str, security: CertificateSource | None, *, certificates: bool = True
+) -> int:
+    """Add the port of ``address`` to ``server``; returns the port number, 0 if it cannot be bound.
 
     Args:
-        security: ``None``: without TLS.
-        certificates: whether clients have to have one; else they may not even show one.
+        security: certificates; ``None``: no TLS.
+        certificates: whether clients must present a certificate; otherwise they cannot present one.
     """
     try:
         if security is None:
@@ -47,36 +49,35 @@ def add_port(server: grpc.aio.Server, address: str, security: Certified | None, 
     return bound
 
 
-def _server_credentials(security: Certified, certificates: bool) -> grpc.ServerCredentials:
+def _server_credentials(security: CertificateSource, certificates: bool) -> grpc.ServerCredentials:
     exchange = _Exchange(security, certificates)
     return grpc.dynamic_ssl_server_credentials(
-        _configuration(exchange.told, certificates), exchange.fresh, require_client_authentication=certificates
+        _configuration(exchange.current, certificates), exchange.fresh, require_client_authentication=certificates
     )
 
 
 class _Exchange:
-    """Hands new certificates to gRPC, which asks with every handshake, in a thread of its own.
+    """Supplies gRPC with new certificates. gRPC asks in each handshake, on its own threads.
 
-    gRPC lets go of the old certificates without a look at handshakes that are just about to take them: the process dies
-    of it. So while they are exchanged no handshake may begin. Those that have begun get a moment to go on, and those
-    that come meanwhile wait.
+    gRPC frees the old certificates even if a handshake is about to use them, which crashes the process. So no handshake
+    may start during an exchange: those that have started get ``EXCHANGE_SECONDS`` to proceed, and new ones wait.
     """
 
-    def __init__(self, security: Certified, certificates: bool) -> None:
+    def __init__(self, security: CertificateSource, certificates: bool) -> None:
         self._security = security
         self._certificates = certificates
         self._lock = threading.Lock()
         self._done_at = 0.0
-        self.told = security.identity
-        """The certificates that gRPC has."""
+        self.current = security.identity
+        """The certificates that gRPC uses."""
 
     def fresh(self) -> Any:
-        """The certificates, if they are others than gRPC has."""
+        """The certificates, if gRPC uses older ones; else ``None``."""
         with self._lock:
             identity, now = self._security.identity, time.monotonic()
-            exchanging = now >= self._done_at and identity is not self.told
+            exchanging = now >= self._done_at and identity is not self.current
             if exchanging:
-                self.told, self._done_at = identity, now + 2 * EXCHANGE_SECONDS
+                self.current, self._done_at = identity, now + 2 * EXCHANGE_SECONDS
             pause = EXCHANGE_SECONDS if exchanging else self._done_at - now
         if pause > 0:
             time.sleep(pause)
@@ -88,8 +89,8 @@ def _configuration(identity: Identity, certificates: bool) -> Any:
     return grpc.ssl_server_certificate_configuration(pair, identity.authorities if certificates else None)
 
 
-def open_channel(address: str, security: Certified | None, options: Any) -> grpc.aio.Channel:
-    """A channel to ``address``; it connects when it is used."""
+def open_channel(address: str, security: CertificateSource | None, options: Any) -> grpc.aio.Channel:
+    """A channel to ``address``; it connects on first use."""
     if security is None:
         return grpc.aio.insecure_channel(address, options=options)
     identity = security.identity
@@ -98,10 +99,10 @@ def open_channel(address: str, security: Certified | None, options: Any) -> grpc
 
 
 def presented(context: Any) -> Presented:
-    """What came with a call. To be asked before the call can have ended: gRPC brings the process down afterwards."""
+    """The credentials and trace header of a call. Use it at the start of the call: after its end gRPC crashes."""
     found = context.auth_context()
     metadata = context.invocation_metadata() or ()
-    # Of several, none is meant.
+    # Several trace headers count as none.
     traces = _headers(metadata, "traceparent")
     trace = traces[0] if len(traces) == 1 else ""
     return Presented(_names(found) if found.get(_TRANSPORT) else (), _headers(metadata, "authorization"), trace)
@@ -110,7 +111,7 @@ def presented(context: Any) -> Presented:
 def _names(found: Mapping[str, Sequence[bytes]]) -> tuple[CertificateName, ...]:
     named = ((kind, name) for key, kind in _NAMES.items() for name in found.get(key, ()))
     return tuple(
-        CertificateName.named(kind, name.decode("utf-8", "replace")) for kind, name in islice(named, _MAX_NAMES)
+        CertificateName.of_kind(kind, name.decode("utf-8", "replace")) for kind, name in islice(named, _MAX_NAMES)
     )
 
 

@@ -1,10 +1,9 @@
-"""What a process offers over HTTP beside health and numbers: endpoints in one table, their answers, and their errors.
+"""Table of the HTTP endpoints of a process, their answers and their errors.
 
     Endpoint("GET", "/api/v1/ledgers/{ledger}", Permission.READ, handler)
 
-A handler is given an ``Asked`` and returns what the answer is to hold, as values that JSON knows; what goes wrong it
-raises, as an error of ``core/errors``. Who may call it, and whether the request is one at all, is seen to before
-(``http_guard``).
+A handler gets an ``EndpointRequest`` and returns the content of the answer as JSON values, or raises an error of
+``core/errors``. ``http/guard.py`` validates, authenticates and authorizes the request before.
 """
 
 from __future__ import annotations
@@ -38,84 +37,87 @@ from tallybook.core.ids import MAX_ID
 
 _NOT_THERE: Final = (NoSuchBookie, NoSuchLedger, NoSuchNamespace, NoSuchStream, NoSuchSubscription, ReadBeyondLac)
 _ID: Final = re.compile(r"[0-9]{1,19}", re.ASCII)
+MAX_JSON_NUMBER: Final = 2**53 - 1
+"""The largest whole number that JavaScript represents exactly. Larger ones, such as ids, are strings in answers."""
+_LONG_NUMBER: Final = re.compile(r"[0-9]{16}", re.ASCII)
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
-    """One request that was let in."""
+class EndpointRequest:
+    """One authorized request."""
 
     principal: Principal
     peer: str
-    """The connection."""
+    """Address of the client's end of the connection."""
     path: Mapping[str, str]
-    """What stood in the places of the path."""
+    """Values of the placeholders in the path."""
     query: Mapping[str, str]
-    """Parameters, each given once."""
+    """Query parameters."""
     body: Mapping[str, Any]
-    """The JSON object that was sent; empty if there was none."""
+    """The JSON object in the body; empty if there was none."""
 
     def id(self, name: str) -> int:
         """An id in the path.
 
         Raises:
-            InvalidArgument: it is none.
+            InvalidArgument: it is not a valid id.
         """
         return _number(name, self.path[name], MAX_ID)
 
-    def count(self, name: str, default: int, most: int) -> int:
-        """A number from the query, between 0 and ``most``.
+    def count(self, name: str, default: int, maximum: int) -> int:
+        """A query parameter that is a number in 0 .. ``maximum``.
 
         Raises:
-            InvalidArgument: it is none.
+            InvalidArgument: it is not.
         """
         given = self.query.get(name)
-        return default if given is None else _number(name, given, most)
+        return default if given is None else _number(name, given, maximum)
 
 
-def _number(name: str, text: str, most: int) -> int:
-    if _ID.fullmatch(text) is None or int(text) > most:
-        raise InvalidArgument(f"{name} must be a whole number in 0 .. {most}")
+def _number(name: str, text: str, maximum: int) -> int:
+    if _ID.fullmatch(text) is None or int(text) > maximum:
+        raise InvalidArgument(f"{name} must be a whole number in 0 .. {maximum}")
     return int(text)
 
 
-Handler: TypeAlias = Callable[[Asked], Awaitable[object]]
+Handler: TypeAlias = Callable[[EndpointRequest], Awaitable[object]]
 
 
 class Endpoint(NamedTuple):
     """One line of the table."""
 
     method: str
-    """GET (and so HEAD), POST or DELETE."""
+    """GET (which includes HEAD), POST or DELETE."""
     path: str
-    """Its parts, of which those in braces stand for anything."""
+    """A template; parts in braces are placeholders."""
     permission: Permission
     handler: Handler
     parameters: tuple[str, ...] = ()
-    """What the query may have; anything else is refused."""
+    """Allowed query parameters; others are refused."""
     fields: tuple[str, ...] = ()
-    """The same for the body."""
+    """Allowed fields of the body; others are refused."""
     action: str = ""
-    """How the audit log calls it; for whatever changes something."""
+    """The action in the audit log; for endpoints that change something."""
 
 
-class Page(NamedTuple):
-    """A file that is the same for everybody, and is shown to everybody: it tells nothing of a cluster."""
+class StaticPage(NamedTuple):
+    """A static file, served without authentication: it holds nothing about the cluster."""
 
     media_type: str
     content: bytes
 
 
-class Offer(NamedTuple):
-    """All that a process offers."""
+class HttpApi(NamedTuple):
+    """Endpoints and pages of a process, besides health and metrics."""
 
     endpoints: Sequence[Endpoint]
-    pages: Mapping[str, Page] = {}
+    pages: Mapping[str, StaticPage] = {}
     hosts: Sequence[str] = ()
-    """Names by which it is reached, besides those that it knows by itself."""
+    """Host names of the process, besides those that it finds itself."""
 
 
 def status_of(error: TallybookError) -> int:
-    """The HTTP status that an error is told with."""
+    """The HTTP status of an error."""
     if isinstance(error, Unauthenticated):
         return 401
     if isinstance(error, AccessDenied):
@@ -134,7 +136,7 @@ def status_of(error: TallybookError) -> int:
 
 
 def headers_of(error: TallybookError) -> dict[str, str]:
-    """The headers that say what to do about an error."""
+    """Headers of an error answer: how to authenticate, when to retry."""
     if isinstance(error, Unauthenticated):
         return {"www-authenticate": "Bearer"}
     if isinstance(error, Busy):
@@ -143,19 +145,19 @@ def headers_of(error: TallybookError) -> dict[str, str]:
 
 
 def failed(error: TallybookError, status: int | None = None, headers: Mapping[str, str] | None = None) -> Response:
-    """The answer that tells of an error.
+    """The answer for an error.
 
     Args:
-        status: where HTTP has one of its own for it.
+        status: replaces the status of ``status_of``.
     """
-    told = {
+    content = {
         "type": type(error).__name__,
         "message": error.message,
         "fault": error.fault.value,
         "retriable": error.retriable,
         "outcome": error.outcome.value,
     }
-    return _json({"error": told}, status or status_of(error), {**(headers or {}), **headers_of(error)})
+    return _json({"error": content}, status or status_of(error), {**(headers or {}), **headers_of(error)})
 
 
 def answered(value: object) -> Response:
@@ -164,8 +166,20 @@ def answered(value: object) -> Response:
 
 
 def _json(value: object, status: int, headers: Mapping[str, str]) -> Response:
-    # No bare "<": what is shown as HTML by mistake is still nothing but text.
-    text = json.dumps(value, allow_nan=False, separators=(",", ":")).replace("<", "\\u003c")
+    text = json.dumps(value, allow_nan=False, separators=(",", ":"))
+    if _LONG_NUMBER.search(text):
+        text = json.dumps(_exact(value), allow_nan=False, separators=(",", ":"))
+    # No bare "<": an answer that is shown as HTML by mistake is still plain text.
+    text = text.replace("<", "\\u003c")
     return Response(
         text.encode(), status, {"cache-control": "no-store", **headers}, media_type="application/json; charset=utf-8"
     )
+
+
+def _exact(value: object) -> object:
+    """The value with whole numbers beyond ``MAX_JSON_NUMBER`` as strings, also those in tuples and mappings."""
+    if isinstance(value, Mapping):
+        return {name: _exact(each) for name, each in value.items()}
+    if isinstance(value, list | tuple):
+        return [_exact(each) for each in value]
+    return str(value) if isinstance(value, int) and abs(value) > MAX_JSON_NUMBER else value

@@ -1,29 +1,29 @@
-"""Health and metrics of a process that nobody calls for anything else."""
+"""HTTP server of health and metrics only, for processes without another port."""
 
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
-from .clock import Clock
-from .http import HttpServer, Listening
-from .metrics import Metrics
-from .security import security_of_server
-from .tasks import Tasks
+from ..clock import Clock
+from ..metrics.registry import Metrics
+from ..security.server_security import security_of_server
+from ..tasks import Tasks
+from .server import HttpServer, Listening
 
 
 @asynccontextmanager
-async def watchable(
+async def serve_health(
     metrics: Metrics, listen: str | Listening, security: str, clock: Clock, tasks: Tasks
 ) -> AsyncIterator[str]:
-    """Serve them until the block is left; the address is what it yields.
+    """Serve health and metrics until the block is left; yields the address.
 
     Args:
-        listen: host and port, of which 0 is any free one; or a socket that listens already.
-        security: the directory that says who may look; empty: everybody.
+        listen: host and port (0: any free port), or a listening socket.
+        security: the security directory; empty: access is open to all.
 
     Raises:
-        InvalidConfig: the address cannot be bound, or the directory says what cannot be.
+        InvalidConfig: the address cannot be bound, or the security directory is invalid.
     """
     http = HttpServer(metrics, lambda: None, security_of_server(security, clock, tasks, metrics))
     await http.start(listen, tasks)

@@ -1,8 +1,8 @@
-"""What an HTTP port has to do: requests by what they were for, answers by their status, connections.
+"""Load of an HTTP port: requests by group of routes, answers by status, connections.
 
-Paths are chosen by whoever asks, so they are never labels: a request is for one of a few groups of routes, and whatever
-has no line in any table is ``none``. So are answers to what never became a request: bytes that are no HTTP, a head that
-did not come, one connection too many.
+Clients choose paths, so a path is never a label: a request counts for one of a few groups of routes. ``none`` counts
+requests without a route, and answers to input that never became a request: bytes that are not HTTP, or a head that did
+not arrive in time.
 """
 
 from __future__ import annotations
@@ -12,11 +12,11 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Final
 
-from .clock import Clock
-from .connection_table import BOUND, PEER
-from .histogram import LONG_SECONDS, Histogram
-from .meter import Reading
-from .metric_catalogue import Kind, MetricInfo
+from ..clock import Clock
+from ..metrics.catalogue import MetricInfo, MetricKind
+from ..metrics.histogram import LONG_SECONDS, Histogram
+from ..metrics.usage import Reading
+from ..security.connection_table import BOUND, PEER
 
 HEALTH: Final = "health"
 METRICS: Final = "metrics"
@@ -32,10 +32,10 @@ HANDSHAKE: Final = "handshake"
 RESUMED: Final = "resumed"
 TIME: Final = "time"
 DROPS: Final = (BOUND, HANDSHAKE, PEER, RESUMED, TIME)
-"""Why a connection is dropped."""
+"""Reasons for which a connection is dropped."""
 
-_C: Final = Kind.COUNTER
-_G: Final = Kind.GAUGE
+_C: Final = MetricKind.COUNTER
+_G: Final = MetricKind.GAUGE
 
 HTTP_METRICS: Final = (
     *(
@@ -43,8 +43,8 @@ HTTP_METRICS: Final = (
             f"requests_{route}",
             "tallybook_http_requests_total",
             _C,
-            "Requests that came, by what for: health and readiness, metrics, pages, endpoints that read, endpoints "
-            "that change something; none: what there is not, and what is no request to this process.",
+            "Requests by route: health and readiness, metrics, static pages, endpoints that read, endpoints that "
+            "change something; none: unknown paths and invalid requests.",
             ("route", route),
         )
         for route in ROUTES
@@ -53,8 +53,8 @@ HTTP_METRICS: Final = (
         MetricInfo(
             f"seconds_{route}",
             "tallybook_http_request_seconds",
-            Kind.HISTOGRAM,
-            "Of each request whose head came in order, the time until its answer was taken, or its client was gone.",
+            MetricKind.HISTOGRAM,
+            "Time from the head of a request until its answer was taken or the client was gone.",
             ("route", route),
         )
         for route in ROUTES
@@ -66,22 +66,21 @@ HTTP_METRICS: Final = (
         for status in STATUSES
     ),
     MetricInfo("under_way", "tallybook_http_requests_under_way", _G, "Requests whose answer was not taken yet."),
-    MetricInfo("connections", "tallybook_http_connections", _G, "Connections, those in a handshake included."),
+    MetricInfo("connections", "tallybook_http_connections", _G, "Connections, including those in a TLS handshake."),
     MetricInfo(
         "max_connections",
         "tallybook_http_max_connections",
         _G,
-        "How many there may be. When more come, those without an authenticated request are dropped, the oldest first.",
+        "Maximum of connections. Beyond, those without an authenticated request are dropped, the oldest first.",
     ),
     *(
         MetricInfo(
             f"drops_{why}",
             "tallybook_http_connections_dropped_total",
             _C,
-            "Connections that were dropped without an answer. bound: there were too many, and it had no "
-            "authenticated request; peer: the same, too many of one address; handshake: "
-            "what came was no TLS, or not in time; resumed: it went on with an earlier session of TLS; time: nothing "
-            "came, or nobody took the answer.",
+            "Connections dropped without an answer. bound: too many connections, and this one had no authenticated "
+            "request; peer: too many of one address; handshake: the TLS handshake failed or timed out; resumed: the "
+            "client resumed a TLS session; time: no request arrived, or the answer was not taken, in time.",
             ("why", why),
         )
         for why in DROPS
@@ -90,18 +89,18 @@ HTTP_METRICS: Final = (
 
 
 @dataclass(slots=True)
-class Counted:
-    """One request, from its head until its answer was taken."""
+class CountedRequest:
+    """A request in progress, from its head until its answer was taken."""
 
     route: str = NONE
-    """What it is for, as soon as that is known."""
+    """Its route label, set when it is known."""
 
 
 class HttpLoad:
-    """The counts of one port.
+    """The counters of one port.
 
     Args:
-        max_connections: how many there may be.
+        max_connections: maximum of connections, for the metric.
     """
 
     def __init__(self, clock: Clock, max_connections: int) -> None:
@@ -113,13 +112,13 @@ class HttpLoad:
         self._answers = dict.fromkeys(STATUSES, 0)
         self._drops = dict.fromkeys(DROPS, 0)
         self.connections: Callable[[], int] = lambda: 0
-        """How many there are; set by whoever accepts them."""
+        """Returns the number of connections; set by the server."""
 
     @contextmanager
-    def request(self) -> Iterator[Counted]:
-        """Count a request until the block is left; whoever finds out what it is for says so."""
+    def request(self) -> Iterator[CountedRequest]:
+        """Count a request until the block is left. The caller sets its route."""
         began = self._clock.monotonic()
-        counted = Counted()
+        counted = CountedRequest()
         self._under_way += 1
         try:
             yield counted
@@ -129,22 +128,22 @@ class HttpLoad:
             self._seconds[counted.route].observe(self._clock.monotonic() - began)
 
     def turned_away(self, status: int) -> None:
-        """What came was answered, and never became a request."""
+        """Input that is not a valid request was answered with ``status``."""
         self._requests[NONE] += 1
         self.answered(status)
 
     def answered(self, status: int) -> None:
-        """An answer was begun."""
+        """An answer was started."""
         kind = f"{status // 100}xx"
         if kind in self._answers:
             self._answers[kind] += 1
 
     def dropped(self, why: str) -> None:
-        """A connection was dropped, for one of ``DROPS``."""
+        """A connection was dropped for one of the reasons in ``DROPS``."""
         self._drops[why] += 1
 
     def readings(self) -> dict[str, Reading]:
-        """All of it."""
+        """All counters, named as in ``HTTP_METRICS``."""
         return {
             **{f"requests_{route}": count for route, count in self._requests.items()},
             **{f"seconds_{route}": seconds for route, seconds in self._seconds.items()},

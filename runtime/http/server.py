@@ -1,12 +1,12 @@
-"""The HTTP face of a process: is it alive, is it ready, what are its numbers.
+"""The HTTP server of a process: health, readiness, metrics and further endpoints.
 
     /healthz   200 while the process runs
     /readyz    200 once it serves, else 503 with the reason
-    /metrics   numbers in the Prometheus text format
+    /metrics   metrics in the Prometheus text format
 
-What else a process offers (``http_api``) goes through a guard (``http_guard``), whose front is before all of this. It
-listens on loopback unless told otherwise. Where access is controlled it speaks TLS, and numbers are for those who may
-read everything; health and readiness are for everybody. Where it is not, a process is administered on loopback only.
+``RequestFilter`` checks every request; ``EndpointGuard`` serves the endpoints of ``HttpApi``. With security, the server
+uses TLS and metrics need the permission to read everything; health and readiness need no authentication. Without
+security, administration is possible only on loopback.
 """
 
 from __future__ import annotations
@@ -28,19 +28,19 @@ from starlette.types import ASGIApp
 from tallybook.core.access import Access, OpenAccess, Permission
 from tallybook.core.errors import AccessDenied, Busy, InvalidConfig, Unauthenticated
 
-from .clock import RealClock
-from .connection_table import ConnectionTable, DropLog
-from .http_api import Offer, headers_of, status_of
-from .http_guard import Front, Guard
-from .http_load import HEALTH, HTTP_METRICS, METRICS, HttpLoad
-from .http_protocol import MAX_CONNECTIONS, MAX_WAITING, MAX_WAITING_PER_PEER, BoundedProtocol
-from .http_tls import TlsPort
-from .identity import Guarded
-from .metrics import Metrics
-from .refusals import HTTP, REFUSAL_METRICS, Refusals
-from .tasks import Tasks
+from ..clock import RealClock
+from ..metrics.registry import Metrics
+from ..security.connection_table import ConnectionTable, DropLog
+from ..security.denial_log import HTTP, REFUSAL_METRICS, DenialLog
+from ..security.identity import ServerSecurity
+from ..security.in_flight import RequestsInFlight
+from ..tasks import Tasks
+from .endpoints import HttpApi, headers_of, status_of
+from .guard import EndpointGuard, RequestFilter
+from .load import HEALTH, HTTP_METRICS, METRICS, HttpLoad
+from .protocol import MAX_CONNECTIONS, MAX_WAITING, MAX_WAITING_PER_PEER, BoundedProtocol
+from .tls import TlsPort
 from .tls_contexts import server_context
-from .under_way import UnderWay
 
 CLOSE_SECONDS: Final = 2.0
 _METRICS: Final = "/metrics"
@@ -49,37 +49,37 @@ _KEEP_ALIVE_SECONDS: Final = 5
 
 
 Listening: TypeAlias = socket.socket
-"""An address that is taken: whoever connects waits until it is served."""
+"""A listening socket: connections wait until it is served."""
 
 
 class HttpServer:
-    """Serves health, readiness and metrics on a port of its own.
+    """Serves health, readiness, metrics and endpoints on its own port.
 
     Args:
-        metrics: what /metrics shows.
-        why_not_ready: ``None`` when the process serves, else one sentence for /readyz.
-        security: certificates, and who somebody is; ``None``: no TLS, and anybody is let in.
-        offer: what there is besides; ``None``: nothing.
-        refusals: those of the process, where it refuses elsewhere, too.
-        under_way: the same of what is asked.
+        metrics: registry for /metrics.
+        why_not_ready: returns ``None`` when the process serves, else one sentence for /readyz.
+        security: certificates and authentication; ``None``: no TLS, and access is open to all.
+        offer: further endpoints and pages; ``None``: none.
+        refusals: log of denied requests, if the process has other ports, too.
+        in_flight: limits of requests in flight, if the process has other ports, too.
     """
 
     def __init__(
         self,
         metrics: Metrics,
         why_not_ready: Callable[[], str | None],
-        security: Guarded | None = None,
-        offer: Offer | None = None,
-        refusals: Refusals | None = None,
-        under_way: UnderWay | None = None,
+        security: ServerSecurity | None = None,
+        offer: HttpApi | None = None,
+        refusals: DenialLog | None = None,
+        in_flight: RequestsInFlight | None = None,
     ) -> None:
         self._metrics = metrics
         self._why_not_ready = metrics.why_not_ready = why_not_ready
         self._security = security
         self._access: Access = security or OpenAccess()
-        self._offer = offer or Offer(())
-        self._refusals = refusals or Refusals(RealClock(), self._access)
-        self._under_way = under_way or UnderWay()
+        self._offer = offer or HttpApi(())
+        self._refusals = refusals or DenialLog(RealClock(), self._access)
+        self._in_flight = in_flight or RequestsInFlight()
         self._load = HttpLoad(RealClock(), MAX_CONNECTIONS)
         self._drop_log = DropLog(RealClock(), HTTP)
         metrics.add(HTTP_METRICS, self._load.readings)
@@ -88,15 +88,15 @@ class HttpServer:
         self._task: asyncio.Task[None] | None = None
         self._lag: asyncio.Task[None] | None = None
         self._listens_as = ""
-        """The host that it was told to listen on, which may be a name."""
+        """The host in ``listen``, which may be a name."""
         self.address = ""
         """Host and port, once started."""
 
     async def start(self, listen: str | Listening, tasks: Tasks) -> None:
-        """Begin to serve.
+        """Start serving.
 
         Args:
-            listen: host and port, of which 0 takes any free one; or a socket that listens already.
+            listen: host and port (0: any free port), or a listening socket.
 
         Raises:
             InvalidConfig: the address cannot be bound; the message names it.
@@ -116,7 +116,7 @@ class HttpServer:
             access_log=False,
             lifespan="off",
             server_header=False,
-            proxy_headers=False,  # who asks is who is connected, and no header says otherwise
+            proxy_headers=False,  # headers cannot change the address of the peer
             timeout_keep_alive=_KEEP_ALIVE_SECONDS,
             http=protocol,
             ws="none",
@@ -141,18 +141,18 @@ class HttpServer:
 
     @staticmethod
     async def _serve(server: uvicorn.Server, bound: socket.socket) -> None:
-        # Not ``serve``: that one would take over the signals of the process.
+        # Not ``serve``, which installs signal handlers for the process.
         await server._serve(sockets=[bound])  # noqa: SLF001
 
     def _application(self, administered: bool) -> ASGIApp:
         health = {"/healthz": self._healthz, "/readyz": self._readyz}
         paths, offer = (*health, _METRICS), self._offer
-        guard = Guard(
+        guard = EndpointGuard(
             self._access,
             offer.endpoints,
             offer.pages,
             self._refusals,
-            self._under_way,
+            self._in_flight,
             own=paths,
             administered=administered,
         )
@@ -161,10 +161,12 @@ class HttpServer:
         served.router.redirect_slashes = False
         served.router.default = guard
         routes = {**dict.fromkeys(health, HEALTH), _METRICS: METRICS}
-        return Front(served, self._names, anyway=health, routes=routes, refusals=self._refusals, load=self._load)
+        return RequestFilter(
+            served, self._names, anyway=health, routes=routes, refusals=self._refusals, load=self._load
+        )
 
     def _names(self) -> Iterator[str]:
-        """Names that this process is known by."""
+        """The names of this process that a Host header may have."""
         yield socket.gethostname()
         yield self._listens_as
         yield from self._offer.hosts
@@ -178,9 +180,9 @@ class HttpServer:
         reason = self._why_not_ready()
         return PlainTextResponse("ok\n" if reason is None else f"{reason}\n", status_code=503 if reason else 200)
 
-    async def _show_metrics(self, guard: Guard, request: Request) -> Response:
+    async def _show_metrics(self, guard: EndpointGuard, request: Request) -> Response:
         try:
-            guard.let_in(request, Permission.READ)
+            guard.authorize(request, Permission.READ)
         except (Unauthenticated, AccessDenied, Busy) as error:
             guard.note(request, error)
             return PlainTextResponse(f"{error.message}\n", status_code=status_of(error), headers=headers_of(error))
@@ -188,13 +190,13 @@ class HttpServer:
 
 
 def address_of(bound: Listening) -> str:
-    """Host and port of a socket that listens."""
+    """Host and port of a listening socket."""
     host, port = bound.getsockname()[:2]
     return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
 
 def is_loopback(host: str) -> bool:
-    """Whether only this machine reaches a host. Of names, that is said of ``localhost`` alone."""
+    """Whether a host is reachable only from this machine. Of host names only ``localhost`` counts."""
     try:
         return ipaddress.ip_address(host).is_loopback
     except ValueError:
@@ -202,31 +204,31 @@ def is_loopback(host: str) -> bool:
 
 
 def refuse_open_port(process: str, listen: str, *, security: str, insecure: bool) -> None:
-    """Refuse to serve, without security, an address that others than this machine may reach.
+    """Refuse to serve without security on an address that other machines may reach.
 
     Args:
-        process: for the message, such as ``a gateway``.
-        insecure: whether an operator has said that it is meant.
+        process: name for the message, such as ``a gateway``.
+        insecure: the operator has allowed it with ``--insecure``.
 
     Raises:
-        InvalidConfig: it is such an address, and nobody has said so.
+        InvalidConfig: it is such an address, and ``insecure`` is false.
     """
     if not security and not insecure and not is_loopback(listen.rpartition(":")[0].strip("[]")):
         raise InvalidConfig(
-            f"{process} on {listen} without security would let everybody who reaches it read and delete everything: "
+            f"{process} on {listen} without security would let every client that reaches it read and delete all data: "
             "give it a security directory, let it listen on loopback, or say --insecure if the network is trusted"
         )
 
 
 def bind(listen: str) -> Listening:
-    """A socket that listens on host and port; port 0 is any free one.
+    """A socket that listens on host and port; port 0 takes any free port.
 
     Raises:
         InvalidConfig: the address cannot be bound; the message names it.
     """
     host, separator, port = listen.rpartition(":")
     if not separator or not port.isdecimal() or int(port) > 65535:
-        raise InvalidConfig(f"{listen!r} is not a host and a port")
+        raise InvalidConfig(f"{listen!r} is not of the form HOST:PORT")
     host = host.strip("[]")
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     bound = socket.socket(family, socket.SOCK_STREAM)

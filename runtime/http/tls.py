@@ -1,8 +1,7 @@
-"""TLS before HTTP, within bounds: a connection counts from when it is there, and its handshake has a time.
+"""TLS for HTTP connections, with a handshake deadline, counted from the accepted connection on.
 
-A loop that speaks TLS itself tells of a connection when its handshake is over, so whoever begins one and goes no
-further would be counted nowhere, and for as long as the loop likes. Here the loop knows plain connections only, and TLS
-is the protocol that they have.
+With the TLS support of the event loop, a protocol is told of a connection only after the handshake, so clients that do
+not finish it would not be counted or limited. Here the loop accepts plain connections, and their protocol does TLS.
 """
 
 from __future__ import annotations
@@ -12,21 +11,21 @@ import ssl
 from asyncio.sslproto import SSLProtocol
 from typing import Any, Final
 
-from .connection_table import ConnectionTable
-from .http_load import HANDSHAKE, HttpLoad
-from .http_protocol import BoundedProtocol, enter
+from ..security.connection_table import ConnectionTable
+from .load import HANDSHAKE, HttpLoad
+from .protocol import BoundedProtocol, enter
 
 HANDSHAKE_SECONDS: Final = 10
-"""From the connection until it is known who is there."""
+"""Limit of the TLS handshake."""
 
 
 class TlsPort:
     """Makes the protocol of each connection to one port.
 
     Args:
-        context: TLS, as a server speaks it.
-        load: counts what is dropped here.
-        table: connections of the port, those in a handshake included.
+        context: TLS context of the server.
+        load: counts dropped connections.
+        table: connections of the port, including those in a handshake.
     """
 
     def __init__(self, context: ssl.SSLContext, load: HttpLoad, table: ConnectionTable) -> None:
@@ -35,7 +34,7 @@ class TlsPort:
         self.table = table
 
     def __call__(self, **given: Any) -> asyncio.BaseProtocol:
-        """The protocol of one connection, which HTTP is told of when its handshake is over."""
+        """Make the protocol of one connection; HTTP starts after the handshake."""
         return _Tls(self, BoundedProtocol(self.load, self.table, **given))
 
 
@@ -47,7 +46,7 @@ class _Tls(SSLProtocol):
             asyncio.get_running_loop(),
             inner,
             port.context,
-            None,  # type: ignore[arg-type]  # nobody waits for the handshake
+            None,  # type: ignore[arg-type]  # no future waits for the handshake
             server_side=True,
             ssl_handshake_timeout=HANDSHAKE_SECONDS,
         )
@@ -55,7 +54,7 @@ class _Tls(SSLProtocol):
         self._inner = inner
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
-        """A connection; nothing was said yet."""
+        """A connection was accepted; the handshake starts."""
         self._inner.entry = enter(self._port.table, transport)
         super().connection_made(transport)
 

@@ -10,12 +10,12 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import lru_cache
 
-from .identity import Certified, Identity
+from ..security.identity import CertificateSource, Identity
 
 
-def server_context(certified: Certified) -> ssl.SSLContext:
-    """TLS for a server: 1.2 or newer, with the certificates that are in force when somebody connects."""
-    # Of its own: it must not be one that is remembered for an identity, and is given to others.
+def server_context(certified: CertificateSource) -> ssl.SSLContext:
+    """A TLS context for a server: TLS 1.2 or newer, with the certificates in force at each handshake."""
+    # Uncached: a callback is set on this context, so it must not be shared.
     first = server_material.__wrapped__(certified.identity)
 
     def in_force(connection: ssl.SSLObject, _name: str | None, _first: ssl.SSLContext) -> None:
@@ -28,13 +28,13 @@ def server_context(certified: Certified) -> ssl.SSLContext:
 
 @lru_cache(maxsize=4)
 def server_material(identity: Identity) -> ssl.SSLContext:
-    """TLS for a server with these certificates.
+    """A TLS context for a server with these certificates.
 
-    Nobody may resume a session: whoever does shows no certificate again, though its authority may be gone by now. TLS
-    1.2 has sessions without tickets as well, which Python cannot turn off: see ``is_resumed``.
+    Session resumption is off: a resumed session skips the client certificate, whose authority may have been removed.
+    TLS 1.2 can also resume without tickets, which Python cannot turn off: see ``is_resumed``.
 
     Raises:
-        ssl.SSLError: TLS is not possible with them.
+        ssl.SSLError: the certificates cannot be used.
     """
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.minimum_version = ssl.TLSVersion.TLSv1_2
@@ -47,9 +47,8 @@ def server_material(identity: Identity) -> ssl.SSLContext:
     return context
 
 
-@lru_cache(maxsize=4)
-def client_context(identity: Identity) -> ssl.SSLContext:
-    """TLS for a client: it shows its certificate, and checks the name of whoever answers."""
+def new_client_context(identity: Identity) -> ssl.SSLContext:
+    """A TLS context for a client: it sends its certificate and checks the server's name."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.minimum_version = ssl.TLSVersion.TLSv1_2
     context.load_verify_locations(cadata=identity.authorities.decode("ascii"))
@@ -58,15 +57,19 @@ def client_context(identity: Identity) -> ssl.SSLContext:
     return context
 
 
+client_context = lru_cache(maxsize=4)(new_client_context)
+"""The same, one for all connections with these certificates."""
+
+
 def is_resumed(transport: asyncio.BaseTransport) -> bool:
-    """Whether a connection goes on with the session of an earlier one, whose certificates nobody has checked again."""
+    """Whether a connection resumed an earlier TLS session, so that its certificate was not checked again."""
     connection = transport.get_extra_info("ssl_object")
     return connection is not None and bool(connection.session_reused)
 
 
 @contextmanager
 def _as_file(content: bytes) -> Iterator[str]:
-    """The path of a file with a secret in it: Python reads keys from files only. In memory where that is possible."""
+    """The path of a temporary file with ``content``, in memory if possible: Python loads keys only from files."""
     if hasattr(os, "memfd_create"):
         with os.fdopen(os.memfd_create("tallybook"), "wb", buffering=0) as file:
             file.write(content)

@@ -1,9 +1,9 @@
-"""Catalogues of metrics: what each number is called outside, what kind it is and what it means. Pure.
+"""Catalogues of metrics: public name, kind and help text of each number. Pure.
 
-Parts that count need nothing else; ``metrics`` shows what stands in catalogues to Prometheus.
+Parts that have metrics need only this module; ``registry`` exports the catalogues to Prometheus.
 
-Every label and every value of it stands in a catalogue, so a process shows as many series as its catalogues have
-lines, whatever ledgers, streams and clients it meets: names that users choose are never labels.
+Label values are in a catalogue, so the number of series of a process is fixed. The exception are metrics with
+``labels``, such as the lag of each subscription: the part that has them limits their number.
 """
 
 from __future__ import annotations
@@ -13,13 +13,13 @@ from typing import Final, NamedTuple
 
 from tallybook.core.errors import TallybookError, error_class, error_classes
 
-from .meter import Reading
+from .usage import Reading
 
 ERROR_LABEL: Final = "error"
 
 
-class Kind(Enum):
-    """How a number behaves."""
+class MetricKind(Enum):
+    """The Prometheus type of a metric."""
 
     COUNTER = "counter"
     GAUGE = "gauge"
@@ -27,17 +27,18 @@ class Kind(Enum):
 
 
 class MetricInfo(NamedTuple):
-    """One metric: which number it is, its public name, and what it means.
+    """One metric: the key of its number, its public name and its help text.
 
-    The name of a counter ends in ``_total``. ``label`` is a name and a value, for numbers that
-    share one metric.
+    The name of a counter ends in ``_total``. ``label`` is a label name and value, for numbers that
+    share one metric. ``labels`` are names of labels whose values are known only when the metric is read.
     """
 
     stat: str
     name: str
-    kind: Kind
+    kind: MetricKind
     help: str
     label: tuple[str, str] | None = None
+    labels: tuple[str, ...] = ()
 
 
 def meter_metrics(
@@ -46,39 +47,43 @@ def meter_metrics(
     """The metrics of a ``Meter``.
 
     Args:
-        what: what is metered, in the plural: "Reads of entry logs".
+        what: the measured operations, in the plural: "Reads of entry logs".
     """
     return (
-        MetricInfo(f"{stat}_seconds", f"{name}_seconds", Kind.HISTOGRAM, f"{what}: how long each took.", label),
+        MetricInfo(f"{stat}_seconds", f"{name}_seconds", MetricKind.HISTOGRAM, f"{what}: duration of each.", label),
         MetricInfo(
             f"{stat}_busy_seconds",
             f"{name}_busy_seconds_total",
-            Kind.COUNTER,
-            f"{what}: seconds in which any was under way.",
+            MetricKind.COUNTER,
+            f"{what}: seconds in which at least one was in progress.",
             label,
         ),
-        MetricInfo(f"{stat}_under_way", f"{name}_under_way", Kind.GAUGE, f"{what}: under way now.", label),
+        MetricInfo(f"{stat}_under_way", f"{name}_under_way", MetricKind.GAUGE, f"{what}: in progress now.", label),
     )
 
 
 def error_metrics(stat: str, name: str, text: str) -> tuple[MetricInfo, ...]:
-    """A counter for each error of ``core/errors.py``, by the name of its class."""
+    """A counter for each error class of ``core/errors.py``, with the class name as label."""
     return tuple(
-        MetricInfo(f"{stat}_{error.__name__}", name, Kind.COUNTER, text, (ERROR_LABEL, error.__name__))
+        MetricInfo(f"{stat}_{error.__name__}", name, MetricKind.COUNTER, text, (ERROR_LABEL, error.__name__))
         for error in error_classes()
     )
 
 
 class ErrorCounts:
-    """How often each error was met."""
+    """Counts errors by class."""
 
     def __init__(self) -> None:
         self._counts: dict[type[TallybookError], int] = dict.fromkeys(error_classes(), 0)
 
     def count(self, wire_code: int) -> None:
-        """One more; of a newer peer's errors all that is known is that they are errors."""
+        """Count an error by its wire code. Unknown codes of a newer peer count for the base class."""
         self._counts[error_class(wire_code)] += 1
 
+    def count_of(self, error: type[TallybookError]) -> int:
+        """How often exactly this class was counted."""
+        return self._counts[error]
+
     def readings(self, stat: str) -> dict[str, Reading]:
-        """All of them, named as ``error_metrics`` does."""
+        """The counters, named as in ``error_metrics``."""
         return {f"{stat}_{error.__name__}": count for error, count in self._counts.items()}

@@ -1,8 +1,8 @@
-"""How often something took how long: counts in fixed buckets, cheap enough for a hot path.
+"""Histogram with fixed buckets, cheap enough for a hot path.
 
-What is observed is a search among a dozen bounds and three additions to plain numbers; nothing is locked, and
-nothing is allocated. So a histogram has one writer, a thread or an event loop, and anybody may read it: what a reader
-may see is a value in its bucket that is not in the sum yet, and the next reading puts that right.
+``observe`` is a binary search among a dozen bounds and additions to plain numbers, without locks or allocations. A
+histogram has one writer, a thread or an event loop; any thread may read it. A reader may see a value in its bucket that
+is not in the sum yet; the next reading is right.
 """
 
 from __future__ import annotations
@@ -15,17 +15,17 @@ from typing import Final
 from tallybook.core.errors import check
 
 SECONDS: Final = (0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
-"""Bounds for what takes microseconds to seconds: a request, a write, a commit."""
+"""Bounds for durations from microseconds to seconds: a request, a write, a commit."""
 
 LONG_SECONDS: Final = (0.001, 0.005, 0.01, 0.05, 0.1, 0.5, 1.0, 5.0, 10.0, 30.0, 60.0, 300.0)
-"""Bounds for what takes milliseconds to minutes: a step of a checkpoint, a call that goes on."""
+"""Bounds for durations from milliseconds to minutes: a step of a checkpoint, a long-running call."""
 
 
 class Histogram:
-    """Counts values by bucket, and sums them up.
+    """Counts values by bucket and keeps their sum.
 
     Args:
-        bounds: the highest value of each bucket, ascending; one more bucket has what is above all of them.
+        bounds: upper bounds (inclusive) of the buckets, ascending; one more bucket has all larger values.
     """
 
     __slots__ = ("bounds", "counts", "sum")
@@ -37,28 +37,28 @@ class Histogram:
 
     @property
     def count(self) -> int:
-        """How many values there were."""
+        """Number of observed values."""
         return sum(self.counts)
 
     def observe(self, value: float) -> None:
-        """Take one value."""
+        """Add one value."""
         self.counts[bisect_left(self.bounds, value)] += 1
         self.sum += value
 
     def buckets(self) -> list[tuple[str, float]]:
-        """For each bound, as Prometheus writes it, how many values were at most that."""
+        """For each bound, as text, the number of values up to it (cumulative, as in Prometheus)."""
         bounds = [*map(str, self.bounds), "+Inf"]
         return list(zip(bounds, map(float, accumulate(self.counts)), strict=True))
 
 
 def merged(histograms: Iterable[Histogram]) -> Histogram:
-    """All of them as one. There is at least one, and they have the same bounds."""
+    """The sum of at least one histogram; all have the same bounds."""
     first, *others = histograms
     found = Histogram(first.bounds)
     found.sum = first.sum
     found.counts = list(first.counts)
     for other in others:
-        check(other.bounds == first.bounds, "histograms of other bounds cannot be merged")
+        check(other.bounds == first.bounds, "histograms with different bounds cannot be merged")
         found.counts = [mine + its for mine, its in zip(found.counts, other.counts, strict=True)]
         found.sum += other.sum
     return found

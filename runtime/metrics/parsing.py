@@ -1,4 +1,4 @@
-"""Reading what a process shows under ``/metrics``, in the text format of Prometheus."""
+"""Reads the ``/metrics`` of a process, in the Prometheus text format."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Final
 
 from prometheus_client.parser import text_string_to_metric_families
 
-from .http_client import fetch_text
+from ..http.client import fetch_text
 
 FETCH_SECONDS: Final = 10.0
 
@@ -17,7 +17,7 @@ _SAMPLE: Final = re.compile(rf"^([a-zA-Z_:][a-zA-Z0-9_:]*)(?:\{{[^}}]*\}})? ({_N
 
 
 def parse_metrics(text: str) -> dict[str, float]:
-    """The value of every metric, summed over its labels; comments and what is no sample are left out."""
+    """The value of each metric, summed over its labels. Lines that are not samples are ignored."""
     found: dict[str, float] = {}
     for line in text.splitlines():
         sample = _SAMPLE.match(line)
@@ -27,10 +27,10 @@ def parse_metrics(text: str) -> dict[str, float]:
 
 
 def parse_series(text: str) -> Iterator[tuple[str, dict[str, str], float]]:
-    """Every series: its name, its labels and its value.
+    """All series: name, labels and value.
 
     Raises:
-        ValueError: it is not in this format.
+        ValueError: the text is malformed.
     """
     for family in text_string_to_metric_families(text):
         for sample in family.samples:
@@ -38,9 +38,9 @@ def parse_series(text: str) -> Iterator[tuple[str, dict[str, str], float]]:
 
 
 def fetch_metrics(port: int) -> dict[str, float]:
-    """What the process on ``port`` of this machine shows.
+    """The metrics of the process on ``port`` of this machine.
 
     Raises:
-        BookieUnavailable, ProtocolViolation: it does not answer, or not with that.
+        BookieUnavailable, ProtocolViolation: as ``fetch_text``.
     """
     return parse_metrics(fetch_text(f"127.0.0.1:{port}", "/metrics", FETCH_SECONDS))

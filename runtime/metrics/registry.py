@@ -1,18 +1,21 @@
-"""Metrics, read when they are asked for.
+"""The metrics registry of a process, which reads all values when it is scraped.
 
-A part keeps plain numbers and gives them as a mapping; its catalogue (``metric_catalogue``) says what they are called.
-Nothing is counted twice, and what a hot path pays is an addition. To write them all down (``metrics_rendering``) takes
-the event loop a millisecond or two, whoever asks. docs/metrics.md is generated from the catalogues.
+A part keeps plain numbers and returns them as a mapping; its catalogue (``catalogue``) names and describes them. A hot
+path pays one addition for a counter. A scrape takes one or two milliseconds of the event loop (``rendering``).
+docs/reference/metrics.md is generated from the catalogues.
 """
 
 from __future__ import annotations
 
 import asyncio
+import json
+import platform
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from importlib.metadata import PackageNotFoundError, distribution
 from typing import Final
 
-from prometheus_client import CollectorRegistry, generate_latest
+from prometheus_client import CollectorRegistry, Gauge, generate_latest
 from prometheus_client.metrics_core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
 from prometheus_client.platform_collector import PlatformCollector
 from prometheus_client.process_collector import ProcessCollector
@@ -20,57 +23,92 @@ from prometheus_client.registry import Collector
 
 from tallybook.core.errors import InvariantViolation
 
-from .heap import heap_usage
+from ..clock import Clock, RealClock
+from ..process_memory.heap import heap_usage
+from .catalogue import MetricInfo, MetricKind
 from .histogram import Histogram
-from .loop_lag import LoopLag
-from .meter import Reading
-from .metric_catalogue import Kind, MetricInfo
-from .metrics_rendering import CatalogueText
+from .rendering import CatalogueText, series_lines
+from .usage import Reading, Series
 
 PROCESS_METRICS: Final = (
     MetricInfo(
-        "ready", "tallybook_process_ready", Kind.GAUGE, "1 once the process serves, as /readyz says it too, else 0."
+        "ready",
+        "tallybook_process_ready",
+        MetricKind.GAUGE,
+        "1 while the process serves (like /readyz), else 0.",
     ),
     MetricInfo(
-        "tasks", "tallybook_process_tasks", Kind.GAUGE, "Tasks of the event loop: work that is under way, or waits."
+        "tasks",
+        "tallybook_process_tasks",
+        MetricKind.GAUGE,
+        "Tasks of the event loop, running or waiting.",
     ),
     MetricInfo(
-        "heap_used", "tallybook_process_heap_used_bytes", Kind.GAUGE, "Memory that the C library has given out."
+        "heap_used",
+        "tallybook_process_heap_used_bytes",
+        MetricKind.GAUGE,
+        "Memory allocated from the C library and not freed.",
     ),
     MetricInfo(
         "heap_kept",
         "tallybook_process_heap_kept_bytes",
-        Kind.GAUGE,
-        "Memory given back to the C library, which keeps it, or gave it to the system when little was to do.",
+        MetricKind.GAUGE,
+        "Freed memory that the C library keeps for reuse, or has returned to the system while the process was idle.",
     ),
     MetricInfo(
         "python_blocks",
         "tallybook_process_python_blocks",
-        Kind.GAUGE,
-        "Small blocks that Python's own allocator has given out.",
+        MetricKind.GAUGE,
+        "Allocated small blocks of Python's own allocator.",
     ),
     MetricInfo(
         "loop_cpu",
         "tallybook_process_loop_cpu_seconds_total",
-        Kind.COUNTER,
-        "Processor time of the thread that runs the event loop: near one second a second, it is all that can be had.",
+        MetricKind.COUNTER,
+        "Processor time of the thread of the event loop; near one second per second it is the bottleneck.",
     ),
     MetricInfo(
         "loop_lag_seconds",
         "tallybook_process_loop_lag_seconds",
-        Kind.HISTOGRAM,
+        MetricKind.HISTOGRAM,
         "How late a timer of the event loop came, four times a second.",
     ),
 )
-"""What any process tells of itself, besides what the platform knows."""
+"""Metrics of every process, besides those of the platform collectors."""
+
+
+UNKNOWN: Final = "unknown"
+BUILD_LABELS: Final = ("version", "revision", "python")
+"""Labels of ``tallybook_build_info``. The revision is known if pip installed Tallybook from a repository."""
+
+LAG_PERIOD_SECONDS: Final = 0.25
+
+
+class LoopLag:
+    """Measures the lag of an event loop: the delay that every callback of the process has in addition.
+
+    A periodic timer is late by the time in which the loop was busy or the process got no processor.
+    """
+
+    def __init__(self, clock: Clock | None = None) -> None:
+        self._clock = clock or RealClock()
+        self.seconds = Histogram()
+        """Delay of each timer."""
+
+    async def watch(self) -> None:
+        """Measure until cancelled."""
+        while True:
+            due = self._clock.monotonic() + LAG_PERIOD_SECONDS
+            await self._clock.sleep(LAG_PERIOD_SECONDS)
+            self.seconds.observe(max(0.0, self._clock.monotonic() - due))
 
 
 class StatsCollector(Collector):
-    """Turns a mapping of numbers into metrics, each time it is scraped.
+    """A collector of ``prometheus_client`` over a mapping of numbers.
 
     Args:
-        catalogue: the metrics; a number that it does not name is not shown.
-        read: gives the numbers now.
+        catalogue: the metrics; numbers that it does not name are not shown.
+        read: returns the current numbers.
     """
 
     def __init__(self, catalogue: Sequence[MetricInfo], read: Callable[[], Mapping[str, Reading]]) -> None:
@@ -78,11 +116,11 @@ class StatsCollector(Collector):
         self._read = read
 
     def describe(self) -> Iterable[Metric]:
-        """Nothing ahead of the first scrape: the numbers may not be there yet."""
+        """Nothing: before the first scrape the numbers may be missing."""
         return ()
 
     def collect(self) -> Iterator[Metric]:
-        """The metrics with their present values."""
+        """The metrics with their current values."""
         stats = self._read()
         families: dict[str, _Family] = {}
         for info in self._catalogue:
@@ -100,9 +138,9 @@ _Family = CounterMetricFamily | GaugeMetricFamily | HistogramMetricFamily
 
 def _family(info: MetricInfo) -> _Family:
     labels = [info.label[0]] if info.label else []
-    if info.kind is Kind.COUNTER:
+    if info.kind is MetricKind.COUNTER:
         return CounterMetricFamily(info.name.removesuffix("_total"), info.help, labels=labels)
-    if info.kind is Kind.HISTOGRAM:
+    if info.kind is MetricKind.HISTOGRAM:
         return HistogramMetricFamily(info.name, info.help, labels=labels)
     return GaugeMetricFamily(info.name, info.help, labels=labels)
 
@@ -112,32 +150,40 @@ def _add(family: _Family, info: MetricInfo, value: Reading) -> None:
     if isinstance(family, HistogramMetricFamily) and isinstance(value, Histogram):
         family.add_metric(labels, value.buckets(), value.sum)
     elif isinstance(family, HistogramMetricFamily) or isinstance(value, Histogram):
-        raise InvariantViolation(f"{info.name} is no {info.kind.value}")
+        raise InvariantViolation(f"the value of {info.name} is not a {info.kind.value}")
     else:
         family.add_metric(labels, value)
 
 
 class Metrics:
-    """The registry of one process, with what the platform and the process tell of themselves."""
+    """The registry of one process, including metrics of the platform and of the process itself."""
 
     def __init__(self) -> None:
         self._platform = CollectorRegistry()
         self._parts: list[tuple[CatalogueText, Callable[[], Mapping[str, Reading]]]] = []
+        self._series: list[tuple[Sequence[MetricInfo], Callable[[], Mapping[str, Series]]]] = []
         self.loop_lag = LoopLag()
-        """Watched by whoever serves the metrics."""
-        self.why_not_ready: Callable[[], str | None] = lambda: "nobody serves it"
-        """What /readyz says; set by whoever serves it."""
+        """Its ``watch`` is run by the HTTP server."""
+        self.why_not_ready: Callable[[], str | None] = lambda: "no HTTP server is running"
+        """The answer of /readyz; set by the HTTP server."""
         ProcessCollector(registry=self._platform)
         PlatformCollector(registry=self._platform)
+        build = Gauge("tallybook_build_info", "1; the labels say what runs.", BUILD_LABELS, registry=self._platform)
+        build.labels(*_build()).set(1)
         self.add(PROCESS_METRICS, self._of_this_process)
 
     def add(self, catalogue: Sequence[MetricInfo], read: Callable[[], Mapping[str, Reading]]) -> None:
-        """Serve the numbers of one part."""
+        """Add the metrics of one part."""
         self._parts.append((CatalogueText(catalogue), read))
 
+    def add_series(self, catalogue: Sequence[MetricInfo], read: Callable[[], Mapping[str, Series]]) -> None:
+        """Add metrics with ``MetricInfo.labels``. The part bounds the number of their series."""
+        self._series.append((catalogue, read))
+
     def text(self) -> bytes:
-        """All metrics in the Prometheus text format. Called on the event loop, of whose thread it tells."""
+        """All metrics in the Prometheus text format. Call it on the event loop, whose thread it measures."""
         lines = [line for text, read in self._parts for line in text.lines(read())]
+        lines += [line for catalogue, read in self._series for line in series_lines(catalogue, read())]
         return generate_latest(self._platform) + "".join(lines).encode()
 
     def _of_this_process(self) -> dict[str, Reading]:
@@ -153,8 +199,18 @@ class Metrics:
         }
 
 
+def _build() -> tuple[str, str, str]:
+    python = platform.python_version()
+    try:
+        found = distribution("tallybook")
+    except PackageNotFoundError:
+        return UNKNOWN, UNKNOWN, python
+    source = json.loads(found.read_text("direct_url.json") or "{}")
+    return found.version, source.get("vcs_info", {}).get("commit_id", UNKNOWN), python
+
+
 def _task_count() -> int:
     try:
         return len(asyncio.all_tasks())
     except RuntimeError:
-        return 0  # nobody's loop runs here: there are no tasks
+        return 0  # no event loop runs in this thread

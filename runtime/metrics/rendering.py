@@ -1,8 +1,8 @@
-"""Writing metrics in the text format of Prometheus, fast enough for an event loop.
+"""Renders metrics in the Prometheus text format, fast enough for an event loop.
 
-A process shows a thousand lines and more, of which only the numbers at their ends ever change: the rest is made once.
-``prometheus_client`` makes objects of every line each time, which takes ten times as long, and what takes ten
-milliseconds holds up everything else that a process does. What comes out means the same.
+A process has more than a thousand lines, of which only the numbers change; the rest is made once. ``prometheus_client``
+makes objects for each line each time, which takes ten times as long: some ten milliseconds, in which the event loop
+stands still. The output is equivalent.
 """
 
 from __future__ import annotations
@@ -14,22 +14,22 @@ from itertools import accumulate
 
 from tallybook.core.errors import InvariantViolation
 
+from .catalogue import MetricInfo, MetricKind
 from .histogram import Histogram
-from .meter import Reading
-from .metric_catalogue import Kind, MetricInfo
+from .usage import Reading, Series
 
 
 @dataclass(frozen=True, slots=True)
 class _Family:
-    """What shares one name."""
+    """The metrics of one name."""
 
     heading: str
     members: list[tuple[MetricInfo, str]] = field(default_factory=list)
-    """Each with how its line begins."""
+    """Each metric with the beginning of its line."""
 
 
 class CatalogueText:
-    """Writes the numbers of one part."""
+    """Renders the metrics of one part."""
 
     def __init__(self, catalogue: Sequence[MetricInfo]) -> None:
         families: dict[str, _Family] = {}
@@ -38,13 +38,13 @@ class CatalogueText:
             family.members.append((info, f"{info.name}{_labels(info)} "))
         self._families = tuple(families.values())
         self._spreads: dict[tuple[str, tuple[float, ...]], tuple[str, ...]] = {}
-        """How the lines of a histogram begin; its bounds are not in the catalogue."""
+        """The beginnings of the lines of each histogram, whose bounds are not in the catalogue."""
 
     def lines(self, stats: Mapping[str, Reading]) -> Iterator[str]:
-        """The lines of those numbers that there are.
+        """The lines of the metrics that have a value.
 
         Raises:
-            InvariantViolation: a number is of another kind than its catalogue says.
+            InvariantViolation: a value has another kind than in the catalogue.
         """
         for family in self._families:
             heading = family.heading
@@ -55,8 +55,8 @@ class CatalogueText:
                 if heading:
                     yield heading
                     heading = ""
-                if isinstance(value, Histogram) != (info.kind is Kind.HISTOGRAM):
-                    raise InvariantViolation(f"{info.name} is no {info.kind.value}")
+                if isinstance(value, Histogram) != (info.kind is MetricKind.HISTOGRAM):
+                    raise InvariantViolation(f"the value of {info.name} is not a {info.kind.value}")
                 if isinstance(value, Histogram):
                     yield from self._spread(info, value)
                 else:
@@ -70,6 +70,22 @@ class CatalogueText:
         counts = list(accumulate(histogram.counts))
         for beginning, count in zip(beginnings, (*counts, counts[-1], histogram.sum), strict=True):
             yield f"{beginning}{_written(count)}\n"
+
+
+def series_lines(catalogue: Sequence[MetricInfo], values: Mapping[str, Series]) -> Iterator[str]:
+    """The lines of metrics whose label values are known only now."""
+    for info in catalogue:
+        series = values.get(info.stat)
+        if series:
+            yield _heading(info)
+            for names, value in series.items():
+                labels = zip(info.labels, names, strict=True)
+                text = ",".join(f'{label}="{_escaped(name)}"' for label, name in labels)
+                yield f"{info.name}{{{text}}} {_written(value)}\n"
+
+
+def _escaped(name: str) -> str:
+    return name.replace("\\", r"\\").replace('"', r"\"").replace("\n", r"\n")
 
 
 def _written(value: float) -> str:

@@ -1,8 +1,7 @@
-"""What one resource is used for: how long each use took, and in how many seconds anything used it.
+"""Usage of a resource: the duration of each use, and the seconds in which it was in use at all (busy time).
 
-The second number is what tells a bottleneck: a disk of which nothing is wanted for half of the time is none, however
-long each read takes; one that is used in every moment of a second has no more to give to whoever takes turns. Uses
-that overlap count once.
+Busy time shows a bottleneck: a disk that is idle half of the time is none, even if each read takes long; one that is
+always busy has no more capacity. Overlapping uses count once.
 
     with meter.timing():
         row = await index.find(ledger_id, entry_id)
@@ -10,26 +9,29 @@ that overlap count once.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import TypeAlias
 
-from .clock import Clock
+from ..clock import Clock
 from .histogram import SECONDS, Histogram
 
 Reading: TypeAlias = float | Histogram
-"""What one number of a part is when it is read: a plain one, or how one was spread."""
+"""The value of a metric when it is read: a number or a histogram."""
+
+Series: TypeAlias = Mapping[tuple[str, ...], float]
+"""The values of a metric with ``MetricInfo.labels``, by the values of these labels."""
 
 
-class UnderWay:
-    """Counts the seconds in which at least one thing was under way. Used on one event loop."""
+class BusyTimer:
+    """Measures the seconds in which at least one use was in progress. Used on one event loop."""
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
         self._since = 0.0
         self._seconds = 0.0
         self.count = 0
-        """How many are under way."""
+        """Uses in progress."""
 
     def __enter__(self) -> None:
         if not self.count:
@@ -43,26 +45,26 @@ class UnderWay:
 
     @property
     def seconds(self) -> float:
-        """In how many seconds so far, those of what is under way included."""
+        """Busy seconds so far, including those of uses in progress."""
         return self._seconds + (self._clock.monotonic() - self._since if self.count else 0.0)
 
 
 class Meter:
-    """Times the uses of one resource. Used on one event loop.
+    """Measures the uses of one resource. Used on one event loop.
 
     Args:
-        bounds: of the histogram of how long they took.
+        bounds: bounds of the histogram of durations.
     """
 
     def __init__(self, clock: Clock, bounds: Sequence[float] = SECONDS) -> None:
         self._clock = clock
-        self.under_way = UnderWay(clock)
+        self.under_way = BusyTimer(clock)
         self.seconds = Histogram(bounds)
-        """How long each use took, also one that failed."""
+        """Duration of each use, including failed ones."""
 
     @contextmanager
     def timing(self) -> Iterator[None]:
-        """Time what happens in the block."""
+        """Measure the block as one use."""
         began = self._clock.monotonic()
         with self.under_way:
             try:
@@ -71,7 +73,7 @@ class Meter:
                 self.seconds.observe(self._clock.monotonic() - began)
 
     def readings(self, stat: str) -> dict[str, Reading]:
-        """Its numbers, named as ``metrics.meter_metrics`` does."""
+        """The values, named as in ``catalogue.meter_metrics``."""
         return {
             f"{stat}_seconds": self.seconds,
             f"{stat}_busy_seconds": self.under_way.seconds,

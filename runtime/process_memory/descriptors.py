@@ -1,4 +1,4 @@
-"""How many files and connections this process may have open."""
+"""The limit of open files and connections of this process."""
 
 from __future__ import annotations
 
@@ -7,14 +7,14 @@ import resource
 from typing import Final
 
 _UNLIMITED: Final = 1 << 20
-"""What "no limit" counts as."""
+"""Value that stands for "no limit"."""
 
 
 def raise_descriptor_limit() -> int:
-    """Raise the limit as far as the system lets an ordinary process, and return it."""
+    """Raise the soft limit to the hard limit, if the system allows it, and return it."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft != hard:
-        # Where the kernel's own maximum lies below the hard limit, the soft one stays.
+        # The kernel's own maximum may be below the hard limit; then the soft limit stays.
         with contextlib.suppress(ValueError, OSError):
             resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
         soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)

@@ -1,7 +1,7 @@
-"""What a process has in use of the memory it holds, as its allocators tell.
+"""Heap usage of the process, from the counters of its allocators.
 
-The kernel knows what a process holds. Of that, part is in use and part was freed and is kept for what comes next; which
-of the two grows tells a leak from a heap that found its size.
+The resident size that the kernel reports includes memory that was freed and is kept for reuse. If used memory grows,
+there is a leak; if only kept memory grows, the heap has not reached its size yet.
 """
 
 from __future__ import annotations
@@ -13,12 +13,12 @@ from typing import Final, NamedTuple
 
 
 class HeapUsage(NamedTuple):
-    """What allocators say.
+    """Counters of the allocators.
 
     Attributes:
-        used_bytes: what the C library has given out and not got back, mapped blocks included.
-        kept_bytes: what it got back and keeps.
-        blocks: small blocks that Python has given out by itself, of 512 B at most each.
+        used_bytes: allocated from the C library and not freed, mapped blocks included.
+        kept_bytes: freed, and kept by the C library.
+        blocks: allocated small blocks of Python's own allocator, of at most 512 B each.
     """
 
     used_bytes: int
@@ -41,7 +41,7 @@ def _mallinfo() -> Callable[[], _MallocInfo] | None:
     try:
         mallinfo = ctypes.CDLL(None).mallinfo2
     except (AttributeError, OSError):
-        # Another C library than glibc, or one from before 2.33.
+        # Not glibc, or glibc before 2.33.
         return None
     mallinfo.restype = _MallocInfo
     return mallinfo
@@ -51,9 +51,9 @@ _MALLINFO: Final = _mallinfo()
 
 
 def heap_usage() -> HeapUsage:
-    """What is in use now; of the C library's, zeros where it is not glibc.
+    """Current usage; the values of the C library are zero where it is not glibc.
 
-    It takes each arena's lock in turns and goes along its free blocks: for who asks now and then.
+    Takes the lock of each arena in turn and walks its free blocks: call it rarely.
     """
     blocks = sys.getallocatedblocks()
     if _MALLINFO is None:

@@ -1,14 +1,8 @@
-"""Who a process is, whom it trusts, and whom it lets in: the directory that the option ``security`` names.
+"""Authentication and authorization of a process, from the directory that the option ``security`` names.
 
-``Security`` is what the rest uses: certificates for TLS and the principal of whoever calls, both always those of the
-files as they are now. ``authority`` makes such directories, for those who have no authority of their own.
+``process_security`` is the entrance: ``Security`` gives the certificates for TLS and the principal of a caller, both
+from the current files. ``authority`` makes such directories, for clusters without their own certificate authority.
+``denial_log``, ``in_flight``, ``reauthorization`` and ``connection_table`` are shared by the gRPC and HTTP servers.
+The rules themselves (who may do what) are in ``core/access``; passwords of ledgers are not handled here. Nothing is
+imported here: a client loads only ``identity``.
 """
-
-from .security import SECURITY_METRICS, Security, ZooKeeperUsers, open_security, zookeeper_users
-from .serving import security_of_server
-from .standing import Standing, own_standing
-
-__all__ = [
-    "SECURITY_METRICS", "Security", "Standing", "ZooKeeperUsers", "open_security", "own_standing", "security_of_server",
-    "zookeeper_users",
-]  # fmt: skip

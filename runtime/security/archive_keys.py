@@ -1,13 +1,12 @@
-"""The keys of a sealed archive: the file that the option ``archive_keys`` names.
+"""The keys of an encrypted archive: the file that the option ``archive_keys`` names.
 
     {"format": 1, "current": "2026-11-24-5f0c1a", "plain": "read", "keys": {"2026-11-24-5f0c1a": "<base64>"}}
 
-``current`` is the key that new objects are sealed with; the others open what was sealed before. ``plain`` says whether
-objects that are not sealed are believed: ``read``, while an archive has some, or ``refuse``.
+``current`` is the key that encrypts new objects; the other keys decrypt older ones. ``plain`` says whether unencrypted
+objects are accepted: ``read`` (while an archive still has some) or ``refuse``.
 
-The file may be replaced at any time. It is looked at again every few seconds while it is used, and at once where an
-object names a key that it did not have. What cannot be understood is not taken: what was in force stays, and the log
-says why.
+The file may be replaced at any time. It is checked every few seconds while it is used, and at once when an object names
+an unknown key. An invalid file is ignored: the keys that were loaded stay, and the reason is logged.
 """
 
 from __future__ import annotations
@@ -25,12 +24,12 @@ from typing import Final, Protocol
 from tallybook.core.errors import InvalidArgument, InvalidConfig, NewerFormat
 
 from ..clock import Clock
-from ..json_once import loads_once
 from ..logging import logger
+from ..strict_json import loads_strict
 from ..tasks import Workers
-from .files import read_file, seen
-from .replacing import SECRET_MODE, changing, replace_file
-from .security import RELOAD_SECONDS
+from .file_replacement import SECRET_MODE, replace_file, update_lock
+from .files import read_file, stat_signature
+from .process_security import RELOAD_SECONDS
 
 FORMAT: Final = 1
 KEY_BYTES: Final = 32
@@ -45,10 +44,10 @@ _log = logger("security")
 
 @dataclass(frozen=True, slots=True)
 class ArchiveKeys:
-    """What the file says.
+    """The content of the key file.
 
     Args:
-        reads_plain: whether objects that are not sealed are believed.
+        reads_plain: whether unencrypted objects are accepted.
     """
 
     current: str
@@ -57,20 +56,20 @@ class ArchiveKeys:
 
 
 class ArchiveKeySource(Protocol):
-    """Where a sealed archive has its keys from."""
+    """Supplies the keys of an encrypted archive."""
 
     async def now(self, *, wanted: str = "") -> ArchiveKeys:
-        """The keys that are in force; looked for anew if ``wanted`` is not one of them."""
+        """The current keys, reloaded if ``wanted`` is not one of them."""
 
 
 class ArchiveKeyFile:
-    """An ``ArchiveKeySource``: a file, read again when it changes.
+    """An ``ArchiveKeySource`` over a file that is reloaded when it changes.
 
     Args:
-        workers: where the file is read.
+        workers: read the file.
 
     Raises:
-        InvalidConfig: it is not there, is open to every user of this machine, or says what cannot be.
+        InvalidConfig: the file is missing, accessible to every user of this machine, or invalid.
         NewerFormat: a newer Tallybook has written it.
     """
 
@@ -78,78 +77,78 @@ class ArchiveKeyFile:
         self._path = Path(path)
         self._clock = clock
         self._workers = workers
-        self._signature = seen(self._path)
+        self._signature = stat_signature(self._path)
         self._keys = read_keys(self._path)
-        self._looked_at = clock.monotonic()
-        self._told = ""
+        self._checked_at = clock.monotonic()
+        self._logged = ""
 
     async def now(self, *, wanted: str = "") -> ArchiveKeys:
-        """The keys that are in force."""
-        old = self._clock.monotonic() - self._looked_at >= RELOAD_SECONDS
+        """The current keys."""
+        old = self._clock.monotonic() - self._checked_at >= RELOAD_SECONDS
         if old or (wanted and wanted not in self._keys.keys):
-            self._looked_at = self._clock.monotonic()
+            self._checked_at = self._clock.monotonic()
             await self._workers.run(self.refresh)
         return self._keys
 
     def refresh(self) -> None:
-        """Take over what has changed, if it can be understood. Reads a file: not for an event loop."""
+        """Load the file if it has changed and is valid. Blocks: do not call it on an event loop."""
         try:
-            signature = seen(self._path)
+            signature = stat_signature(self._path)
             if signature == self._signature:
                 return
             keys = read_keys(self._path)
         except (InvalidConfig, NewerFormat) as error:
-            if error.message != self._told:
-                self._told = error.message
+            if error.message != self._logged:
+                self._logged = error.message
                 _log.error("changed keys of the archive are not taken", path=str(self._path), error=error.message)
             return
-        self._signature, self._keys, self._told = signature, keys, ""
+        self._signature, self._keys, self._logged = signature, keys, ""
         _log.info("keys of the archive taken", path=str(self._path), current=keys.current)
 
 
 def read_keys(path: Path) -> ArchiveKeys:
-    """The keys in a file.
+    """Read and parse a key file.
 
     Raises:
-        InvalidConfig: it is not there, is open to every user of this machine, or says what cannot be.
+        InvalidConfig: the file is missing, accessible to every user of this machine, or invalid.
         NewerFormat: a newer Tallybook has written it.
     """
     content = read_file(path, secret=True)
     if content is None:
-        raise InvalidConfig(f"there is no file {path} with keys of the archive")
+        raise InvalidConfig(f"archive keys: there is no file {path}")
     return parse_archive_keys(content, str(path))
 
 
 def parse_archive_keys(content: bytes, path: str) -> ArchiveKeys:
-    """Understand a file of keys. No message repeats what may be a key.
+    """Parse a key file. Error messages never contain key material.
 
     Raises:
-        InvalidConfig: it is none; the message names the file and what is wrong.
+        InvalidConfig: the content is invalid; the message names the file and the fault.
         NewerFormat: a newer Tallybook has written it.
     """
     try:
-        found = loads_once(content)
+        found = loads_strict(content)
     except (ValueError, RecursionError):
-        raise InvalidConfig(f"{path} is not a JSON file, or has a field twice") from None
+        raise InvalidConfig(f"{path} is not JSON, or has a duplicate field") from None
     if not isinstance(found, dict) or type(found.get("format")) is not int or found["format"] < 1:
-        raise InvalidConfig(f"{path} holds no keys of an archive: it has no format")
+        raise InvalidConfig(f"{path} is not a file of archive keys: it has no format number")
     if found["format"] > FORMAT:
         raise NewerFormat.of(path, found["format"], FORMAT)
     if set(found) - {"format", "current", "plain", "keys"}:
-        raise InvalidConfig(f"{path} may hold format, current, plain and keys, and nothing else")
+        raise InvalidConfig(f"{path} has an unknown field; known are format, current, plain and keys")
     current, plain, keys = found.get("current"), found.get("plain", "read"), found.get("keys")
     if plain not in PLAIN:
-        raise InvalidConfig(f"{path}: plain is one of {', '.join(PLAIN)}")
+        raise InvalidConfig(f"{path}: plain must be one of {', '.join(PLAIN)}")
     if not isinstance(keys, dict) or not 1 <= len(keys) <= MAX_KEYS:
-        raise InvalidConfig(f"{path}: keys must hold 1 .. {MAX_KEYS} keys by their names")
+        raise InvalidConfig(f"{path}: keys must be an object with 1 .. {MAX_KEYS} keys by their ids")
     if not isinstance(current, str) or current not in keys:
-        raise InvalidConfig(f"{path}: current does not name one of the keys")
+        raise InvalidConfig(f"{path}: current is not the id of one of the keys")
     return ArchiveKeys(current, {name: _key(name, text, path) for name, text in keys.items()}, plain == "read")
 
 
 def _key(name: str, text: object, path: str) -> bytes:
     if not _ID.fullmatch(name):
-        raise InvalidConfig(f"{path}: the name of a key has up to {MAX_KEY_ID} letters, digits and . _ -")
+        raise InvalidConfig(f"{path}: the id of a key must have 1 .. {MAX_KEY_ID} letters, digits and . _ -")
     try:
         key = base64.b64decode(text, validate=True) if isinstance(text, str) else b""
     except ValueError:
@@ -160,63 +159,63 @@ def _key(name: str, text: object, path: str) -> bytes:
 
 
 def add_key(path: Path) -> ArchiveKeys:
-    """Make a new key and the current one, in a file that is made if it is not there.
+    """Add a new key and make it the current one; creates the file if it is missing.
 
     Raises:
-        InvalidConfig, NewerFormat: what is there is not a file of keys, or somebody else keeps changing it.
+        InvalidConfig, NewerFormat: the existing file is not a valid key file, or another process keeps it locked.
         OSError: it cannot be written.
     """
     name = f"{datetime.now(UTC):%Y-%m-%d}-{secrets.token_hex(3)}"
-    with changing(path) as place:
-        if read_file(place, secret=True) is None:
+    with update_lock(path) as target:
+        if read_file(target, secret=True) is None:
             made = ArchiveKeys(name, {name: secrets.token_bytes(KEY_BYTES)})
         else:
-            before = read_keys(place)
+            before = read_keys(target)
             if len(before.keys) >= MAX_KEYS:
                 raise InvalidConfig(f"{path} has {MAX_KEYS} keys: drop some first")
             made = replace(before, current=name, keys={**before.keys, name: secrets.token_bytes(KEY_BYTES)})
-        _write(place, made)
+        _write(target, made)
     return made
 
 
 def drop_key(path: Path, name: str) -> ArchiveKeys:
-    """Take a key away. What is sealed with it can be read by nobody any more.
+    """Remove a key. Objects that are encrypted with it can never be read again.
 
     Raises:
         InvalidArgument: there is no such key, or it is the current one.
-        InvalidConfig, NewerFormat: there is no file of keys, or somebody else keeps changing it.
+        InvalidConfig, NewerFormat: there is no valid key file, or another process keeps it locked.
         OSError: it cannot be written.
     """
-    with changing(path) as place:
-        before = read_keys(place)
+    with update_lock(path) as target:
+        before = read_keys(target)
         others = sorted(before.keys.keys() - {before.current})
         if name not in others:
-            raise InvalidArgument(f"{name} is not one of the keys that may go: {', '.join(others) or 'there are none'}")
+            raise InvalidArgument(f"key {name} cannot be removed; removable keys: {', '.join(others) or 'none'}")
         made = replace(before, keys={each: key for each, key in before.keys.items() if each != name})
-        _write(place, made)
+        _write(target, made)
     return made
 
 
-def believe_plain(path: Path, *, reads_plain: bool) -> ArchiveKeys:
-    """Say whether objects that are not sealed are believed.
+def set_plain_policy(path: Path, *, reads_plain: bool) -> ArchiveKeys:
+    """Set whether unencrypted objects are accepted.
 
     Raises:
-        InvalidConfig, NewerFormat: there is no file of keys, or somebody else keeps changing it.
+        InvalidConfig, NewerFormat: there is no valid key file, or another process keeps it locked.
         OSError: it cannot be written.
     """
-    with changing(path) as place:
-        made = replace(read_keys(place), reads_plain=reads_plain)
-        _write(place, made)
+    with update_lock(path) as target:
+        made = replace(read_keys(target), reads_plain=reads_plain)
+        _write(target, made)
     return made
 
 
 def random_bytes(size: int) -> bytes:
-    """Bytes that nobody can guess: for keys, and for what must never come twice. Of no seed, also in a simulation."""
+    """Unpredictable bytes for keys and nonces; from the operating system also in simulation."""
     return secrets.token_bytes(size)
 
 
 def _write(path: Path, keys: ArchiveKeys) -> None:
-    told = {name: base64.b64encode(key).decode() for name, key in keys.keys.items()}
+    encoded = {name: base64.b64encode(key).decode() for name, key in keys.keys.items()}
     plain = PLAIN[0] if keys.reads_plain else PLAIN[1]
-    record = {"format": FORMAT, "current": keys.current, "plain": plain, "keys": told}
+    record = {"format": FORMAT, "current": keys.current, "plain": plain, "keys": encoded}
     replace_file(path, json.dumps(record, indent=2).encode() + b"\n", mode=SECRET_MODE)

@@ -1,11 +1,11 @@
-"""An authority of one's own: a directory from which certificates and tokens come, for those who have no other.
+"""A certificate authority in a directory, for clusters that have no other: issues certificates and tokens.
 
-    ca.crt, ca.key                             the authority
-    access.toml                                who may do what, to be edited
-    token-signing-keys.json, token-keys.json   keys of tokens: to make them, to check them
+    ca.crt, ca.key                             certificate and key of the authority
+    access.toml                                who may do what; edited by the operator
+    token-signing-keys.json, token-keys.json   keys that sign tokens, keys that verify them
 
-What may forge is only here: ``issue`` gives a process its own certificate and key, and a server the rules and the keys
-that tokens are checked with besides. Files are made for the owner's eyes only, and replaced at once or not at all.
+The signing keys stay in this directory. ``issue`` gives a process its own certificate and key, and a server also the
+rules and the keys that verify tokens. Files are replaced atomically, secret ones with mode 0600.
 """
 
 from __future__ import annotations
@@ -31,20 +31,20 @@ from jwt.algorithms import OKPAlgorithm
 from tallybook.core.access import Role
 from tallybook.core.errors import InvalidArgument, InvalidConfig
 
+from .file_replacement import SECRET_MODE, replace_file, update_lock
 from .files import ACCESS, AUTHORITY, CERTIFICATE, PRIVATE, TOKEN_KEYS
 from .material import parse_access
-from .replacing import SECRET_MODE, changing, replace_file
 
 AUTHORITY_PRIVATE: Final = "ca.key"
 SIGNING_KEYS: Final = "token-signing-keys.json"
 
 AUTHORITY_DAYS: Final = 3_650
 _SKEW: Final = timedelta(minutes=5)
-"""By which a certificate begins earlier: clocks differ."""
+"""How much before now a certificate becomes valid, because clocks differ."""
 _ALGORITHM: Final = "EdDSA"
 
 STARTER: Final = """\
-# Who may do what. Whoever fits none of these may do nothing. docs/security.md describes every line.
+# Who may do what. A caller that matches no principal is refused. docs/operate/access.md describes every line.
 audience = "tallybook"
 
 [[principal]]
@@ -67,12 +67,12 @@ name = "readers"
 roles = ["reader"]
 certificates = ["tallybook://reader/*"]
 """
-"""Rules for the names that ``issue`` gives."""
+"""Initial rules, for the certificate names that ``issue`` uses."""
 
 
 @dataclass(frozen=True, slots=True)
 class Subject:
-    """The subject of a certificate: ``tallybook://ROLE/NAME``, and hosts where others reach it."""
+    """The subject of a certificate: ``tallybook://ROLE/NAME``, and the hosts at which it is reached."""
 
     role: Role
     name: str
@@ -80,10 +80,10 @@ class Subject:
     """Names and IP addresses."""
 
     def names(self) -> list[x509.GeneralName]:
-        """As they stand in a certificate.
+        """The alternative names of the certificate.
 
         Raises:
-            InvalidArgument: one of them cannot.
+            InvalidArgument: a name is not valid in a certificate.
         """
         if not self.name or not self.name.isascii() or not self.name.replace("-", "").replace(".", "").isalnum():
             raise InvalidArgument(f"{self.name!r} is not a name of ASCII letters, digits, - and .")
@@ -99,7 +99,7 @@ def _host(host: str) -> x509.GeneralName:
     try:
         return x509.DNSName(host)
     except ValueError:
-        raise InvalidArgument(f"{host!r} is not the name of a host in ASCII, nor an IP address") from None
+        raise InvalidArgument(f"{host!r} is neither an ASCII host name nor an IP address") from None
 
 
 class Authority:
@@ -112,14 +112,14 @@ class Authority:
 
     @classmethod
     def create(cls, directory: Path, *, name: str = "Tallybook") -> Authority:
-        """Make one.
+        """Create an authority.
 
         Raises:
-            InvalidConfig: there is one in this directory already.
+            InvalidConfig: the directory already has one.
             OSError: the directory cannot be made or written.
         """
         if (directory / AUTHORITY_PRIVATE).exists():
-            raise InvalidConfig(f"{directory} holds an authority already")
+            raise InvalidConfig(f"{directory} already has an authority")
         directory.mkdir(mode=0o700, parents=True, exist_ok=True)
         key = generate_private_key(SECP256R1())
         issuer = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, f"{name} authority {secrets.token_hex(4)}")])
@@ -131,7 +131,7 @@ class Authority:
             .sign(key, hashes.SHA256())
         )
         made = cls(directory, certificate, key)
-        write_secretly(directory / AUTHORITY_PRIVATE, _pem(key))
+        write_secret(directory / AUTHORITY_PRIVATE, _pem(key))
         _write(directory / AUTHORITY, certificate.public_bytes(Encoding.PEM))
         _write(directory / ACCESS, STARTER.encode())
         made.add_token_key()
@@ -139,7 +139,7 @@ class Authority:
 
     @classmethod
     def open(cls, directory: Path) -> Authority:
-        """The one that is there.
+        """Open an existing authority.
 
         Raises:
             InvalidConfig: there is none.
@@ -148,19 +148,19 @@ class Authority:
             certificate = x509.load_pem_x509_certificate((directory / AUTHORITY).read_bytes())
             key = load_pem_private_key((directory / AUTHORITY_PRIVATE).read_bytes(), password=None)
         except (OSError, ValueError) as error:
-            raise InvalidConfig(f"{directory} holds no authority: {error}") from None
+            raise InvalidConfig(f"{directory} has no authority: {error}") from None
         if not isinstance(key, EllipticCurvePrivateKey):
-            raise InvalidConfig(f"{directory}/{AUTHORITY_PRIVATE} was not made here")
+            raise InvalidConfig(f"{directory}/{AUTHORITY_PRIVATE} is not an EC key, as tallybook makes them")
         return cls(directory, certificate, key)
 
     def issue(self, target: Path, subject: Subject, *, days: int) -> None:
-        """Put what a process needs into ``target``. What is there already is replaced, as by a renewal.
+        """Issue certificate and key of ``subject`` into the security directory ``target``, replacing older ones.
 
-        Bookies get the rules and the keys of tokens as well.
+        Bookies also get the rules and the keys that verify tokens.
 
         Raises:
-            InvalidArgument: the subject cannot be.
-            InvalidConfig: the rules make no sense.
+            InvalidArgument: the subject is not valid in a certificate.
+            InvalidConfig: the rules are invalid.
             OSError: the directory cannot be made or written.
         """
         names = subject.names()
@@ -183,11 +183,11 @@ class Authority:
         )
         target.mkdir(mode=0o700, parents=True, exist_ok=True)
         _write(target / AUTHORITY, self._certificate.public_bytes(Encoding.PEM))
-        write_secretly(target / PRIVATE, _pem(key))
+        write_secret(target / PRIVATE, _pem(key))
         _write(target / CERTIFICATE, certificate.public_bytes(Encoding.PEM))
         if server:
             _write(target / ACCESS, rules)
-            write_secretly(target / TOKEN_KEYS, (self._directory / TOKEN_KEYS).read_bytes())
+            write_secret(target / TOKEN_KEYS, (self._directory / TOKEN_KEYS).read_bytes())
 
     def _rules(self) -> bytes:
         path = self._directory / ACCESS
@@ -196,50 +196,50 @@ class Authority:
         return rules
 
     def add_token_key(self) -> str:
-        """Make a key that tokens are signed with from now on, beside those there are; its name.
+        """Add a key that signs all new tokens, and return its id.
 
-        Servers have to know it before they see such a token: ``issue`` gives it to them.
+        Servers must get the key with ``issue`` before they see a token signed with it.
 
         Raises:
-            InvalidConfig: somebody else is changing the keys and does not come to an end.
+            InvalidConfig: another process keeps the keys locked.
         """
         kid = f"{datetime.now(UTC):%Y-%m-%d}-{secrets.token_hex(3)}"
         key = Ed25519PrivateKey.generate()
-        with changing(self._directory / SIGNING_KEYS):
+        with update_lock(self._directory / SIGNING_KEYS):
             for name, half in ((TOKEN_KEYS, key.public_key()), (SIGNING_KEYS, key)):
                 entry = {**OKPAlgorithm.to_jwk(half, as_dict=True), "kid": kid, "alg": _ALGORITHM, "use": "sig"}
                 keys = [*self._keys(name), entry]
-                write_secretly(self._directory / name, json.dumps({"keys": keys}, indent=2).encode())
+                write_secret(self._directory / name, json.dumps({"keys": keys}, indent=2).encode())
         return kid
 
     def drop_token_key(self, kid: str) -> None:
-        """Take a key away. Its tokens count no more, once servers have the others.
+        """Remove a key. Its tokens become invalid when servers have got the remaining keys.
 
         Raises:
             InvalidArgument: there is no such key, or it is the only one.
-            InvalidConfig: somebody else is changing the keys and does not come to an end.
+            InvalidConfig: another process keeps the keys locked.
         """
-        with changing(self._directory / SIGNING_KEYS):
+        with update_lock(self._directory / SIGNING_KEYS):
             left = [key for key in self._keys(SIGNING_KEYS) if key["kid"] != kid]
             if not left or len(left) == len(self._keys(SIGNING_KEYS)):
-                raise InvalidArgument(f"{kid} is not one of several keys: {', '.join(self.token_keys())}")
+                raise InvalidArgument(f"key {kid} is unknown or the only one: {', '.join(self.token_keys())}")
             for name in (SIGNING_KEYS, TOKEN_KEYS):
                 keys = [key for key in self._keys(name) if key["kid"] != kid]
-                write_secretly(self._directory / name, json.dumps({"keys": keys}, indent=2).encode())
+                write_secret(self._directory / name, json.dumps({"keys": keys}, indent=2).encode())
 
     def token_keys(self) -> list[str]:
-        """The names of the keys, the one that signs last."""
+        """The ids of the keys; the last one signs new tokens."""
         return [key["kid"] for key in self._keys(SIGNING_KEYS)]
 
     def token(self, subject: str, *, lifetime: timedelta) -> str:
-        """A token of ``subject``, for the audience of the rules.
+        """Make a token for ``subject``, for the audience of the rules.
 
         Raises:
             InvalidArgument: the subject is empty.
-            InvalidConfig: the rules make no sense.
+            InvalidConfig: the rules are invalid.
         """
         if not subject:
-            raise InvalidArgument("a token is somebody's")
+            raise InvalidArgument("a token needs a subject")
         audience = parse_access(self._rules(), f"{self._directory}/{ACCESS}").audience
         signing, now = self._keys(SIGNING_KEYS)[-1], datetime.now(UTC)
         claims: dict[str, Any] = {"sub": subject, "aud": audience, "iat": now, "exp": now + lifetime}
@@ -283,8 +283,8 @@ def _pem(key: EllipticCurvePrivateKey) -> bytes:
     return key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
 
 
-def write_secretly(path: Path, content: bytes) -> None:
-    """Replace a file at once, by one that only its owner may read, or those who could before."""
+def write_secret(path: Path, content: bytes) -> None:
+    """Replace a file atomically. A new file has mode 0600; an existing one keeps owner and mode."""
     _write(path, content, mode=SECRET_MODE)
 
 

@@ -1,14 +1,14 @@
-"""Bounded table of the connections of one port: those that serve nobody are dropped first.
+"""Bounded table of the connections of one port; connections without an authenticated request are dropped first.
 
     arrives -> waiting -> held by an authenticated request -> waiting -> gone
 
 A connection waits while it has no authenticated request: in its handshake, before a request, after an answer. Waiting
-connections are bounded in all and for each peer address. The newest is always taken, and where there are too many the
-oldest of the peer that has most of them goes. So a probe is served however many connections are held open, and
-what one address does costs that address its own connections first. Held connections are never dropped here; where they
-leave no room, connections that wait are dropped until all together are within the bound.
+connections are bounded in total and per peer address. A new connection is always accepted; if there are too many, the
+oldest waiting connection of the peer with the most of them is dropped. So health probes are always served, and a peer
+that opens many connections loses its own first. Held connections are never dropped here; waiting ones are dropped until
+all connections together are within the bound.
 
-Pure bookkeeping: the port says what happens, the table says which connection goes.
+Pure bookkeeping: the server reports events, the table chooses the connections to drop.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ from typing import Final
 
 from tallybook.core.errors import Busy
 
-from .clock import Clock
-from .logging import logger
-from .seldom import Seldom
+from ..clock import Clock
+from ..logging import logger
+from ..rate_limited_log import LogRateLimiter
 
 BOUND: Final = "bound"
 PEER: Final = "peer"
@@ -30,12 +30,12 @@ PEER: Final = "peer"
 _RETRY_MS: Final = 1_000
 _LOG_SECONDS: Final = 60.0
 _NETWORK_BITS: Final = 64
-"""One customer has as many addresses of IPv6 as fit in here."""
+"""IPv6 addresses with the same prefix of this length count as one peer: one customer usually has all of them."""
 
 _log = logger("connections")
 
 
-class Connection:
+class TrackedConnection:
     """One connection in a table. Made by ``ConnectionTable.enter``."""
 
     __slots__ = ("_drop", "_holds", "_left", "_table", "dropped", "peer")
@@ -47,28 +47,28 @@ class Connection:
         self._left = False
         self.peer = peer
         self.dropped = False
-        """Whether the table has dropped it."""
+        """Whether the table has dropped this connection."""
 
     @property
     def held(self) -> bool:
-        """Whether an authenticated request is in progress on it."""
+        """Whether an authenticated request is in progress on this connection."""
         return self._holds > 0
 
     def hold(self) -> None:
-        """An authenticated request has begun on it: it is not dropped."""
+        """An authenticated request has started: the connection is not dropped."""
         self._holds += 1
         if self._holds == 1 and not self._left:
             self._table.stop_waiting(self, held=True)
 
     def release(self) -> None:
-        """A request that held it is over."""
+        """A request that held the connection has ended."""
         self._holds -= 1
         if self._holds == 0 and not self._left:
             self._table.wait_again(self)
 
     @contextmanager
     def request(self, max_held: int) -> Iterator[None]:
-        """Hold it until the block is left.
+        """Hold the connection until the block is left.
 
         Raises:
             Busy: ``max_held`` connections are held.
@@ -82,26 +82,26 @@ class Connection:
             self.release()
 
     def leave(self) -> None:
-        """The connection is gone. A second call does nothing."""
+        """The connection is closed. A second call does nothing."""
         if not self._left:
             self._left = True
             self._table.stop_waiting(self, held=False)
 
     def drop(self, why: str) -> None:
-        """Take it out of the table, and break it."""
+        """Remove the connection from the table and abort it."""
         self.dropped = True
         self.leave()
         self._drop(why)
 
 
 class ConnectionTable:
-    """Connections of one port.
+    """The connections of one port.
 
     Args:
-        max_waiting: how many may wait.
-        max_waiting_per_peer: how many of one peer address.
-        dropped: told of each that is dropped: ``BOUND`` or ``PEER``, and the peer.
-        max_connections: how many there may be, those that are held included; ``None``: held ones are bounded elsewhere.
+        max_waiting: maximum of waiting connections.
+        max_waiting_per_peer: maximum of waiting connections of one peer.
+        dropped: called for each dropped connection with the reason, ``BOUND`` or ``PEER``, and the peer.
+        max_connections: maximum of all connections; ``None``: held connections are bounded elsewhere.
     """
 
     def __init__(
@@ -115,34 +115,34 @@ class ConnectionTable:
         self._max_waiting = max_waiting
         self._max_waiting_per_peer = max_waiting_per_peer
         self._dropped = dropped
-        self._waiting: dict[str, dict[Connection, None]] = {}
-        """By peer, those that have waited longest first."""
+        self._waiting: dict[str, dict[TrackedConnection, None]] = {}
+        """Waiting connections by peer, the oldest first."""
         self._waiting_count = 0
         self.held = 0
-        """How many connections serve an authenticated request."""
+        """Number of connections with an authenticated request."""
 
     def __len__(self) -> int:
-        """How many connections there are."""
+        """Number of connections."""
         return self._waiting_count + self.held
 
-    def enter(self, host: str, drop: Callable[[str], None]) -> Connection:
-        """A connection has come.
+    def enter(self, host: str, drop: Callable[[str], None]) -> TrackedConnection:
+        """Add a new connection.
 
         Args:
-            host: the address of the peer.
-            drop: breaks the connection; is told ``BOUND`` or ``PEER``.
+            host: address of the peer.
+            drop: aborts the connection; called with ``BOUND`` or ``PEER``.
         """
-        connection = Connection(self, peer_group(host), drop)
+        connection = TrackedConnection(self, peer_group(host), drop)
         self._wait(connection)
         return connection
 
-    def wait_again(self, connection: Connection) -> None:
-        """No request holds a connection any more."""
+    def wait_again(self, connection: TrackedConnection) -> None:
+        """The last request that held the connection has ended."""
         self.held -= 1
         self._wait(connection)
 
-    def stop_waiting(self, connection: Connection, *, held: bool) -> None:
-        """A connection does not wait any more: a request holds it, or it is gone."""
+    def stop_waiting(self, connection: TrackedConnection, *, held: bool) -> None:
+        """A connection stops waiting: a request holds it, or it is closed."""
         waiting = self._waiting.get(connection.peer, {})
         if connection in waiting:
             del waiting[connection]
@@ -153,7 +153,7 @@ class ConnectionTable:
             self.held -= 1
         self.held += held
 
-    def _wait(self, connection: Connection) -> None:
+    def _wait(self, connection: TrackedConnection) -> None:
         waiting = self._waiting.setdefault(connection.peer, {})
         waiting[connection] = None
         self._waiting_count += 1
@@ -166,35 +166,38 @@ class ConnectionTable:
     def _too_many(self) -> bool:
         return self._max_connections is not None and len(self) > self._max_connections
 
-    def _drop_oldest(self, waiting: dict[Connection, None], why: str) -> None:
+    def _drop_oldest(self, waiting: dict[TrackedConnection, None], why: str) -> None:
         oldest = next(iter(waiting))
         self._dropped(why, oldest.peer)
         oldest.drop(why)
 
 
 class DropLog:
-    """Logs which peers have connections dropped: one line a minute for each.
+    """Logs dropped connections, at most one line per minute, reason and peer.
 
     Args:
-        face: what they connect to, for the line: ``http`` or ``grpc``.
+        protocol: ``http`` or ``grpc``, for the log line.
     """
 
-    def __init__(self, clock: Clock, face: str) -> None:
+    def __init__(self, clock: Clock, protocol: str) -> None:
         self._clock = clock
-        self._face = face
-        self._seldom = Seldom(_LOG_SECONDS)
+        self._protocol = protocol
+        self._limiter = LogRateLimiter(_LOG_SECONDS)
 
     def dropped(self, why: str, peer: str) -> None:
-        """Log a drop, if a line is due."""
-        untold = self._seldom.due(self._clock.monotonic(), (why, peer))
-        if untold is not None:
+        """Log a drop, unless a line for it was written within the last minute."""
+        suppressed = self._limiter.due(self._clock.monotonic(), (why, peer))
+        if suppressed is not None:
             _log.warning(
-                "dropped connections without an authenticated request", what=self._face, peer=peer, untold_count=untold
+                "dropped connections without an authenticated request",
+                what=self._protocol,
+                peer=peer,
+                untold_count=suppressed,
             )
 
 
 def peer_group(host: str) -> str:
-    """What counts as one peer: an address of IPv4, or a network of IPv6."""
+    """The peer that an address counts for: an IPv4 address or an IPv6 network."""
     try:
         address = ipaddress.ip_address(host.partition("%")[0])
     except ValueError:

@@ -1,15 +1,15 @@
-"""The files of a security directory, read with care.
+"""The files of a security directory, read consistently and checked for unsafe permissions.
 
-    ca.crt            certificates of the authorities that are trusted
-    tls.crt, tls.key  the certificate of this process, with those between it and the authority, and its key
+    ca.crt            certificates of the trusted authorities
+    tls.crt, tls.key  the certificate chain of this process, and its key
     access.toml       who may do what: ``core/access``
-    token-keys.json   keys that tokens are checked with, a JSON Web Key Set
+    token-keys.json   keys that verify tokens, a JSON Web Key Set
     zookeeper.auth    USER:PASSWORD for ZooKeeper
-    zookeeper-reader.auth  USER:PASSWORD of a second user, who may only read there
+    zookeeper-reader.auth  USER:PASSWORD of a second user with read access only
 
-The first three have the names that Kubernetes gives them. Files may be replaced at any time, one by one or, where
-they are links, all at once; what was read counts only if nothing changed meanwhile. A file that cannot be read is the
-trouble of who wants it, and keeps nobody from the others.
+The first three have the names that Kubernetes uses. Files may be replaced at any time, one by one or, if they are
+links, all at once; a read counts only if no file changed meanwhile. A file that cannot be read is an error only where
+it is needed.
 """
 
 from __future__ import annotations
@@ -36,20 +36,20 @@ MAX_FILE_BYTES: Final = 4 << 20
 _TRIES: Final = 3
 
 Signature: TypeAlias = tuple[tuple[int, int, int, int] | None, ...]
-"""By which a change is noticed: of each file inode, size, and times of its last changes, in nanoseconds."""
+"""Detects changes: inode, size, mtime and ctime (in nanoseconds) of each file; ``None`` for a missing one."""
 
 
 class Files(NamedTuple):
-    """What lies in a directory: of each file its content, ``None`` if it is not there, or why it cannot be read."""
+    """The files of a directory: content, ``None`` if the file is missing, or why it cannot be read."""
 
     signature: Signature
     contents: dict[str, bytes | InvalidConfig | None]
 
-    def found(self, name: str) -> bytes | None:
-        """The content of a file; ``None`` if it is not there.
+    def optional(self, name: str) -> bytes | None:
+        """The content of a file; ``None`` if it is missing.
 
         Raises:
-            InvalidConfig: it cannot be read, or must not be believed.
+            InvalidConfig: it cannot be read, or has unsafe permissions.
         """
         content = self.contents[name]
         if isinstance(content, InvalidConfig):
@@ -57,64 +57,63 @@ class Files(NamedTuple):
         return content
 
     def __repr__(self) -> str:
-        """Without what must never be shown."""
+        """Without secrets."""
         return f"Files({', '.join(name for name, content in self.contents.items() if content is not None)})"
 
-    def wanted(self, name: str, directory: str) -> bytes:
-        """The content of a file that there has to be.
+    def required(self, name: str, directory: str) -> bytes:
+        """The content of a file that must exist.
 
         Raises:
-            InvalidConfig: there is none, or none that can be read and believed.
+            InvalidConfig: it is missing, cannot be read, or has unsafe permissions.
         """
-        content = self.found(name)
+        content = self.optional(name)
         if content is None:
             raise InvalidConfig(f"{directory} has no {name}")
         return content
 
 
 def signature_of(directory: str) -> Signature:
-    """What all files look like from outside.
+    """The signature of all files.
 
     Raises:
-        InvalidConfig: the directory cannot be looked into.
+        InvalidConfig: the directory is not accessible.
     """
-    return tuple(seen(Path(directory, name)) for name in NAMES)
+    return tuple(stat_signature(Path(directory, name)) for name in NAMES)
 
 
 def part_of(signature: Signature, names: Sequence[str]) -> Signature:
-    """What some of the files look like."""
+    """The signature of some of the files."""
     return tuple(signature[NAMES.index(name)] for name in names)
 
 
 def read_files(directory: str) -> Files:
-    """All files, of one moment.
+    """Read all files, consistent with each other.
 
     Raises:
-        InvalidConfig: the directory cannot be read, changes all the time, or may be changed by every user of this
-            machine.
+        InvalidConfig: the directory cannot be read, keeps changing, or is writable for every user of this machine.
     """
     mode = _mode_of(directory)
     if mode & stat.S_IWOTH and not mode & stat.S_ISVTX:
-        # With the sticky bit, as Kubernetes mounts secrets, others may not replace what is there; and what they add is
-        # not believed, since it belongs to them.
-        raise InvalidConfig(f"everybody may put files into {directory}: chmod o-w {directory}")
+        # With the sticky bit, as Kubernetes mounts secrets, other users cannot replace existing files, and files that
+        # they add are refused because of their owner.
+        raise InvalidConfig(f"every user may put files into {directory}: chmod o-w {directory}")
     for _ in range(_TRIES):
         before = signature_of(directory)
         contents = {name: _content(Path(directory, name), secret=name in _SECRET) for name in NAMES}
         if signature_of(directory) == before:
             return Files(before, contents)
-    raise InvalidConfig(f"the files of {directory} change all the time")
+    raise InvalidConfig(f"the files of {directory} keep changing: try again")
 
 
 def _mode_of(directory: str) -> int:
-    """Who may do what with a directory. It is asked once: what was there may be gone the next time.
+    """The permission bits of a directory. A single call, because the directory may vanish between two.
 
     Raises:
-        InvalidConfig: there is none, or what it lies in cannot be looked into.
+        InvalidConfig: it does not exist or is not accessible.
     """
     try:
         found = Path(directory).stat()
-    except (FileNotFoundError, NotADirectoryError, ValueError):  # of a name that no file can have
+    except (FileNotFoundError, NotADirectoryError, ValueError):  # ValueError: not a valid path
         raise InvalidConfig(f"security: there is no directory {directory}") from None
     except OSError as error:
         raise InvalidConfig(f"security: {directory} cannot be read: {error.strerror}") from None
@@ -130,11 +129,11 @@ def _content(path: Path, *, secret: bool) -> bytes | InvalidConfig | None:
         return error
 
 
-def seen(path: Path) -> tuple[int, int, int, int] | None:
-    """What one file looks like from outside; ``None`` if it is not there.
+def stat_signature(path: Path) -> tuple[int, int, int, int] | None:
+    """The signature of one file; ``None`` if it is missing.
 
     Raises:
-        InvalidConfig: its directory cannot be looked into.
+        InvalidConfig: its directory is not accessible.
     """
     try:
         found = path.stat()
@@ -146,23 +145,25 @@ def seen(path: Path) -> tuple[int, int, int, int] | None:
 
 
 def read_file(path: Path, *, secret: bool) -> bytes | None:
-    """All of a file; ``None`` if it is not there.
+    """The content of a file; ``None`` if it is missing.
 
     Raises:
-        InvalidConfig: it cannot be read, is too large, is ``secret`` and open to every user of this machine, or may be
-            another user's.
+        InvalidConfig: it cannot be read, is too large, is ``secret`` and accessible to every user of this machine, or
+            may come from another user.
     """
     try:
         found = path.stat()
         if not stat.S_ISREG(found.st_mode):
-            # Opening a FIFO would wait for somebody to write into it.
-            raise InvalidConfig(f"{path} is no file")
+            # Opening a FIFO would wait for a writer.
+            raise InvalidConfig(f"{path} is not a regular file")
         if secret and stat.S_IMODE(found.st_mode) & 0o007:
-            raise InvalidConfig(f"{path} holds a secret and is open to everybody: chmod o-rwx {path}")
+            raise InvalidConfig(f"{path} holds a secret and is accessible to every user: chmod o-rwx {path}")
         if found.st_mode & stat.S_IWOTH:
-            raise InvalidConfig(f"everybody may change {path}: chmod o-w {path}")
+            raise InvalidConfig(f"every user may change {path}: chmod o-w {path}")
         if path.parent.stat().st_mode & stat.S_IWOTH and found.st_uid not in (0, os.geteuid()):
-            raise InvalidConfig(f"user {found.st_uid} has put {path} there, as everybody may: chmod o-w {path.parent}")
+            raise InvalidConfig(
+                f"{path} belongs to user {found.st_uid}, as every user may put files there: chmod o-w {path.parent}"
+            )
         with path.open("rb") as file:
             content = file.read(MAX_FILE_BYTES + 1)
     except FileNotFoundError:

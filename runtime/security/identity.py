@@ -1,6 +1,6 @@
-"""The certificates by which a process shows who it is, and knows whom to trust.
+"""Certificates of a process, as the TLS code uses them.
 
-Where they come from, and how they are checked, is in ``security``; what speaks TLS takes them as they are.
+``process_security`` loads and checks them.
 """
 
 from __future__ import annotations
@@ -14,30 +14,30 @@ from tallybook.core.access import Access
 
 @dataclass(frozen=True, slots=True)
 class Identity:
-    """Certificates, in PEM."""
+    """Certificates and key of a process, in PEM."""
 
     authorities: bytes
-    """Those that are trusted."""
+    """Certificates of the trusted authorities."""
     chain: bytes
-    """That of this process, and what lies between it and the authority."""
+    """Certificate of this process and intermediate certificates."""
     secret: bytes
-    """Its key."""
+    """Private key."""
     names: tuple[str, ...]
-    """The alternative names of the certificate."""
+    """Alternative names of the certificate."""
     expires_at: datetime
 
     def __repr__(self) -> str:
-        """Without what must never be shown."""
+        """Without secrets."""
         return f"Identity(names={self.names!r}, expires_at={self.expires_at.isoformat()})"
 
 
-class Certified(Protocol):
-    """Somebody with certificates, which may be replaced at any time."""
+class CertificateSource(Protocol):
+    """Supplies the certificates of the process, which may be replaced at any time."""
 
     @property
     def identity(self) -> Identity:
-        """Those in force now."""
+        """The current certificates."""
 
 
-class Guarded(Access, Certified, Protocol):
-    """Somebody who has certificates, and knows who others are."""
+class ServerSecurity(Access, CertificateSource, Protocol):
+    """Certificates and authentication of callers, for a server."""

@@ -1,9 +1,9 @@
-"""How many requests each principal has under way at a process, by whatever port they came.
+"""Limit of the requests that each principal has in flight at a process, over all ports together.
 
-    with under_way.request(principal):    # or Busy
+    with in_flight.request(principal):    # or Busy
         ...
 
-Whoever has a bound (``max_requests``) has one for all of them together. Pure bookkeeping: nothing here waits.
+The limit of a principal is ``max_requests`` in its rules. Pure bookkeeping: nothing here waits.
 """
 
 from __future__ import annotations
@@ -18,31 +18,31 @@ from tallybook.core.errors import Busy
 _RETRY_MS: Final = 1_000
 
 
-class UnderWay:
-    """Those of one process: whatever counts requests in it has the same one."""
+class RequestsInFlight:
+    """Requests in flight of one process, by principal. All ports of the process share one instance."""
 
     def __init__(self) -> None:
         self._counts: dict[str, int] = {}
 
     def of(self, principal: Principal) -> int:
-        """How many there are, of those that were counted."""
+        """Number of counted requests of a principal."""
         return self._counts.get(principal.name, 0)
 
     @contextmanager
     def request(self, principal: Principal) -> Iterator[None]:
-        """Count one until the block is left, if its principal has a bound.
+        """Count a request until the block is left, if its principal has a limit.
 
         Raises:
-            Busy: as many as it may have are under way.
+            Busy: the principal has reached its limit.
         """
-        most = principal.limits.max_requests
-        if most is None:
+        limit = principal.limits.max_requests
+        if limit is None:
             yield
             return
         count = self.of(principal)
-        if count >= most:
+        if count >= limit:
             raise Busy(
-                f"{count} requests of {principal.name} are under way, and it may have {most}",
+                f"{principal.name} has {count} requests in flight, and its limit is {limit}",
                 retry_after_ms=_RETRY_MS,
                 own_limit=True,
             )
@@ -51,7 +51,7 @@ class UnderWay:
 
     @contextmanager
     def granted(self, principal: Principal, count: int) -> Iterator[None]:
-        """Count ``count`` until the block is left: a part of the bound that somebody else has seen to."""
+        """Count ``count`` requests until the block is left, without a check: the caller has enforced the limit."""
         name = principal.name
         self._counts[name] = self.of(principal) + count
         try:

@@ -1,4 +1,4 @@
-"""What the files of a security directory mean, once they are understood."""
+"""Parses the files of a security directory: certificates, access rules, token keys and ZooKeeper passwords."""
 
 from __future__ import annotations
 
@@ -15,37 +15,37 @@ from pydantic import ValidationError
 from tallybook.core.access import AccessFile, AccessRules
 from tallybook.core.errors import InvalidConfig
 
-from ..identity import Identity
-from ..settings import complaints
-from ..tls_contexts import client_context, server_material
+from ..http.tls_contexts import client_context, server_material
+from ..settings import validation_messages
 from .files import ACCESS, AUTHORITY, CERTIFICATE, PRIVATE, TOKEN_KEYS, ZOOKEEPER, ZOOKEEPER_READER, Files
+from .identity import Identity
 from .tokens import TokenKeys
 
 
 @dataclass(frozen=True, slots=True)
 class Material:
-    """All that a process needs of its directory."""
+    """The parsed content of a security directory."""
 
     identity: Identity
     rules: AccessRules | None
-    """``None``: it is that of a client, which lets nobody in."""
+    """Access rules; ``None`` in the directory of a client, which serves no callers."""
     token_keys: TokenKeys | None
     zookeeper: str | None
     """USER:PASSWORD."""
     zookeeper_reader: str | None
-    """USER:PASSWORD of the user who may only read."""
+    """USER:PASSWORD of the user with read access only."""
 
     def __repr__(self) -> str:
-        """Without what must never be shown."""
+        """Without secrets."""
         return f"Material({self.identity!r})"
 
 
-def understand(files: Files, directory: str, *, now: datetime | None = None) -> Material:
-    """Understand the files of ``directory``.
+def parse_material(files: Files, directory: str, *, now: datetime | None = None) -> Material:
+    """Parse the files of ``directory``.
 
     Raises:
-        InvalidConfig: one that is needed is missing; one is malformed; the key does not belong to the certificate, as
-            while both are being replaced; or the certificate is not valid now.
+        InvalidConfig: a required file is missing; a file is malformed; key and certificate do not match (as while both
+            are being replaced); or the certificate is not valid now.
     """
     return Material(
         identity_of(files, directory, now=now),
@@ -57,54 +57,54 @@ def understand(files: Files, directory: str, *, now: datetime | None = None) -> 
 
 
 def identity_of(files: Files, directory: str, *, now: datetime | None = None) -> Identity:
-    """Who the process is. What comes out of here is in force at once, so TLS has to be possible with it.
+    """Parse certificates and key, and check that TLS works with them, because they come into force at once.
 
     Raises:
-        InvalidConfig: as ``understand``, of certificates and keys.
+        InvalidConfig: as ``parse_material``, for certificates and key.
     """
     now = now or datetime.now(UTC)
     try:
-        identity = _understood(files, directory, now)
+        identity = _parse_identity(files, directory, now)
         for usable in (client_context, server_material):
             usable(identity)
     except (ValueError, TypeError, UnsupportedAlgorithm, ssl.SSLError) as error:
-        # What a certificate holds is understood bit by bit, and each bit may be strange in a way of its own.
+        # The library parses parts of a certificate lazily, and each part may fail with another error.
         raise InvalidConfig(f"{directory}: {CERTIFICATE} and {PRIVATE} cannot be used: {error}") from None
     return identity
 
 
 def rules_of(files: Files, directory: str) -> AccessRules | None:
-    """Who may do what; ``None`` where nothing is said.
+    """Parse the access rules; ``None`` if there is no such file.
 
     Raises:
-        InvalidConfig: it cannot be understood.
+        InvalidConfig: they are invalid.
     """
-    content = files.found(ACCESS)
+    content = files.optional(ACCESS)
     return None if content is None else AccessRules(parse_access(content, f"{directory}/{ACCESS}"))
 
 
 def token_keys_of(files: Files, directory: str) -> TokenKeys | None:
-    """What tokens are checked with; ``None``: no tokens are taken.
+    """Parse the keys that verify tokens; ``None`` if there is no such file: tokens are not accepted.
 
     Raises:
-        InvalidConfig: it cannot be understood.
+        InvalidConfig: they are invalid.
     """
-    content = files.found(TOKEN_KEYS)
+    content = files.optional(TOKEN_KEYS)
     return None if content is None else TokenKeys.parse(content, f"{directory}/{TOKEN_KEYS}")
 
 
 def zookeeper_of(files: Files, directory: str, name: str = ZOOKEEPER) -> str | None:
-    """USER:PASSWORD for ZooKeeper in the file ``name``, if there is one.
+    """USER:PASSWORD for ZooKeeper in the file ``name``; ``None`` if there is no such file.
 
     Raises:
-        InvalidConfig: it cannot be understood.
+        InvalidConfig: it has another form.
     """
-    content = files.found(name)
+    content = files.optional(name)
     return None if content is None else _zookeeper(content, f"{directory}/{name}")
 
 
-def _understood(files: Files, directory: str, now: datetime) -> Identity:
-    authorities, chain, secret = (files.wanted(name, directory) for name in (AUTHORITY, CERTIFICATE, PRIVATE))
+def _parse_identity(files: Files, directory: str, now: datetime) -> Identity:
+    authorities, chain, secret = (files.required(name, directory) for name in (AUTHORITY, CERTIFICATE, PRIVATE))
     trusted = _certificates(authorities, f"{directory}/{AUTHORITY}")
     own = _certificates(chain, f"{directory}/{CERTIFICATE}")[0]
     try:
@@ -117,7 +117,7 @@ def _understood(files: Files, directory: str, now: datetime) -> Identity:
     if not own.not_valid_before_utc <= now < own.not_valid_after_utc:
         span = f"{own.not_valid_before_utc.isoformat()} to {own.not_valid_after_utc.isoformat()}"
         raise InvalidConfig(f"{directory}/{CERTIFICATE} is not valid now, but from {span}")
-    # Bundles have comments, in any script, which not every library of TLS takes.
+    # Re-encoded, because bundles may have comments in any character set, which not every TLS library accepts.
     authorities = b"".join(each.public_bytes(Encoding.PEM) for each in trusted)
     return Identity(authorities, chain, secret, alternative_names(own), own.not_valid_after_utc)
 
@@ -126,11 +126,11 @@ def _certificates(pem: bytes, path: str) -> list[x509.Certificate]:
     try:
         return x509.load_pem_x509_certificates(pem)
     except ValueError:
-        raise InvalidConfig(f"{path} holds no certificates in PEM") from None
+        raise InvalidConfig(f"{path} has no PEM certificates") from None
 
 
 def alternative_names(certificate: x509.Certificate) -> tuple[str, ...]:
-    """Hosts, addresses and URIs that a certificate is for."""
+    """The host names, addresses and URIs in the subject alternative names of a certificate."""
     try:
         names = certificate.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
     except x509.ExtensionNotFound:
@@ -140,19 +140,19 @@ def alternative_names(certificate: x509.Certificate) -> tuple[str, ...]:
 
 
 def parse_access(content: bytes, path: str) -> AccessFile:
-    """Understand an ``access.toml``.
+    """Parse an ``access.toml``.
 
     Raises:
-        InvalidConfig: it is none; the message names the file and what is wrong.
+        InvalidConfig: it is invalid; the message names the file and the fault.
     """
     try:
         return AccessFile.model_validate(tomllib.loads(content.decode()))
     except ValidationError as error:
-        raise InvalidConfig(f"{path}: {'; '.join(complaints(error))}") from None
+        raise InvalidConfig(f"{path}: {'; '.join(validation_messages(error))}") from None
     except ValueError as error:
         raise InvalidConfig(f"{path} is not a TOML file: {error}") from None
     except RecursionError:
-        raise InvalidConfig(f"{path}: tables or lists lie too deep in one another") from None
+        raise InvalidConfig(f"{path}: tables or lists are nested too deeply") from None
 
 
 def _zookeeper(content: bytes, path: str) -> str:

@@ -1,7 +1,7 @@
-"""What a process may do by its own security directory, as far as that says it.
+"""What this process is authorized to do, as far as its own security directory says.
 
-Rules in the directory decide, where there are any and one of them fits the certificate. Else a role, in a name
-``tallybook://ROLE/NAME`` of the certificate, says what is not allowed at any rate; what is, a bookie knows.
+If the directory has rules and a principal in them matches the certificate, the rules decide. Otherwise the role in a
+name ``tallybook://ROLE/NAME`` of the certificate gives an upper bound; the rules of the bookies decide.
 """
 
 from __future__ import annotations
@@ -13,47 +13,47 @@ from tallybook.core.certificate_names import CertificateName
 from tallybook.core.errors import AccessDenied
 
 from .files import read_files
-from .material import Material, understand
+from .material import Material, parse_material
 
 
-class Standing(NamedTuple):
-    """What a process is known to be allowed."""
+class OwnPermissions(NamedTuple):
+    """Permissions of this process, as far as they are known from its own directory."""
 
     name: str
-    """By which messages call it."""
+    """The name of this process in messages."""
     permissions: frozenset[Permission] | None
-    """What it may do at most; ``None``: its directory does not say."""
+    """Upper bound of its permissions; ``None``: not known."""
     by_rules: bool = False
-    """Whether rules say so, and not only the role in its certificate, which the rules of bookies may narrow."""
+    """Whether they come from rules; the role in a certificate alone may be narrowed by the rules of bookies."""
 
     def may_not(self, permission: Permission) -> bool:
-        """Whether it is known that the process lacks this permission."""
+        """Whether the process is known to lack this permission."""
         return self.permissions is not None and permission not in self.permissions
 
     def check(self, permission: Permission, command: str) -> None:
-        """Raise AccessDenied if it is known that the process lacks the permission that ``command`` needs."""
+        """Raise AccessDenied if the process is known to lack the permission that ``command`` needs."""
         if self.may_not(permission):
             raise AccessDenied(f"'{command}' needs the permission to {permission.value}: {self.name} may not")
 
 
-def own_standing(directory: str) -> Standing:
-    """What the process with the security directory ``directory`` may do. Reads files.
+def own_permissions(directory: str) -> OwnPermissions:
+    """The permissions of a process with the security directory ``directory``. Reads files.
 
     Raises:
         InvalidConfig: the directory cannot be used.
     """
-    return standing_of(understand(read_files(directory), directory))
+    return permissions_of(parse_material(read_files(directory), directory))
 
 
-def standing_of(material: Material) -> Standing:
-    """What a process with these files may do."""
-    names = tuple(map(CertificateName.written, material.identity.names))
+def permissions_of(material: Material) -> OwnPermissions:
+    """The permissions of a process with these files."""
+    names = tuple(map(CertificateName.parse, material.identity.names))
     shown = next((name.text for name in names if name.text.startswith("tallybook://")), names[0].text if names else "")
     if material.rules is not None and names:
         try:
             principal = material.rules.principal(Credentials(names))
         except AccessDenied:
-            pass  # a server lets others in by its rules, and need not be among them
+            pass  # the rules of a server are for its callers, and need not contain the server itself
         else:
-            return Standing(f"{principal.name} ({shown})", principal.permissions, by_rules=True)
-    return Standing(shown, permissions_of_names(names))
+            return OwnPermissions(f"{principal.name} ({shown})", principal.permissions, by_rules=True)
+    return OwnPermissions(shown, permissions_of_names(names))

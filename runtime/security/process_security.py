@@ -1,12 +1,12 @@
-"""The security of one process: what its directory says now.
+"""The security of one process: certificates, access rules and token keys, reloaded while the process runs.
 
-    files change -> read -> understood -> in force          every few seconds, without a restart
-                         `-> not understood: the log says why, and what was in force stays
+    files change -> read -> valid -> in force          every few seconds, without a restart
+                         `-> invalid: logged, and the earlier version stays in force
 
-A certificate and its key are replaced one after the other. In between they do not belong together, and what was in
-force stays until they do. Certificates, rules and the keys of tokens are taken each by themselves: who takes rights
-away does not wait until a certificate is right. The password of ZooKeeper counts from the next start on: a session
-shows it once, and what it has made is open to that user.
+A certificate and its key are replaced one after the other; while they do not match, the earlier pair stays in force.
+Certificates, rules and token keys are reloaded independently, so that revoked rights do not wait for a valid
+certificate. A new ZooKeeper password is used from the next start: a session authenticates once, and the nodes that it
+has created belong to that user.
 """
 
 from __future__ import annotations
@@ -20,9 +20,8 @@ from tallybook.core.access import Credentials, Presented, Principal
 from tallybook.core.errors import InvalidConfig, Unauthenticated
 
 from ..clock import Clock
-from ..identity import Identity
 from ..logging import logger
-from ..metric_catalogue import Kind, MetricInfo
+from ..metrics.catalogue import MetricInfo, MetricKind
 from ..tasks import ThreadWorkers
 from .files import (
     ACCESS,
@@ -39,8 +38,9 @@ from .files import (
     read_files,
     signature_of,
 )
-from .material import Material, identity_of, rules_of, token_keys_of, understand, zookeeper_of
-from .standing import Standing, standing_of
+from .identity import Identity
+from .material import Material, identity_of, parse_material, rules_of, token_keys_of, zookeeper_of
+from .own_rights import OwnPermissions, permissions_of
 
 RELOAD_SECONDS: Final = 2.0
 EXPIRY_WARNING_DAYS: Final = 14
@@ -56,7 +56,7 @@ _PARTS: Final = {
     _TOKEN_KEYS: (TOKEN_KEYS,),
     _METADATA: (ZOOKEEPER, ZOOKEEPER_READER),
 }
-"""What is understood, and in force, by itself; and in which files it is."""
+"""The parts that are reloaded independently, and their files."""
 
 _log = logger("security")
 
@@ -65,38 +65,38 @@ SECURITY_METRICS: Final = (
     MetricInfo(
         "expires_at",
         "tallybook_security_certificate_expiry_timestamp_seconds",
-        Kind.GAUGE,
+        MetricKind.GAUGE,
         "When the certificate in force expires, in seconds since the epoch.",
     ),
     MetricInfo(
         "reloads",
         "tallybook_security_reloads_total",
-        Kind.COUNTER,
+        MetricKind.COUNTER,
         "Times that changed security files came into force.",
     ),
     MetricInfo(
         "failures",
         "tallybook_security_reload_failures_total",
-        Kind.COUNTER,
-        "Looks at changed security files of which a part was not taken: the log says why.",
+        MetricKind.COUNTER,
+        "Reloads of changed security files in which a part was invalid and was not applied; the log says why.",
     ),
 )
 
 
 class Security:
-    """What a directory says. Made by ``open_security``."""
+    """The security of this process from its directory. Made by ``open_security``."""
 
     def __init__(self, directory: str, signature: Signature, material: Material) -> None:
         self._directory = directory
         self._signature = signature
-        """Of the files that are in force."""
-        self._told: dict[str, str] = {}
-        """Why a part of what has changed is not taken, as was logged."""
+        """Signature of the files in force."""
+        self._logged: dict[str, str] = {}
+        """The logged reason for each part whose change is invalid."""
         self._material = material
         self.reloads = 0
         """How often changed files came into force."""
         self.failures = 0
-        """How often they did not."""
+        """How often changed files were invalid."""
 
     @property
     def identity(self) -> Identity:
@@ -104,26 +104,26 @@ class Security:
         return self._material.identity
 
     def principal(self, presented: Presented) -> Principal:
-        """Who has presented this; see the port."""
+        """Authenticate a caller; see the port."""
         material = self._material
         if material.rules is None:
-            raise Unauthenticated("this process lets nobody in")
+            raise Unauthenticated("this process has no access rules: it serves no callers")
         if not presented.authorization:
             return material.rules.principal(Credentials(presented.certificate))
         if presented.certificate:
-            raise Unauthenticated("a certificate or a token is wanted, not both")
+            raise Unauthenticated("present either a certificate or a token, not both")
         if material.token_keys is None:
-            raise Unauthenticated("no tokens are taken here")
+            raise Unauthenticated("this process accepts no tokens: it has no token keys")
         token = material.token_keys.read(presented.authorization, material.rules.audience)
         return material.rules.principal(Credentials(subject=token.subject, until_us=token.until_us))
 
     @property
-    def standing(self) -> Standing:
-        """What this process itself may do, as far as its directory says."""
-        return standing_of(self._material)
+    def standing(self) -> OwnPermissions:
+        """The permissions of this process itself, as far as its directory says."""
+        return permissions_of(self._material)
 
     def principals(self) -> list[str]:
-        """Names of those who are let in."""
+        """Names of the principals in the rules."""
         rules = self._material.rules
         return [] if rules is None else rules.names
 
@@ -133,34 +133,34 @@ class Security:
         return {"expires_at": expires_at, "reloads": self.reloads, "failures": self.failures}
 
     def days_left(self) -> float:
-        """Until the certificate expires; below 0: since then."""
+        """Days until the certificate expires; negative after that."""
         return (self.identity.expires_at - datetime.now(UTC)).total_seconds() / _DAY_SECONDS
 
     def refresh(self) -> None:
-        """Take over what has changed, if it can be understood. Reads files: not for an event loop."""
+        """Load the changed parts that are valid. Reads files: do not call it on an event loop."""
         try:
             if signature_of(self._directory) == self._signature:
                 return
             files = read_files(self._directory)
         except InvalidConfig as error:
-            self._say_not_taken("directory", error)
+            self._log_invalid("directory", error)
             return
-        self._told.pop("directory", None)
+        self._logged.pop("directory", None)
         signature = list(self._signature)
         taken = []
         for part, names in _PARTS.items():
             now = part_of(files.signature, names)
             if now == part_of(self._signature, names):
-                self._told.pop(part, None)
+                self._logged.pop(part, None)
                 continue
             try:
-                self._take(part, files)
+                self._load(part, files)
             except InvalidConfig as error:
-                self._say_not_taken(part, error)
+                self._log_invalid(part, error)
                 continue
-            self._told.pop(part, None)
-            for name, look in zip(names, now, strict=True):
-                signature[NAMES.index(name)] = look
+            self._logged.pop(part, None)
+            for name, changed in zip(names, now, strict=True):
+                signature[NAMES.index(name)] = changed
             if part != _METADATA:
                 taken.append(part)
         self._signature = tuple(signature)
@@ -169,11 +169,11 @@ class Security:
             what = ", ".join(taken)
             _log.info("security files taken", what=what, path=self._directory, certificate=self.identity.names)
 
-    def _take(self, part: str, files: Files) -> None:
-        """Understand a part, and have it in force.
+    def _load(self, part: str, files: Files) -> None:
+        """Load one part and put it in force.
 
         Raises:
-            InvalidConfig: it cannot be understood.
+            InvalidConfig: it is invalid.
         """
         before, where = self._material, self._directory
         if part == _CERTIFICATES:
@@ -190,14 +190,14 @@ class Security:
                 zookeeper_of(files, where, name)
             _log.info("the password of zookeeper counts from the next start on", path=where)
 
-    def _say_not_taken(self, part: str, error: InvalidConfig) -> None:
+    def _log_invalid(self, part: str, error: InvalidConfig) -> None:
         self.failures += 1
-        if error.message != self._told.get(part):
-            self._told[part] = error.message
+        if error.message != self._logged.get(part):
+            self._logged[part] = error.message
             _log.error("changed security files are not taken", what=part, path=self._directory, error=error.message)
 
-    async def keep_fresh(self, clock: Clock) -> Never:
-        """Look at the files again and again, and say once a day that the certificate is about to expire."""
+    async def reload_periodically(self, clock: Clock) -> Never:
+        """Reload changed files every ``RELOAD_SECONDS``; warn once a day of a certificate that expires soon."""
         reader, warned_at = ThreadWorkers(1, "tallybook-security"), -_DAY_SECONDS
         try:
             while True:
@@ -213,36 +213,36 @@ class Security:
 
 
 def open_security(directory: str, *, serves: bool) -> Security | None:
-    """What ``directory`` says; ``None`` if it is empty: no security.
+    """Load the security directory; ``None`` if ``directory`` is an empty string: no security.
 
     Args:
-        serves: others call this process, so there have to be rules of who may do what.
+        serves: this process serves callers, so access rules are required.
 
     Raises:
-        InvalidConfig: the directory does not say it, or says what cannot be.
+        InvalidConfig: a required file is missing or invalid.
     """
     if not directory:
         return None
     files = read_files(directory)
     if serves:
-        files.wanted(ACCESS, directory)
-    return Security(directory, files.signature, understand(files, directory))
+        files.required(ACCESS, directory)
+    return Security(directory, files.signature, parse_material(files, directory))
 
 
 class ZooKeeperUsers(NamedTuple):
-    """USER:PASSWORD of the users of ZooKeeper that a directory knows."""
+    """USER:PASSWORD of the ZooKeeper users of a directory; ``None`` for a missing one."""
 
     cluster: str | None
-    """May do everything to what it makes."""
+    """The user with all rights on the nodes that it creates."""
     reader: str | None
-    """May only read that."""
+    """The user with read access to these nodes."""
 
 
 def zookeeper_users(directory: str) -> ZooKeeperUsers:
-    """The users of ZooKeeper that ``directory`` has passwords of.
+    """The ZooKeeper users in ``directory``.
 
     Raises:
         InvalidConfig: as for ``open_security``.
     """
-    material = understand(read_files(directory), directory)
+    material = parse_material(read_files(directory), directory)
     return ZooKeeperUsers(material.zookeeper, material.zookeeper_reader)

@@ -1,4 +1,4 @@
-"""TLS connections for libraries that work in threads of their own."""
+"""Blocking TLS connections, for libraries that use their own threads."""
 
 from __future__ import annotations
 
@@ -10,29 +10,29 @@ from .files import AUTHORITY, CERTIFICATE, PRIVATE
 
 
 def client_context(directory: str) -> ssl.SSLContext:
-    """TLS with the certificates of a security directory, as they are now.
+    """A TLS client context with the current certificates of a security directory.
 
-    Only its own authorities are trusted, the name of the other end is checked, and TLS is 1.2 or newer.
+    It trusts only the authorities of the directory, checks the server's name, and requires TLS 1.2 or newer.
 
     Raises:
-        OSError: the files cannot be read just now.
+        OSError: the files cannot be read.
     """
-    place = Path(directory)
-    context = ssl.create_default_context(ssl.Purpose.SERVER_AUTH, cafile=str(place / AUTHORITY))
+    path = Path(directory)
+    context = ssl.create_default_context(ssl.Purpose.SERVER_AUTH, cafile=str(path / AUTHORITY))
     context.minimum_version = ssl.TLSVersion.TLSv1_2
-    context.load_cert_chain(place / CERTIFICATE, place / PRIVATE)
+    context.load_cert_chain(path / CERTIFICATE, path / PRIVATE)
     return context
 
 
-def dial(directory: str, address: tuple[str, int], host: str, timeout_seconds: float) -> ssl.SSLSocket:
-    """A connection to ``address``, whose certificate is for ``host``, with the certificates of a security directory.
+def connect_tls(directory: str, address: tuple[str, int], host: str, timeout_seconds: float) -> ssl.SSLSocket:
+    """Open a TLS connection to ``address`` with the certificates of a security directory.
 
     Args:
-        host: a name or an IP address, without brackets.
-        timeout_seconds: for each step.
+        host: name or IP address, without brackets, that the server's certificate must have.
+        timeout_seconds: timeout of each step.
 
     Raises:
-        OSError: nobody is there, or somebody else is, or the files cannot be read just now.
+        OSError: the connection or the handshake failed, the server has another name, or the files cannot be read.
     """
     context = client_context(directory)
     plain = socket.create_connection(address, timeout_seconds)

@@ -1,9 +1,9 @@
 """Bearer tokens: JSON Web Tokens (RFC 7519), checked with the keys of a JSON Web Key Set (RFC 7517).
 
-A token names the key that has signed it (``kid``). The algorithm is what the *key* is for, whatever the token says, so
-nobody can have a public key taken for a shared secret, or no signature for a good one. A token has to say for whom it
-is meant (``aud``), whose it is (``sub``) and until when it counts (``exp``). Keys are rotated by putting the new one
-beside the old one, and taking that away when its last token has expired.
+A token names the key that signed it (``kid``). The algorithm is that of the *key*, not of the token's header, so that
+a public key cannot be used as a shared secret and an unsigned token is never valid. A token must have the claims
+``aud`` (audience), ``sub`` (subject) and ``exp`` (expiry). To rotate keys, add the new key and remove the old one when
+its last token has expired.
 """
 
 from __future__ import annotations
@@ -15,39 +15,40 @@ import jwt
 from cryptography.hazmat.primitives.asymmetric.rsa import RSAPublicKey
 
 from tallybook.core.errors import InvalidConfig, Unauthenticated
-from tallybook.runtime.json_once import loads_once
+
+from ..strict_json import loads_strict
 
 ALGORITHMS: Final = ("EdDSA", "ES256", "RS256", "PS256", "HS256")
 MAX_TOKEN_BYTES: Final = 8 * 1024
 LEEWAY_SECONDS: Final = 30
-"""By which clocks may differ."""
+"""Accepted difference of clocks."""
 
 _MIN_SHARED_BYTES: Final = 32
 _MIN_RSA_BITS: Final = 2048
-"""As RFC 7518 wants it: those of less may be broken by whoever has the key that checks, which is public."""
+"""Minimum by RFC 7518: a smaller RSA key can be broken with the public key alone."""
 _MAX_KEYS: Final = 100
 _SCHEME: Final = "bearer "
 _TIMES: Final = ("exp", "nbf", "iat")
 _REASONS: Final[tuple[tuple[type[jwt.PyJWTError], str], ...]] = (
     (jwt.ExpiredSignatureError, "has expired"),
     (jwt.ImmatureSignatureError, "is not valid yet"),
-    (jwt.InvalidAudienceError, "is meant for others"),
+    (jwt.InvalidAudienceError, "is for another audience"),
     (jwt.MissingRequiredClaimError, "lacks aud, exp or sub"),
     (jwt.InvalidSignatureError, "is not signed by the key that it names"),
 )
 
 
 class Token(NamedTuple):
-    """What a token says that counts."""
+    """The claims of a verified token that are used."""
 
     subject: str
-    """Whose it is."""
+    """The subject (``sub``)."""
     until_us: int
-    """When it counts no more, in microseconds since the epoch: clocks may differ, so that is later than it says."""
+    """End of validity in microseconds since the epoch: ``exp`` plus ``LEEWAY_SECONDS``."""
 
 
 class TokenKeys:
-    """The keys that tokens are checked with. Made by ``parse``."""
+    """The keys that verify tokens. Made by ``parse``."""
 
     def __init__(self, keys: Mapping[str, jwt.PyJWK]) -> None:
         self._keys = keys
@@ -57,47 +58,47 @@ class TokenKeys:
 
     @classmethod
     def parse(cls, content: bytes, path: str) -> TokenKeys:
-        """Understand a key set.
+        """Parse a key set.
 
         Raises:
-            InvalidConfig: it is none, or has a key without ``kid`` or ``alg``, of an algorithm that is not known, two
-                of one ``kid``, a shared secret of less than 32 bytes, a key of RSA of less than 2048 bits, or the half
-                of a key that signs.
+            InvalidConfig: it is not a key set, or has a key without ``kid`` or ``alg``, an unknown algorithm, a
+                duplicate ``kid``, a shared secret of less than 32 bytes, an RSA key of less than 2048 bits, or a
+                private key.
         """
         try:
-            found = loads_once(content)
+            found = loads_strict(content)
         except (ValueError, RecursionError):
-            raise InvalidConfig(f"{path} is not JSON, or has a field twice") from None
+            raise InvalidConfig(f"{path} is not JSON, or has a duplicate field") from None
         entries = found.get("keys") if isinstance(found, dict) else None
         if not isinstance(entries, list) or len(entries) > _MAX_KEYS:
-            raise InvalidConfig(f"{path} is not a key set: an object with up to {_MAX_KEYS} 'keys' is wanted")
+            raise InvalidConfig(f"{path} is not a key set: it must be an object with up to {_MAX_KEYS} 'keys'")
         keys: dict[str, jwt.PyJWK] = {}
         for number, entry in enumerate(entries):
             kid, key = _key(entry, f"{path}: key {number}")
             if kid in keys:
-                raise InvalidConfig(f"{path} has two keys of the kid {kid!r}")
+                raise InvalidConfig(f"{path} has two keys with the kid {kid!r}")
             keys[kid] = key
         return cls(keys)
 
     def read(self, authorization: tuple[str, ...], audience: str) -> Token:
-        """The token that came in headers of the name ``authorization``.
+        """Verify the token in the headers ``authorization``.
 
         Raises:
-            Unauthenticated: there is not exactly one, or it is not a token that counts here and now.
+            Unauthenticated: there is more than one header, or the token is not valid.
         """
         if len(authorization) > 1:
             raise Unauthenticated("there are several headers 'authorization'")
         [header] = authorization
         if header[: len(_SCHEME)].lower() != _SCHEME:
-            raise Unauthenticated("the header 'authorization' is to be 'Bearer' and a token")
+            raise Unauthenticated("the header 'authorization' must be 'Bearer' and a token")
         token = header[len(_SCHEME) :].strip()
         if len(token) > MAX_TOKEN_BYTES or not token.isascii():
-            raise Unauthenticated(f"a token has at most {MAX_TOKEN_BYTES} bytes, all of them ASCII")
+            raise Unauthenticated(f"a token must be ASCII of at most {MAX_TOKEN_BYTES} bytes")
         try:
             kid = jwt.get_unverified_header(token).get("kid")
             key = self._keys.get(kid) if isinstance(kid, str) else None
             if key is None:
-                raise Unauthenticated("the token names no key that is known here")
+                raise Unauthenticated("the token names no key that is known to this process")
             claims = jwt.decode(
                 token,
                 key.key,
@@ -115,8 +116,8 @@ class TokenKeys:
         if not isinstance(subject, str) or not subject:
             raise Unauthenticated("the token has no subject")
         if any(type(claims.get(name, 0)) not in (int, float) for name in _TIMES):
-            # RFC 7519 wants numbers; the library takes what it can make one.
-            raise Unauthenticated("the token has a time that is no number")
+            # RFC 7519 requires numbers; the library also accepts values that it can convert to one.
+            raise Unauthenticated("the token has a time that is not a number")
         return Token(subject, (int(claims["exp"]) + LEEWAY_SECONDS) * 1_000_000)
 
 
@@ -124,7 +125,7 @@ def _key(entry: Any, where: str) -> tuple[str, jwt.PyJWK]:
     if not isinstance(entry, dict) or not isinstance(entry.get("kid"), str) or not entry["kid"]:
         raise InvalidConfig(f"{where} has no 'kid'")
     if entry.get("alg") not in ALGORITHMS:
-        raise InvalidConfig(f"{where} has no 'alg' out of {', '.join(ALGORITHMS)}")
+        raise InvalidConfig(f"{where} must have one of these as 'alg': {', '.join(ALGORITHMS)}")
     try:
         key = jwt.PyJWK.from_dict(entry)
     except (jwt.PyJWTError, ValueError, TypeError, KeyError):
@@ -132,7 +133,7 @@ def _key(entry: Any, where: str) -> tuple[str, jwt.PyJWK]:
     if isinstance(key.key, bytes) and len(key.key) < _MIN_SHARED_BYTES:
         raise InvalidConfig(f"{where} is a shared secret of less than {_MIN_SHARED_BYTES} bytes")
     if not isinstance(key.key, bytes) and "d" in entry:
-        raise InvalidConfig(f"{where} is the half that signs; the public one is wanted")
+        raise InvalidConfig(f"{where} is a private key; a public key is required")
     if isinstance(key.key, RSAPublicKey) and key.key.key_size < _MIN_RSA_BITS:
-        raise InvalidConfig(f"{where} is a key of RSA of less than {_MIN_RSA_BITS} bits")
+        raise InvalidConfig(f"{where} is an RSA key of less than {_MIN_RSA_BITS} bits")
     return entry["kid"], key

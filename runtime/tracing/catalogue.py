@@ -1,14 +1,14 @@
-"""Every span there is: its name, where it is made, what it is of, and what is said of it. Pure.
+"""Catalogue of all spans: name, component, description, attributes and events. Pure.
 
-docs/tracing.md shows this table. Attributes are numbers, addresses and names that stand here or in the cluster's own
-records: never a payload, never a key, and of a text no more than ``MAX_ATTRIBUTE_CHARACTERS``.
+docs/operate/tracing.md shows this table. Attributes are numbers, addresses, and names from this module or the metadata:
+never a payload or a key. Texts are cut to ``MAX_ATTRIBUTE_CHARACTERS``.
 """
 
 from __future__ import annotations
 
 from typing import Final, NamedTuple
 
-from .metric_catalogue import Kind, MetricInfo
+from ..metrics.catalogue import MetricInfo, MetricKind
 
 MAX_ATTRIBUTE_CHARACTERS: Final = 256
 MAX_ATTRIBUTES: Final = 32
@@ -28,7 +28,7 @@ OBJECT_READ: Final = "objects.read"
 CALL: Final = "gateway.call"
 
 PREFIX: Final = "tallybook."
-"""Before the name of each attribute, where it is shown."""
+"""Prefix of attribute names in exported spans."""
 
 
 class SpanInfo(NamedTuple):
@@ -52,33 +52,33 @@ SPANS: Final = (
     SpanInfo(
         READ,
         "client",
-        "One entry, or one piece of a range, whoever gives it.",
+        "One entry, or one piece of a range, from any source.",
         ("ledger_id", "first_entry_id", "cancelled"),
     ),
     SpanInfo(
         REQUEST,
         "client",
-        "What one bookie is asked, from the question to the answer. Of a read that takes long there are several.",
+        "A request to one bookie, from sending it to its answer. A slow read has several.",
         ("request", "peer", "ledger_id", "first_entry_id", "entries", "batch_bytes", "code", "cancelled"),
         ("sent",),
     ),
     SpanInfo(
         ARCHIVE,
         "client",
-        "What a read asks of the archive: the index of the object, then its pages, unless they are in memory.",
+        "The part of a read in the archive: the index of the object, then its pages, unless they are in memory.",
         ("ledger_id", "first_entry_id", "cancelled"),
     ),
     SpanInfo(
         OBJECT_READ,
         "client",
-        "Ranges read from the object store, all tries included.",
+        "Ranges read from the object store, including all attempts.",
         ("store", "object", "offset", "ranges", "bytes", "cancelled"),
         ("try failed",),
     ),
     SpanInfo(
         SERVE,
         "bookie",
-        "What a bookie does for one request, from its arrival until the answer is queued.",
+        "The work of a bookie for one request, from its arrival until the answer is queued.",
         (
             *("request", "bookie_id", "peer", "ledger_id", "first_entry_id", "entries", "batch_bytes"),
             *("code", "cached_batches", "stored_batches", "cancelled"),
@@ -88,29 +88,29 @@ SPANS: Final = (
     SpanInfo(
         JOURNAL,
         "bookie",
-        "From the moment when the batch is given to the journal until it is durable.",
+        "From handing the batch to the journal until it is durable.",
     ),
     SpanInfo(
         JOURNAL_WRITE,
         "bookie",
-        "The group commit with the batch in it: one durable write of the device, for all that had gathered.",
+        "The group commit that contains the batch: one durable write for all batches that had gathered.",
         ("commit_bytes", "commit_records"),
     ),
-    SpanInfo(INDEX, "bookie", "A look into the index for where batches lie.", ("rows", "cancelled")),
+    SpanInfo(INDEX, "bookie", "A lookup of the positions of batches in the index.", ("rows", "cancelled")),
     SpanInfo(ENTRY_LOG, "bookie", "Batches read from entry logs.", ("batches", "bytes", "cancelled")),
     SpanInfo(
         CALL,
         "gateway",
-        "A call of a client with one answer, or one that is traced by whoever makes it.",
+        "A unary call of a client, or a stream that its client traces.",
         ("method", "peer", "cancelled"),
     ),
 )
 
 SPAN_NAMES: Final = {span.name: span for span in SPANS}
 
-_SPANS_TEXT: Final = "Spans that were made, by what became of them; dropped: more waited to be sent than may."
+_SPANS_TEXT: Final = "Spans by outcome. dropped: the queue was full; failed: the endpoint did not accept them."
 
 TRACE_METRICS: Final = tuple(
-    MetricInfo(f"spans_{outcome}", "tallybook_trace_spans_total", Kind.COUNTER, _SPANS_TEXT, ("outcome", outcome))
+    MetricInfo(f"spans_{outcome}", "tallybook_trace_spans_total", MetricKind.COUNTER, _SPANS_TEXT, ("outcome", outcome))
     for outcome in ("sent", "dropped", "failed")
 )

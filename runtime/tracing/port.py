@@ -1,14 +1,14 @@
-"""The tracing seam: spans of one add or one read, wherever it passes; nothing at all where nobody wants them.
+"""The tracing seam: spans of one add, read or call across components. Without tracing it costs almost nothing.
 
-    Tracer.root(...)    begins where an add, a read or a call begins: sampled by chance, or with whoever asks
-    Tracer.follow(...)  begins at the other end of a wire: sampled if the asking side has it sampled
-    part(...)           a piece of the work of the span that is current; nothing where none is
+    Tracer.root(...)    starts where an add, a read or a call starts: sampled at random, or like the trace around it
+    Tracer.follow(...)  starts at the server of a request: sampled if the client's span is
+    part(...)           a child of the current span; nothing if there is none
 
-Only what begins something needs a tracer. Everything below asks for the *current* span, which belongs to the task
-and to the tasks that it starts. There is none for nearly every request, and then a part costs a look and nothing is
-made: no times are taken, no names are put together, and nothing is sent. ``otel`` has the spans that are real.
+Only code that starts a root needs a tracer. All other code uses the *current* span, which a task passes on to the tasks
+that it starts. Most requests are not sampled and have none; then a part costs one lookup: no clock is read, no name is
+built and nothing is sent. ``otel`` implements real spans.
 
-Every name and every attribute of a span stands in ``span_catalogue``.
+All span names and attributes are in ``catalogue``.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ from enum import Enum
 from types import TracebackType
 from typing import Final, Protocol, TypeAlias
 
-from .meter import Reading
+from ..metrics.usage import Reading
 
 Attribute: TypeAlias = str | int | float | bool
 
 
 class SpanKind(Enum):
-    """On which side of a wire a span is."""
+    """The side of a remote request that a span is on."""
 
     INTERNAL = "internal"
     CLIENT = "client"
@@ -34,56 +34,56 @@ class SpanKind(Enum):
 
 
 class Span(Protocol):
-    """Something that took time, as part of a trace. Used on one event loop; ended once."""
+    """A timed operation in a trace. Used on one event loop; ended once."""
 
     @property
     def over(self) -> bool:
-        """Whether it was ended. Tasks that outlive it belong to no trace."""
+        """Whether it has ended. Tasks that outlive it belong to no trace."""
 
     @property
     def trace_id(self) -> str:
-        """Of the whole trace: 32 hexadecimal digits."""
+        """Id of the trace: 32 hexadecimal digits."""
 
     @property
     def traceparent(self) -> str:
-        """The header by which a span elsewhere becomes a child of this one."""
+        """The header that makes a span in another process a child of this one."""
 
     def child(self, name: str, kind: SpanKind = SpanKind.INTERNAL, **attributes: Attribute) -> Span:
-        """A part of this."""
+        """Start a child span."""
 
     def past(self, name: str, began: float, **attributes: Attribute) -> None:
-        """A part of this that began at this monotonic second, and is over now."""
+        """Add a child span that began at this monotonic second and ends now."""
 
     def set(self, **attributes: Attribute) -> None:
-        """Say more of it."""
+        """Set attributes."""
 
     def event(self, name: str, **attributes: Attribute) -> None:
-        """Something happened, now."""
+        """Add an event, now."""
 
     def link(self, traceparent: str) -> None:
-        """It serves another trace, too."""
+        """Link this span to another trace."""
 
     def end(self, error: BaseException | str | None = None) -> None:
-        """It is over, well or with an error. A cancellation is no error."""
+        """End the span, with an error if there is one. A cancellation does not count as an error."""
 
 
 class Tracer(Protocol):
-    """Begins spans, and sees to it that they arrive somewhere. Never waits, and never raises."""
+    """Starts and exports spans. Only ``close`` waits, and no method raises."""
 
     def root(self, name: str, kind: SpanKind = SpanKind.INTERNAL, **attributes: Attribute) -> Span | None:
-        """A span of whatever trace surrounds the caller, or of a new one; ``None``: it is not sampled."""
+        """Start a span in the current trace or a new one; ``None``: it is not sampled."""
 
     def follow(self, traceparent: str, name: str, **attributes: Attribute) -> Span | None:
-        """The serving end of a request; ``None`` if its sender has it not sampled, or says what nobody understands."""
+        """Start the server's span of a request; ``None`` if the client did not sample it or the header is malformed."""
 
     def surrounding(self) -> str:
-        """The header of the sampled trace that surrounds the caller; empty: there is none."""
+        """The header of the current sampled span; empty: there is none."""
 
     def readings(self) -> Mapping[str, Reading]:
-        """Numbers, named as in ``span_catalogue.TRACE_METRICS``."""
+        """Values of ``catalogue.TRACE_METRICS``."""
 
     async def close(self) -> None:
-        """Send what is left, for a few seconds at most."""
+        """Send queued spans, for a few seconds at most."""
 
 
 class NoTracer:
@@ -113,7 +113,7 @@ NO_TRACER: Final = NoTracer()
 
 
 class _Unsampled:
-    """In place of a span: it was decided that there is none, so nothing below begins one."""
+    """Stands for a span that was not sampled, so that no root starts below it."""
 
     __slots__ = ("over",)
 
@@ -123,7 +123,7 @@ class _Unsampled:
         self.over = False
 
     def end(self, _error: BaseException | None = None) -> None:
-        """From here on it is as if nobody had decided."""
+        """End the effect of the sampling decision."""
         self.over = True
 
 
@@ -132,19 +132,19 @@ _nothing: Final = nullcontext()
 
 
 def current_span() -> Span | None:
-    """The span that whatever is done here belongs to."""
+    """The current span; ``None`` if there is none, or it has ended or is not sampled."""
     span = _current.get()
     return None if span is None or span.over or isinstance(span, _Unsampled) else span
 
 
 def is_decided() -> bool:
-    """Whether somebody above has decided about sampling, either way."""
+    """Whether a sampling decision is in effect, either way."""
     above = _current.get()
     return above is not None and not above.over
 
 
 def header_above() -> str | None:
-    """The header of the span that is current; empty: decided that there is none; ``None``: nobody has decided."""
+    """The header of the current span; empty: not sampled; ``None``: no sampling decision is in effect."""
     above = _current.get()
     return None if above is None or above.over else above.traceparent
 
@@ -152,28 +152,28 @@ def header_above() -> str | None:
 def begin(
     tracer: Tracer, name: str, kind: SpanKind = SpanKind.INTERNAL, **attributes: Attribute
 ) -> AbstractContextManager[Span | None]:
-    """A block that is a root, if it is sampled; then all in it belongs to it, and else nothing does."""
+    """Context manager of a root span, if it is sampled; otherwise nothing in the block is traced."""
     return _nothing if tracer is NO_TRACER else whole(tracer.root(name, kind, **attributes))
 
 
 def part(name: str, kind: SpanKind = SpanKind.INTERNAL, **attributes: Attribute) -> AbstractContextManager[Span | None]:
-    """A part of the current span, which is current in the block and ends with it; nothing where there is none."""
+    """Context manager of a child of the current span, which is current in the block; nothing if there is none."""
     span = current_span()
     return _nothing if span is None else whole(span.child(name, kind, **attributes))
 
 
 def whole(span: Span | None) -> AbstractContextManager[Span | None]:
-    """Have a block belong to a span that ends with it; ``None``: nothing in it is traced."""
+    """Context manager that makes ``span`` current and ends it; ``None``: nothing in the block is traced."""
     return _Block(_Unsampled() if span is None else span, ends=True)
 
 
 def under(span: Span | None) -> AbstractContextManager[Span | None]:
-    """Have a block belong to a span that somebody else ends; ``None``: nothing in it is traced."""
+    """Context manager that makes ``span`` current but does not end it; ``None``: nothing in the block is traced."""
     return whole(None) if span is None else _Block(span, ends=False)
 
 
 class _Block:
-    """A block that belongs to a span."""
+    """Makes a span current in a block."""
 
     __slots__ = ("_ends", "_span", "_token")
 

@@ -1,10 +1,10 @@
-"""The header ``traceparent`` of W3C Trace Context: which trace something belongs to, in 55 characters. Pure.
+"""The header ``traceparent`` of W3C Trace Context, of 55 characters. Pure.
 
     00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01
-    version, trace, span that asks, flags (1: sampled)
+    version, trace id, parent span id, flags (1: sampled)
 
-It comes from outside, so anything may stand in it. What is not one is as good as none: a request is served all the
-same, and belongs to no trace. Of versions to come, the part that this one knows is read, as the standard wants.
+The header is untrusted input. A malformed one is ignored: the request is served without a trace. Of later versions the
+known part is read, as the standard requires.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import re
 from typing import Final, NamedTuple
 
 MAX_CHARACTERS: Final = 512
-"""Of a version to come. More is no such header."""
+"""Maximum length of a header, also of later versions."""
 
 _SAMPLED: Final = 1
 _VERSION: Final = "00"
@@ -25,7 +25,7 @@ _NO_SPAN: Final = "0" * 16
 
 
 class TraceContext(NamedTuple):
-    """A place in a trace."""
+    """Trace id, span id and sampling flag of a remote span."""
 
     trace_id: int
     """128 bits, not 0."""
@@ -35,12 +35,12 @@ class TraceContext(NamedTuple):
 
     @property
     def traceparent(self) -> str:
-        """As a header."""
+        """The header."""
         return f"{_VERSION}-{self.trace_id:032x}-{self.span_id:016x}-{self.sampled:02x}"
 
 
 def decode_traceparent(value: str) -> TraceContext | None:
-    """What a header says; ``None`` if it is none that can be understood."""
+    """Parse a header; ``None`` if it is malformed."""
     match = _FORM.fullmatch(value) if len(value) <= MAX_CHARACTERS else None
     if match is None or match["version"] == "ff" or (match["version"] == _VERSION and match["more"]):
         return None
