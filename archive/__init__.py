@@ -1,6 +1,7 @@
-"""What a closed ledger looks like in an object store, and how it is read from there.
+"""Archive objects: closed ledgers as Parquet files in an object store, and reading them from there.
 
-An object is one plain Parquet file with an index of ours in front of its footer. `object_encoder` writes one,
-`object_check` reads one back and compares, `reader` gives entries and whole batches out of many; `packing` joins
-them with an object store (`objects`). docs/formats/archive-object.md shows the bytes.
+An object is a plain Parquet file with our index in front of its footer. `encoder` writes one, `verifier` reads one back
+and compares, `object_writer` uploads it, `reader` returns entries and whole batches from many objects. `catalog` lists
+the ledgers of a bucket. `format/` has the encoding, `objects/` the object stores. Nothing here decides what is archived
+or changes the metadata of ledgers (`offload` does). docs/reference/formats/archive-object.md shows the bytes.
 """

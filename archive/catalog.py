@@ -1,18 +1,16 @@
-"""What a bucket holds, told from the bucket alone: no metadata store, no bookies.
+"""Lists the ledgers of a bucket from the bucket alone: without metadata store and bookies.
 
-Every object says in its footer where its index lies, and its index has the metadata of its ledgers. So a
-listing and two small reads an object are enough. An object holds whole ledgers or nothing, and ledgers that
-are archived never change: of several objects with the same ledger (after a failed attempt, or while
-compaction has not cleaned up) any whole one will do. The youngest is the one that compaction leaves; but an
-attempt may have failed because what it wrote was damaged, and an index does not tell. So the others are kept
-in mind.
+The footer of every object points to its index, and the index contains the metadata of its ledgers. So a listing and two
+small reads per object are enough. An object contains whole ledgers, and archived ledgers never change: if several
+objects contain a ledger (after a failed attempt, or before compaction has cleaned up), any intact one will do. The
+youngest is the one that compaction keeps, but it may be damaged by a failed attempt, which the index does not show. So
+the others are listed too.
 
-The manifest of the bucket, where it has one, says which ledgers count: without it, ledgers that were deleted show as
-long as an object has their rows.
+The manifest of the bucket, if it exists, says which ledgers count; without it, deleted ledgers are listed while an
+object still has their rows.
 
-Metadata that were lost may have been followed by other ledgers of the same ids, and only objects that can be read say
-whose they are. So an object that cannot be read stands for its ledgers: no older one takes its place that may be of
-another ledger.
+After a loss of metadata, other ledgers may have reused the ids, and only readable objects tell which ledger they
+contain. So an unreadable object blocks older objects of the same ids, which may contain another ledger.
 """
 
 from __future__ import annotations
@@ -38,18 +36,18 @@ from tallybook.core.errors import (
 )
 from tallybook.core.ids import MAX_ID, same_ledger
 from tallybook.core.limits import KIB
-from tallybook.metadata.archived import SHA256_BYTES, IndexPart, Receipt
 from tallybook.metadata.codec import decode_ledger
-from tallybook.metadata.model import LedgerMetadata
-from tallybook.metadata.record_json import NOT_UNDERSTOOD
+from tallybook.metadata.ledger.archived import SHA256_BYTES, IndexPart, Receipt
+from tallybook.metadata.ledger.model import LedgerMetadata
+from tallybook.metadata.records.json_errors import DECODE_ERRORS
 from tallybook.runtime.tasks import Workers, run_together
 
-from .index_codec import Directory, read_directory
+from .format.index_codec import Directory, read_directory
+from .format.schema import DIRECTORY_KEY, FORMAT, FORMAT_KEY, ledger_ids_in, may_hold, object_id_of
 from .manifest import MANIFEST_KEY, NO_LEDGER, Manifest, read_manifest
 from .objects.port import ObjectInfo, ObjectStore
 from .objects.probe import OBJECT_ERRORS, ObjectPass, concerns_one_object, spread
-from .records import RECORDS_KEY
-from .schema import DIRECTORY_KEY, FORMAT, FORMAT_KEY, ledger_ids_in, may_hold, object_id_of
+from .stream_records import RECORDS_KEY
 
 CONCURRENT_OBJECTS: Final = 8
 _TAIL_BYTES: Final = 64 * KIB
@@ -58,49 +56,48 @@ _END_BYTES: Final = 8
 _LARGEST_FOOTER_BYTES: Final = 64 * 1024 * KIB
 
 _NEVER_MS: Final = MAX_ID
-"""After all that was written."""
+"""Later than any write."""
 
 NOT_HASHED: Final = bytes(SHA256_BYTES)
-"""In place of an object's SHA-256 where nobody has read the whole object."""
+"""Stands for an object's SHA-256 if the whole object was not read."""
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
+class CatalogEntry:
     """A ledger in an object."""
 
     metadata: LedgerMetadata
-    """As of its archiving."""
+    """At the time of its archiving."""
     receipt: Receipt
     """Its SHA-256 is ``NOT_HASHED``."""
 
 
 @dataclass(frozen=True, slots=True)
-class Catalog:
-    """All ledgers of a bucket, by id ascending, and objects that cannot be understood, or opened, by key."""
+class BucketCatalog:
+    """All ledgers of a bucket, ascending by id, and unreadable objects, by key."""
 
-    ledgers: Mapping[int, Found]
-    """In the youngest object of each."""
-    older: Mapping[int, tuple[Found, ...]]
-    """The same ledgers in other objects, youngest first, where there are others."""
+    ledgers: Mapping[int, CatalogEntry]
+    """Each in its youngest object."""
+    older: Mapping[int, tuple[CatalogEntry, ...]]
+    """The same ledgers in older objects, youngest first."""
     damaged: Mapping[str, str]
-    """And why."""
+    """With the reason."""
     last_id: int = -1
-    """The highest id of any ledger that an object, its name or the manifest has, whether it counts or can be read; -1
-    for none."""
+    """The highest ledger id in any object, object name or the manifest, readable or not; -1: none."""
     manifest: Manifest | None = None
-    """By which it was told what counts; ``None`` if the bucket has none that can be understood."""
+    """The manifest that says what counts; ``None`` if there is none, or it is unreadable."""
     not_given: Mapping[str, type[TallybookError]] = field(default_factory=dict)
-    """Those of ``damaged`` that may be whole, and the kind of error: the store did not give them, or was not asked."""
+    """Those of ``damaged`` that may be intact, with the error's type: the store failed, or was not asked."""
 
     @property
     def cluster_id(self) -> str:
-        """Of the cluster whose archive it is; empty if the bucket does not say."""
+        """Id of the cluster that owns the archive; empty if the bucket does not say."""
         return "" if self.manifest is None else self.manifest.cluster_id
 
     def lost_with(self, key: str) -> frozenset[int] | None:
-        """The ledgers that count in a damaged object and were not found in it; ``None`` if nobody knows which they are.
+        """The ledgers that count in a damaged object and were not found in it; ``None`` if unknown.
 
-        Some may have been found in another one. That it is the same ledger is for the damaged one to say.
+        Some may have been found in another object. Only the damaged one can tell whether it is the same ledger.
         """
         if self.manifest is None:
             return None
@@ -108,8 +105,8 @@ class Catalog:
         there = {each for each in counting & self.ledgers.keys() if self.ledgers[each].receipt.key == key}
         return frozenset(counting - there) if counting else None
 
-    def unread_with(self, ledger_id: int) -> str:
-        """The key of an object that has, or may have, a ledger which is not in ``ledgers``, and that cannot be read.
+    def unreadable_object_of(self, ledger_id: int) -> str:
+        """The key of an unreadable object that contains, or may contain, a ledger missing from ``ledgers``.
 
         Empty if there is none: no object has the ledger, or it was deleted.
         """
@@ -119,20 +116,21 @@ class Catalog:
 
     @property
     def unaccounted(self) -> tuple[str, ...]:
-        """Objects that cannot be read, and of which the manifest does not say which ledgers count in them."""
+        """Unreadable objects that the manifest does not list."""
         known = frozenset[str]() if self.manifest is None else self.manifest.objects
         return tuple(key for key in self.damaged if key not in known)
 
 
-async def read_catalog(store: ObjectStore, workers: Workers) -> Catalog:
-    """Look at every object below the store's prefix that has a name of ours; leave out what the manifest leaves out.
+async def read_catalog(store: ObjectStore, workers: Workers) -> BucketCatalog:
+    """Read the index of every archive object below the store's prefix; skip what the manifest excludes.
 
     Raises:
-        ArchiveDenied: there is no archive: neither a manifest nor an object. Or the store refuses.
+        ArchiveDenied: there is no archive: neither a manifest nor an object. Or the store refuses access.
         ArchiveUnavailable: the store does not answer.
-        NewerFormat: a newer Tallybook has written the manifest, or an object that counts.
+        NewerFormat: a newer Tallybook wrote the manifest, or an object that counts.
     """
-    # First, so that what it names and a listing lacks is lost, and not just younger than the listing.
+    # Read the manifest first, so that an object it names and the listing lacks is lost, not just newer than the
+    # listing.
     manifest, damage = None, dict[str, str]()
     try:
         manifest = await read_manifest(store, workers)
@@ -148,14 +146,14 @@ async def read_catalog(store: ObjectStore, workers: Workers) -> Catalog:
     if manifest is None:
         catalog = replace(catalog, damaged={**catalog.damaged, **damage})
     else:
-        catalog = _counting(catalog, manifest, written)
-    return _of_one_ledger(_but_for_unread(catalog, written))
+        catalog = _apply_manifest(catalog, manifest, written)
+    return _drop_other_ledgers(_drop_shadowed(catalog, written))
 
 
-async def check_there(store: ObjectStore) -> None:
-    """Make sure that there is an archive: a manifest or an object.
+async def require_archive(store: ObjectStore) -> None:
+    """Check that there is an archive: a manifest or an object.
 
-    An empty folder where a disk is not mounted would be taken for an archive whose ledgers are all gone.
+    An empty folder, as of a disk that is not mounted, would look like an archive whose ledgers are all lost.
 
     Raises:
         ArchiveDenied: there is none.
@@ -178,26 +176,26 @@ def _no_archive(url: str) -> ArchiveDenied:
     )
 
 
-def _counting(catalog: Catalog, manifest: Manifest, written: Mapping[str, int]) -> Catalog:
+def _apply_manifest(catalog: BucketCatalog, manifest: Manifest, written: Mapping[str, int]) -> BucketCatalog:
     """The ledgers that the manifest counts, and those of objects that it does not know.
 
     Args:
-        written: when each object was written, by the listing.
+        written: time of each object in the listing.
     """
     known = manifest.objects
-    ledgers: dict[int, Found] = {}
-    older: dict[int, tuple[Found, ...]] = {}
+    ledgers: dict[int, CatalogEntry] = {}
+    older: dict[int, tuple[CatalogEntry, ...]] = {}
     for ledger_id, youngest in catalog.ledgers.items():
         found = (youngest, *catalog.older.get(ledger_id, ()))
         home = manifest.ledgers.get(ledger_id)
         if home is None:
             found = tuple(each for each in found if each.receipt.key not in known)
         elif any(each.receipt.key == home for each in found):
-            # It was read back before it was named. Others of the same ledger are there should it be damaged.
+            # It was read back before it was named. Others with the same ledger follow as replacements if it is damaged.
             found = tuple(sorted(found, key=lambda each: each.receipt.key != home))
         else:
-            # Objects that count no more hold the same, and so do those that it has moved to since. An older one that
-            # the manifest does not know stays for another ledger of the id.
+            # Objects that no longer count have the same ledger, and so have those that it has moved to since. An older
+            # object that the manifest does not know has another ledger of the id.
             found = tuple(
                 each for each in found if each.receipt.key in known or _is_after(each, written.get(home, _NEVER_MS))
             )
@@ -210,13 +208,13 @@ def _counting(catalog: Catalog, manifest: Manifest, written: Mapping[str, int]) 
         if ledger_id not in ledgers and key not in damaged:
             damaged[key] = f"{key}: the manifest names it for ledger {ledger_id}, and the ledger is not there"
     last_id = max(catalog.last_id, _last_named(known), *manifest.ledgers, NO_LEDGER)
-    return Catalog(ledgers, older, damaged, last_id, manifest, catalog.not_given)
+    return BucketCatalog(ledgers, older, damaged, last_id, manifest, catalog.not_given)
 
 
-def _but_for_unread(catalog: Catalog, written: Mapping[str, int]) -> Catalog:
-    """The same but for ledgers in objects older than one that cannot be read, and whose name has the same ledger.
+def _drop_shadowed(catalog: BucketCatalog, written: Mapping[str, int]) -> BucketCatalog:
+    """Drop ledgers in objects older than an unreadable one whose name covers the same ledger.
 
-    Where the manifest says where a ledger counts, it was decided by that.
+    Ledgers that the manifest assigns to an object are kept.
     """
     counted = {} if catalog.manifest is None else catalog.manifest.ledgers
     ledgers, older, damaged = dict(catalog.ledgers), dict(catalog.older), dict(catalog.damaged)
@@ -231,26 +229,26 @@ def _but_for_unread(catalog: Catalog, written: Mapping[str, int]) -> Catalog:
             else:
                 damaged[key] += (
                     f"; ledger {ledger_id} in {found[0].receipt.key}, which is older, may be another one of that id, "
-                    "so it is left out: remove the object that cannot be read if nobody needs it"
+                    "so it is left out: remove the unreadable object if it is not needed"
                 )
     return replace(catalog, ledgers=dict(sorted(ledgers.items())), older=older, damaged=damaged)
 
 
-def _is_after(found: Found, written_ms: int) -> bool:
-    """Whether an object was begun once another one had been written.
+def _is_after(found: CatalogEntry, written_ms: int) -> bool:
+    """Whether an object was begun after another one was written.
 
-    Its own time tells: a listing shows that of a copy where the archive was moved.
+    Compares the object's own time: the listing shows the time of a copy if the archive was moved.
     """
     return found.receipt.archived_at_ms >= written_ms
 
 
 def _last_named(keys: Iterable[str]) -> int:
-    """The highest id that a ledger can have of those in the names of objects; -1 for none."""
+    """The highest ledger id in the names of objects; -1: none."""
     return max((each for key in keys for each in ledger_ids_in(key) if each <= MAX_ID), default=NO_LEDGER)
 
 
-def _of_one_ledger(catalog: Catalog) -> Catalog:
-    """The same but for older objects with another ledger of the same id, as after a loss of metadata."""
+def _drop_other_ledgers(catalog: BucketCatalog) -> BucketCatalog:
+    """Drop older objects that contain another ledger of the same id, as after a loss of metadata."""
     older = {}
     for ledger_id, others in catalog.older.items():
         identity = catalog.ledgers[ledger_id].metadata.identity
@@ -259,25 +257,25 @@ def _of_one_ledger(catalog: Catalog) -> Catalog:
     return replace(catalog, older=older)
 
 
-async def catalog_of(store: ObjectStore, objects: Iterable[ObjectInfo]) -> Catalog:
-    """Look at some objects, without those that are not there any more; of many that hang, at the first few.
+async def catalog_of(store: ObjectStore, objects: Iterable[ObjectInfo]) -> BucketCatalog:
+    """Read the indexes of objects, ignoring deleted ones; if many time out, gives up after the first few.
 
     Raises:
         ArchiveUnavailable, ArchiveDenied: the store does not answer.
-        NewerFormat: a newer Tallybook has written one: what it says of its ledgers cannot be left out.
+        NewerFormat: a newer Tallybook wrote one, whose ledgers must not be ignored.
     """
     turns, asked = asyncio.Semaphore(CONCURRENT_OBJECTS), ObjectPass(store)
     damaged, not_given = dict[str, str](), dict[str, type[TallybookError]]()
-    found_in: dict[str, list[Found]] = {}
-    ledgers: dict[int, Found] = {}
-    older: dict[int, tuple[Found, ...]] = {}
+    found_in: dict[str, list[CatalogEntry]] = {}
+    ledgers: dict[int, CatalogEntry] = {}
+    older: dict[int, tuple[CatalogEntry, ...]] = {}
 
     async def look(found: ObjectInfo) -> None:
         async with turns:
             try:
                 found_in[found.key] = await asked.ask(partial(ledgers_in, store, found))
             except ObjectMissing:
-                return  # collected since the listing
+                return  # deleted since the listing
             except (DamagedFile, *OBJECT_ERRORS) as error:
                 if isinstance(error, NewerFormat) or not await asked.concerns_one_object(error):
                     raise
@@ -294,18 +292,18 @@ async def catalog_of(store: ObjectStore, objects: Iterable[ObjectInfo]) -> Catal
                 older[ledger_id] = (ledgers[ledger_id], *older.get(ledger_id, ()))
             ledgers[ledger_id] = each
     last_id = max(_last_named(each.key for each in by_age), *ledgers, NO_LEDGER)
-    return Catalog(dict(sorted(ledgers.items())), older, damaged, last_id, not_given=not_given)
+    return BucketCatalog(dict(sorted(ledgers.items())), older, damaged, last_id, not_given=not_given)
 
 
-async def ledgers_in(store: ObjectStore, found: ObjectInfo) -> list[Found]:
-    """The ledgers that an object holds.
+async def ledgers_in(store: ObjectStore, found: ObjectInfo) -> list[CatalogEntry]:
+    """The ledgers in an object.
 
     Raises:
-        ObjectMissing: it is not there (any more).
-        ObjectDamaged, DamagedFile: it cannot be understood.
-        NewerFormat: a newer Tallybook has written it.
-        ArchiveKeyMissing: it is encrypted with a key that is not here.
-        ArchiveUnavailable, ArchiveDenied: the store does not give it.
+        ObjectMissing: it does not exist (any more).
+        ObjectDamaged, DamagedFile: it is unreadable.
+        NewerFormat: a newer Tallybook wrote it.
+        ArchiveKeyMissing: it is encrypted with a missing key.
+        ArchiveUnavailable, ArchiveDenied: the store does not return it.
     """
     part = await _directory_part(store, found)
     stored = await store.read(found.key, part.offset, part.stored_bytes)
@@ -321,18 +319,18 @@ async def ledgers_in(store: ObjectStore, found: ObjectInfo) -> list[Found]:
         raise DamagedFile(f"{found.key}: it contradicts the metadata that it holds: {error.message}") from error
 
 
-def _found(metadata: LedgerMetadata, receipt: Receipt) -> Found:
-    """A ledger that these metadata and this receipt may both be of.
+def _found(metadata: LedgerMetadata, receipt: Receipt) -> CatalogEntry:
+    """Check that metadata and receipt may belong to one ledger.
 
     Raises:
         InvalidArgument: they are not of one closed ledger.
     """
     replace(metadata, archiving=None, archived=receipt)
-    return Found(metadata, receipt)
+    return CatalogEntry(metadata, receipt)
 
 
 async def _directory_part(store: ObjectStore, found: ObjectInfo) -> IndexPart:
-    """Where the footer says that the directory lies."""
+    """Position of the directory, from the footer."""
     size = found.size_bytes
     tail = await store.read(found.key, max(0, size - _TAIL_BYTES), min(size, _TAIL_BYTES)) if size else b""
     if len(tail) <= _END_BYTES or tail[-4:] != b"PAR1":
@@ -347,7 +345,7 @@ async def _directory_part(store: ObjectStore, found: ObjectInfo) -> IndexPart:
         where = json.loads(values[DIRECTORY_KEY.encode()])
         version = values[FORMAT_KEY.encode()].decode()
         part = IndexPart(where["offset"], where["bytes"], where["raw_bytes"], where["crc32c"])
-    except (pa.ArrowException, OSError, *NOT_UNDERSTOOD) as error:
+    except (pa.ArrowException, OSError, *DECODE_ERRORS) as error:
         raise DamagedFile(f"{found.key}: its footer cannot be understood: {error}") from error
     if version.isdecimal() and int(version) > FORMAT:
         raise NewerFormat.of(f"{found.key}: the object", version, FORMAT)

@@ -1,9 +1,9 @@
-"""The key that the own keys of sealed copies follow from: one for the archive, kept with the metadata, wrapped.
+"""The archive's copy key, from which the keys of encrypted copies are derived; stored in the metadata, wrapped.
 
-Whoever seals plain objects must give each the key that anybody else would give it (``offload/rekey.py``), also where
-two do so under different keys of ``archive_keys``, while these are rotated. So there is one key for that, which is
-never changed. It is made by the first who needs it, and wrapped anew when the keys of the archive are rotated, like an
-object's own key and in the same record (``archive/objects/seal_format.py``).
+Processes that encrypt plain objects must derive the same key for each object (``offload/rekey.py``), also two that run
+at once with different keys of ``archive_keys`` during a rotation. So there is one copy key that never changes. The
+first process that needs it creates it. A rotation of the archive keys rewraps it, like an object's own key and in the
+same format (``archive/objects/encryption/format.py``).
 """
 
 from __future__ import annotations
@@ -15,39 +15,39 @@ from tallybook.core.errors import ArchiveKeyMissing, DamagedFile, MetadataOutcom
 from tallybook.metadata.store import BadVersion, MetadataStore, Unknown
 from tallybook.runtime.security.archive_keys import ArchiveKeys, ArchiveKeySource, random_bytes
 
-from .objects.seal_format import DATA_KEY_BYTES, NONCE_BYTES, decode_key, encode_key, unwrap, wrap
+from .objects.encryption.format import DATA_KEY_BYTES, NONCE_BYTES, decode_key, encode_key, unwrap, wrap
 
 RECORD: Final = "archive/copy-key"
 
 _IDENTITY: Final = f"record {RECORD}"
-"""In place of the key of an object: none has a space in it."""
+"""Stands for an object key; no object key has a space."""
 
 
 @dataclass(frozen=True, slots=True)
 class CopyKey:
-    """The key, and the name of the one that it was wrapped with when it was looked for; empty if it was made now."""
+    """The copy key, and the name of the key that it was wrapped with when it was read; empty if it is new."""
 
     before: str
     key: bytes = field(repr=False)
 
 
 async def find_copy_key(store: MetadataStore, source: ArchiveKeySource) -> CopyKey | None:
-    """The key, and ``None`` if nobody has needed one.
+    """Read the copy key; ``None`` if it was never created.
 
     Raises:
-        ArchiveKeyMissing: what it is wrapped with is not here.
+        ArchiveKeyMissing: the wrapping key is missing here.
         MetadataUnavailable: the metadata store does not answer.
-        DamagedFile, NewerFormat: the record cannot be understood.
+        DamagedFile, NewerFormat: the record is unreadable.
     """
     found = await _found(store, source)
     return None if found is None else found[0]
 
 
-async def settle_copy_key(store: MetadataStore, source: ArchiveKeySource, *, make: bool) -> CopyKey | None:
-    """Wrap the key with the current key of the archive, and make one if there is none and ``make`` says so.
+async def ensure_copy_key(store: MetadataStore, source: ArchiveKeySource, *, make: bool) -> CopyKey | None:
+    """Rewrap the copy key with the current archive key; with ``make``, create it if it does not exist.
 
     Raises:
-        MetadataOutcomeUnknown: it may have been written; the same call finds out.
+        MetadataOutcomeUnknown: it may have been written; repeat the call.
         ArchiveKeyMissing, MetadataUnavailable, DamagedFile, NewerFormat: as ``find_copy_key``.
     """
     while True:

@@ -1,15 +1,15 @@
-"""Closed ledgers in, the bytes of one archive object out, with memory for little more than a row group.
+"""Encodes closed ledgers into one archive object, in little more memory than a row group.
 
     begin(ledger 7) add(batch) add(batch) ... end()   begin(ledger 9) ... end()   finish()
             |                                                                        |
             v  take(): bytes, whenever a row group is full                           v
     PAR1 | row group | row group | ... | page tables, batch tables, directory | footer | PAR1
 
-The file is plain Parquet. Between its last row group and its footer lies our index, which the footer
-points at; other readers pass over it. A row group ends between two batches, so no batch is in two.
+The file is plain Parquet. Our index lies between its last row group and its footer, which points to it; other readers
+ignore it. A row group ends between two batches, so no batch spans two.
 
-Pure computation: no file, no clock. It is slow (milliseconds per MiB), so a driver runs it on threads: ``take`` on one
-of them may encode a full row group while ``add`` on another gathers the next.
+Pure computation: no file, no clock. It is slow (milliseconds per MiB), so drivers run it on threads: ``take`` on one
+thread may encode a full row group while ``add`` on another collects the next.
 """
 
 from __future__ import annotations
@@ -26,27 +26,27 @@ from crc32c import crc32c
 from tallybook.core.batch import BatchHeader, Buffer
 from tallybook.core.errors import InvalidArgument, InvariantViolation, check
 from tallybook.core.limits import KIB, MAX_BATCH_BYTES, MIB
-from tallybook.metadata.archived import IndexPart
+from tallybook.metadata.ledger.archived import IndexPart
 
-from .batch_rows import BatchFacts, GatheredRows, Room, facts_of
-from .index_codec import (
+from .format.batch_rows import BatchAttributes, PayloadBuffer, RowGroupBuilder, attributes_of
+from .format.index_codec import (
     MAX_ROW_GROUP_ROWS,
     ArchivedLedger,
     Directory,
+    EncodedPart,
     RowGroup,
     Run,
-    SealedPart,
     batches_message,
     directory_message,
+    encode_part,
     pages_message,
-    seal_part,
 )
-from .page_walk import PageWalk
-from .row_groups import footer_keys
-from .schema import PAYLOAD_COLUMN, SCHEMA, SORTING_COLUMNS
+from .format.page_scan import PageScan
+from .format.row_groups import footer_keys
+from .format.schema import PAYLOAD_COLUMN, SCHEMA, SORTING_COLUMNS
 
 PAGE_BYTES: Final = 64 * KIB
-"""Payload bytes of a page, before compression: one page is what a read of one entry fetches."""
+"""Payload bytes of a page before compression: reading one entry fetches one page."""
 
 _COMPRESSION: Final = {
     "ledger_id": "zstd",
@@ -57,25 +57,25 @@ _COMPRESSION: Final = {
 }
 
 _MAX_PAGE_STEP: Final = 16
-"""Rows after which the Parquet writer looks whether a page is full. Looking after every row costs small entries up to
-3.6 times the CPU; every 16th lets pages of 4 KiB entries grow to twice their size."""
+"""Rows after which the Parquet writer checks whether a page is full. Checking every row costs up to 3.6 times the CPU
+for small entries; checking every 16th lets pages of 4 KiB entries grow to twice their size."""
 
 
 @dataclass(frozen=True, slots=True)
 class EncoderOptions:
-    """How objects are laid out."""
+    """Layout of objects."""
 
     row_group_bytes: int = 8 * MIB
-    """Payload bytes of a row group, about: what Spark reads in one go, and of what an encoder holds three."""
+    """Approximate payload bytes of a row group: the unit that Spark reads; an encoder keeps three in memory."""
     row_group_rows: int = MAX_ROW_GROUP_ROWS
     page_bytes: int = PAGE_BYTES
     compression_level: int = 1
-    """Of zstd."""
+    """zstd level."""
 
 
 @dataclass(frozen=True, slots=True)
 class EncodedObject:
-    """What an encoder made, for the receipt. ``sha256`` is over all of its bytes."""
+    """Result of an encoder, for the receipt. ``sha256`` covers all bytes of the object."""
 
     directory: Directory
     directory_part: IndexPart
@@ -89,17 +89,17 @@ class _OpenRun:
     first_row: int
     first_entry_id: int
     rows: int = 0
-    batches: list[BatchFacts] = field(default_factory=list)
+    batches: list[BatchAttributes] = field(default_factory=list)
 
 
 class _SealedRun(NamedTuple):
-    """A run whose batches have gathered: their table, a few bytes each, is all that is kept of them."""
+    """A run whose batches are complete: only their encoded table is kept, a few bytes per batch."""
 
     row_group: int
     first_row: int
     first_entry_id: int
     rows: int
-    batches: SealedPart
+    batches: EncodedPart
 
 
 @dataclass(slots=True)
@@ -115,7 +115,7 @@ class _OpenLedger:
     def close_run(self) -> None:
         run, self.run = self.run, None
         if run is not None:
-            table = seal_part(batches_message(run.batches))
+            table = encode_part(batches_message(run.batches))
             self.closed_runs.append(_SealedRun(run.row_group, run.first_row, run.first_entry_id, run.rows, table))
 
     def without_runs(self) -> ArchivedLedger:
@@ -123,7 +123,7 @@ class _OpenLedger:
 
 
 class _Sink:
-    """What the Parquet writer writes to: counts, hashes, and keeps the bytes until they are taken."""
+    """File object for the Parquet writer: counts and hashes bytes, and keeps them until they are taken."""
 
     closed = False
 
@@ -131,7 +131,7 @@ class _Sink:
         self.written = 0
         self.sha256 = hashlib.sha256()
         self.chunks: list[bytes] = []
-        self.walk: PageWalk | None = None
+        self.walk: PageScan | None = None
 
     def write(self, data: Buffer) -> int:
         chunk = bytes(data)
@@ -146,10 +146,10 @@ class _Sink:
         return self.written
 
     def flush(self) -> None:
-        """Nothing is held back."""
+        """No-op: bytes are not buffered."""
 
     def close(self) -> None:
-        """There is nothing to close."""
+        """No-op."""
 
     def writable(self) -> bool:
         return True
@@ -176,22 +176,22 @@ class ObjectEncoder:
         self._sink = _Sink()
         self._file = pa.PythonFile(self._sink, mode="w")
         self._writer: pq.ParquetWriter | None = None
-        self._rooms: list[Room] = []
-        """Of row groups that are out, to be used again."""
-        self._gathered = GatheredRows(self._room())
-        self._full: deque[GatheredRows] = deque()
+        self._free_buffers: list[PayloadBuffer] = []
+        """Buffers of encoded row groups, for reuse."""
+        self._gathered = RowGroupBuilder(self._buffer())
+        self._full: deque[RowGroupBuilder] = deque()
         """Row groups to be encoded."""
         self._cut_groups = 0
-        self._groups: list[tuple[int, SealedPart]] = []
-        """Rows and page table of each row group that is encoded."""
+        self._groups: list[tuple[int, EncodedPart]] = []
+        """Row count and page table of each encoded row group."""
         self._ledger: _OpenLedger | None = None
         self._ledgers: list[_OpenLedger] = []
 
     def begin(self, ledger_id: int, metadata: bytes) -> None:
-        """The batches that follow are of this ledger; ``metadata`` as the metadata store keeps it.
+        """Begin a ledger: the next batches belong to it. ``metadata`` is encoded as in the metadata store.
 
         Raises:
-            InvalidArgument: ledgers do not come in the order of their ids.
+            InvalidArgument: ledgers are not in ascending order of ids.
         """
         check(self._ledger is None, "a ledger begins before the one before it has ended")
         if self._ledgers and ledger_id <= self._ledgers[-1].ledger_id:
@@ -199,10 +199,10 @@ class ObjectEncoder:
         self._ledger = _OpenLedger(ledger_id, metadata)
 
     def add(self, batch: Buffer, header: BatchHeader) -> None:
-        """The next batch, verified.
+        """Add the next batch, verified.
 
         Raises:
-            InvalidArgument: it is of another ledger, or does not follow the one before.
+            InvalidArgument: it belongs to another ledger, or does not follow the previous batch.
         """
         ledger = self._open_ledger()
         if (header.ledger_id, header.first_entry_id) != (ledger.ledger_id, ledger.entries):
@@ -212,7 +212,7 @@ class ObjectEncoder:
             )
         if ledger.run is None:
             ledger.run = _OpenRun(self._cut_groups, self._gathered.rows, header.first_entry_id)
-        ledger.run.batches.append(facts_of(batch, header))
+        ledger.run.batches.append(attributes_of(batch, header))
         ledger.run.rows += header.entry_count
         ledger.entries += header.entry_count
         ledger.payload_bytes += header.payload_bytes
@@ -224,11 +224,11 @@ class ObjectEncoder:
 
     @property
     def row_groups(self) -> int:
-        """How many have been full so far. Each of them is in memory until it is taken."""
+        """Number of full row groups so far. Each stays in memory until it is taken."""
         return self._cut_groups
 
     def end(self) -> ArchivedLedger:
-        """The ledger is complete. What is returned has no runs yet: they come with ``finish``."""
+        """End the ledger. The result has no runs yet: ``finish`` adds them."""
         ledger = self._open_ledger()
         ledger.close_run()
         self._ledgers.append(ledger)
@@ -236,14 +236,14 @@ class ObjectEncoder:
         return ledger.without_runs()
 
     def take(self) -> list[bytes]:
-        """Encode the row groups that are full; the bytes that have come out since the last call."""
+        """Encode the full row groups; returns the bytes written since the last call."""
         while self._full:
             self._encode(self._full.popleft())
         chunks, self._sink.chunks = self._sink.chunks, []
         return chunks
 
     def finish(self) -> EncodedObject:
-        """Write the index and the footer; take the last bytes after it."""
+        """Write the index and the footer; call ``take`` for the last bytes afterwards."""
         check(self._ledger is None, "the last ledger has not ended")
         self._cut()
         while self._full:
@@ -255,7 +255,7 @@ class ObjectEncoder:
             for ledger in self._ledgers
         )
         directory = Directory(self._object_id, self._created_at_ms, groups, ledgers)
-        part = self._put(seal_part(directory_message(directory)))
+        part = self._put(encode_part(directory_message(directory)))
         writer.add_key_value_metadata(footer_keys(self._object_id, part))
         writer.close()
         return EncodedObject(directory, part, self._sink.written, self._sink.sha256.digest())
@@ -266,7 +266,7 @@ class ObjectEncoder:
         return self._ledger
 
     def _open_writer(self, largest_entry_bytes: int) -> pq.ParquetWriter:
-        # Fixed for the whole file, so it follows from the entries of its first row group.
+        # One value for the whole file, derived from the entries of its first row group.
         step = max(1, min(_MAX_PAGE_STEP, self._options.page_bytes // max(1, largest_entry_bytes)))
         return pq.ParquetWriter(
             self._file,
@@ -278,7 +278,7 @@ class ObjectEncoder:
             use_dictionary=["ledger_id", "written_at"],
             column_encoding={"entry_id": "DELTA_BINARY_PACKED"},
             sorting_columns=SORTING_COLUMNS,
-            # Of payloads they would put a copy of the largest and the smallest one into the footer.
+            # Statistics of payloads would copy the largest and the smallest one into the footer.
             write_statistics=["ledger_id", "entry_id", "written_at"],
             write_page_index=True,
             write_page_checksum=True,
@@ -289,33 +289,37 @@ class ObjectEncoder:
     def _put_run(self, run: _SealedRun) -> Run:
         return Run(run.row_group, run.first_row, run.rows, run.first_entry_id, self._put(run.batches))
 
-    def _put(self, sealed: SealedPart) -> IndexPart:
-        """Write one part of the index. It goes past the Parquet writer, which asks the file where it is."""
+    def _put(self, sealed: EncodedPart) -> IndexPart:
+        """Write one part of the index, past the Parquet writer, which asks the file for its position."""
         part = sealed.at(self._sink.written)
         self._file.write(sealed.stored)
         return part
 
     def _cut(self) -> None:
-        """What has gathered is a row group."""
+        """End the current row group."""
         if not self._gathered.rows:
             return
         self._full.append(self._gathered)
-        self._gathered = GatheredRows(self._room())
+        self._gathered = RowGroupBuilder(self._buffer())
         self._cut_groups += 1
         if self._ledger is not None:
             self._ledger.close_run()
 
-    def _room(self) -> Room:
-        # The batch that makes a row group full reaches beyond its size.
-        return self._rooms.pop() if self._rooms else Room(self._options.row_group_bytes + MAX_BATCH_BYTES)
+    def _buffer(self) -> PayloadBuffer:
+        # The batch that fills a row group may exceed its size.
+        return (
+            self._free_buffers.pop()
+            if self._free_buffers
+            else PayloadBuffer(self._options.row_group_bytes + MAX_BATCH_BYTES)
+        )
 
-    def _encode(self, gathered: GatheredRows) -> None:
+    def _encode(self, gathered: RowGroupBuilder) -> None:
         rows = gathered.rows
         if self._writer is None:
             self._writer = self._open_writer(gathered.largest_entry_bytes())
-        walk = self._sink.walk = PageWalk(self._sink.written, rows, PAYLOAD_COLUMN)
+        walk = self._sink.walk = PageScan(self._sink.written, rows, PAYLOAD_COLUMN)
         self._writer.write_table(gathered.table(), row_group_size=rows)
         self._sink.walk = None
         check(walk.complete, f"a row group of {rows} rows was written, and not all of its pages were seen")
-        self._groups.append((rows, seal_part(pages_message(walk.pages, rows))))
-        self._rooms.append(gathered.room)
+        self._groups.append((rows, encode_part(pages_message(walk.pages, rows))))
+        self._free_buffers.append(gathered.buffer)

@@ -1,12 +1,12 @@
-"""Which entries of a ledger are meant: a small thing that much refers to."""
+"""A range of entries of one ledger."""
 
 from __future__ import annotations
 
 from typing import NamedTuple
 
 
-class EntryRange(NamedTuple):
-    """The entries ``first .. last`` of a ledger, both included."""
+class LedgerEntryRange(NamedTuple):
+    """Entries ``first .. last`` of a ledger, inclusive."""
 
     ledger_id: int
     first: int

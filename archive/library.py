@@ -1,11 +1,11 @@
-"""A bucket as a library of ledgers, to read and nothing else: no bookies, no metadata store.
+"""``ArchiveLibrary``: reads the ledgers of a bucket, without bookies and metadata store. It changes nothing.
 
     async with ArchiveLibrary("s3://bucket/ledgers") as library:
         for ledger_id, found in library.ledgers.items(): ...
         async for entry in library.read(ledger_id): ...
 
-For history that has outlived its cluster, and for whoever may see the bucket only. Anything that reads Parquet
-reads the objects as well; here every entry is checked against what its writer sealed.
+For ledgers that have outlived their cluster, and for users with access to the bucket only. Any Parquet reader can read
+the objects; this one also verifies every entry against its writer's checksum.
 """
 
 from __future__ import annotations
@@ -28,27 +28,27 @@ from tallybook.core.errors import (
 )
 from tallybook.core.limits import MIB
 from tallybook.runtime.clock import RealClock
-from tallybook.runtime.lifetime import Lifetime
+from tallybook.runtime.concurrency.async_iterators import PagedListing, ResumableIterator
+from tallybook.runtime.concurrency.handle_lifetime import Lifetime
 from tallybook.runtime.rng import SystemRng
-from tallybook.runtime.steps import Listing, Steps
 from tallybook.runtime.tasks import Tasks, ThreadWorkers, Workers
 
-from .catalog import Catalog, Found, read_catalog
+from .catalog import BucketCatalog, CatalogEntry, read_catalog
 from .objects.open import open_store
 from .objects.port import ObjectStore
 from .reader import ArchiveReader
 
 READ_BYTES = 2 * MIB
-"""Payload that is asked for at a time."""
+"""Payload bytes per read."""
 
 
 class ArchiveLibrary:
-    """The ledgers of one bucket, as of the moment it was opened.
+    """The ledgers of one bucket at the time of opening.
 
     Args:
-        source: URL of the bucket, or a store that somebody else opens and closes.
-        workers: where batches are put together; threads of its own unless given.
-        archive_keys: file with the keys that objects are sealed with, where ``source`` is a URL.
+        source: URL of the bucket, or a store that the caller opens and closes.
+        workers: run the assembly of batches; default: own threads.
+        archive_keys: file with the keys of encrypted objects, if ``source`` is a URL.
     """
 
     def __init__(self, source: str | ObjectStore, workers: Workers | None = None, *, archive_keys: str = "") -> None:
@@ -59,7 +59,7 @@ class ArchiveLibrary:
         self._store: ObjectStore | None = None
         self._lifetime = Lifetime("the library")
         self._tasks = Tasks("library", _died, closed=HandleClosed)
-        self._catalog: Catalog | None = None
+        self._catalog: BucketCatalog | None = None
         self._reader: ArchiveReader | None = None
 
     async def __aenter__(self) -> Self:
@@ -84,7 +84,7 @@ class ArchiveLibrary:
         await self.close()
 
     async def close(self) -> None:
-        """Release what was opened here. Who reads gets ``HandleClosed``, as does every later call."""
+        """Release resources. Readers get ``HandleClosed``, as does every later call."""
         self._lifetime.end()
         await self._tasks.close()
         if isinstance(self._source, str) and self._store is not None:
@@ -93,27 +93,27 @@ class ArchiveLibrary:
             await self._workers.close()
 
     @property
-    def ledgers(self) -> Mapping[int, Found]:
-        """Metadata and receipt of each ledger, by id ascending."""
+    def ledgers(self) -> Mapping[int, CatalogEntry]:
+        """Metadata and receipt of each ledger, ascending by id."""
         return self._opened.ledgers
 
     @property
     def damaged(self) -> Mapping[str, str]:
-        """Objects that could not be understood, or opened for want of their key, and why, by key."""
+        """Unreadable objects, damaged or with a missing key, with the reason, by key."""
         return self._opened.damaged
 
-    def read(self, ledger_id: int, first: int = 0, last: int | None = None) -> Listing[Entry]:
-        """The entries ``first .. last`` of a ledger, both included; without ``last``, to its end.
+    def read(self, ledger_id: int, first: int = 0, last: int | None = None) -> PagedListing[Entry]:
+        """The entries ``first .. last`` of a ledger, inclusive; without ``last``, to its end.
 
-        Where the youngest object that has it is damaged or gone, the next older one goes on.
+        If the youngest object of the ledger is damaged or missing, the read continues in the next older one.
 
         Raises:
             NoSuchLedger: no object has it, or the manifest says that it was deleted.
             InvalidArgument: the range is empty, or goes past the end.
-            ObjectMissing, ObjectDamaged: every object that has it is gone, or not what it was.
-            ArchiveKeyMissing: the oldest is sealed with a key that is not here.
-            ArchiveUnavailable, ArchiveDenied: the store does not give it, or did not give an object that has or may
-                have it when the library was opened, or was not asked for that one since several in a row had hung.
+            ObjectMissing, ObjectDamaged: every object of the ledger is missing or damaged.
+            ArchiveKeyMissing: the oldest is encrypted with a missing key.
+            ArchiveUnavailable, ArchiveDenied: the store does not return the object; or when the library was opened it
+                did not return one that has, or may have, the ledger, or was not asked after several time-outs.
             HandleClosed: the library is closed.
         """
         position = first
@@ -124,19 +124,21 @@ class ArchiveLibrary:
                 position = group[-1].entry_id + 1
                 yield group
 
-        return Listing(Steps(groups, partial(self._tasks.spawn, name="read"), self._lifetime, linger_s=0))
+        return PagedListing(
+            ResumableIterator(groups, partial(self._tasks.spawn, name="read"), self._lifetime, linger_s=0)
+        )
 
     async def _groups(
         self, ledger_id: int, first: int, last: int | None, *, empty: bool
     ) -> AsyncGenerator[list[Entry], None]:
-        """Entries as they are stored together.
+        """Groups of entries that are stored together.
 
         Args:
-            empty: the range may be, since it was read to its end.
+            empty: whether the range may be empty, after it was read to its end.
         """
         found = self._opened.ledgers.get(ledger_id)
         if found is None or self._reader is None:
-            if key := self._opened.unread_with(ledger_id):
+            if key := self._opened.unreadable_object_of(ledger_id):
                 counts = self._opened.lost_with(key)
                 what = "is" if counts is not None and ledger_id in counts else "may be"
                 kind = self._opened.not_given.get(key, ObjectDamaged)
@@ -168,7 +170,7 @@ class ArchiveLibrary:
                 position = header.last_entry_id + 1
 
     @property
-    def _opened(self) -> Catalog:
+    def _opened(self) -> BucketCatalog:
         if self._lifetime.ended:
             raise self._lifetime.closed(Outcome.NOT_DONE)
         if self._catalog is None:

@@ -1,14 +1,14 @@
-"""The manifest of a bucket: which object each ledger counts in, and which objects count no more.
+"""The manifest of a bucket: the valid object of each archived ledger, and the objects that are no longer valid.
 
-Objects are removed late, and a shared object keeps the rows of ledgers that were deleted or have moved elsewhere. So
-the objects alone show some ledgers twice, and some that were deleted. The manifest is one Parquet file at the root
-of the archive, which the leading offloader replaces as a whole (docs/formats/archive-object.md):
+Objects are removed with a delay, and a shared object keeps the rows of ledgers that were deleted or moved. So the
+objects alone show some ledgers twice, and some deleted ones. The manifest is one Parquet file at the root of the
+archive, which the leading offloader replaces as a whole (docs/reference/formats/archive-object.md):
 
     object        string       key of an object
-    ledger_id     int64        a ledger that counts in it; -1: no ledger does
-    dropped_at    timestamp    since when no ledger does; null otherwise
+    ledger_id     int64        a ledger for which it is the valid object; -1: it is for none
+    dropped_at    timestamp    since when it is for none; null otherwise
 
-An object that it does not name is younger than it, and counts as it does without a manifest.
+An object that it does not list is younger, and valid for all its ledgers.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ from tallybook.core.errors import DamagedFile
 from tallybook.core.limits import MIB
 from tallybook.runtime.tasks import Workers
 
+from .format.root_file import decode_root_file, encode_root_file, read_root_file
 from .objects.port import ObjectStore
-from .root_file import decode_root_file, encode_root_file, read_root_file
 
 MANIFEST_KEY: Final = "_manifest.parquet"
-"""Spark and pyarrow take no file for data whose name begins so."""
+"""Spark and pyarrow ignore files whose names begin with an underscore."""
 FORMAT: Final = 1
 NO_LEDGER: Final = -1
 MAX_MANIFEST_BYTES: Final = 512 * MIB
@@ -47,23 +47,23 @@ _SCHEMA: Final = pa.schema(
 
 @dataclass(frozen=True, slots=True)
 class Manifest:
-    """What counts in a bucket."""
+    """Content of a manifest."""
 
     cluster_id: str
-    """Of the cluster whose archive it is."""
+    """Id of the cluster that owns the archive."""
     ledgers: Mapping[int, str]
-    """The key of the object that each ledger counts in."""
+    """Key of the object in which each ledger counts."""
     dropped: Mapping[str, int]
-    """Objects that no ledger is in any more, and since when that is known, in milliseconds since the epoch."""
+    """Objects without counting ledgers, and since when that is known, in milliseconds since the epoch."""
 
     @property
     def objects(self) -> frozenset[str]:
-        """The keys that it names. Of these it says which ledgers count: one without a line was deleted, or moved."""
+        """The listed objects. A ledger of such an object that is not listed with it was deleted, or moved."""
         return frozenset((*self.ledgers.values(), *self.dropped))
 
 
 def encode_manifest(manifest: Manifest) -> bytes:
-    """The bytes of a manifest: the same for the same content."""
+    """Encode a manifest; equal content gives equal bytes."""
     rows: list[tuple[str, int, int | None]] = [
         (key, ledger_id, None) for key, ledger_id in sorted((key, each) for each, key in manifest.ledgers.items())
     ]
@@ -83,14 +83,14 @@ def encode_manifest(manifest: Manifest) -> bytes:
 
 
 def decode_manifest(data: bytes, what: str) -> Manifest:
-    """The manifest that these bytes are.
+    """Decode a manifest.
 
     Args:
-        what: names it in messages.
+        what: its name in messages.
 
     Raises:
-        DamagedFile: they are none.
-        NewerFormat: a newer Tallybook has written it.
+        DamagedFile: it is invalid.
+        NewerFormat: a newer Tallybook wrote it.
     """
     table, footer = decode_root_file(data, _SCHEMA, _KIND, FORMAT, what)
     counts = pc.not_equal(table["ledger_id"], NO_LEDGER)
@@ -106,13 +106,13 @@ def decode_manifest(data: bytes, what: str) -> Manifest:
 
 
 async def read_manifest(store: ObjectStore, workers: Workers) -> Manifest | None:
-    """The manifest of a bucket; ``None`` if it has none.
+    """Read the manifest of a bucket; ``None`` if there is none.
 
     Raises:
-        ObjectDamaged, DamagedFile: it cannot be understood.
-        NewerFormat: a newer Tallybook has written it.
-        ArchiveKeyMissing: it is encrypted with a key that is not here.
-        ArchiveUnavailable, ArchiveDenied: the store does not give it.
+        ObjectDamaged, DamagedFile: it is unreadable.
+        NewerFormat: a newer Tallybook wrote it.
+        ArchiveKeyMissing: it is encrypted with a missing key.
+        ArchiveUnavailable, ArchiveDenied: the store does not return it.
     """
     return await read_root_file(store, workers, MANIFEST_KEY, MAX_MANIFEST_BYTES, decode_manifest)
 

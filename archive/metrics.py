@@ -1,23 +1,23 @@
-"""The metrics of whoever reads or writes an archive: what each of its numbers is called, and what it means."""
+"""Metrics of processes that read or write an archive."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from typing import Final
 
-from tallybook.runtime.meter import Reading
-from tallybook.runtime.metric_catalogue import Kind, MetricInfo, meter_metrics
+from tallybook.runtime.metrics.catalogue import MetricInfo, MetricKind, meter_metrics
+from tallybook.runtime.metrics.usage import Reading
 
-from .objects.patience import Patience
+from .objects.retry_policy import RetryPolicy
 
-_C: Final = Kind.COUNTER
-_G: Final = Kind.GAUGE
+_C: Final = MetricKind.COUNTER
+_G: Final = MetricKind.GAUGE
 
 ANSWERS: Final = ("ok", "busy", "failed", "refused")
-"""What may come of a try of a request. After ``busy`` and most of ``failed`` there is another one."""
+"""Outcomes of one try of a request. After ``busy``, and usually after ``failed``, it is retried."""
 
 CACHES: Final = ("index", "pages")
-"""Of a reader: what says where in objects entries lie, and pages of entries."""
+"""Caches of a reader: page indexes of objects, and pages of entries."""
 
 ARCHIVE_METRICS: Final = (
     *(
@@ -25,7 +25,7 @@ ARCHIVE_METRICS: Final = (
             f"tries_{answer}",
             "tallybook_archive_tries_total",
             _C,
-            "Tries of requests to the object store, by what came of them; an upload's end counts besides its requests.",
+            "Tries of requests to the object store, by outcome; the end of an upload counts as one more.",
             ("answer", answer),
         )
         for answer in ANSWERS
@@ -35,7 +35,7 @@ ARCHIVE_METRICS: Final = (
         "archive_wait_seconds",
         "tallybook_archive_wait_seconds_total",
         _C,
-        "Seconds in which any request waited for its turn, since the store wanted fewer.",
+        "Seconds in which any request waited because the store asked for fewer requests.",
     ),
     MetricInfo("bytes_read", "tallybook_archive_read_bytes_total", _C, "Bytes read from the object store."),
     MetricInfo("bytes_written", "tallybook_archive_written_bytes_total", _C, "Bytes written to it."),
@@ -43,50 +43,50 @@ ARCHIVE_METRICS: Final = (
         "request_rate_limit",
         "tallybook_archive_request_rate_limit",
         _G,
-        "Requests per second that it is asked at most, since it wanted fewer; +Inf: no limit.",
+        "Limit of requests per second, set when the store asked for fewer; +Inf: no limit.",
     ),
     MetricInfo(
         "seals",
         "tallybook_archive_seals",
         _G,
-        "Objects of which it is remembered how they are opened, or that they are plain; none without keys.",
+        "Cached encryption headers of objects, plain objects included; none without keys.",
     ),
-    MetricInfo("max_seals", "tallybook_archive_max_seals", _G, "How many that may be."),
-    MetricInfo("seal_hits", "tallybook_archive_seal_hits_total", _C, "Reads of objects of which that was remembered."),
+    MetricInfo("max_seals", "tallybook_archive_max_seals", _G, "Maximum cached encryption headers."),
+    MetricInfo("seal_hits", "tallybook_archive_seal_hits_total", _C, "Reads of objects with a cached header."),
     MetricInfo(
-        "seal_misses", "tallybook_archive_seal_misses_total", _C, "Reads before which it was looked for in the store."
+        "seal_misses", "tallybook_archive_seal_misses_total", _C, "Reads that had to fetch the header from the store."
     ),
 )
-"""Of whoever asks an object store."""
+"""Metrics of every process that uses an object store."""
 
 ARCHIVE_READER_METRICS: Final = tuple(
     MetricInfo(f"{stat}_{cache}", f"tallybook_archive_cache_{name}", kind, text, ("cache", cache))
     for stat, name, kind, text in (
         ("cache_bytes", "bytes", _G, "Bytes in the caches of a reader of archives."),
-        ("cache_max_bytes", "max_bytes", _G, "What may be in them."),
-        ("cache_hits", "hits_total", _C, "Parts of an index, and pages, that were in them."),
-        ("cache_misses", "misses_total", _C, "Those that were not."),
+        ("cache_max_bytes", "max_bytes", _G, "Maximum bytes in them."),
+        ("cache_hits", "hits_total", _C, "Parts of an index, and pages, found in them."),
+        ("cache_misses", "misses_total", _C, "Parts of an index, and pages, not found in them."),
     )
     for cache in CACHES
 )
-"""Of a client, once it has read from the archive of its cluster."""
+"""Metrics of a client that has read from the archive of its cluster."""
 
 
-def numbers(patience: Patience, seals: Mapping[str, Reading]) -> Mapping[str, Reading]:
-    """All of ``ARCHIVE_METRICS``, now. From any thread.
+def archive_readings(retries: RetryPolicy, seals: Mapping[str, Reading]) -> Mapping[str, Reading]:
+    """Current values of ``ARCHIVE_METRICS``. Callable from any thread.
 
     Args:
-        seals: what is remembered of objects; see ``SealedStore.readings``.
+        seals: readings of the header cache; see ``EncryptedStore.readings``.
     """
-    stats = dict(patience.stats)
+    stats = dict(retries.stats)
     return {
         **{
             f"tries_{answer}": sum(count for kind, count in stats.items() if kind.endswith(f"_{answer}"))
             for answer in ANSWERS
         },
         **{f"bytes_{way}": stats.get(f"bytes_{way}", 0) for way in ("read", "written")},
-        "archive_wait_seconds": patience.waits.seconds,
-        "request_rate_limit": patience.rate.limit,
-        **patience.meter.readings("archive"),
+        "archive_wait_seconds": retries.waits.seconds,
+        "request_rate_limit": retries.rate.limit,
+        **retries.meter.readings("archive"),
         **seals,
     }

@@ -1,12 +1,12 @@
-"""Writes one archive object: batches in from a source, parts out to the store, and everything read back.
+"""Writes one archive object: encodes batches from a source, uploads the bytes, and reads everything back.
 
     source (bookies, or other objects) --> ObjectEncoder, on worker threads --> Upload, part by part
                                                                                     |
-    receipts <-- ObjectCheck, on worker threads <-- the whole object, read back <--'
+    receipts <-- ObjectVerifier, on worker threads <-- the whole object, read back <--'
 
-Nothing waits for its neighbour: a row group is sent while the next is encoded and the one after it is gathered; it is
-read back while the one before is hashed, decoded and compared. The memory is that of four row groups and a few parts,
-whatever the size of the ledgers.
+The steps are pipelined: a row group is uploaded while the next one is encoded and the one after it is collected; it is
+read back while the previous one is hashed, decoded and compared. Memory is that of four row groups and a few parts, for
+any size of ledgers.
 """
 
 from __future__ import annotations
@@ -23,26 +23,26 @@ import numpy as np
 from tallybook.core.batch import BatchHeader, Buffer
 from tallybook.core.errors import DamagedFile, InvalidBatch, ObjectDamaged
 from tallybook.core.limits import MIB
-from tallybook.metadata.archived import IndexPart, Receipt
-from tallybook.runtime.tasks import Beside, Workers
+from tallybook.metadata.ledger.archived import IndexPart, Receipt
+from tallybook.runtime.tasks import SideTask, Workers
 
-from .index_codec import Directory, read_batches, read_directory, read_pages
-from .object_check import Found, ObjectCheck, Segment
-from .object_encoder import EncodedObject, EncoderOptions, ObjectEncoder
+from .encoder import EncodedObject, EncoderOptions, ObjectEncoder
+from .format.index_codec import Directory, read_batches, read_directory, read_pages
+from .format.row_groups import read_footer
 from .objects.port import ObjectStore, Upload
-from .row_groups import read_footer
+from .verifier import ObjectVerifier, Segment, VerifiedLedger
 
 Batches: TypeAlias = Sequence[tuple[BatchHeader, Buffer]]
 
 READ_BACK_BYTES: Final = 4 * MIB
-"""Largest range of an object that is read back at a time. Memory of this size is used again once it is freed."""
+"""Largest range per request of the read-back. Memory of this size is reused once freed."""
 
 _READS_AT_ONCE: Final = 2
 
 
 @dataclass(frozen=True, slots=True)
-class Source:
-    """A closed ledger to be archived: its metadata as the store keeps them, and its verified batches in order."""
+class LedgerSource:
+    """A closed ledger to be archived: its metadata as stored, and its verified batches in order."""
 
     ledger_id: int
     metadata: bytes
@@ -52,24 +52,24 @@ class Source:
 async def write_object(
     store: ObjectStore,
     workers: Workers,
-    sources: Sequence[Source],
+    sources: Sequence[LedgerSource],
     *,
     object_id: str,
     key: str,
     created_at_ms: int,
     options: EncoderOptions,
 ) -> EncodedObject:
-    """Stream ``sources``, in the order of their ids, into a new object. Nothing is left behind if it fails.
+    """Stream ``sources``, ascending by id, into a new object. Removes everything if it fails.
 
     Raises:
-        ArchiveUnavailable, ArchiveDenied: the store does not take it.
-        Whatever a source raises.
+        ArchiveUnavailable, ArchiveDenied: the store does not accept it.
+        Any error of a source.
     """
     encoder = ObjectEncoder(object_id, created_at_ms, options)
     upload = store.upload(key)
     finished = False
     try:
-        async with Beside() as sending, Beside() as encoding:
+        async with SideTask() as sending, SideTask() as encoding:
 
             async def encode() -> None:
                 chunks = deque(await workers.run(encoder.take))
@@ -97,12 +97,14 @@ async def write_object(
     return encoded
 
 
-async def read_back(store: ObjectStore, workers: Workers, key: str, encoded: EncodedObject) -> dict[int, Found]:
-    """Read the whole object and compare it with what was written; return what it holds, by ledger.
+async def read_back(
+    store: ObjectStore, workers: Workers, key: str, encoded: EncodedObject
+) -> dict[int, VerifiedLedger]:
+    """Read the whole object and compare it with what was written; returns its ledgers.
 
     Raises:
-        ObjectMissing, ObjectDamaged: it is not there, or not as it was written.
-        ArchiveUnavailable, ArchiveDenied: the store does not give it.
+        ObjectMissing, ObjectDamaged: it is missing, or differs from what was written.
+        ArchiveUnavailable, ArchiveDenied: the store does not return it.
     """
     sha256, found = await check_object(store, workers, key, encoded.object_bytes, encoded.directory_part)
     if sha256 != encoded.sha256:
@@ -112,8 +114,8 @@ async def read_back(store: ObjectStore, workers: Workers, key: str, encoded: Enc
 
 async def check_object(
     store: ObjectStore, workers: Workers, key: str, object_bytes: int, directory_part: IndexPart
-) -> tuple[bytes, dict[int, Found]]:
-    """Read a whole object and check all of it; return the SHA-256 of its bytes and what it holds, by ledger.
+) -> tuple[bytes, dict[int, VerifiedLedger]]:
+    """Read and verify a whole object; returns the SHA-256 of its bytes and its ledgers.
 
     Raises:
         As ``read_back``.
@@ -126,7 +128,7 @@ async def check_object(
         segments = check.segments()
         largest = max(segment.size for segment in segments)
         rooms = [np.empty(largest, np.uint8).data for _ in range(2)]
-        async with Beside() as reading, Beside() as hashing:
+        async with SideTask() as reading, SideTask() as hashing:
             for at, segment in enumerate(segments):
                 data = await (reading.result() if at else _read(store, key, segment, rooms[0]))
                 if at + 1 < len(segments):
@@ -141,7 +143,7 @@ async def check_object(
 
 
 async def _read(store: ObjectStore, key: str, segment: Segment, room: memoryview) -> memoryview:
-    """A segment, read into ``room``, a few ranges at a time."""
+    """Read a segment into ``room``, a few ranges at a time."""
     begins = range(segment.begin, segment.end, READ_BACK_BYTES)
     for at in range(0, len(begins), _READS_AT_ONCE):
         ranges = [(begin, min(READ_BACK_BYTES, segment.end - begin)) for begin in begins[at : at + _READS_AT_ONCE]]
@@ -158,8 +160,8 @@ async def _read(store: ObjectStore, key: str, segment: Segment, room: memoryview
 
 async def _opened(
     store: ObjectStore, workers: Workers, key: str, object_bytes: int, directory_part: IndexPart
-) -> ObjectCheck:
-    """The check of an object, with the index and the footer that it needs: as they are in the store."""
+) -> ObjectVerifier:
+    """The verifier of an object, with index and footer as stored."""
     begin = directory_part.offset
     tail = await store.read(key, begin, object_bytes - begin)
     directory = await workers.run(
@@ -179,9 +181,9 @@ def _check_of(
     stored: Sequence[bytes],
     key: str,
     object_bytes: int,
-) -> ObjectCheck:
+) -> ObjectVerifier:
     parts = iter(stored)
-    return ObjectCheck(
+    return ObjectVerifier(
         directory,
         directory_part,
         read_footer(tail, len(directory.row_groups), key),
@@ -192,8 +194,10 @@ def _check_of(
     )
 
 
-def receipts(encoded: EncodedObject, found: dict[int, Found], key: str, archived_at_ms: int) -> dict[int, Receipt]:
-    """A receipt for each ledger of an object that was read back."""
+def receipts(
+    encoded: EncodedObject, found: dict[int, VerifiedLedger], key: str, archived_at_ms: int
+) -> dict[int, Receipt]:
+    """Build a receipt for each ledger of a verified object."""
     directory: Directory = encoded.directory
     return {
         ledger_id: Receipt(
@@ -222,6 +226,6 @@ def _finish(encoder: ObjectEncoder) -> tuple[EncodedObject, list[bytes]]:
 
 
 async def _send(upload: Upload, chunks: deque[bytes]) -> None:
-    """Send ``chunks``, and let go of each."""
+    """Write ``chunks``, releasing each one."""
     while chunks:
         await upload.write(chunks.popleft())

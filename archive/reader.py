@@ -1,10 +1,10 @@
-"""Reads ledgers out of archive objects: the same batches, byte for byte, that bookies would give.
+"""Reads ledgers from archive objects: the same batches, byte for byte, as from bookies.
 
-Once the index of an object is in the cache, one entry costs one ranged read of the one page that has it
-(64 KiB before compression, for small entries). Longer reads fetch neighbouring pages in one request.
+With the index of an object in the cache, one entry costs one ranged read of its page (64 KiB before compression, for
+small entries). Longer reads fetch adjacent pages in one request.
 
-Nothing is believed before it is checked: the directory against what the ledger's metadata say of it,
-its tables against the directory, a page against its table, a batch against the checksum its writer gave it.
+Everything is verified: the directory against the ledger's metadata, its tables against the directory, a page against
+its table, a batch against its writer's checksum.
 """
 
 from __future__ import annotations
@@ -23,42 +23,42 @@ from crc32c import crc32c
 from tallybook.core.batch import BatchHeader, Entry, decode_header
 from tallybook.core.errors import DamagedFile, EntryAbsent, InvalidBatch, ObjectDamaged, ObjectMissing
 from tallybook.core.limits import KIB, MIB
-from tallybook.metadata.archived import IndexPart, Receipt
-from tallybook.runtime.meter import Reading
+from tallybook.metadata.ledger.archived import IndexPart, Receipt
+from tallybook.runtime.metrics.usage import Reading
 from tallybook.runtime.tasks import Tasks, Workers
 
-from .batch_rows import plain_values, rebuild_batch
-from .index_codec import Directory, RowGroup, Run, read_batches, read_directory, read_pages
+from .entry_location import ArchiveLocation
+from .format.batch_rows import plain_values, rebuild_batch
+from .format.index_codec import Directory, RowGroup, Run, read_batches, read_directory, read_pages
+from .format.index_tables import BatchTable, PageTable
 from .metrics import CACHES
 from .objects.port import ObjectStore
-from .place import ArchivePlace
-from .tables import BatchTable, PageTable
 
 T = TypeVar("T")
 
 _FIRST_READ_BYTES: Final = 64 * KIB
-"""Read along with a directory: for most objects the rest of the index is in it."""
+"""Read together with the directory: for most objects this contains the rest of the index."""
 
 _WINDOW: Final = -1
-"""In place of an offset: what was read along with the directory."""
+"""Cache key offset of the bytes read together with the directory."""
 
 
 @dataclass(frozen=True, slots=True)
 class ArchiveReaderSettings:
-    """Bounds of one reader, which all ledgers of a client share."""
+    """Limits of one reader, shared by all ledgers of a client."""
 
     index_cache_bytes: int = 64 * MIB
     page_cache_bytes: int = 32 * MIB
     max_read_bytes: int = 4 * MIB
-    """Largest ranged read, unless a single page is larger."""
+    """Largest ranged read, except for a single larger page."""
 
 
 class ArchiveReader:
     """Reads archived ledgers from one object store.
 
     Args:
-        workers: where pages are decompressed and batches put together.
-        tasks: where reads run that several callers wait for.
+        workers: decompress pages and rebuild batches.
+        tasks: run reads that several callers wait for.
     """
 
     def __init__(
@@ -75,7 +75,7 @@ class ArchiveReader:
         self._misses = dict.fromkeys(CACHES, 0)
 
     def readings(self) -> dict[str, Reading]:
-        """Numbers of its caches, for ``ARCHIVE_READER_METRICS``."""
+        """Values for ``ARCHIVE_READER_METRICS``."""
         found: dict[str, Reading] = {}
         for name, cache in (("index", self._index), ("pages", self._pages)):
             found |= {f"cache_bytes_{name}": cache.currsize, f"cache_max_bytes_{name}": cache.maxsize}
@@ -85,13 +85,13 @@ class ArchiveReader:
     async def batches(
         self, receipt: Receipt, ledger_id: int, first: int, last: int, max_bytes: int
     ) -> list[tuple[BatchHeader, bytes]]:
-        """Batches from the one that holds ``first``, up to ``last`` or ``max_bytes`` of payload; at least one.
+        """Batches from the one with ``first``, up to ``last`` or ``max_bytes`` of payload; at least one.
 
         Raises:
             EntryAbsent: the ledger ends before ``first``.
-            ObjectMissing: the object is not there (any more): the metadata may name another one by now.
-            ObjectDamaged: it is not what the receipt says.
-            ArchiveUnavailable, ArchiveDenied: the store does not give it.
+            ObjectMissing: the object does not exist (any more): the metadata may name another one by now.
+            ObjectDamaged: it does not match the receipt.
+            ArchiveUnavailable, ArchiveDenied: the store does not return it.
         """
         with self._checked(receipt):
             directory = await self.directory(receipt)
@@ -101,13 +101,13 @@ class ArchiveReader:
             group = directory.row_groups[run.row_group]
             low, high = int(table.first_ids[wanted.start]), int(table.first_ids[wanted.stop])
             row = run.first_row + low - run.first_entry_id
-            # More is wanted than was read, or all there is: who asks again asks for what is behind this.
+            # The caller will read on after this range, or has reached the end.
             passes_by = high <= last or last >= run.last_entry_id
             payloads = await self._payloads(receipt, group, row, row + high - low, passes_by=passes_by)
             return await self._workers.run(_rebuilt, ledger_id, table, wanted, payloads)
 
     async def entry(self, receipt: Receipt, ledger_id: int, entry_id: int) -> Entry:
-        """One entry, checked against the page table only: the checksum of its batch would take the whole batch.
+        """Read one entry, verified by its page checksum only: the batch checksum would need the whole batch.
 
         Raises:
             As ``batches``.
@@ -121,8 +121,8 @@ class ArchiveReader:
             written_at_us = int(table.written_at_us[table.holding(entry_id)])
             return Entry(ledger_id, entry_id, payloads[0], written_at_us)
 
-    async def place(self, receipt: Receipt, ledger_id: int, entry_id: int) -> ArchivePlace:
-        """Where an entry lies, as the index says; the entry itself is not read.
+    async def place(self, receipt: Receipt, ledger_id: int, entry_id: int) -> ArchiveLocation:
+        """Location of an entry by the index; does not read the entry.
 
         Raises:
             As ``batches``.
@@ -136,13 +136,13 @@ class ArchiveReader:
             number, batch = pages.at_row(row), batches.holding(entry_id)
             page = pages.page(number)
             first, last = int(batches.first_ids[batch]), int(batches.first_ids[batch + 1]) - 1
-            return ArchivePlace(
+            return ArchiveLocation(
                 receipt.key, run.row_group, row, number, page.offset, page.stored_bytes, first, last,
                 int(batches.crcs[batch]),
             )  # fmt: skip
 
     async def directory(self, receipt: Receipt) -> Directory:
-        """The directory of an object, as the receipt vouches for it.
+        """The directory of an object, verified against the receipt.
 
         Raises:
             ObjectMissing, ObjectDamaged, ArchiveUnavailable, ArchiveDenied: as ``batches``.
@@ -161,17 +161,17 @@ class ArchiveReader:
             return await self._once((receipt.key, receipt.index.offset), load)
 
     async def close(self) -> None:
-        """Nothing of its own is open; the store and the tasks are those of whoever made it."""
+        """No-op: store and tasks belong to the caller."""
 
     def forget(self, key: str) -> None:
-        """Drop what is cached of an object, which was not what it should be, or is not there any more."""
+        """Drop the cached parts of an object that is damaged or missing."""
         for cache in (self._index, self._pages):
             for known in [known for known in cache if known[0] == key]:
                 cache.pop(known, None)
 
     @contextmanager
     def _checked(self, receipt: Receipt) -> Iterator[None]:
-        """Whatever fails a check within is damage of the object; what is cached of it is not believed any more."""
+        """Turn failed checks into damage of the object, and drop its cached parts."""
         try:
             yield
         except (DamagedFile, InvalidBatch) as error:
@@ -195,7 +195,7 @@ class ArchiveReader:
         return await self._once((receipt.key, run.batches.offset), load)
 
     async def _stored(self, receipt: Receipt, part: IndexPart) -> bytes | memoryview:
-        """The bytes of one part of the index; most often they are in the window that came with the directory."""
+        """Bytes of one part of the index; usually in the window read with the directory."""
         end = receipt.index.end
         begin = max(0, min(receipt.index.offset, end - _FIRST_READ_BYTES))
         if not begin <= part.offset <= part.end <= end:
@@ -208,7 +208,7 @@ class ArchiveReader:
         return memoryview(window)[part.offset - begin : part.end - begin]
 
     async def _once(self, key: tuple[str, int], load: Callable[[], Awaitable[T]]) -> T:
-        """What is cached under ``key``, or what ``load`` brings: once, however many wait for it."""
+        """The value cached under ``key``, or loaded by ``load``: once for all concurrent callers."""
         if key in self._index:
             self._hits["index"] += 1
             found: T = self._index[key]
@@ -227,17 +227,17 @@ class ArchiveReader:
                 return loaded
 
             loading = self._loading[key] = self._tasks.spawn(keep(), name=f"archive-index-{key[0]}")
-        # Who gives up waiting must not take the others' answer away.
+        # A cancelled caller must not cancel the load of the others.
         loaded: T = await asyncio.shield(loading)
         return loaded
 
     async def _payloads(
         self, receipt: Receipt, group: RowGroup, row: int, end: int, *, passes_by: bool = False
     ) -> list[bytes]:
-        """The payloads of the rows ``row .. end - 1`` of a row group.
+        """The payloads of rows ``row .. end - 1`` of a row group.
 
         Args:
-            passes_by: whoever reads goes on behind them, and does not come back.
+            passes_by: whether the caller reads on after them and will not read them again.
         """
         table = await self._page_table(receipt, group)
         numbers = range(table.at_row(row), table.at_row(end - 1) + 1)
@@ -250,8 +250,8 @@ class ArchiveReader:
             data = await self._store.read(receipt.key, offset, int(table.offsets[missing.stop]) - offset)
             decoded = await self._workers.run(_decoded, memoryview(data), table, missing, receipt.key)
             pages.update(zip(missing, decoded, strict=True))
-        # What a scan has behind it is worth nothing any more, the last page included if it ends with it: then no small
-        # ledger follows in it, either.
+        # Pages behind a scan are not cached, including the last page if the scan ends with it: then no small ledger
+        # follows in that page.
         *_, last = numbers
         kept = pages[last]
         ends = passes_by and end >= int(table.first_rows[last + 1])
@@ -291,7 +291,7 @@ def _run_of(directory: Directory, ledger_id: int, entry_id: int) -> Run:
 
 
 def _wanted(table: BatchTable, first: int, last: int, max_bytes: int) -> range:
-    """Numbers of the batches to read: that of ``first``, and those behind it that fit."""
+    """Numbers of the batches to read: the one with ``first``, and following ones that fit."""
     begin = end = table.holding(first)
     size = 0
     while end < len(table) and table.first_ids[end] <= last:
@@ -303,7 +303,7 @@ def _wanted(table: BatchTable, first: int, last: int, max_bytes: int) -> range:
 
 
 def _stretches(table: PageTable, numbers: list[int], max_bytes: int) -> list[range]:
-    """Pages that lie side by side, as long as one read may be."""
+    """Group adjacent pages into reads of at most ``max_bytes``."""
     found: list[range] = []
     for number in numbers:
         last = found[-1] if found else None
@@ -317,7 +317,7 @@ def _stretches(table: PageTable, numbers: list[int], max_bytes: int) -> list[ran
 
 
 def _decoded(data: memoryview, table: PageTable, numbers: range, place: str) -> list[list[bytes]]:
-    """The values of pages that lie side by side in ``data``."""
+    """Decompress adjacent pages in ``data``."""
     codec, base, decoded = pa.Codec("zstd"), int(table.offsets[numbers.start]), []
     for number in numbers:
         page = table.page(number)

@@ -1,8 +1,7 @@
-"""Reads many rows of an archive object at once, as Arrow tables: a row group at a time, decoded by Parquet itself.
+"""Scans an archive object as Arrow tables, a row group at a time, decoded by the Parquet library.
 
-For whoever goes through history as a table. It gives the columns of ``schema`` and costs nothing per entry, where
-``reader`` puts the batches together again as their writer sealed them. What comes back is checked against the checksum
-of every page, and the object's index against the receipt; the digests that a writer with a password made are not.
+For table scans. Returns the columns of ``schema`` at no cost per entry, while ``reader`` rebuilds the original batches.
+Verifies page checksums, and the object's index against the receipt, but not the HMAC digests of writers with passwords.
 """
 
 from __future__ import annotations
@@ -17,20 +16,20 @@ import pyarrow.parquet as pq
 
 from tallybook.core.errors import DamagedFile, ObjectDamaged
 from tallybook.core.limits import MIB
-from tallybook.metadata.archived import Receipt
+from tallybook.metadata.ledger.archived import Receipt
 from tallybook.runtime.tasks import Tasks, Workers
 
-from .entry_range import EntryRange
-from .index_codec import Directory, RowGroup, Run, read_directory
+from .entry_range import LedgerEntryRange
+from .format.index_codec import Directory, RowGroup, Run, read_directory
+from .format.row_groups import decode_row_group, extent_of, read_footer
 from .objects.port import ObjectStore
-from .row_groups import decode_row_group, extent_of, read_footer
 
 READ_BYTES: Final = 16 * MIB
-"""Largest range that is read at a time: more than a row group has by default, so that none has to be joined."""
+"""Largest range per read: larger than a row group by default, so that none needs to be joined."""
 
 
 class _Slice(NamedTuple):
-    """Rows of a row group that are wanted, and what they have to be."""
+    """Requested rows of a row group, and their expected ids."""
 
     first_row: int
     rows: int
@@ -42,8 +41,8 @@ class ObjectScan:
     """Scans one object.
 
     Args:
-        workers: where row groups are decoded.
-        tasks: where the next row group is read while its predecessor is used.
+        workers: decode row groups.
+        tasks: read the next row group while the current one is used.
     """
 
     def __init__(self, store: ObjectStore, workers: Workers, tasks: Tasks, receipt: Receipt) -> None:
@@ -52,15 +51,15 @@ class ObjectScan:
         self._tasks = tasks
         self._receipt = receipt
 
-    async def rows(self, wanted: Sequence[EntryRange]) -> AsyncGenerator[pa.Table, None]:
-        """The rows of ``wanted``, in the order of the object: one table for each ledger and row group.
+    async def rows(self, wanted: Sequence[LedgerEntryRange]) -> AsyncGenerator[pa.Table, None]:
+        """The rows of ``wanted``, in the order of the object: one table per ledger and row group.
 
-        Holds two row groups, compressed and not, at most.
+        Needs memory for two row groups, compressed and decompressed.
 
         Raises:
-            ObjectMissing: the object is not there (any more): the metadata may name another one by now.
-            ObjectDamaged: it is not what the receipt says, or does not have these entries.
-            ArchiveUnavailable, ArchiveDenied: the store does not give it.
+            ObjectMissing: the object does not exist (any more): the metadata may name another one by now.
+            ObjectDamaged: it does not match the receipt, or does not contain these entries.
+            ArchiveUnavailable, ArchiveDenied: the store does not return it.
         """
         with self._damage():
             directory, footer = await self._index()
@@ -86,7 +85,7 @@ class ObjectScan:
         return self._tasks.spawn(self._row_group(footer, directory, number), name=f"scan-{self._receipt.key}")
 
     async def _index(self) -> tuple[Directory, pq.FileMetaData]:
-        """The directory, and the footer of the file behind it: one read."""
+        """Read the directory and the file footer after it in one request."""
         receipt = self._receipt
         size = receipt.object_bytes - receipt.index.offset
         tail = await self._store.read(receipt.key, receipt.index.offset, size)
@@ -123,8 +122,8 @@ def _decoded_index(tail: bytes, receipt: Receipt) -> tuple[Directory, pq.FileMet
     return directory, footer
 
 
-def _slices(directory: Directory, wanted: Sequence[EntryRange], place: str) -> dict[int, list[_Slice]]:
-    """What is wanted of each row group, in order."""
+def _slices(directory: Directory, wanted: Sequence[LedgerEntryRange], place: str) -> dict[int, list[_Slice]]:
+    """The requested slices of each row group, in order."""
     runs: dict[int, tuple[Run, ...]] = {ledger.ledger_id: ledger.runs for ledger in directory.ledgers}
     ends = {ledger.ledger_id: ledger.entries for ledger in directory.ledgers}
     found: dict[int, list[_Slice]] = {}
@@ -150,7 +149,7 @@ def _decoded(
 
 
 def _check_ids(rows: pa.Table, piece: _Slice, place: str) -> None:
-    """The ends of a stretch are what the directory says; what lies between was checked when it was archived."""
+    """Check the first and the last row of a slice; the rows between were verified when they were archived."""
     for row in (0, piece.rows - 1):
         found = rows["ledger_id"][row].as_py(), rows["entry_id"][row].as_py()
         if found != (piece.ledger_id, piece.first_entry_id + row):

@@ -1,11 +1,11 @@
-"""A copy of the records of streams, beside the objects that hold their entries: so that both come back from a bucket.
+"""Copy of the stream records in the bucket, so that streams can be restored together with their entries.
 
     name     string   of the record in the metadata store
-    value    binary   what it held when it was copied
+    value    binary   its value when it was copied
 
-One Parquet file at the root of the archive, which the leading offloader replaces as a whole when it tidies up. A record
-that has gone from the metadata stays in the copy for a while, since it may have been lost there: the footer says which
-ones have gone, and when. A Tallybook that does not know that takes them for records as any others.
+One Parquet file at the root of the archive, which the leading offloader replaces as a whole during clean-up. A record
+deleted from the metadata stays in the copy for a while, since it may have been lost there: the footer lists deleted
+records with the time. A Tallybook version without this knowledge treats them as existing records.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ import pyarrow as pa
 
 from tallybook.core.errors import DamagedFile
 from tallybook.core.limits import MIB
-from tallybook.metadata.record_json import NOT_UNDERSTOOD
+from tallybook.metadata.records.json_errors import DECODE_ERRORS
 from tallybook.runtime.tasks import Workers
 
+from .format.root_file import decode_root_file, encode_root_file, read_root_file
 from .objects.port import ObjectStore
-from .root_file import decode_root_file, encode_root_file, read_root_file
 
 RECORDS_KEY: Final = "_records.parquet"
 FORMAT: Final = 1
@@ -38,11 +38,11 @@ _SCHEMA: Final = pa.schema(
 
 @dataclass(frozen=True, slots=True)
 class RecordsCopy:
-    """What a copy holds.
+    """Content of a copy.
 
     Attributes:
-        records: what each record held when it was copied last.
-        gone_at_ms: which of these were not in the metadata any more, and when that was seen first.
+        records: value of each record when it was last copied.
+        gone_at_ms: those that were missing in the metadata, and when that was first seen.
     """
 
     records: Mapping[str, bytes] = field(default_factory=dict)
@@ -50,7 +50,7 @@ class RecordsCopy:
 
 
 def encode_records(copy: RecordsCopy) -> bytes:
-    """The bytes of a copy: the same for the same records."""
+    """Encode a copy; equal records give equal bytes."""
     names = sorted(copy.records)
     columns = [pa.array(names, pa.string()), pa.array([copy.records[name] for name in names], pa.binary())]
     table = pa.table(columns, schema=_SCHEMA)
@@ -59,11 +59,11 @@ def encode_records(copy: RecordsCopy) -> bytes:
 
 
 def decode_records(data: bytes, what: str) -> RecordsCopy:
-    """The records that these bytes are a copy of.
+    """Decode a copy.
 
     Raises:
-        DamagedFile: they are none.
-        NewerFormat: a newer Tallybook has written it.
+        DamagedFile: it is invalid.
+        NewerFormat: a newer Tallybook wrote it.
     """
     table, footer = decode_root_file(data, _SCHEMA, _KIND, FORMAT, what)
     found = dict(zip(table["name"].to_pylist(), table["value"].to_pylist(), strict=True))
@@ -75,7 +75,7 @@ def decode_records(data: bytes, what: str) -> RecordsCopy:
 def _decode_gone(text: str, records: Mapping[str, bytes], what: str) -> dict[str, int]:
     try:
         gone = json.loads(text)
-    except NOT_UNDERSTOOD as error:
+    except DECODE_ERRORS as error:
         raise DamagedFile(f"{what} does not say which of its records have gone: {error}") from error
     if (
         type(gone) is not dict
@@ -87,13 +87,13 @@ def _decode_gone(text: str, records: Mapping[str, bytes], what: str) -> dict[str
 
 
 async def read_records(store: ObjectStore, workers: Workers) -> RecordsCopy:
-    """The records that the bucket has a copy of; none where it has no copy.
+    """Read the copy in the bucket; empty if there is none.
 
     Raises:
-        ObjectDamaged, DamagedFile: the copy cannot be understood.
-        NewerFormat: a newer Tallybook has written it.
-        ArchiveKeyMissing: it is encrypted with a key that is not here.
-        ArchiveUnavailable, ArchiveDenied: the store does not give it.
+        ObjectDamaged, DamagedFile: the copy is unreadable.
+        NewerFormat: a newer Tallybook wrote it.
+        ArchiveKeyMissing: it is encrypted with a missing key.
+        ArchiveUnavailable, ArchiveDenied: the store does not return it.
     """
     found = await read_root_file(store, workers, RECORDS_KEY, MAX_COPY_BYTES, decode_records)
     return RecordsCopy() if found is None else found

@@ -1,8 +1,8 @@
-"""Where a cluster's archive is: one URL for everybody, kept with the metadata.
+"""Record of the archive's URL: one per cluster, stored in the metadata.
 
-Ledgers' metadata name objects relative to it. The first offloader settles it; an offloader that is given another one
-is refused, since objects of the same cluster in two places would be read in neither. ``relocate`` changes it once the
-objects have been moved. Credentials are never in it: they come from the environment of each process.
+Ledger metadata names objects relative to it. The first offloader writes it; an offloader with another URL is refused,
+because readers would look for its objects in the wrong place. ``relocate`` changes it after the objects were moved. It
+never contains credentials: they come from the environment of each process.
 """
 
 from __future__ import annotations
@@ -11,8 +11,7 @@ import json
 from typing import Final
 
 from tallybook.core.errors import Conflict, DamagedFile, InvalidConfig, MetadataOutcomeUnknown
-from tallybook.metadata.record_format import check_format
-from tallybook.metadata.record_json import NOT_UNDERSTOOD
+from tallybook.metadata.records.format import load_json
 from tallybook.metadata.store import BadVersion, MetadataStore, Unknown
 
 RECORD: Final = "archive/location"
@@ -20,32 +19,27 @@ FORMAT: Final = 1
 
 
 async def read_location(store: MetadataStore) -> str | None:
-    """The URL of the archive; ``None`` if there is none yet.
+    """Read the URL of the archive; ``None`` if there is none yet.
 
     Raises:
         MetadataUnavailable: the metadata store does not answer.
-        DamagedFile, NewerFormat: the record cannot be understood.
+        DamagedFile, NewerFormat: the record is unreadable.
     """
     record = await store.read_record(RECORD, linearizable=True)
     if record is None:
         return None
-    try:
-        found = json.loads(record.value)
-        check_format(RECORD, found, FORMAT)
-        version, url = found["format"], found["url"]
-    except NOT_UNDERSTOOD as error:
-        raise DamagedFile(f"the record {RECORD} cannot be understood: {error}") from error
-    if version != FORMAT or not isinstance(url, str):
-        raise DamagedFile(f"the record {RECORD} is of format {version}; this Tallybook knows {FORMAT}")
+    url = load_json(RECORD, record.value, FORMAT, oldest=FORMAT).get("url")
+    if not isinstance(url, str):
+        raise DamagedFile(f"the record {RECORD} has no URL: {url!r}")
     return url
 
 
 async def relocate(store: MetadataStore, url: str) -> None:
-    """Record that the archive is at ``url`` now, whatever was recorded before.
+    """Record that the archive is now at ``url``, replacing any earlier one.
 
     Raises:
         Conflict: the record was changed meanwhile; nothing was written.
-        MetadataOutcomeUnknown: it may have been written; the same call finds out.
+        MetadataOutcomeUnknown: it may have been written; repeat the call.
         MetadataUnavailable: the store does not answer.
     """
     record = await store.read_record(RECORD, linearizable=True)
@@ -57,12 +51,12 @@ async def relocate(store: MetadataStore, url: str) -> None:
         raise Conflict("another process has just written where the archive is: look at it, and run it again")
 
 
-async def settle_location(store: MetadataStore, url: str) -> None:
+async def ensure_location(store: MetadataStore, url: str) -> None:
     """Make ``url`` the cluster's archive, if it has none.
 
     Raises:
         InvalidConfig: it has another one.
-        MetadataOutcomeUnknown: it may have been settled; the same call finds out.
+        MetadataOutcomeUnknown: it may have been recorded; repeat the call.
         MetadataUnavailable, DamagedFile: as ``read_location``.
     """
     if await read_location(store) is None:
@@ -78,7 +72,7 @@ async def settle_location(store: MetadataStore, url: str) -> None:
 
 
 def other_location(settled: str | None, url: str) -> InvalidConfig:
-    """The error where ``url`` was given for an archive that is at ``settled``."""
+    """The error for ``url`` if the archive is at ``settled``."""
     return InvalidConfig(
         f"the archive of this cluster is {settled}, not {url}: give the same URL, or none; "
         "if its objects were moved, say so with 'tallybook offload relocate'"

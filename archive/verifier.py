@@ -1,17 +1,16 @@
-"""Reads a whole object once, from its first byte to its last, and tells whether it is what its receipt says.
+"""Verifies an archive object: reads it once from the first to the last byte and compares it with its receipt.
 
-    segments()                      the object, cut at its row groups
+    segments()                      the object, split at its row groups
     hash(bytes)                     every segment, in order
-    row_group(number, bytes)        those that are row groups; beside ``hash``, on another thread, if the driver likes
+    row_group(number, bytes)        segments that are row groups; may run in parallel to ``hash`` on another thread
 
-A row group is decoded by Parquet itself, as Spark will decode it: the checksum of every page is verified there. Then
-every row is compared with the batch that it came from, every batch with the checksum its writer gave it, each page
-with the table that finds it, each row group with what the footer says of it, each ledger with its number of entries,
-its length and the checksum over all of its batches, and the object with its SHA-256. Only an object that passes may
-ever become the only copy of a ledger.
+The Parquet library decodes each row group, as Spark will: it verifies the checksum of every page. Then every row is
+compared with its batch, every batch with its writer's checksum, each page with its table, each row group with the
+footer, each ledger with its number of entries, its length and the checksum over all its batches, and the object with
+its SHA-256. Only an object that passes may become the only copy of a ledger.
 
-Pure computation, in memory for a row group, and nothing per entry. The tables of the index and the footer, which lie
-behind the row groups, have to be read first.
+Pure computation, with memory for a row group and no cost per entry. The index tables and the footer, which follow the
+row groups, have to be read first.
 """
 
 from __future__ import annotations
@@ -27,24 +26,24 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from crc32c import crc32c
 
-from tallybook.core.batch import Buffer, seal_columns
+from tallybook.core.batch import Buffer, encode_header
 from tallybook.core.errors import DamagedFile, InvalidArgument, check
 from tallybook.core.limits import MIB
-from tallybook.metadata.archived import IndexPart
+from tallybook.metadata.ledger.archived import IndexPart
 
-from .batch_rows import BatchFacts
-from .index_codec import Directory, Run
-from .page_header import IncompleteHeader, parse_page_header
-from .row_groups import check_footer_keys, decode_row_group, extent_of
-from .schema import PAYLOAD_COLUMN, SORTING_COLUMNS
-from .tables import BatchTable, PageTable
+from .format.batch_rows import BatchAttributes
+from .format.index_codec import Directory, Run
+from .format.index_tables import BatchTable, PageTable
+from .format.page_header import IncompleteHeader, parse_page_header
+from .format.row_groups import check_footer_keys, decode_row_group, extent_of
+from .format.schema import PAYLOAD_COLUMN, SORTING_COLUMNS
 
 _REST_BYTES: Final = 16 * MIB
-"""Largest segment that is no row group."""
+"""Largest segment that is not a row group."""
 
 
 class Segment(NamedTuple):
-    """A stretch of an object. ``row_group`` is its number, ``None`` for what lies around row groups."""
+    """A range of an object. ``row_group`` is its number; ``None``: outside of row groups."""
 
     begin: int
     end: int
@@ -52,13 +51,13 @@ class Segment(NamedTuple):
 
     @property
     def size(self) -> int:
-        """In bytes."""
+        """Length in bytes."""
         return self.end - self.begin
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
-    """What an object holds of a ledger, as read."""
+class VerifiedLedger:
+    """Content of an object for one ledger, as read."""
 
     entries: int
     payload_bytes: int
@@ -67,7 +66,7 @@ class Found:
 
 @dataclass(slots=True)
 class _Progress:
-    """One ledger, as far as it has been read."""
+    """Running totals of one ledger."""
 
     entries: int = 0
     payload_bytes: int = 0
@@ -75,26 +74,26 @@ class _Progress:
 
 
 class _Piece(NamedTuple):
-    """A run of a row group, and its batches."""
+    """A run of a row group, with its batches."""
 
     ledger_id: int
     run: Run
     batches: BatchTable
 
 
-class ObjectCheck:
-    """Checks one object.
+class ObjectVerifier:
+    """Verifies one object.
 
     Args:
         directory: its directory.
-        directory_part: where it lies.
+        directory_part: position of the directory.
         footer: of the Parquet file.
-        page_tables: one for each row group.
-        batch_tables: by ledger, one for each of its runs.
-        place: names the object in messages.
+        page_tables: one per row group.
+        batch_tables: by ledger, one per run.
+        place: name of the object in messages.
 
     Raises:
-        DamagedFile: the footer does not point at the directory.
+        DamagedFile: the footer does not point to the directory.
     """
 
     def __init__(
@@ -123,7 +122,7 @@ class ObjectCheck:
         """The whole object, in order.
 
         Raises:
-            DamagedFile: row groups are not one behind the other within it.
+            DamagedFile: row groups overlap, or lie outside the object.
         """
         found: list[Segment] = []
         at = 0
@@ -137,15 +136,15 @@ class ObjectCheck:
         return found + _cut(at, self._object_bytes)
 
     def hash(self, data: Buffer) -> None:
-        """The next segment."""
+        """Hash the next segment."""
         self._sha256.update(data)
         self._hashed_bytes += len(data)
 
     def row_group(self, number: int, begin: int, data: Buffer) -> None:
-        """The next row group; its bytes begin at byte ``begin`` of the object.
+        """Verify the next row group; its bytes begin at byte ``begin`` of the object.
 
         Raises:
-            DamagedFile: it is not what was archived.
+            DamagedFile: it differs from what was archived.
         """
         check(number == self._next_group, f"row group {self._next_group} is to be checked, not {number}")
         self._next_group += 1
@@ -161,24 +160,24 @@ class ObjectCheck:
             progress.entries += piece.run.rows
             progress.payload_bytes += int(piece.batches.payload_bytes.sum())
 
-    def end(self) -> tuple[bytes, dict[int, Found]]:
-        """The SHA-256 of all bytes, and what was found of each ledger.
+    def end(self) -> tuple[bytes, dict[int, VerifiedLedger]]:
+        """The SHA-256 of all bytes, and the content found for each ledger.
 
         Raises:
-            DamagedFile: the object ended before its last byte, or a ledger is not what the directory says.
+            DamagedFile: bytes are missing, or a ledger does not match the directory.
         """
         if self._next_group != len(self._directory.row_groups) or self._hashed_bytes != self._object_bytes:
             raise DamagedFile(f"{self._place}: it ends at byte {self._hashed_bytes}, before its last entry")
         found = {}
         for ledger in self._directory.ledgers:
             progress = self._progress[ledger.ledger_id]
-            found[ledger.ledger_id] = Found(progress.entries, progress.payload_bytes, progress.rolling_crc)
-            if found[ledger.ledger_id] != Found(ledger.entries, ledger.payload_bytes, ledger.rolling_crc):
+            found[ledger.ledger_id] = VerifiedLedger(progress.entries, progress.payload_bytes, progress.rolling_crc)
+            if found[ledger.ledger_id] != VerifiedLedger(ledger.entries, ledger.payload_bytes, ledger.rolling_crc):
                 raise DamagedFile(f"{self._place}: ledger {ledger.ledger_id} is not what its directory says")
         return self._sha256.digest(), found
 
     def _check_pages(self, table: PageTable, group: int, begin: int, data: memoryview) -> None:
-        """The page table finds the pages of the payload column, every one, by its true length and rows."""
+        """Check that the page table lists every page of the payload column with its true length and rows."""
         column = self._footer.row_group(group).column(PAYLOAD_COLUMN)
         start = column.data_page_offset
         if (int(table.offsets[0]), int(table.offsets[-1])) != (start, start + column.total_compressed_size):
@@ -205,7 +204,7 @@ class _Rows:
         self._what = f"{place}: row group {number}"
         if any(column.null_count for column in table.columns):
             raise DamagedFile(f"{self._what} lacks values")
-        # One chunk is what a row group comes in, and joining one with nothing would copy it.
+        # A row group is usually one chunk; combining a single chunk would copy it.
         columns = [c.chunk(0) if c.num_chunks == 1 else c.combine_chunks() for c in table.columns]
         self._ledger_ids, self._entry_ids = columns[0].to_numpy(), columns[1].to_numpy()
         self._times, self._crcs = columns[2].view(pa.int64()).to_numpy(), columns[3].to_numpy()
@@ -215,7 +214,7 @@ class _Rows:
         self._payload = memoryview(payload) if payload is not None else memoryview(b"")
 
     def check_footer(self, group: pq.RowGroupMetaData) -> None:
-        """The footer's statistics and sort order are true: by them, readers pass over row groups and rows."""
+        """Check the footer's statistics and sort order: readers skip row groups and rows by them."""
         if group.sorting_columns not in ((), SORTING_COLUMNS):
             raise DamagedFile(f"{self._what}: its footer declares a sort order that its rows do not have")
         for at, values in enumerate((self._ledger_ids, self._entry_ids, self._times)):
@@ -224,7 +223,7 @@ class _Rows:
                 raise DamagedFile(f"{self._what}: its footer says {said.min_raw} .. {said.max_raw} of column {at}")
 
     def check_ids(self, piece: _Piece) -> None:
-        """Every row has the ledger, the id and the time of the entry that it is."""
+        """Check ledger id, entry id and time of every row."""
         rows, run, batches = slice(piece.run.first_row, piece.run.first_row + piece.run.rows), piece.run, piece.batches
         ids = np.arange(run.first_entry_id, run.first_entry_id + run.rows)
         times = np.repeat(batches.written_at_us, np.diff(batches.first_ids))
@@ -236,7 +235,7 @@ class _Rows:
             raise DamagedFile(f"{self._what}: its rows are not those of ledger {piece.ledger_id}")
 
     def check_batches(self, piece: _Piece, rolling_crc: int) -> int:
-        """Put together what a checksum was made of, batch by batch; return the checksum over all of them."""
+        """Check each batch against its checksum; returns the checksum over all batches."""
         rows = slice(piece.run.first_row, piece.run.first_row + piece.run.rows)
         table = np.empty(2 * piece.run.rows, "<u4")
         table[0::2] = np.diff(self._offsets[piece.run.first_row : piece.run.first_row + piece.run.rows + 1])
@@ -256,9 +255,9 @@ class _Rows:
                 rolling_crc = crc32c(part, rolling_crc)
         return rolling_crc
 
-    def _sealed(self, ledger_id: int, facts: BatchFacts, cells: bytes, payload: memoryview) -> tuple[bytes, int]:
+    def _sealed(self, ledger_id: int, facts: BatchAttributes, cells: bytes, payload: memoryview) -> tuple[bytes, int]:
         try:
-            return seal_columns(
+            return encode_header(
                 ledger_id,
                 facts.first_entry_id,
                 cells,

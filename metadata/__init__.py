@@ -1,7 +1,8 @@
-"""What is known about ledgers and bookies, and the stores that agree on it.
+"""Metadata of ledgers, bookies and streams, and the stores that keep it.
 
-`model` is the frozen value of a ledger with its pure transitions, `archived` the part of it that tells of the archive,
-`store` the two ports (ledgers and records, and who is alive), `update` the one compare-and-set loop through which every
-ledger is changed, `leader` how processes agree on one of them, `codec` the stored bytes. The drivers are
-`memory`, `sqlite` and `zookeeper`; `uri` opens the one that a URI names; `faulty` makes any of them misbehave.
+`store` defines the two ports: `MetadataStore` (ledgers and named records) and `Membership` (bookies that are alive).
+The drivers are `memory`, `sqlite` and `zookeeper`; `uri` opens the driver that a URI names. `ledger/` has the metadata
+of one ledger and its transitions, `codec` their encoding, `ledger_update` the compare-and-set loop through which every
+ledger is changed. `records/` has named records (leader election, bookie modes, ...), `transactions/` sets of ledgers
+that are published together. Nothing here may talk to bookies or object stores.
 """

@@ -1,4 +1,4 @@
-"""Many small calls to a metadata store, a bounded number at a time."""
+"""Concurrent calls to a metadata store, with a bound on their number."""
 
 from __future__ import annotations
 
@@ -9,19 +9,19 @@ from typing import Final, TypeVar
 T = TypeVar("T")
 U = TypeVar("U")
 
-AT_ONCE: Final = 32
-"""Calls under way at a time: enough to hide round trips, too few to crowd others out."""
+MAX_CONCURRENCY: Final = 32
+"""Concurrent calls: enough to hide round trips, too few to starve other clients."""
 
 
-async def each(work: Callable[[T], Awaitable[U]], items: Iterable[T]) -> list[U]:
-    """What ``work`` gives for each item, in their order; ``AT_ONCE`` of them are under way at a time.
+async def map_bounded(work: Callable[[T], Awaitable[U]], items: Iterable[T]) -> list[U]:
+    """Results of ``work`` for all items, in order; at most ``MAX_CONCURRENCY`` calls are in flight.
 
     Raises:
-        Whatever ``work`` raised for the first item that failed, once nothing is under way any more.
+        The error of the first item that failed, after all calls in flight have ended.
     """
     wanted, found = list(items), list[U]()
-    for at in range(0, len(wanted), AT_ONCE):
-        for result in await asyncio.gather(*map(work, wanted[at : at + AT_ONCE]), return_exceptions=True):
+    for at in range(0, len(wanted), MAX_CONCURRENCY):
+        for result in await asyncio.gather(*map(work, wanted[at : at + MAX_CONCURRENCY]), return_exceptions=True):
             if isinstance(result, BaseException):
                 raise result
             found.append(result)

@@ -1,4 +1,4 @@
-"""One client of a metadata store: both ports over one connection."""
+"""A client of a metadata store: both ports over one connection."""
 
 from __future__ import annotations
 
@@ -7,29 +7,29 @@ from typing import Self
 
 from tallybook.runtime.clock import Clock
 
-from .link import Link
-from .metered import MetadataLoad, MeteredMembership, MeteredStore
+from .connection_status import ConnectionStatus
+from .metered_store import MetadataLoad, MeteredMembership, MeteredStore
 from .store import Membership, MetadataStore
 
 
 @dataclass(frozen=True, slots=True)
 class MetadataClient:
-    """What ``uri.open_metadata`` and every driver give. Also an async context manager that closes itself."""
+    """Returned by ``uri.open_metadata`` and by every driver. An async context manager that closes itself."""
 
     store: MetadataStore
     membership: Membership
     load: MetadataLoad | None = None
-    """What is asked of it, where somebody counts that."""
-    link: Link = field(default_factory=Link)
-    """How the connection to it does."""
+    """Counters of calls, if the client is metered."""
+    link: ConnectionStatus = field(default_factory=ConnectionStatus)
+    """Status of the connection."""
 
     def metered(self, clock: Clock) -> MetadataClient:
-        """The same, counted."""
+        """The same client with call counters."""
         load = MetadataLoad(clock, self.link)
         return MetadataClient(MeteredStore(self.store, load), MeteredMembership(self.membership, load), load, self.link)
 
     async def close(self) -> None:
-        """Leave: end registrations and watches, release connections and threads."""
+        """End registrations and watches, release connections and threads."""
         await self.store.close()
 
     async def __aenter__(self) -> Self:

@@ -1,7 +1,7 @@
-"""Metadata as bytes: what the stores keep for a ledger and for a live bookie.
+"""Encoding of ledger metadata and bookie registrations as bytes.
 
-A header of 16 bytes, little-endian, and a protobuf message of ``proto/metadata.proto``
-(docs/formats/metadata.md shows an example)::
+A header of 16 bytes, little-endian, and a protobuf message of ``proto/tallybook/proto/metadata.proto``
+(docs/reference/formats/metadata.md shows an example)::
 
     offset  size  field
          0     4  magic "TLED" for a ledger, "TBKI" for a live bookie
@@ -11,16 +11,13 @@ A header of 16 bytes, little-endian, and a protobuf message of ``proto/metadata.
         12     4  CRC-32C of all other bytes
         16        the message
 
-Whatever fails a check raises ``DamagedFile`` with the place it was read from, and what passes and is
-of a newer version ``NewerFormat``: nothing is ever guessed. A ledger with a field this process does
-not know is refused too, at any depth. It was written by a newer version, and the field may change
-what may be done with the ledger; an older process that ignored it, or dropped it on its next
-update, would do harm. A new feature therefore shuts older processes out of the ledgers that use it,
-and of no others.
+Bytes that fail a check raise ``DamagedFile`` with their location; intact bytes of a newer version raise
+``NewerFormat``. Nothing is guessed. A ledger with a field unknown to this process, at any depth, is refused too: a
+newer version wrote it, the field may change what may be done with the ledger, and an older process that ignored or
+dropped it would do harm. So a new feature excludes older processes from the ledgers that use it, and from no others.
 
-Unknown fields of a registration are passed over: nobody but the bookie itself ever writes it
-again, and refused it would hide every other bookie along with that one. Whatever an older
-client must not overlook is a new mode, which is refused.
+Unknown fields of a registration are ignored: only the bookie itself rewrites it, and a refusal would hide all other
+bookies too. A change that an older client must not miss is a new mode, which is refused.
 """
 
 from __future__ import annotations
@@ -40,8 +37,8 @@ from tallybook.core.limits import MAX_METADATA_BYTES
 from tallybook.core.quorum import Quorum
 from tallybook.proto import metadata_pb2 as pb
 
-from .archived import ArchiveAttempt, IndexPart, Receipt
-from .model import DigestType, Fragment, LedgerMetadata, LedgerState, MissedRange
+from .ledger.archived import ArchiveAttempt, IndexPart, Receipt
+from .ledger.model import DigestType, Fragment, LedgerMetadata, LedgerState, MissedRange
 from .store import BookieInfo, BookieMode
 
 Kind = TypeVar("Kind")
@@ -73,15 +70,15 @@ _DIGEST_OF: Final = {number: digest for digest, number in _DIGESTS.items()}
 _MODE_OF: Final = {number: mode for mode, number in _MODES.items()}
 
 
-class Registered(NamedTuple):
-    """What a store keeps for a live bookie: what it said of itself, and whose registration this is."""
+class BookieRegistration(NamedTuple):
+    """A stored registration of a live bookie: its information and the session that owns it."""
 
     info: BookieInfo
     session: str
 
 
 def encode_ledger(metadata: LedgerMetadata) -> bytes:
-    """The bytes of ``metadata``; the same value always gives the same bytes.
+    """Encode ``metadata``; equal values give equal bytes.
 
     Raises:
         InvalidArgument: a value does not fit its field, or all of it exceeds ``MAX_METADATA_BYTES``.
@@ -121,11 +118,11 @@ def encode_ledger(metadata: LedgerMetadata) -> bytes:
 
 
 def decode_ledger(data: bytes, ledger_id: int, place: str) -> LedgerMetadata:
-    """The metadata of ``ledger_id`` as stored; ``place`` names where it was found, for the error.
+    """Decode the metadata of ``ledger_id``; ``place`` is the location for error messages.
 
     Raises:
         DamagedFile: the bytes fail a check, or belong to another ledger.
-        NewerFormat: they were written by a newer version, or with a field of one.
+        NewerFormat: a newer version wrote them, or they have a field of one.
     """
     message = pb.Ledger()
     _open(LEDGER_MAGIC, data, message, place)
@@ -210,8 +207,8 @@ def _receipt(message: pb.Receipt) -> Receipt:
     )
 
 
-def encode_bookie(registered: Registered) -> bytes:
-    """The bytes of a registration.
+def encode_bookie(registered: BookieRegistration) -> bytes:
+    """Encode a registration.
 
     Raises:
         InvalidArgument: a value does not fit its field, or all of it exceeds ``MAX_METADATA_BYTES``.
@@ -228,6 +225,7 @@ def encode_bookie(registered: Registered) -> bytes:
             http_address=info.http_address,
             rack=info.rack,
             free_bytes=info.free_bytes,
+            version=info.version,
             session=registered.session,
         )
         return _seal(BOOKIE_MAGIC, message, what)
@@ -235,8 +233,8 @@ def encode_bookie(registered: Registered) -> bytes:
         raise InvalidArgument(f"{what} cannot be stored: {error}") from error
 
 
-def decode_bookie(data: bytes, place: str) -> Registered:
-    """A registration as stored; ``place`` names where it was found, for the error.
+def decode_bookie(data: bytes, place: str) -> BookieRegistration:
+    """Decode a registration; ``place`` is the location for error messages.
 
     Raises:
         DamagedFile: the bytes fail a check.
@@ -252,8 +250,9 @@ def decode_bookie(data: bytes, place: str) -> Registered:
         http_address=message.http_address,
         rack=message.rack,
         free_bytes=message.free_bytes,
+        version=message.version,
     )
-    return Registered(info, message.session)
+    return BookieRegistration(info, message.session)
 
 
 def _seal(magic: bytes, message: Message, what: str) -> bytes:
@@ -291,12 +290,12 @@ def _refuse_unknown_fields(message: Message, place: str) -> None:
 
 
 def _unknown_fields(message: Message) -> Iterable[str]:
-    """Names, like ``Ledger.60``, of the fields that the message holds and its definition does not."""
+    """Names, such as ``Ledger.60``, of fields in the message that its definition does not have."""
     extras = UnknownFieldSet(message)
     for index in range(len(extras)):
         yield f"{message.DESCRIPTOR.name}.{extras[index].field_number}"
     for field, value in message.ListFields():
-        # The one map, of custom metadata, holds bytes and no messages.
+        # The only map, custom metadata, contains bytes and no messages.
         if field.type == FieldDescriptor.TYPE_MESSAGE and field.name != "custom":
             for part in value if field.is_repeated else (value,):
                 yield from _unknown_fields(part)

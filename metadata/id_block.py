@@ -1,7 +1,7 @@
-"""Ledger ids from the shared counter, a block at a time.
+"""Allocates ledger ids from the shared counter in blocks.
 
-The first block is one id and each further one twice as large, up to ``LEDGER_ID_BLOCK``: a client that lives for one
-ledger leaves no hole behind, and one that makes thousands seldom asks.
+The first block has one id and each further block is twice as large, up to ``LEDGER_ID_BLOCK``: a client that creates
+one ledger wastes no ids, and one that creates thousands makes few requests.
 """
 
 from __future__ import annotations
@@ -9,14 +9,17 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable
 
+from tallybook.core.ids import MAX_ID
 from tallybook.core.limits import LEDGER_ID_BLOCK
+
+from .store import MetadataStore
 
 
 class IdBlock:
-    """The ids that one client may still hand out.
+    """Ids reserved for one client.
 
     Args:
-        take_block: advances the shared counter by as many ids as it is told and returns what it was.
+        take_block: advances the shared counter by the given number of ids and returns its earlier value.
     """
 
     def __init__(self, take_block: Callable[[int], Awaitable[int]]) -> None:
@@ -26,7 +29,7 @@ class IdBlock:
         self._next = asyncio.Lock()
 
     async def next_id(self) -> int:
-        """An id that nobody else ever gets. Those who ask while a block is fetched wait for that one."""
+        """Return a unique id. Concurrent callers wait for the same block."""
         async with self._next:
             found = next(self._ids, None)
             if found is None:
@@ -34,3 +37,13 @@ class IdBlock:
                 self._ids = iter(range(found + 1, found + self._size))
                 self._size = min(2 * self._size, LEDGER_ID_BLOCK)
             return found
+
+
+async def raise_counter(metadata: MetadataStore, last_id: int) -> None:
+    """Make sure that no id up to ``last_id`` is handed out again.
+
+    Raises:
+        MetadataUnavailable: the counter was not raised.
+        MetadataOutcomeUnknown: it may have been; the same call settles it.
+    """
+    await metadata.raise_id_counter(min(last_id + 1, MAX_ID))

@@ -1,8 +1,8 @@
-"""The one loop that changes a ledger's metadata: read, apply a pure transition, compare-and-set.
+"""Updates a ledger's metadata: read, apply a pure transition, compare-and-set, in a loop.
 
-A *transition* takes the current value and gives the next one, or raises to say that the
-change is not allowed any more. It must be idempotent: applied to a value that already holds
-its change, it gives that value back. This is how the loop recognises its own edit::
+A *transition* takes the current value and returns the next one, or raises if the change is not permitted any more. It
+must be idempotent: applied to a value that already has the change, it returns that value. This is how the loop
+recognises its own edit::
 
             .--> read --> transition --> unchanged: done
             |                 |
@@ -12,15 +12,13 @@ its change, it gives that value back. This is how the loop recognises its own ed
             |                 |
             `--- BadVersion --+-- Unknown --> read back (linearizable)
 
-After ``Unknown`` the write may have landed, may still land, or neither. What settles it:
+After ``Unknown`` the write may have been applied, may still be applied, or neither. The loop decides as follows:
 
-- the value was read back with the edit in it: done;
-- its version has moved on without the edit: the write can no longer land, start over;
-- the version is the same: proves nothing. The loop writes again over that same version;
-  whichever of the two lands, the other one cannot.
+- the value read back has the edit: done;
+- its version is higher but the edit is missing: the write can no longer be applied, start over;
+- the version is the same: proves nothing. The loop writes again with that version; at most one of the two applies.
 
-If none of these comes about in time, ``MetadataOutcomeUnknown`` is raised, and the caller
-may neither assume the change nor go on as if it had not been made.
+If none of these happens in time, it raises ``MetadataOutcomeUnknown``; the caller must assume neither outcome.
 """
 
 from __future__ import annotations
@@ -28,26 +26,26 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TypeAlias
 
+from tallybook.core.coverage import sometimes
 from tallybook.core.errors import MetadataOutcomeUnknown, MetadataUnavailable, NoSuchLedger, TallybookError, is_defect
-from tallybook.core.marks import sometimes
 from tallybook.runtime.clock import Clock
 from tallybook.runtime.rng import Rng
 
-from .attempts import Attempts
-from .model import LedgerMetadata, check_succession
+from .ledger.model import LedgerMetadata, check_succession
 from .store import MetadataStore, Ok, Unknown, Versioned
+from .write_attempts import Attempts
 
 Transition: TypeAlias = Callable[[LedgerMetadata], LedgerMetadata]
 
 
 class LedgerUpdater:
-    """Changes ledgers in ``store``. Holds no state of its own: one per process is enough.
+    """Updates ledgers in ``store``. Stateless: one per process is enough.
 
     Args:
-        store: where the ledgers are.
+        store: the metadata store.
         clock: for the pauses between attempts.
-        rng: spreads those pauses, so that two updaters do not meet again and again.
-        timeout_seconds: after so long no further attempt is begun.
+        rng: jitter for these pauses, so that two updaters do not collide repeatedly.
+        timeout_seconds: no attempt begins after this time.
     """
 
     def __init__(self, store: MetadataStore, clock: Clock, rng: Rng, *, timeout_seconds: float = 20.0) -> None:
@@ -58,22 +56,21 @@ class LedgerUpdater:
 
     @property
     def store(self) -> MetadataStore:
-        """Where the ledgers are."""
+        """The metadata store."""
         return self._store
 
     async def update(self, ledger_id: int, transition: Transition, *, known: Versioned | None = None) -> Versioned:
-        """Apply ``transition`` and return the value that holds its change, with its version.
+        """Apply ``transition`` and return the new value with its version.
 
-        ``known`` saves the first read where the caller holds a recent value; an old one costs
-        a conflict and nothing else.
+        ``known`` saves the first read if the caller has a recent value; an old value costs only a conflict.
 
         Raises:
-            NoSuchLedger: the ledger does not exist, or no longer does.
-            MetadataConflict: somebody else was first again and again; nothing was changed.
+            NoSuchLedger: the ledger does not exist (any more).
+            MetadataConflict: other updates were first repeatedly; nothing was changed.
             MetadataUnavailable: the store does not answer; nothing was changed.
             MetadataOutcomeUnknown: the change may have been made, or may still be made.
-            Whatever ``transition`` raises: the change is not allowed, and was not made. Where an earlier attempt of
-                this call may yet land, it is ``MetadataOutcomeUnknown`` instead.
+            Any error of ``transition``: the change is not permitted and was not made. If an earlier attempt of this
+                call may still be applied, ``MetadataOutcomeUnknown`` instead.
         """
         attempts = self._attempts(f"the update of ledger {ledger_id}")
         current = known
@@ -81,19 +78,19 @@ class LedgerUpdater:
             try:
                 if current is None:
                     current = await self._store.read_ledger(ledger_id, linearizable=True)
-                    attempts.saw(current.version)
+                    attempts.note_version(current.version)
                 wanted = transition(current.value)
                 if wanted == current.value:
                     if current is not known:
                         sometimes("update: the change is there already")
                         return current
-                    # What the caller knew may be old. Only a value read now proves that there is nothing to do.
+                    # ``known`` may be old. Only a value read now proves that there is nothing to do.
                     current = None
                     continue
                 check_succession(current.value, wanted)
                 result = await self._store.update_ledger(wanted, current.version)
             except NoSuchLedger:
-                # Over what is gone no write of ours can land.
+                # No write of ours can be applied to a deleted ledger.
                 raise
             except TallybookError as error:
                 if is_defect(error):
@@ -105,12 +102,12 @@ class LedgerUpdater:
             current = None
 
     async def create(self, metadata: LedgerMetadata) -> Versioned:
-        """Store a new ledger; repeated until its outcome is known, since creation is idempotent by its token.
+        """Store a new ledger; retries until the outcome is known: creation is idempotent by its token.
 
         Raises:
-            LedgerExists: the id is, or was, used by somebody else.
+            LedgerExists: another client uses, or used, the id.
             MetadataUnavailable: the store does not answer; nothing was created.
-            MetadataOutcomeUnknown: it may have been created; the same call settles it.
+            MetadataOutcomeUnknown: it may have been created; repeat the call to find out.
         """
         attempts = self._attempts(f"the creation of ledger {metadata.ledger_id}")
         while True:
@@ -122,21 +119,21 @@ class LedgerUpdater:
                 attempts.give_up(error)
 
     async def delete(self, ledger_id: int) -> None:
-        """Delete the ledger, whatever its version.
+        """Delete the ledger at any version.
 
         Raises:
-            NoSuchLedger: it does not exist, and it was not this call that deleted it.
+            NoSuchLedger: it does not exist, and this call did not delete it.
             MetadataConflict, MetadataUnavailable, MetadataOutcomeUnknown: as for ``update``.
         """
         attempts = self._attempts(f"the deletion of ledger {ledger_id}")
         while True:
             try:
                 current = await self._store.read_ledger(ledger_id, linearizable=True)
-                attempts.saw(current.version)
+                attempts.note_version(current.version)
                 result = await self._store.delete_ledger(ledger_id, current.version, current.value.identity)
             except NoSuchLedger:
-                if attempts.unsettled:
-                    # Ids are never used again, so whoever removed it, it is as this call was to leave it.
+                if attempts.outcome_unknown:
+                    # Ids are never reused, so the ledger is deleted, by this call or by another one.
                     return
                 raise
             except TallybookError as error:

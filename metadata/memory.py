@@ -1,9 +1,8 @@
-"""Metadata in this process's memory: for tests, and for simulating a whole cluster.
+"""In-memory metadata driver: for tests, and for simulations of a whole cluster.
 
-One ``MemoryMetadata`` is the store that everybody shares; ``client`` opens it. There is no time in it and there are no
-threads: each call takes effect at once, and a bookie stays alive until it leaves or until
-``expire`` says that its session has ended. Values are kept as bytes, so whatever another
-store could not hold is refused here too.
+``MemoryMetadata`` is the shared store; its ``client`` method opens it. It has no timers and no threads: each call takes
+effect immediately, and a bookie stays alive until it leaves or until ``expire`` ends its session. Values are stored as
+bytes, so values that another driver could not store are refused here too.
 """
 
 from __future__ import annotations
@@ -18,8 +17,8 @@ from tallybook.core.limits import LEDGER_ID_BLOCK
 from tallybook.runtime.rng import Rng
 
 from .client import MetadataClient
-from .codec import Registered, decode_bookie, decode_ledger, encode_bookie, encode_ledger
-from .model import LedgerMetadata
+from .codec import BookieRegistration, decode_bookie, decode_ledger, encode_bookie, encode_ledger
+from .ledger.model import LedgerMetadata
 from .rules import (
     check_bookie_id,
     check_cookie,
@@ -43,7 +42,7 @@ class _Stored:
 
 
 class MemoryMetadata:
-    """The shared state. Nothing outlives this object."""
+    """The shared state. It is not persistent."""
 
     def __init__(self, rng: Rng) -> None:
         self.rng = rng
@@ -58,18 +57,18 @@ class MemoryMetadata:
         self.membership_watches: list[Wakeup] = []
 
     def client(self) -> MetadataClient:
-        """One more client of this store."""
+        """Open another client of this store."""
         client = _Client(self)
         return MetadataClient(MemoryStore(client), MemoryMembership(client))
 
     def expire(self, bookie_id: str) -> None:
-        """End the session of a bookie, as if it had not been heard of for too long. No error if it is not there."""
+        """End the session of a bookie, as after missing heartbeats. No error if it is not registered."""
         registration = self.bookies.get(bookie_id)
         if registration is not None:
             self.drop(registration)
 
     def drop(self, registration: MemoryRegistration) -> None:
-        """Take a registration out, if it still is the one under its bookie id, and tell everybody."""
+        """Remove a registration, if it is still the current one of its bookie id, and notify watches."""
         bookie_id = registration.bookie_id
         if self.bookies.get(bookie_id) is registration:
             del self.bookies[bookie_id]
@@ -77,18 +76,18 @@ class MemoryMetadata:
             self.membership_changed()
 
     def ledger_changed(self, ledger_id: int) -> None:
-        """Wake whoever watches the ledger."""
+        """Notify watches of the ledger."""
         for watch in list(self.ledger_watches.get(ledger_id, ())):
             watch.notify()
 
     def membership_changed(self) -> None:
-        """Wake whoever watches the bookies."""
+        """Notify watches of the live bookies."""
         for watch in list(self.membership_watches):
             watch.notify()
 
 
 class _Client:
-    """What the store and the membership of one client share: they are closed together."""
+    """State shared by the store and the membership of one client: they are closed together."""
 
     def __init__(self, shared: MemoryMetadata) -> None:
         self._shared = shared
@@ -98,13 +97,13 @@ class _Client:
 
     @property
     def shared(self) -> MemoryMetadata:
-        """The shared state, as long as this client is open."""
+        """The shared state, while this client is open."""
         if self._closed:
             raise MetadataUnavailable("this client of the memory metadata is closed")
         return self._shared
 
     def watch(self, what: str, forget: Callable[[Wakeup], None]) -> Wakeup:
-        """A watch that ends with this client at the latest."""
+        """A watch that ends when this client closes."""
 
         def forget_everywhere(watch: Wakeup) -> None:
             forget(watch)
@@ -115,7 +114,7 @@ class _Client:
         return watch
 
     def close(self) -> None:
-        """Leave, and stop watching."""
+        """End registrations and watches."""
         for registration in list(self.registrations.values()):
             self._shared.drop(registration)
         for watch in list(self.watches):
@@ -124,7 +123,7 @@ class _Client:
 
 
 class MemoryStore:
-    """One client's view of the ledgers, the id counter, the cookies and the records."""
+    """One client's ``MetadataStore``."""
 
     def __init__(self, client: _Client) -> None:
         self._client = client
@@ -136,7 +135,7 @@ class MemoryStore:
         return self._client.shared.cluster_id
 
     async def next_ledger_id(self) -> int:
-        """A ledger id that nobody else ever gets, from this client's block."""
+        """Allocate a unique ledger id from this client's block."""
         shared = self._client.shared
         if self._next_id == self._end_of_block:
             self._next_id = shared.id_counter
@@ -156,7 +155,7 @@ class MemoryStore:
         """Store a new ledger.
 
         Raises:
-            LedgerExists: the id is, or was, used by somebody else.
+            LedgerExists: the id is, or was, used by another client.
         """
         shared = self._client.shared
         ledger_id = metadata.ledger_id
@@ -294,7 +293,7 @@ class MemoryRegistration:
         self._shared = shared
         self._session = shared.rng.uuid()
         self.bookie_id = info.bookie_id
-        self.value = encode_bookie(Registered(info, self._session))
+        self.value = encode_bookie(BookieRegistration(info, self._session))
         self.ended = asyncio.Event()
 
     @property
@@ -316,7 +315,7 @@ class MemoryRegistration:
         check_same_bookie(self.bookie_id, info)
         if self._shared.bookies.get(self.bookie_id) is not self:
             raise MetadataConflict(f"bookie {self.bookie_id} is no longer registered by this process")
-        self.value = encode_bookie(Registered(info, self._session))
+        self.value = encode_bookie(BookieRegistration(info, self._session))
         self._shared.membership_changed()
 
     async def close(self) -> None:

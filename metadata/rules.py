@@ -1,9 +1,8 @@
-"""Rules that every driver shares: names, sizes, and who may take over a registration.
+"""Rules shared by all drivers: names, sizes, and takeover of registrations.
 
-A bookie registers with its incarnation: the uuid of its directories and how often they were
-booted. The lock on those directories lets only one process be a life of them, so a newer life
-proves that the earlier one is over, even while the store still believes it alive. That is
-why a bookie which was killed can come back at once.
+A bookie registers with its incarnation: the uuid and the boot count of its directories. The lock on the directories
+permits one process at a time, so a higher boot count proves that the earlier process has ended, even while the store
+still lists it. So a bookie that was killed can register again immediately.
 """
 
 from __future__ import annotations
@@ -16,16 +15,16 @@ from tallybook.core.limits import KIB, MAX_BOOKIE_ID_CHARS, MAX_COOKIE_BYTES
 from .store import BookieInfo
 
 MAX_PAGE_LEDGERS: Final = 10_000
-"""Most ledger ids, or names of records, in one page of a listing, whatever the caller asks for."""
+"""Maximum ledger ids, or record names, in one page of a listing, for any requested limit."""
 
 MAX_RECORD_BYTES: Final = 64 * KIB
 MAX_RECORD_NAME_BYTES: Final = 512
-"""Longest name of a record, in UTF-8."""
+"""Maximum length of a record name in UTF-8."""
 MAX_RECORD_SEGMENTS: Final = 16
 
 
 def check_bookie_id(bookie_id: str) -> str:
-    """Return ``bookie_id`` if it can name a bookie.
+    """Return ``bookie_id`` if it is a valid bookie id.
 
     Raises:
         InvalidArgument: it is empty, too long, or has unprintable characters.
@@ -49,10 +48,10 @@ def check_cookie(cookie: bytes) -> bytes:
 
 
 def check_record_name(name: str) -> str:
-    """Return ``name`` if it can name a record: segments of any characters, none of them empty, joined by slashes.
+    """Return ``name`` if it is a valid record name: non-empty segments, joined by slashes.
 
     Raises:
-        InvalidArgument: it is empty or too long, has an empty segment or too many of them, or is no Unicode text.
+        InvalidArgument: it is empty or too long, has an empty segment or too many of them, or is not Unicode text.
     """
     segments = name.split("/")
     if "" in segments or len(segments) > MAX_RECORD_SEGMENTS:
@@ -63,10 +62,10 @@ def check_record_name(name: str) -> str:
 
 
 def check_record_prefix(prefix: str) -> str:
-    """Return ``prefix`` if names can begin with it.
+    """Return ``prefix`` if record names can begin with it.
 
     Raises:
-        InvalidArgument: it is no Unicode text.
+        InvalidArgument: it is not Unicode text.
     """
     _utf8_bytes(prefix)
     return prefix
@@ -91,7 +90,7 @@ def check_record_value(name: str, value: bytes) -> bytes:
 
 
 def page_limit(limit: int) -> int:
-    """How many ledger ids or names a page may hold when ``limit`` were asked for.
+    """Page size for a requested ``limit``.
 
     Raises:
         InvalidArgument: ``limit`` is less than 1.
@@ -102,13 +101,13 @@ def page_limit(limit: int) -> int:
 
 
 def takes_over(new: BookieInfo, old: BookieInfo) -> bool:
-    """Whether ``new`` is a later life of the same directories, so that ``old`` must be over."""
+    """Whether ``new`` is a later incarnation of the same directories, so that ``old`` has ended."""
     same = new.incarnation.directory_uuid == old.incarnation.directory_uuid
     return same and new.incarnation.boot > old.incarnation.boot
 
 
 def check_same_bookie(registered_id: str, info: BookieInfo) -> None:
-    """A registration stays with the bookie it was made for.
+    """Check that a registration is updated by the bookie that made it.
 
     Raises:
         InvalidArgument: ``info`` is of another bookie.

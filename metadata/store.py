@@ -1,10 +1,9 @@
-"""The metadata ports: a store of ledgers that agrees with itself, small records beside them, and who is alive.
+"""The metadata ports: a store of ledgers and named records, and the membership of live bookies.
 
-Every write has one of three results: ``Ok``, ``BadVersion`` (somebody else was first) or
-``Unknown`` (the connection was lost before the answer: it may have landed, or may still
-land). Callers must treat the three apart; a driver never guesses. Reads raise
-``MetadataUnavailable`` when the store does not answer in time, and so do writes that were
-certainly not made.
+Every write has one of three results: ``Ok``, ``BadVersion`` (another client was first) or ``Unknown`` (the connection
+was lost before the answer: the write may have been applied, or may still be). Callers must distinguish the three; a
+driver never guesses. Reads raise ``MetadataUnavailable`` if the store does not answer in time, and so do writes that
+were certainly not applied.
 """
 
 from __future__ import annotations
@@ -18,11 +17,11 @@ from tallybook.core.answers import Incarnation
 from tallybook.core.errors import MetadataUnavailable
 from tallybook.core.ids import DELETED_IDENTITY_BYTES, NO_IDENTITY
 
-from .model import LedgerMetadata
+from .ledger.model import LedgerMetadata
 
 
 class Versioned(NamedTuple):
-    """A value with the version that a compare-and-set on it must name. Versions only grow."""
+    """A value with its version for compare-and-set. Versions only grow."""
 
     value: LedgerMetadata
     version: int
@@ -30,19 +29,19 @@ class Versioned(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Ok:
-    """The write took place and this is the value's version now."""
+    """The write was applied; ``version`` is the new version."""
 
     version: int
 
 
 @dataclass(frozen=True, slots=True)
 class BadVersion:
-    """The write did not take place: the value is at another version, or gone."""
+    """The write was not applied: the value has another version, or is deleted."""
 
 
 @dataclass(frozen=True, slots=True)
 class Unknown:
-    """Nobody can say yet whether the write took, or will take, place."""
+    """The write may have been applied, or may still be applied."""
 
     reason: str
 
@@ -54,37 +53,37 @@ class Deletion(NamedTuple):
     """The record of a deletion.
 
     Attributes:
-        digest: the first bytes of the identity of the ledger that was deleted; empty where it is not known.
+        digest: the first bytes of the deleted ledger's identity; empty: unknown.
     """
 
     digest: bytes
 
     @classmethod
     def of(cls, identity: bytes) -> Deletion:
-        """The record of the deletion of the ledger with this identity."""
+        """The record for a ledger with this identity."""
         digest = identity[:DELETED_IDENTITY_BYTES]
         return cls(digest if any(digest) else NO_IDENTITY)
 
     def is_of(self, identity: bytes) -> bool:
-        """Whether the ledger of this identity may have been deleted: where either is not known, it may."""
+        """Whether the ledger with this identity may be the deleted one; an unknown identity matches any."""
         return not identity or not self.digest or self == Deletion.of(identity)
 
 
 class LedgerPage(NamedTuple):
     """Part of a listing, in ascending order.
 
-    ``complete`` is true only if the store vouches that no ledger above the given start is
-    missing from this page; nothing may be deleted on the word of an incomplete listing.
+    ``complete`` is true only if the store guarantees that no ledger after this page exists; an incomplete listing must
+    not be the reason to delete anything.
     """
 
     ledger_ids: tuple[int, ...]
     complete: bool
 
     def next_after(self) -> int | None:
-        """The id behind which the listing goes on; ``None``: this was all of it.
+        """The id after which the listing continues; ``None``: it is complete.
 
         Raises:
-            MetadataUnavailable: the page was cut off before its first ledger, so that nothing says what there is.
+            MetadataUnavailable: the page is incomplete and empty.
         """
         if self.complete:
             return None
@@ -94,10 +93,10 @@ class LedgerPage(NamedTuple):
 
 
 class Record(NamedTuple):
-    """A small named value beside the ledgers, with the version that a compare-and-set on it must name.
+    """A small named value, with its version for compare-and-set.
 
-    Versions only grow for as long as the record exists. One that is deleted and made again may repeat them, so what
-    several processes compare-and-set is better emptied than deleted.
+    Versions only grow while the record exists. A deleted and recreated record may repeat them, so a record that
+    several processes compare-and-set should be emptied rather than deleted.
     """
 
     value: bytes
@@ -111,7 +110,7 @@ class RecordPage(NamedTuple):
     complete: bool
 
     def next_after(self) -> str | None:
-        """The name behind which the listing goes on; ``None``: this was all of it.
+        """The name after which the listing continues; ``None``: it is complete.
 
         Raises:
             MetadataUnavailable: as for ``LedgerPage.next_after``.
@@ -124,13 +123,13 @@ class RecordPage(NamedTuple):
 
 
 class LedgerWatch(Protocol):
-    """Tells that a ledger's metadata may have changed."""
+    """Notifies of changes of a ledger's metadata."""
 
     async def changed(self) -> None:
         """Return once the ledger was written or deleted since the last return (or since the watch began).
 
-        May return without a change; never misses one. The caller reads the value again.
-        Versions it reads never go back.
+        May return without a change; never misses one. The caller reads the value again. Versions that it reads never go
+        back.
         """
 
     async def close(self) -> None:
@@ -141,35 +140,34 @@ class MetadataStore(Protocol):
     """Ledger metadata, the id counter, cookies and records. Safe for many clients and processes."""
 
     async def cluster_id(self) -> str:
-        """The identity of this cluster, made on first use; the same for everybody ever after."""
+        """Identity of this cluster, created on first use; the same for all clients ever after."""
 
     async def next_ledger_id(self) -> int:
-        """A ledger id that nobody else ever gets. Taken from the counter in blocks; ids may be skipped."""
+        """Allocate a unique ledger id. Taken from the counter in blocks; ids may be skipped."""
 
     async def id_counter(self) -> int:
-        """All ids ever handed out lie below this. A linearizable read."""
+        """All allocated ids are below this. A linearizable read."""
 
     async def raise_id_counter(self, at_least: int) -> None:
-        """Hand out no id below ``at_least`` any more, but for those of blocks that clients have taken. It never falls.
+        """Allocate no id below ``at_least`` any more, except from blocks that clients have taken. Never lowers it.
 
         Raises:
             MetadataUnavailable: it was not raised.
-            MetadataOutcomeUnknown: it may have been; the same call settles it.
+            MetadataOutcomeUnknown: it may have been raised; repeat the call.
         """
 
     async def create_ledger(self, metadata: LedgerMetadata) -> Versioned:
         """Store a new ledger.
 
-        Idempotent by ``creator_token``: creating what this creator already created returns
-        what is stored.
+        Idempotent by ``creator_token``: returns the stored value if the same creator has created it.
 
         Raises:
-            LedgerExists: the id is, or was, used by somebody else.
-            MetadataOutcomeUnknown: it may have been created; the same call settles it.
+            LedgerExists: another client uses, or used, the id.
+            MetadataOutcomeUnknown: it may have been created; repeat the call.
         """
 
     async def read_ledger(self, ledger_id: int, *, linearizable: bool = False) -> Versioned:
-        """The current value. With ``linearizable`` it reflects every write that ended before the call.
+        """The current value. With ``linearizable`` it includes every write that ended before the call.
 
         Raises:
             NoSuchLedger: it was never created, or it was deleted.
@@ -181,14 +179,14 @@ class MetadataStore(Protocol):
     async def delete_ledger(self, ledger_id: int, expected_version: int, identity: bytes = NO_IDENTITY) -> WriteResult:
         """Remove the ledger if it still has ``expected_version``. Its id is never used again.
 
-        ``identity`` is that of the ledger in this version, for the record of the deletion.
+        ``identity`` is that of this ledger, for the record of the deletion.
         """
 
     async def deletion(self, ledger_id: int) -> Deletion | None:
-        """The record of the deletion of a ledger by ``delete_ledger``, if it was deleted. A linearizable read.
+        """The record of a ledger's deletion by ``delete_ledger``, if it was deleted. A linearizable read.
 
-        A ledger of which there is neither metadata nor this record was not deleted by anybody: its metadata are lost,
-        or the store is an older copy of itself.
+        A ledger with neither metadata nor this record was not deleted: its metadata was lost, or the store was
+        restored from an older copy.
         """
 
     async def list_ledgers(self, after: int = -1, limit: int = 1000) -> LedgerPage:
@@ -208,7 +206,7 @@ class MetadataStore(Protocol):
         """
 
     async def delete_cookie(self, bookie_id: str) -> None:
-        """Forget a bookie's identity; no error if there is none."""
+        """Delete a bookie's identity; no error if there is none."""
 
     async def read_record(self, name: str, *, linearizable: bool = False) -> Record | None:
         """The record under ``name``, or ``None`` if there is none; ``linearizable`` as for ``read_ledger``.
@@ -217,24 +215,24 @@ class MetadataStore(Protocol):
         """
 
     async def write_record(self, name: str, value: bytes, expected_version: int | None) -> WriteResult:
-        """Replace the record if it still has ``expected_version``; make it if that is ``None`` and there is none.
+        """Replace the record if it still has ``expected_version``; create it if that is ``None`` and there is none.
 
         Raises:
-            InvalidArgument: the value is larger than ``rules.MAX_RECORD_BYTES``, or the name names nothing.
+            InvalidArgument: the value is larger than ``rules.MAX_RECORD_BYTES``, or the name is invalid.
         """
 
     async def delete_record(self, name: str, expected_version: int) -> WriteResult:
-        """Remove the record if it still has ``expected_version``. The version in ``Ok`` means nothing."""
+        """Remove the record if it still has ``expected_version``. The version in ``Ok`` has no meaning."""
 
     async def list_records(self, prefix: str = "", after: str = "", limit: int = 1000) -> RecordPage:
-        """Up to ``limit`` names that begin with ``prefix`` and come after ``after``, ordered by code points."""
+        """Up to ``limit`` names with ``prefix`` after ``after``, ordered by code points."""
 
     async def close(self) -> None:
         """Release connections and end background work."""
 
 
 class BookieMode(Enum):
-    """What a registered bookie takes."""
+    """Which adds a registered bookie accepts."""
 
     WRITABLE = "writable"
     READ_ONLY = "read_only"
@@ -242,7 +240,7 @@ class BookieMode(Enum):
 
 @dataclass(frozen=True, slots=True)
 class BookieInfo:
-    """A live bookie, as it registered itself."""
+    """A live bookie, as it registered."""
 
     bookie_id: str
     address: str
@@ -251,24 +249,26 @@ class BookieInfo:
     http_address: str = ""
     rack: str = ""
     free_bytes: int = 0
-    """Of the file system that holds its data, a while ago; 0 where it is not known."""
+    """Of the file system of its data, not current; 0: unknown."""
+    version: str = ""
+    """Of Tallybook; empty: unknown."""
 
 
 class Registration(Protocol):
-    """A bookie's entry among the living. Kept alive in the background until closed."""
+    """A bookie's registration. Kept alive in the background until closed."""
 
     async def lost(self) -> None:
         """Return once the store no longer lists this registration (session expired)."""
 
     async def update(self, info: BookieInfo) -> None:
-        """Change what is registered (mode, addresses). A call of unknown outcome does not land behind a later one."""
+        """Change the registered information (mode, addresses). A call of unknown outcome never undoes a later one."""
 
     async def close(self) -> None:
-        """Leave; readers see it at once where the store allows."""
+        """End the registration; readers see it immediately if the store permits."""
 
 
 class MembershipWatch(Protocol):
-    """Tells that the set of live bookies may have changed."""
+    """Notifies of changes of the set of live bookies."""
 
     async def changed(self) -> None:
         """Return once the set may have changed since the last return (or since the watch began)."""
@@ -278,10 +278,10 @@ class MembershipWatch(Protocol):
 
 
 class Membership(Protocol):
-    """Who is alive."""
+    """Membership: which bookies are alive."""
 
     async def register(self, info: BookieInfo) -> Registration:
-        """Appear among the living.
+        """Register a live bookie.
 
         Raises:
             MetadataConflict: another live process is registered under this bookie id.

@@ -1,17 +1,16 @@
-"""Metadata URIs: what they may look like, and opening what they name.
+"""Metadata URIs: parsing, and opening the store that a URI names.
 
 sqlite:///var/lib/tallybook/metadata.db     a file of this host, /var/lib/tallybook/metadata.db
 sqlite:///./data/metadata.db                relative to the working directory; also ../
 zk://zk1:2181,zk2:2181/tallybook            the node /tallybook of a ZooKeeper ensemble; needs the extra "zookeeper"
 zks://zk1:2281,zk2:2281/tallybook           the same over TLS
-memory:                                     in this process, gone with it
+memory:                                     in this process, not persistent
 """
 
 from __future__ import annotations
 
 import re
 from dataclasses import dataclass
-from importlib.util import find_spec
 from typing import Final, TypeAlias
 from urllib.parse import unquote
 
@@ -19,12 +18,13 @@ from tallybook.core.access import Permission
 from tallybook.core.errors import InvalidConfig
 from tallybook.runtime.boot_clock import RealBootClock
 from tallybook.runtime.clock import Clock
+from tallybook.runtime.extras import NeedsExtra
 from tallybook.runtime.rng import Rng
 
 from .client import MetadataClient
-from .guarded import read_only
+from .guarded_store import read_only
 from .memory import MemoryMetadata
-from .secured import requires_security
+from .records.security_required import requires_security
 
 DEFAULT_ZOOKEEPER_PORT: Final = 2181
 DEFAULT_ZOOKEEPER_TLS_PORT: Final = 2281
@@ -38,7 +38,7 @@ _HOST: Final = re.compile(r"(?P<host>\[[0-9a-fA-F:.]+\]|[A-Za-z0-9_.-]+)(?::(?P<
 
 @dataclass(frozen=True, slots=True)
 class SqliteUri:
-    """A file of this host; a relative path starts with a dot."""
+    """A file on this host; a relative path starts with a dot."""
 
     path: str
 
@@ -54,17 +54,17 @@ class ZooKeeperUri:
 
 @dataclass(frozen=True, slots=True)
 class MemoryUri:
-    """This process."""
+    """In-memory store of this process."""
 
 
 MetadataUri: TypeAlias = SqliteUri | ZooKeeperUri | MemoryUri
 
 
 def parse_uri(uri: str) -> MetadataUri:
-    """Understand a metadata URI.
+    """Parse a metadata URI.
 
     Raises:
-        InvalidConfig: it is not one; the message says what is wrong and what would be right.
+        InvalidConfig: it is invalid; the message says what is wrong and what is expected.
     """
     scheme, colon, rest = uri.partition(":")
     if not colon or not uri.isprintable():
@@ -129,29 +129,29 @@ async def open_metadata(
     memory: MemoryMetadata | None = None,
     security: str = "",
 ) -> MetadataClient:
-    """Open the metadata store that ``uri`` names. What is asked of it is counted, in ``load``.
+    """Open the metadata store that ``uri`` names. Its calls are counted, in ``load``.
 
-    A process that may not write by its security directory, or that has none where the cluster requires security, gets
-    a store that raises ``AccessDenied`` at every change.
+    A process without write permission by its security directory, or without a security directory where the cluster
+    requires security, gets a store that raises ``AccessDenied`` at every change.
 
     Args:
         uri: see the top of this module.
-        create: make a new cluster where there is none: for bookies. Everything else would take a typing error for an
-            empty cluster.
+        create: create a new cluster if there is none: for bookies only. Other processes would take a typing error for
+            an empty cluster.
         clock: for deadlines, pauses and heartbeats.
-        rng: for ids and tokens, and to spread pauses.
-        timeout_seconds: deadline of this call, and of every operation on what it returns.
-        memory: what ``memory:`` stands for; by default a new and empty store of the caller's own.
-        security: the security directory of this process, with which ZooKeeper is reached by ``zks:`` only; empty: none.
+        rng: for ids, tokens and jitter.
+        timeout_seconds: deadline of this call, and of every operation on the result.
+        memory: the store for ``memory:``; default: a new and empty one.
+        security: the security directory of this process, which permits ``zks:`` only for ZooKeeper; empty: none.
 
     Raises:
-        NoSuchCluster: there is none, and none is to be made.
-        InvalidConfig: the URI makes no sense, what it names is not ours, or the driver's library is not installed; or a
-            security directory is wanted, is no good, or is not made use of.
-        Unauthenticated, AccessDenied: ZooKeeper lets us not in, or not at that node.
-        DamagedFile: a SQLite file that is none, or is damaged.
-        DiskFailed: the directory of a SQLite file cannot be created.
-        MetadataUnavailable: nobody answers in time; the message has the URI.
+        NoSuchCluster: there is none, and ``create`` is false.
+        InvalidConfig: the URI is invalid, it names something else, or the driver's library is not installed; or a
+            security directory is required, invalid, or unused.
+        Unauthenticated, AccessDenied: ZooKeeper refuses the connection, or access to that node.
+        DamagedFile: the file is not an SQLite file, or a damaged one.
+        DiskFailed: the directory of an SQLite file cannot be created.
+        MetadataUnavailable: no answer in time; the message has the URI.
     """
     parsed = parse_uri(uri)
     if isinstance(parsed, ZooKeeperUri) and parsed.tls != bool(security):
@@ -172,13 +172,14 @@ async def open_metadata(
 
 
 def _why_read_only(security: str) -> str:
-    """Why the process may only read, by its security directory; empty: it may write, or that is not known here."""
+    """Why the process may only read, by its security directory; empty: it may write, or that is unknown here."""
     if not security:
         return ""
-    # What checks certificates takes long to load.
-    from tallybook.runtime.security import own_standing  # noqa: PLC0415
+    # Loading the certificate check takes long.
+    with NeedsExtra("a security directory"):
+        from tallybook.runtime.security.own_rights import own_permissions  # noqa: PLC0415
 
-    standing = own_standing(security)
+    standing = own_permissions(security)
     return f"{standing.name} may only read" if standing.may_not(Permission.WRITE) else ""
 
 
@@ -195,7 +196,7 @@ async def _open(
 ) -> MetadataClient:
     if isinstance(parsed, MemoryUri):
         return (memory or MemoryMetadata(rng)).client()
-    # Drivers are loaded when asked for: whoever uses the one has no need of the other's library.
+    # Import drivers on demand: a user of one driver need not install the other's library.
     if isinstance(parsed, SqliteUri):
         from .sqlite.client import open_sqlite  # noqa: PLC0415
 
@@ -208,9 +209,8 @@ async def _open(
             timeout_seconds=timeout_seconds,
             reads_only=reads_only,
         )
-    if find_spec("kazoo") is None:
-        raise InvalidConfig("zk:// needs kazoo: pip install 'tallybook[zookeeper]'")
-    from .zookeeper.client import open_zookeeper  # noqa: PLC0415
+    with NeedsExtra("zk://"):
+        from .zookeeper.client import open_zookeeper  # noqa: PLC0415
 
     return await open_zookeeper(
         parsed.hosts,

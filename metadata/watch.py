@@ -1,7 +1,7 @@
-"""A watch as every driver hands it out: something happened, look again.
+"""Watch object returned by every driver: notifies that there may be a change.
 
-Drivers call ``notify``; the holder awaits ``changed``. Notifications that nobody has waited
-for yet become one, so a slow holder costs nothing.
+Drivers call ``notify``; the holder awaits ``changed``. Notifications without a waiter are merged into one, so a slow
+holder costs nothing.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ class Wakeup:
     """Implements both ``LedgerWatch`` and ``MembershipWatch``.
 
     Args:
-        what: what is watched, for messages.
-        forget: called once when the watch is closed, so that its driver drops it.
+        what: the watched object, for messages.
+        forget: called once when the watch is closed, so that the driver removes it.
     """
 
     def __init__(self, what: str, forget: Callable[[Wakeup], None]) -> None:
@@ -42,11 +42,11 @@ class Wakeup:
         self._event.clear()
 
     async def close(self) -> None:
-        """Stop watching; whoever waits in ``changed`` gets its error."""
+        """Stop watching; a call waiting in ``changed`` gets its error."""
         self.end()
 
     def end(self) -> None:
-        """What ``close`` does, for drivers that are closing."""
+        """Same as ``close``, for drivers that are closing."""
         if not self._closed:
             self._closed = True
             self._forget(self)

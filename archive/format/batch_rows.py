@@ -1,8 +1,8 @@
-"""Batches as rows of a table, and back, byte for byte.
+"""Converts batches to table rows and back, byte for byte.
 
-A batch is what was checksummed, and signed, when it was written. So an archive keeps what a batch
-has besides its entries (a few bytes each, in the index), and gives whole batches back: readers check
-them as they check those of bookies, and a ledger can go back to bookies as it was.
+Writers checksum and sign whole batches. So the index stores what a batch has besides its entries (a few bytes each),
+and readers get whole batches back: they verify them like those from bookies, and a ledger can be restored to bookies
+unchanged.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ from .schema import SCHEMA
 _OFFSET_BYTES: Final = 4
 
 
-class BatchFacts(NamedTuple):
-    """What a batch has besides its entries; ``digest`` is empty without one."""
+class BatchAttributes(NamedTuple):
+    """Attributes of a batch besides its entries; ``digest`` is empty if there is none."""
 
     first_entry_id: int
     entries: int
@@ -41,20 +41,20 @@ class BatchFacts(NamedTuple):
         return self.first_entry_id + self.entries - 1
 
 
-def facts_of(batch: Buffer, header: BatchHeader) -> BatchFacts:
-    """The facts of a verified batch."""
+def attributes_of(batch: Buffer, header: BatchHeader) -> BatchAttributes:
+    """The attributes of a verified batch."""
     digest = bytes(memoryview(batch)[-BATCH_DIGEST_BYTES:]) if header.flags & FLAG_DIGEST else b""
-    return BatchFacts(
+    return BatchAttributes(
         header.first_entry_id, header.entry_count, header.payload_bytes, header.lac, header.ledger_length,
         header.written_at_us, header.crc, digest,
     )  # fmt: skip
 
 
-class Room:
-    """Memory for payloads, to be used again: fresh memory costs five times as much, since the system has to clear it.
+class PayloadBuffer:
+    """Reusable memory for payloads: fresh memory costs five times as much, since the system has to clear it.
 
     Args:
-        size_bytes: what is never touched costs nothing.
+        size_bytes: capacity; untouched memory costs nothing.
     """
 
     def __init__(self, size_bytes: int = 0) -> None:
@@ -70,31 +70,31 @@ class Room:
         self._bytes[at:end] = np.frombuffer(data, np.uint8)
 
     def first(self, size: int) -> memoryview:
-        """The first ``size`` bytes, where they lie."""
+        """View of the first ``size`` bytes, not copied."""
         return self._bytes[:size].data
 
 
-class GatheredRows:
-    """Verified batches that are to become rows of a table.
+class RowGroupBuilder:
+    """Collects verified batches as rows of a table.
 
     Args:
-        room: where payloads are copied to; what is in it is overwritten.
+        buffer: memory for payloads; its content is overwritten.
     """
 
-    def __init__(self, room: Room | None = None) -> None:
-        self.room = room or Room()
+    def __init__(self, buffer: PayloadBuffer | None = None) -> None:
+        self.buffer = buffer or PayloadBuffer()
         self._tables: list[npt.NDArray[np.uint32]] = []
-        """By batch: lengths and checksums of its entries, in turn."""
+        """Per batch: lengths and checksums of its entries, alternating."""
         self._headers: list[BatchHeader] = []
         self.rows = 0
         self.payload_bytes = 0
 
     def add(self, batch: Buffer, header: BatchHeader) -> None:
-        """Gather one more batch."""
+        """Add a batch."""
         count = header.entry_count
         payloads_at = BATCH_HEADER_BYTES + count * BATCH_TABLE_ROW_BYTES
         self._tables.append(np.frombuffer(batch, "<u4", 2 * count, BATCH_HEADER_BYTES).copy())
-        self.room.put(self.payload_bytes, memoryview(batch)[payloads_at : payloads_at + header.payload_bytes])
+        self.buffer.put(self.payload_bytes, memoryview(batch)[payloads_at : payloads_at + header.payload_bytes])
         self._headers.append(header)
         self.rows += count
         self.payload_bytes += header.payload_bytes
@@ -104,12 +104,12 @@ class GatheredRows:
         return max(int(table[0::2].max()) for table in self._tables)
 
     def table(self) -> pa.Table:
-        """The rows. Their payloads lie in the room: nothing can be added before they are gone."""
+        """The rows. Their payloads are views of the buffer: do not add batches while the table is in use."""
         tables = np.concatenate(self._tables)
         counts = np.array([header.entry_count for header in self._headers], np.int64)
         offsets: npt.NDArray[np.int32] = np.zeros(self.rows + 1, np.int32)
         np.cumsum(tables[0::2], out=offsets[1:])
-        # The id of a row: that of its batch's first entry, and how far behind that entry it is.
+        # Entry id of a row: the first entry id of its batch plus its offset in the batch.
         starts = np.array([header.first_entry_id for header in self._headers], np.int64)
         before = np.cumsum(counts) - counts
         entry_ids = np.arange(self.rows, dtype=np.int64) + np.repeat(starts - before, counts)
@@ -123,17 +123,17 @@ class GatheredRows:
             pa.Array.from_buffers(
                 pa.binary(),
                 self.rows,
-                [None, pa.py_buffer(offsets), pa.py_buffer(self.room.first(self.payload_bytes))],
+                [None, pa.py_buffer(offsets), pa.py_buffer(self.buffer.first(self.payload_bytes))],
             ),
         ]
         return pa.Table.from_arrays(columns, schema=SCHEMA)
 
 
-def rebuild_batch(ledger_id: int, facts: BatchFacts, payloads: Sequence[Buffer]) -> bytes:
-    """The batch as it was written.
+def rebuild_batch(ledger_id: int, facts: BatchAttributes, payloads: Sequence[Buffer]) -> bytes:
+    """Rebuild the original batch.
 
     Raises:
-        InvalidBatch: what comes out is not what went in.
+        InvalidBatch: its checksum is not the original one.
     """
     batch = seal_batch(
         ledger_id,
@@ -151,7 +151,7 @@ def rebuild_batch(ledger_id: int, facts: BatchFacts, payloads: Sequence[Buffer])
 
 
 def plain_values(data: memoryview, count: int) -> list[bytes]:
-    """The values of a decompressed page of required byte arrays: each its length and its bytes.
+    """The values of a decompressed page of required byte arrays: length and bytes of each.
 
     Raises:
         InvalidBatch: the lengths do not add up to the page.

@@ -1,10 +1,10 @@
-"""The index of an archive object as bytes: page tables, batch tables and the directory over them.
+"""Encoding of the index of an archive object: page tables, batch tables and the directory over them.
 
-Each *part* is a message of ``proto/archive.proto``, compressed with zstd and checksummed by whoever
-points at it: the directory vouches for the tables, and the metadata of a ledger, or the footer of the
-file, for the directory. Numbers that follow one another are kept as differences.
+Each *part* is a message of ``proto/tallybook/proto/archive.proto``, compressed with zstd; its checksum is stored with
+the pointer to it: the directory has those of the tables, and the ledger's metadata, or the file's footer, that of the
+directory. Sequences of numbers are stored as differences.
 
-Nothing here believes a number that could make a reader fetch or allocate more than the object has.
+Decoders check every number that could make a reader fetch or allocate more than the object has.
 """
 
 from __future__ import annotations
@@ -22,28 +22,27 @@ from google.protobuf.message import DecodeError, Message
 from tallybook.core.batch import Buffer
 from tallybook.core.errors import DamagedFile, NewerFormat
 from tallybook.core.limits import BATCH_DIGEST_BYTES, MAX_BATCH_BYTES, MAX_BATCH_ENTRIES, MIB
-from tallybook.metadata.archived import IndexPart
+from tallybook.metadata.ledger.archived import IndexPart
 from tallybook.proto import archive_pb2 as pb
 
-from .batch_rows import BatchFacts
-from .page_walk import Page
+from .batch_rows import BatchAttributes
+from .index_tables import BatchTable, Numbers, PageTable
+from .page_scan import Page
 from .schema import FORMAT
-from .tables import BatchTable, Numbers, PageTable
 
 MAX_PART_BYTES: Final = 64 * MIB
-"""Largest part of an index, once decompressed."""
+"""Largest part of an index after decompression."""
 
 MAX_ROW_GROUP_ROWS: Final = 1 << 18
-"""A row group is full with so many, and ends with the batch that brings them. Bounds its tables, whatever the size of
-its entries."""
+"""Rows after which a row group is full; it ends with the current batch. Bounds its tables for any size of entries."""
 
 _PAGE_ROW_BYTES: Final = 24
 _BATCH_ROW_BYTES: Final = 76
 _TABLE_REST_BYTES: Final = 128
-"""Most that a page, and a batch, take in their tables, and what a table takes besides."""
+"""Maximum bytes of a page and of a batch in their tables, and of the rest of a table."""
 
 MAX_PAGE_BYTES: Final = 64 * MIB
-"""Largest page, once decompressed: four times sixteen entries of the largest size."""
+"""Largest page after decompression: four times sixteen entries of the largest size."""
 
 _HALF: Final = 1 << 63
 
@@ -52,7 +51,7 @@ M = TypeVar("M", bound=Message)
 
 @dataclass(frozen=True, slots=True)
 class RowGroup:
-    """A row group, and where its page table lies."""
+    """A row group, and the position of its page table."""
 
     rows: int
     pages: IndexPart
@@ -60,7 +59,7 @@ class RowGroup:
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """What one ledger has in one row group: rows that follow one another, and entries likewise."""
+    """The rows of one ledger in one row group: consecutive rows with consecutive entries."""
 
     row_group: int
     first_row: int
@@ -76,15 +75,15 @@ class Run:
 
 @dataclass(frozen=True, slots=True)
 class ArchivedLedger:
-    """A ledger in the directory: all of its entries, from 0 to its last one."""
+    """A ledger in the directory: all its entries, from 0 to the last one."""
 
     ledger_id: int
     metadata: bytes
-    """As the metadata store keeps it, at the time of archiving."""
+    """Encoded as in the metadata store, at the time of archiving."""
     entries: int
     payload_bytes: int
     rolling_crc: int
-    """CRC-32C over the batches as they were written, one after the other."""
+    """CRC-32C over the ledger's batches as written, concatenated."""
     runs: tuple[Run, ...]
 
 
@@ -98,28 +97,28 @@ class Directory:
     ledgers: tuple[ArchivedLedger, ...]
 
 
-class SealedPart(NamedTuple):
-    """A part of the index as bytes, which may be put anywhere in the object."""
+class EncodedPart(NamedTuple):
+    """An encoded part of the index, without a position yet."""
 
     stored: bytes
     raw_bytes: int
 
     def at(self, offset: int) -> IndexPart:
-        """What points at it, once it is put at ``offset``."""
+        """The pointer to the part at ``offset``."""
         return IndexPart(offset, len(self.stored), self.raw_bytes, crc32c(self.stored))
 
 
-def seal_part(message: Message) -> SealedPart:
-    """``message`` as a part of the index."""
+def encode_part(message: Message) -> EncodedPart:
+    """Encode ``message`` as a part of the index."""
     raw = message.SerializeToString(deterministic=True)
-    return SealedPart(pa.Codec("zstd").compress(raw, asbytes=True), len(raw))
+    return EncodedPart(pa.Codec("zstd").compress(raw, asbytes=True), len(raw))
 
 
 def _opened(kind: type[M], stored: Buffer, part: IndexPart, place: str, most_bytes: int = MAX_PART_BYTES) -> M:
-    """The message that ``part`` points at, of ``most_bytes`` at most.
+    """Decode the message of ``part``, with at most ``most_bytes``.
 
     Raises:
-        DamagedFile: these are not its bytes.
+        DamagedFile: the bytes do not match the pointer.
     """
     if len(stored) != part.stored_bytes or crc32c(stored) != part.crc:
         raise DamagedFile(f"{place}: the index at byte {part.offset} fails its checksum")
@@ -150,10 +149,10 @@ def pages_message(pages: Sequence[Page], rows: int) -> pb.PageTable:
 
 
 def read_pages(stored: Buffer, group: RowGroup, place: str, object_bytes: int) -> PageTable:
-    """The pages of a row group.
+    """Decode the page table of a row group.
 
     Raises:
-        DamagedFile: the table is damaged, or its pages do not lie within the object.
+        DamagedFile: the table is damaged, or its pages lie outside the object.
     """
     most_bytes = group.rows * _PAGE_ROW_BYTES + _TABLE_REST_BYTES
     message = _opened(pb.PageTable, stored, group.pages, place, most_bytes)
@@ -170,7 +169,7 @@ def read_pages(stored: Buffer, group: RowGroup, place: str, object_bytes: int) -
     return PageTable(_sums(0, rows), offsets, header_bytes, raw_bytes, crcs)
 
 
-def batches_message(batches: Sequence[BatchFacts]) -> pb.BatchTable:
+def batches_message(batches: Sequence[BatchAttributes]) -> pb.BatchTable:
     """The batch table of a run."""
     first = batches[0]
     return pb.BatchTable(
@@ -193,10 +192,10 @@ def batches_message(batches: Sequence[BatchFacts]) -> pb.BatchTable:
 
 
 def read_batches(stored: Buffer, run: Run, place: str) -> BatchTable:
-    """The batch table of a run.
+    """Decode the batch table of a run.
 
     Raises:
-        DamagedFile: the table is damaged, or is not of this run.
+        DamagedFile: the table is damaged, or belongs to another run.
     """
     most_bytes = run.rows * _BATCH_ROW_BYTES + _TABLE_REST_BYTES
     message = _opened(pb.BatchTable, stored, run.batches, place, most_bytes)
@@ -215,7 +214,7 @@ def read_batches(stored: Buffer, run: Run, place: str) -> BatchTable:
     ):
         raise DamagedFile(f"{place}: a batch table is not that of {run.rows} entries from {run.first_entry_id}")
     first_ids = _sums(message.first_entry_id, entries)
-    # Times and lengths wrap at 64 bits, as they did when their differences were taken.
+    # Times and lengths wrap at 64 bits, as their differences did.
     lengths = message.ledger_length_before + np.cumsum(payload_bytes + gaps)
     return BatchTable(
         first_ids, payload_bytes, first_ids[:-1] - 1 - lags, lengths, np.cumsum(times), crcs, message.digests
@@ -252,16 +251,16 @@ def directory_message(directory: Directory) -> pb.Directory:
 
 
 def read_directory(stored: Buffer, part: IndexPart, place: str, object_bytes: int) -> Directory:
-    """The directory that ``part`` points at.
+    """Decode the directory of ``part``.
 
     Raises:
         DamagedFile: it is damaged, or points outside the object.
-        NewerFormat: the object is of a later format.
+        NewerFormat: the object has a later format.
     """
     message = _opened(pb.Directory, stored, part, place)
     if message.format > FORMAT:
         raise NewerFormat.of(f"{place}: the object", message.format, FORMAT)
-    # Each of them takes a few bytes of the object for itself; as values of Python it takes hundreds.
+    # Each takes a few bytes of the object, but hundreds as a Python value.
     listed = len(message.row_groups) + len(message.ledgers) + sum(len(ledger.runs) for ledger in message.ledgers)
     if listed > object_bytes:
         raise DamagedFile(f"{place}: its directory lists {listed} things, more than its {object_bytes} bytes can hold")
@@ -330,10 +329,10 @@ def _differences(numbers: Iterable[int]) -> list[int]:
 
 
 def _wrapped(number: int) -> int:
-    """Within 64 bits: writers choose times and lengths, and their differences need not fit."""
+    """Wrap to 64 bits: writers choose times and lengths, so differences may not fit."""
     return (number + _HALF) % (2 * _HALF) - _HALF
 
 
 def _sums(start: int, steps: Numbers) -> Numbers:
-    """``start``, and what it grows to with each step: one number more than there are steps."""
+    """Running totals from ``start``: one number more than there are steps."""
     return np.cumsum(np.concatenate((np.array([start], np.int64), steps)))

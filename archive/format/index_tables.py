@@ -1,4 +1,4 @@
-"""The tables of an index, as a reader keeps them: columns of numbers, a few bytes for each page and batch.
+"""Index tables in memory: numpy columns, a few bytes per page and batch.
 
 An object of a gigabyte has some 16,000 pages; as Python objects they would take megabytes of the index cache.
 """
@@ -12,8 +12,8 @@ import numpy.typing as npt
 
 from tallybook.core.limits import BATCH_DIGEST_BYTES
 
-from .batch_rows import BatchFacts
-from .page_walk import Page
+from .batch_rows import BatchAttributes
+from .page_scan import Page
 
 Numbers = npt.NDArray[np.int64]
 
@@ -25,7 +25,7 @@ class PageTable:
     first_rows: Numbers
     """One more than there are pages: the last is the number of rows."""
     offsets: Numbers
-    """Likewise: the last is where the column ends."""
+    """One more than there are pages: the last is the end of the column."""
     header_bytes: Numbers
     raw_bytes: Numbers
     crcs: Numbers
@@ -35,15 +35,15 @@ class PageTable:
 
     @property
     def cost_bytes(self) -> int:
-        """What it takes in a cache."""
+        """Memory that it takes in a cache."""
         return 5 * self.first_rows.nbytes
 
     def at_row(self, row: int) -> int:
-        """Number of the page that holds ``row``."""
+        """Number of the page that contains ``row``."""
         return int(np.searchsorted(self.first_rows, row, side="right")) - 1
 
     def page(self, number: int) -> Page:
-        """One of the pages."""
+        """The page with this number."""
         offset, header = int(self.offsets[number]), int(self.header_bytes[number])
         body = int(self.offsets[number + 1]) - offset - header
         return Page(
@@ -51,7 +51,7 @@ class PageTable:
         )
 
     def rows_of(self, number: int) -> int:
-        """How many rows a page has."""
+        """Number of rows of a page."""
         return int(self.first_rows[number + 1] - self.first_rows[number])
 
 
@@ -60,7 +60,7 @@ class BatchTable:
     """The batches of one run."""
 
     first_ids: Numbers
-    """One more than there are batches: the last is the id behind the run."""
+    """One more than there are batches: the last is the id after the run."""
     payload_bytes: Numbers
     lacs: Numbers
     ledger_lengths: Numbers
@@ -73,17 +73,17 @@ class BatchTable:
 
     @property
     def cost_bytes(self) -> int:
-        """What it takes in a cache."""
+        """Memory that it takes in a cache."""
         return 6 * self.first_ids.nbytes + len(self.digests)
 
     def holding(self, entry_id: int) -> int:
-        """Number of the batch that holds ``entry_id``."""
+        """Number of the batch that contains ``entry_id``."""
         return int(np.searchsorted(self.first_ids, entry_id, side="right")) - 1
 
-    def facts(self, number: int) -> BatchFacts:
-        """What a batch has besides its entries."""
+    def facts(self, number: int) -> BatchAttributes:
+        """Attributes of the batch with this number."""
         first = int(self.first_ids[number])
-        return BatchFacts(
+        return BatchAttributes(
             first,
             int(self.first_ids[number + 1]) - first,
             int(self.payload_bytes[number]),

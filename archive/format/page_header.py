@@ -1,7 +1,7 @@
-"""The header in front of every Parquet page: how long the page is, and how many values it has.
+"""Parses Parquet page headers: length and number of values of a page.
 
-It is a Thrift struct in the compact protocol (parquet-format, ``PageHeader``). Reading the few
-numbers we need takes a page of code; a Thrift library would be slower and would want the whole file.
+A header is a Thrift struct in the compact protocol (parquet-format, ``PageHeader``). Reading the few numbers needed
+takes a page of code; a Thrift library would be slower and would need the whole file.
 """
 
 from __future__ import annotations
@@ -12,10 +12,10 @@ from tallybook.core.batch import Buffer
 from tallybook.core.errors import DamagedFile
 
 MAX_HEADER_BYTES: Final = 64 * 1024
-"""Ours have some 30 bytes. Whatever is longer is no page header, or one that carries statistics of huge values."""
+"""Ours have some 30 bytes. Anything longer is not a page header, or has statistics of huge values."""
 
 _USUAL_HEADER_BYTES: Final = 128
-"""Looked at first: cutting out 64 KiB for every header would cost more than reading it."""
+"""Tried first: slicing 64 KiB for every header would cost more than parsing it."""
 
 _DATA_PAGE: Final = 0
 _DICTIONARY_PAGE: Final = 2
@@ -27,27 +27,27 @@ _MAX_SHIFT: Final = 63
 
 
 class PageHeader(NamedTuple):
-    """What the walk over the pages of a file needs of a header. Lengths are in bytes."""
+    """The fields of a header that the page scan needs. Lengths in bytes."""
 
     header_bytes: int
     body_bytes: int
-    """As stored, behind the header."""
+    """As stored, without the header."""
     raw_bytes: int
-    """Once decompressed."""
+    """After decompression."""
     values: int
     is_dictionary: bool
 
 
 class IncompleteHeader(Exception):
-    """The bytes end within the header. Never leaves this folder."""
+    """The bytes end within the header. Handled within this folder."""
 
 
 def parse_page_header(data: Buffer, at: int = 0) -> PageHeader:
-    """The header that begins at ``at``.
+    """Parse the header that begins at ``at``.
 
     Raises:
         IncompleteHeader: ``data`` ends within it.
-        DamagedFile: what is there is no header of a data or dictionary page.
+        DamagedFile: it is not the header of a data or dictionary page.
     """
     numbers: _Numbers = {}
     try:
@@ -72,15 +72,15 @@ def parse_page_header(data: Buffer, at: int = 0) -> PageHeader:
 
 
 _Numbers: TypeAlias = dict[tuple[int, ...], int]
-"""By the path of field ids that leads to them."""
+"""By path of field ids."""
 
 
 def _read(data: bytes, at: int, path: tuple[int, ...], numbers: _Numbers) -> int:
-    """Read the struct at ``at``, with those inside it; return where it ends.
+    """Parse the struct at ``at``, including nested ones; return its end.
 
     Raises:
         IndexError: ``data`` ends within it.
-        ValueError: it is none that a page header has.
+        ValueError: it cannot be part of a page header.
     """
     if len(path) > _MAX_DEPTH:
         raise ValueError("nested too deep")
@@ -104,13 +104,13 @@ def _read(data: bytes, at: int, path: tuple[int, ...], numbers: _Numbers) -> int
         elif kind == _DOUBLE:
             at += 8
         elif kind not in {_TRUE, _FALSE}:
-            # No list, set or map stands in a page header.
+            # Page headers have no lists, sets or maps.
             raise ValueError(f"it has a field of type {kind}")
     return at + 1
 
 
 def _unsigned(data: bytes, at: int) -> tuple[int, int]:
-    """The number at ``at``, and where it ends."""
+    """The number at ``at``, and its end."""
     byte = data[at]
     at += 1
     value, shift = byte & 127, 7

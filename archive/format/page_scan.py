@@ -1,11 +1,11 @@
-"""Finds the pages of an object while it is being written, from the bytes that pass by.
+"""Finds the pages of an object from its bytes while they are written.
 
-A Parquet writer tells where its pages lie only by column and row group, and a reader that wants
-one row has to fetch all of them. Here each page of one column is noted: where it lies, how many rows
-it has, and its checksum, so that later a single ranged read brings a single page.
+A Parquet writer reports positions by column and row group only, and a reader that wants one row would have to fetch all
+of it. The scan notes position, row count and checksum of each page of one column, so that a single ranged read fetches
+a single page.
 
-Within a row group the columns follow one another, each as pages back to back, and each with as
-many values as the row group has rows: that is how the walk tells one column from the next.
+Within a row group the columns are stored one after another, each as adjacent pages with as many values as the row group
+has rows: this is how the scan tells the columns apart.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from .page_header import IncompleteHeader, PageHeader, parse_page_header
 
 
 class Page(NamedTuple):
-    """One data page of the column that is indexed. Lengths and offsets are in bytes."""
+    """One data page of the indexed column. Lengths and offsets in bytes."""
 
     first_row: int
     """Within its row group."""
@@ -35,17 +35,17 @@ class Page(NamedTuple):
 
     @property
     def stored_bytes(self) -> int:
-        """Header and body."""
+        """Length of header and body."""
         return self.header_bytes + self.body_bytes
 
 
-class PageWalk:
-    """Walks the pages of one row group.
+class PageScan:
+    """Scans the pages of one row group.
 
     Args:
-        offset: where in the object the row group begins.
-        rows: how many rows it has.
-        column: the column whose pages are kept, counted from 0.
+        offset: position of the row group in the object.
+        rows: its number of rows.
+        column: the column whose pages are noted, counted from 0.
     """
 
     def __init__(self, offset: int, rows: int, column: int) -> None:
@@ -53,10 +53,10 @@ class PageWalk:
         self._column = column
         self._at = offset
         self._head = bytearray()
-        """The beginning of a header whose end has not come by yet."""
+        """Beginning of a header that is not complete yet."""
         self._open: PageHeader | None = None
         self._left = 0
-        """Bytes of the open page that have not come by yet."""
+        """Missing bytes of the current page."""
         self._crc = 0
         self._begun_at = offset
         self._walking = 0
@@ -65,14 +65,14 @@ class PageWalk:
 
     @property
     def complete(self) -> bool:
-        """The last page of the column has come by."""
+        """Whether the last page of the column has been seen."""
         return self._walking > self._column
 
     def feed(self, data: Buffer) -> None:
-        """The next bytes of the object.
+        """Process the next bytes of the object.
 
         Raises:
-            DamagedFile: they are no pages.
+            DamagedFile: they are not pages.
         """
         view, at = memoryview(data), 0
         while at < len(view) and not self.complete:
@@ -89,7 +89,7 @@ class PageWalk:
                 self._end(self._open)
 
     def _begin(self, view: memoryview) -> int:
-        """Read a header from ``view`` and what was kept; return how many bytes of ``view`` it took."""
+        """Parse a header from the kept bytes and ``view``; return how many bytes of ``view`` it used."""
         kept = len(self._head)
         data: Buffer = view
         if kept:

@@ -1,6 +1,6 @@
-"""Parquet files at the root of a bucket, replaced as a whole: their footer has the format, and a CRC of all values.
+"""Parquet files at the root of a bucket, replaced as a whole: their footer has the format and a CRC of all values.
 
-Parquet's own checksums cover pages, but neither their headers nor the footer.
+Parquet's own checksums cover pages, but not page headers and the footer.
 """
 
 from __future__ import annotations
@@ -16,21 +16,21 @@ from crc32c import crc32c
 from tallybook.core.errors import DamagedFile, NewerFormat, ObjectDamaged, ObjectMissing
 from tallybook.runtime.tasks import Workers
 
-from .objects.port import ObjectStore
-from .objects.probe import info_if_there
+from ..objects.port import ObjectStore
+from ..objects.probe import info_if_there
 
 _T = TypeVar("_T")
 _CRC_KEY: Final = b"tallybook.crc32c"
 _TRIES: Final = 2
-"""A file that is replaced while it is read looks damaged, once."""
+"""A file that is replaced during a read looks damaged, once."""
 
 
 def encode_root_file(table: pa.Table, kind: str, version: int, values: Mapping[str, str], **options: Any) -> bytes:
-    """The bytes of a file: the same for the same content.
+    """Encode a file; equal content gives equal bytes.
 
     Args:
-        kind: key of the footer that has the version of the format.
-        values: other entries of the footer.
+        kind: footer key of the format version.
+        values: other footer entries.
         options: of ``pyarrow.parquet.write_table``.
     """
     footer = {kind: str(version), **values}
@@ -46,12 +46,12 @@ def decode_root_file(
     """The table of a file, and the entries of its footer.
 
     Args:
-        version: the newest that is understood.
-        what: names the file in messages.
+        version: the newest known version.
+        what: name of the file in messages.
 
     Raises:
-        DamagedFile: the bytes are no such file.
-        NewerFormat: a newer Tallybook has written it.
+        DamagedFile: the bytes are not such a file.
+        NewerFormat: a newer Tallybook wrote it.
     """
     try:
         table = pq.read_table(pa.BufferReader(data))
@@ -81,16 +81,16 @@ def _checksum(table: pa.Table, footer: Mapping[str, str]) -> int:
 async def read_root_file(
     store: ObjectStore, workers: Workers, key: str, most_bytes: int, decode: Callable[[bytes, str], _T]
 ) -> _T | None:
-    """What a file at the root of a bucket holds; ``None`` if there is none.
+    """Read a file at the root of a bucket; ``None`` if it does not exist.
 
     Args:
-        decode: told the bytes of the file, and what names it in messages.
+        decode: takes the bytes of the file, and its name in messages.
 
     Raises:
-        ObjectDamaged, DamagedFile: it cannot be understood.
-        NewerFormat: a newer Tallybook has written it.
-        ArchiveKeyMissing: it is encrypted with a key that is not here.
-        ArchiveUnavailable, ArchiveDenied: the store does not give it.
+        ObjectDamaged, DamagedFile: it is unreadable.
+        NewerFormat: a newer Tallybook wrote it.
+        ArchiveKeyMissing: it is encrypted with a missing key.
+        ArchiveUnavailable, ArchiveDenied: the store does not return it.
     """
     for tries_left in reversed(range(_TRIES)):
         try:

@@ -1,7 +1,6 @@
-"""The Parquet side of an archive object that is read back: its footer, and its row groups, decoded by Parquet itself.
+"""Parquet side of reading an archive object: its footer, and row groups decoded by the Parquet library.
 
-Decoding verifies the checksum of every page, and costs nothing per entry. What a row group should hold is for the
-caller to compare.
+Decoding verifies the checksum of every page, at no cost per entry. The caller compares the rows with what it expects.
 """
 
 from __future__ import annotations
@@ -14,7 +13,7 @@ import pyarrow.parquet as pq
 
 from tallybook.core.batch import Buffer
 from tallybook.core.errors import DamagedFile
-from tallybook.metadata.archived import IndexPart
+from tallybook.metadata.ledger.archived import IndexPart
 
 from .schema import DIRECTORY_KEY, FORMAT, FORMAT_KEY, OBJECT_KEY, SCHEMA
 
@@ -23,14 +22,14 @@ _END_BYTES: Final = 8
 
 
 def read_footer(tail: Buffer, row_groups: int, place: str) -> pq.FileMetaData:
-    """The footer of an object that ends with ``tail``.
+    """Parse the footer of an object that ends with ``tail``.
 
     Args:
-        row_groups: how many the directory lists.
-        place: names the object in messages.
+        row_groups: number of row groups in the directory.
+        place: name of the object in messages.
 
     Raises:
-        DamagedFile: it cannot be understood, or has other columns or row groups.
+        DamagedFile: it is unreadable, or has other columns or row groups.
     """
     view = memoryview(tail)
     footer_bytes = int.from_bytes(view[-_END_BYTES:-4], "little") + _END_BYTES
@@ -39,7 +38,7 @@ def read_footer(tail: Buffer, row_groups: int, place: str) -> pq.FileMetaData:
     try:
         footer = pq.read_metadata(pa.BufferReader(view[-footer_bytes:]))
         columns = footer.schema.to_arrow_schema().remove_metadata()
-    # Names of columns that are not text are told by Python's own error, not by one of Arrow's.
+    # For column names that are not text, Python's own error is raised, not one of Arrow's.
     except (pa.ArrowException, OSError, UnicodeDecodeError) as error:
         raise DamagedFile(f"{place}: its footer cannot be understood: {error}") from error
     if columns != SCHEMA:
@@ -50,7 +49,7 @@ def read_footer(tail: Buffer, row_groups: int, place: str) -> pq.FileMetaData:
 
 
 def check_footer_keys(footer: pq.FileMetaData, object_id: str, directory: IndexPart, place: str) -> None:
-    """See that the footer points at the directory: whoever has nothing but the bucket finds ledgers by that.
+    """Check that the footer points to the directory: a catalog finds ledgers by it.
 
     Raises:
         DamagedFile: it does not.
@@ -62,7 +61,7 @@ def check_footer_keys(footer: pq.FileMetaData, object_id: str, directory: IndexP
 
 
 def footer_keys(object_id: str, directory: IndexPart) -> dict[str, str]:
-    """What the footer says of the object."""
+    """Footer entries of an object."""
     where = {
         "offset": directory.offset,
         "bytes": directory.stored_bytes,
@@ -73,10 +72,10 @@ def footer_keys(object_id: str, directory: IndexPart) -> dict[str, str]:
 
 
 def extent_of(footer: pq.FileMetaData, number: int, object_bytes: int, place: str) -> tuple[int, int]:
-    """Where the columns of a row group begin and end.
+    """Begin and end of the columns of a row group.
 
     Raises:
-        DamagedFile: not within the object.
+        DamagedFile: they lie outside the object.
     """
     group = footer.row_group(number)
     columns = [group.column(at) for at in range(group.num_columns)]
@@ -93,14 +92,14 @@ def extent_of(footer: pq.FileMetaData, number: int, object_bytes: int, place: st
 def decode_row_group(
     data: Buffer, begin: int, footer: pq.FileMetaData, number: int, rows: int, object_bytes: int, place: str
 ) -> pa.Table:
-    """The rows of a row group.
+    """Decode the rows of a row group.
 
     Args:
-        data: its bytes, which begin at byte ``begin`` of the object.
-        rows: how many it has to have.
+        data: bytes of the object from byte ``begin``.
+        rows: the expected number of rows.
 
     Raises:
-        DamagedFile: it cannot be decoded, fails a checksum, or has other rows.
+        DamagedFile: it cannot be decoded, fails a checksum, or has another number of rows.
     """
     try:
         file = pq.ParquetFile(
@@ -118,7 +117,7 @@ def decode_row_group(
 
 
 class _Window:
-    """A file of which only one stretch is there."""
+    """A read-only file object with only one range of its bytes present."""
 
     closed = False
 
@@ -133,16 +132,16 @@ class _Window:
         return self._size
 
     def seek(self, offset: int, whence: int = 0) -> int:
-        """Go to a place in the file."""
+        """Set the position."""
         self._at = offset if whence == 0 else offset + (self._at if whence == 1 else self._size)
         return self._at
 
     def tell(self) -> int:
-        """The place that is read next."""
+        """The current position."""
         return self._at
 
     def read(self, count: int = -1) -> memoryview:
-        """The bytes there; fewer outside of the stretch."""
+        """Read from the current position; less at the end of the range."""
         begin = self._at - self._begin
         if begin < 0:
             raise OSError(f"byte {self._at} was not fetched")
@@ -151,19 +150,19 @@ class _Window:
         return found
 
     def readable(self) -> bool:
-        """It is."""
+        """True."""
         return True
 
     def seekable(self) -> bool:
-        """It is."""
+        """True."""
         return True
 
     def writable(self) -> bool:
-        """It is not."""
+        """False."""
         return False
 
     def close(self) -> None:
-        """Nothing is open."""
+        """No-op."""
 
     def flush(self) -> None:
-        """Nothing is written."""
+        """No-op."""

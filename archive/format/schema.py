@@ -1,7 +1,7 @@
-"""What every archive object looks like to those who read it as a table: its columns and its name.
+"""Parquet schema and names of archive objects, for all readers of the tables.
 
-One row is one entry. All columns are required, so a page of payloads is nothing but lengths and bytes.
-Nobody needs Tallybook to read them; the format is plain Parquet.
+One row is one entry. All columns are required, so a page of payloads consists of lengths and bytes only. The format is
+plain Parquet and can be read without Tallybook.
 """
 
 from __future__ import annotations
@@ -30,22 +30,22 @@ SCHEMA: Final = pa.schema(
 PAYLOAD_COLUMN: Final = SCHEMA.get_field_index("payload")
 
 SORTING_COLUMNS: Final = pq.SortingColumn.from_ordering(SCHEMA, [("ledger_id", "ascending"), ("entry_id", "ascending")])
-"""The order of the rows, which every row group declares. Objects of earlier versions declare none."""
+"""Order of the rows, declared by every row group. Objects of earlier versions declare none."""
 
 FORMAT_KEY: Final = "tallybook.format"
 OBJECT_KEY: Final = "tallybook.object"
 DIRECTORY_KEY: Final = "tallybook.directory"
-"""Footer entry that says where the directory of the index lies."""
+"""Footer key for the position of the index directory."""
 
 SUFFIX: Final = ".parquet"
 LEDGERS_FOLDER: Final = "ledgers/"
-"""Objects of one ledger."""
+"""Folder of objects with one ledger."""
 SETS_FOLDER: Final = "sets/"
-"""Objects of several."""
+"""Folder of objects with several ledgers."""
 
 
 def object_key(object_id: str, ledger_ids: list[int]) -> str:
-    """Name of an object, below the archive's prefix. It has a new uuid in it, so no name is ever used twice.
+    """Name of an object, below the archive's prefix. It contains a new uuid, so no name is ever reused.
 
     Raises:
         InvalidArgument: there is no ledger.
@@ -64,18 +64,18 @@ _KEY: Final = re.compile(
 
 
 def object_id_of(key: str) -> str | None:
-    """Id of the object with this name; ``None`` for a name that is none of ours."""
+    """Id of the object with this name; ``None`` if it is not the name of an archive object."""
     match = _KEY.fullmatch(key)
     return match and match["id"]
 
 
 def ledger_ids_in(key: str) -> tuple[int, ...]:
-    """The ledgers that the name of an object has in it: of several the first and the last. A name of ours has some."""
+    """Ledger ids in the name of an object, the first and the last for a set; empty for other names."""
     match = _KEY.fullmatch(key)
     return tuple(int(each) for each in match.group("only", "first", "last") if each) if match else ()
 
 
 def may_hold(key: str, ledger_id: int) -> bool:
-    """Whether an object of this name may have a ledger: of several, the name has only the first and the last."""
+    """Whether an object with this name may contain a ledger; the name of a set has only the first and the last id."""
     named = ledger_ids_in(key)
     return bool(named) and named[0] <= ledger_id <= named[-1]

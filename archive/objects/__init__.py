@@ -1,5 +1,6 @@
-"""Where archive objects are kept: one port, and the stores behind it.
+"""Object stores: one port, and the drivers behind it.
 
-`port` is what a store promises, `open` turns a URL into a store, `patient` and `patience` how it is asked. Below them
-`obstore_driver` reads, `directory_writes` and `s3_writes` write; `memory` and `faulty` are for trials and for tests.
+`port` defines the interface, `open` opens the store of a URL; `retrying_store` and `retry_policy` add retries and rate
+limits. `cloud/` has the drivers of S3, GCS and Azure, `directory_writes` writes to a file system, `encryption/` wraps a
+store so that objects are encrypted; `memory` is for tests. Nothing here knows ledgers.
 """

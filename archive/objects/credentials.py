@@ -1,4 +1,4 @@
-"""Credentials of an object store that a caller gives, in place of those of the process's environment.
+"""Credentials of an object store given by a caller instead of the environment.
 
 They are never part of a message, a log or a ``repr``.
 """
@@ -11,7 +11,7 @@ from typing import TypeAlias
 
 @dataclass(frozen=True, slots=True)
 class S3Credentials:
-    """Keys for S3. Region and endpoint are those of the environment where they are empty."""
+    """Keys for S3. Empty region and endpoint: those of the environment."""
 
     access_key: str = field(repr=False)
     secret_key: str = field(repr=False)
@@ -22,7 +22,7 @@ class S3Credentials:
 
 @dataclass(frozen=True, slots=True)
 class AzureCredentials:
-    """A storage account, and its key or a shared access signature: one of both."""
+    """A storage account with its key or a shared access signature."""
 
     account: str
     secret_key: str = field(default="", repr=False)

@@ -1,10 +1,10 @@
-"""Writing objects into a directory of a file system, durably.
+"""Writes objects durably into a directory.
 
-    <key>.<uuid>.upload   written from front to back, then synced
-    <key>                 what that file is renamed to; then the directory is synced
+    <key>.<uuid>.upload   written sequentially, then synced
+    <key>                 its name after the rename; then the directory is synced
 
-So an object appears whole, and once ``finish`` has returned it outlives a loss of power. What a crash leaves
-behind is a file whose name says so: it is found and removed as an unfinished multipart upload is on S3.
+So an object appears whole, and survives a power loss once ``finish`` has returned. A crash leaves a file with the
+suffix: it is found and removed like an unfinished multipart upload on S3.
 """
 
 from __future__ import annotations
@@ -17,19 +17,19 @@ from obstore.store import LocalStore
 from tallybook.core.batch import Buffer
 from tallybook.core.errors import ArchiveUnavailable, DiskFailed, DiskFull, InvalidArgument, Outcome
 from tallybook.core.limits import MIB
-from tallybook.runtime.disk import Disk, DiskFile
+from tallybook.runtime.disk.port import Disk, DiskFile
 from tallybook.runtime.rng import Rng
 
+from .cloud.obstore_driver import folders
 from .keys import UNFINISHED_SUFFIX, is_key
-from .obstore_driver import folders
 from .port import UnfinishedUpload
 
 _WRITE_BYTES: Final = 4 * MIB
-"""Gathered before they are written: a write costs a hop to a thread."""
+"""Bytes collected per write: each write costs a hop to a thread."""
 
 
 class DirectoryUpload:
-    """An ``Upload`` into a file. What the disk refuses is ``ArchiveUnavailable``."""
+    """An ``Upload`` into a file. Errors of the disk become ``ArchiveUnavailable``."""
 
     def __init__(self, disk: Disk, root: str, key: str, upload_id: str) -> None:
         self._disk = disk
@@ -43,7 +43,7 @@ class DirectoryUpload:
         self._written = 0
 
     async def write(self, data: Buffer) -> None:
-        """Gather ``data``, and write what has gathered if that is much."""
+        """Collect ``data``, and write it once there is enough."""
         self._gathered.append(data)
         self._gathered_bytes += memoryview(data).nbytes
         if self._gathered_bytes >= _WRITE_BYTES:
@@ -53,7 +53,7 @@ class DirectoryUpload:
                 raise self._unavailable(error, Outcome.NOT_DONE) from error
 
     async def finish(self) -> None:
-        """Sync the file, give it its name, sync the directory."""
+        """Sync the file, rename it, sync the directory."""
         outcome = Outcome.NOT_DONE
         try:
             file = await self._write_gathered()
@@ -64,7 +64,7 @@ class DirectoryUpload:
         except (DiskFailed, DiskFull) as error:
             raise self._unavailable(error, outcome) from error
         except FileNotFoundError as error:
-            raise ArchiveUnavailable(f"{self._what}: somebody else aborted the upload") from error
+            raise ArchiveUnavailable(f"{self._what}: another client aborted the upload") from error
         finally:
             await self._close()
 
@@ -74,7 +74,7 @@ class DirectoryUpload:
             await self._close()
             await self._disk.unlink(self._path)
         except (DiskFailed, DiskFull):
-            return  # it is found by its name
+            return  # its suffix marks it for removal
 
     async def _write_gathered(self) -> DiskFile:
         if self._file is None:
@@ -100,8 +100,8 @@ class DirectoryWrites:
     """``Writes`` of a directory.
 
     Args:
-        root: absolute path; it exists.
-        source: the same directory, to look for what crashes left behind.
+        root: absolute path of an existing directory.
+        source: the same directory, to list files left by crashes.
         rng: for the names of unfinished files.
         close_disk: called at the end.
     """
@@ -116,7 +116,7 @@ class DirectoryWrites:
         self._rng = rng
 
     async def put(self, key: str, data: Buffer) -> None:
-        """Write an object as an upload is written."""
+        """Write an object like an upload."""
         upload = self.upload(key)
         try:
             await upload.write(data)
@@ -130,11 +130,11 @@ class DirectoryWrites:
         return DirectoryUpload(self._disk, self._root, key, self._rng.uuid())
 
     async def delete(self, key: str) -> None:
-        """Remove an object. A crash may bring it back."""
+        """Remove an object. A crash may restore it."""
         await self._unlink(key)
 
     async def unfinished(self) -> Sequence[UnfinishedUpload]:
-        """Files that were never renamed. Those of uploads under way are among them."""
+        """Files that were not renamed, including uploads in progress."""
         pages = folders(self._source, f"file://{self._root}: listing")
         found = [info async for page in pages for info in page]
         names = [
@@ -152,7 +152,7 @@ class DirectoryWrites:
         await self._unlink(f"{upload.key}.{upload.upload_id}{UNFINISHED_SUFFIX}")
 
     async def close(self) -> None:
-        """End the threads of the disk."""
+        """End the disk's threads."""
         await self._close_disk()
 
     async def _unlink(self, name: str) -> None:

@@ -1,7 +1,7 @@
-"""What an answer of an object store means: from HTTP status and error code to one of our errors.
+"""Maps answers of object stores, by HTTP status and error code, to our errors.
 
-Messages name the store, the object, the status and the code, and nothing else of the answer: what S3 says of
-a wrong signature repeats the key id and what was signed.
+Messages contain store, object, status and code, and nothing else of the answer: S3's answer for a wrong signature
+repeats the key id and the signed text.
 """
 
 from __future__ import annotations
@@ -16,14 +16,14 @@ _DENIED: Final = frozenset({
     "InvalidBucketName", "InvalidToken", "NoSuchBucket", "PermanentRedirect", "RequestTimeTooSkewed",
     "SignatureDoesNotMatch", "UserProjectMissing",
 })  # fmt: skip
-"""Time does not cure these: somebody has to change a policy, a key, a region or a clock."""
+"""Permanent errors: an administrator must change a policy, a key, a region or a clock."""
 
 _IN_WORDS: Final = {
     "AccessDenied": "these keys may not do that",
     "AuthenticationFailed": "the key or token is wrong, or the clock of this host, see AZURE_STORAGE_ACCOUNT_KEY",
     "AuthorizationFailure": "these keys may not do that, or the key is wrong, see AZURE_STORAGE_ACCOUNT_KEY",
     "AuthorizationHeaderMalformed": "the bucket is in another region, see AWS_REGION",
-    "ContainerBeingDeleted": "somebody is deleting the container",
+    "ContainerBeingDeleted": "the container is being deleted",
     "ContainerNotFound": "there is no such container",
     "ExpiredToken": "the session that these keys are of has ended",
     "InvalidObjectState": "its storage class (Glacier) has to be restored before it can be read",
@@ -33,10 +33,10 @@ _IN_WORDS: Final = {
     "RequestTimeTooSkewed": "the clock of this host is wrong",
     "SignatureDoesNotMatch": "the secret is not that of the key, see AWS_SECRET_ACCESS_KEY",
 }
-"""For people who do not know the codes by heart."""
+"""Explanations of error codes."""
 
 _NO_UPLOAD: Final = "InvalidBlockList"
-"""Azure's way to say that there are no such parts (any more)."""
+"""Azure's code for missing parts of an upload."""
 
 _BUSY: Final = frozenset(
     {"RequestLimitExceeded", "ServerBusy", "SlowDown", "Throttling", "ThrottlingException", "TooManyRequests"}
@@ -44,13 +44,13 @@ _BUSY: Final = frozenset(
 
 
 def failure(what: str, status: int | None, code: str = "", *, changes: bool) -> TallybookError:
-    """The error for an answer that is no success.
+    """The error for an unsuccessful answer.
 
     Args:
-        what: the store, the object and what was done.
-        status: of HTTP; ``None`` where no answer came.
-        code: what the store calls it, empty if it does not say.
-        changes: the request was to change something, so without a clear answer it may have.
+        what: store, object and operation.
+        status: HTTP status; ``None``: no answer.
+        code: the store's error code; empty: none.
+        changes: whether the request changes the store: without a clear answer it may have.
     """
     said = " ".join(part for part in (f"HTTP {status}" if status else "no answer", code) if part)
     message = f"{what}: {said}"
@@ -63,21 +63,21 @@ def failure(what: str, status: int | None, code: str = "", *, changes: bool) -> 
         return ArchiveBusy(message)
     unknown = changes and (status is None or status >= 500)
     outcome = Outcome.UNKNOWN if unknown else Outcome.NOT_DONE
-    # A 503 without a code may come from a proxy, which does not know what became of the request.
+    # A 503 without a code may come from a proxy, which does not know the outcome of the request.
     return ArchiveBusy(message, outcome=outcome) if status == 503 else ArchiveUnavailable(message, outcome=outcome)
 
 
 def no_identity(what: str, status: int | None) -> TallybookError:
-    """The error for a request that was never made, for nobody has given us a token to make it with.
+    """The error for a request that was not sent because no token was available.
 
     Args:
-        status: of HTTP, of who gives tokens; ``None`` where no answer came.
+        status: HTTP status of the token service; ``None``: no answer.
     """
     if status is None or status == 429 or status >= 500:
-        return ArchiveUnavailable(f"{what}: who gives out tokens does not answer; are credentials set?")
-    return ArchiveDenied(f"{what}: no credentials: none are set, and who gives out tokens refuses with HTTP {status}")
+        return ArchiveUnavailable(f"{what}: the token service does not answer; are credentials set?")
+    return ArchiveDenied(f"{what}: no credentials: none are set, and the token service answers HTTP {status}")
 
 
 def no_answer(what: str, why: str, *, changes: bool) -> ArchiveUnavailable:
-    """The error for a request that was not answered, or not in time."""
+    """The error for a request without an answer in time."""
     return ArchiveUnavailable(f"{what}: {why}", outcome=Outcome.UNKNOWN if changes else Outcome.NOT_DONE)

@@ -1,8 +1,8 @@
-"""What the key of an object may look like.
+"""Valid object keys.
 
-Keys go into URLs, file names and shell commands, so they are plain: letters, digits and ``. _ - =`` in parts
-that do not begin with a dot, with single slashes between them. Whatever else lies in the same place (a
-folder marker, a file of somebody else) is no object of ours: no listing shows it and nothing removes it.
+Keys are part of URLs, file names and shell commands, so they are restricted: letters, digits and ``. _ - =`` in
+segments that do not begin with a dot, separated by single slashes. Other objects in the same place (a folder marker, a
+foreign file) are not ours: they are neither listed nor removed.
 """
 
 from __future__ import annotations
@@ -15,22 +15,22 @@ from tallybook.core.errors import InvalidArgument
 MAX_KEY_BYTES: Final = 512
 
 UNFINISHED_SUFFIX: Final = ".upload"
-"""Ends the name of a file that is being written in a directory; no key ends with it."""
+"""Suffix of a file that is being written in a directory; no key ends with it."""
 
 _PART: Final = r"[A-Za-z0-9_=-][A-Za-z0-9._=-]*"
 _KEY: Final = re.compile(rf"{_PART}(?:/{_PART})*")
 
 
 def is_key(text: str) -> bool:
-    """Whether ``text`` may be the key of an object."""
+    """Whether ``text`` is a valid key."""
     return len(text) <= MAX_KEY_BYTES and bool(_KEY.fullmatch(text)) and not text.endswith(UNFINISHED_SUFFIX)
 
 
 def check_key(key: str) -> str:
-    """``key``, if it may be one.
+    """Return ``key`` if it is valid.
 
     Raises:
-        InvalidArgument: it may not.
+        InvalidArgument: it is not.
     """
     if not is_key(key):
         raise InvalidArgument(f"{key[:MAX_KEY_BYTES]!r} cannot be the key of an object")
@@ -38,10 +38,10 @@ def check_key(key: str) -> str:
 
 
 def check_prefix(prefix: str) -> str:
-    """``prefix``, if keys may begin so: like a key, or like one whose end is missing, or empty.
+    """Return ``prefix`` if keys may begin with it: a key, the beginning of one, or empty.
 
     Raises:
-        InvalidArgument: no key begins so.
+        InvalidArgument: no key begins with it.
     """
     if prefix and not is_key(prefix + "x"):
         raise InvalidArgument(f"no key begins with {prefix[:MAX_KEY_BYTES]!r}")
@@ -49,7 +49,7 @@ def check_prefix(prefix: str) -> str:
 
 
 def check_range(key: str, offset: int, size: int) -> None:
-    """Refuse what is no range of bytes.
+    """Check a byte range.
 
     Raises:
         InvalidArgument: the offset is negative, or the size is not at least one.

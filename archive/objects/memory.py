@@ -1,7 +1,7 @@
-"""Objects in the memory of this process: for simulation, for trials and for tests.
+"""In-memory object store: for simulations and tests.
 
-Nothing here waits, so with a simulated clock one seed gives one run. An upload that is neither finished nor
-aborted stays to be found, as on S3.
+Nothing here waits, so with a simulated clock a seed determines the run. An upload that is neither finished nor aborted
+stays and is listed, as on S3.
 """
 
 from __future__ import annotations
@@ -42,15 +42,15 @@ class MemoryUpload:
         self._ended = False
 
     async def write(self, data: Buffer) -> None:
-        """Keep ``data``, uncopied: who changes it before the end changes the object."""
+        """Keep ``data`` without copying: changes before the end change the object."""
         self._begun().chunks.append(data)
 
     async def finish(self) -> None:
-        """Put the parts together."""
+        """Join the parts."""
         parts = self._begun()
         self._ended = True
         if self._store.uploads.pop(parts.known.upload_id, None) is None:
-            raise ArchiveUnavailable(f"memory: the upload of {self._key} was aborted by somebody else")
+            raise ArchiveUnavailable(f"memory: another client aborted the upload of {self._key}")
         await self._store.put(self._key, b"".join(parts.chunks))
 
     async def abort(self) -> None:
@@ -67,7 +67,7 @@ class MemoryUpload:
 
 
 class MemoryStore:
-    """An ``ObjectStore`` that is gone with its process."""
+    """An ``ObjectStore`` that is not persistent."""
 
     def __init__(self, clock: Clock, *, name: str = "") -> None:
         self._clock = clock
@@ -82,7 +82,7 @@ class MemoryStore:
         return f"memory:{self._name}"
 
     async def put(self, key: str, data: Buffer) -> None:
-        """Keep a copy of ``data``."""
+        """Store a copy of ``data``."""
         self._objects[check_key(key)] = _Object(bytes(data), self._now_ms())
 
     def upload(self, key: str) -> MemoryUpload:
@@ -90,7 +90,7 @@ class MemoryStore:
         return MemoryUpload(self, check_key(key))
 
     async def read(self, key: str, offset: int, size: int) -> bytes:
-        """Part of an object."""
+        """Read a range of an object."""
         check_range(key, offset, size)
         data = self._found(key).data
         if offset + size > len(data):
@@ -98,7 +98,7 @@ class MemoryStore:
         return data[offset : offset + size]
 
     async def read_many(self, key: str, ranges: Sequence[tuple[int, int]]) -> list[bytes]:
-        """Parts of an object."""
+        """Read ranges of an object."""
         return [await self.read(key, offset, size) for offset, size in ranges]
 
     async def info(self, key: str) -> ObjectInfo:
@@ -107,7 +107,7 @@ class MemoryStore:
         return ObjectInfo(key, len(found.data), found.modified_at_ms)
 
     async def list(self, prefix: str = "", after: str = "") -> AsyncIterator[Sequence[ObjectInfo]]:
-        """Pages in the order of keys, as things are when the first one is asked for."""
+        """Pages ordered by key, as of the first page."""
         check_prefix(prefix)
         keys = sorted(key for key in self._objects if key.startswith(prefix) and key > after)
         shown = [ObjectInfo(key, len(self._objects[key].data), self._objects[key].modified_at_ms) for key in keys]
@@ -115,11 +115,11 @@ class MemoryStore:
             yield shown[at : at + _PAGE_OBJECTS]
 
     async def delete(self, key: str) -> None:
-        """Forget an object."""
+        """Remove an object."""
         self._objects.pop(check_key(key), None)
 
     async def unfinished_uploads(self) -> Sequence[UnfinishedUpload]:
-        """What was begun and did not end."""
+        """List unfinished uploads."""
         return [parts.known for parts in self.uploads.values()]
 
     async def abort_upload(self, upload: UnfinishedUpload) -> None:
@@ -128,10 +128,10 @@ class MemoryStore:
         self.uploads.pop(upload.upload_id, None)
 
     async def close(self) -> None:
-        """Nothing is open."""
+        """No-op."""
 
     def begin(self, key: str) -> _Parts:
-        """Make a place for the parts of an upload."""
+        """Start an upload."""
         self._uploads_begun += 1
         known = UnfinishedUpload(key, str(self._uploads_begun), self._now_ms())
         return self.uploads.setdefault(known.upload_id, _Parts(known))

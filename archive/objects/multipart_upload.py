@@ -1,9 +1,9 @@
-"""A large object in parts: cut, sent a few at a time, and put together or taken back.
+"""Multipart upload: splits an object into parts, sends a few at a time, and completes or removes them.
 
-A thousand parts have 8 MiB, the next thousand 16 MiB, and so on up to 2 GiB, so that 10,000 of them hold more than the
-5 TiB that an object may have. What is under way is bounded in bytes: 16 MiB, or two parts where parts are larger than
-half of that. With the part that is gathering, an upload of up to 8 GiB holds 24 MiB at a time, one of up to 24 GiB
-48 MiB, one of 100 GiB 190 MiB. An object of one part is put whole.
+The first thousand parts have 8 MiB, the next thousand 16 MiB, and so on up to 2 GiB, so that 10,000 parts exceed the
+maximum object size of 5 TiB. Bytes in flight are limited: 16 MiB, or two parts if parts are larger than half of that.
+With the part being collected, an upload of up to 8 GiB uses 24 MiB, one of up to 24 GiB 48 MiB, one of 100 GiB 190 MiB.
+An object of one part is written by a single put.
 """
 
 from __future__ import annotations
@@ -25,34 +25,34 @@ IN_FLIGHT_BYTES: Final = 16 * MIB
 
 
 def part_bytes(number: int) -> int:
-    """Size of the part ``number`` (the first is 1) if it is not the last one."""
+    """Size of part ``number`` (the first is 1) if it is not the last one."""
     return min(FIRST_PART_BYTES << (number - 1) // GROWS_EVERY, LARGEST_PART_BYTES)
 
 
 class PartStore(Protocol):
-    """Where parts go. Every call makes as many tries as make sense."""
+    """Destination of parts. Every call retries as needed."""
 
     async def whole(self, key: str, data: bytes) -> None:
-        """Write a small object in one piece."""
+        """Write a small object in one request."""
 
     async def begin(self, key: str) -> str:
-        """Open an upload and return its id."""
+        """Open an upload; returns its id."""
 
     async def part(self, key: str, upload_id: str, number: int, data: bytes) -> str:
-        """Send a part and return its tag."""
+        """Send a part; returns its tag."""
 
     async def complete(self, key: str, upload_id: str, tags: list[str], size: int) -> None:
-        """Make one object of ``size`` bytes of the parts."""
+        """Complete an object of ``size`` bytes from the parts."""
 
     async def take_back(self, key: str, upload_id: str) -> None:
         """Remove the parts."""
 
 
-class PartedUpload:
+class MultipartUpload:
     """An ``Upload`` over a ``PartStore``.
 
     Args:
-        tasks: where parts are sent from.
+        tasks: run the uploads of parts.
     """
 
     def __init__(self, store: PartStore, key: str, tasks: Tasks) -> None:
@@ -70,7 +70,7 @@ class PartedUpload:
         self._given_up = False
 
     async def write(self, data: Buffer) -> None:
-        """Cut parts as they become full; wait while too much is under way."""
+        """Collect full parts and send them; waits while too many bytes are in flight."""
         check(not self._given_up, f"the upload of {self._key} has ended")
         rest = memoryview(data).cast("B")
         self._size += rest.nbytes
@@ -83,7 +83,7 @@ class PartedUpload:
                 await self._send()
 
     async def finish(self) -> None:
-        """Send the last part, wait for all of them, make the object."""
+        """Send the last part, wait for all parts, complete the object."""
         check(not self._given_up, f"the upload of {self._key} has ended")
         if not self._cut:
             await self._store.whole(self._key, b"".join(self._gathered))
@@ -95,12 +95,12 @@ class PartedUpload:
         await self._store.complete(self._key, self._upload_id, self._tags, self._size)
 
     async def abort(self) -> None:
-        """Take everything back, once no part is under way: one that came after would stay."""
+        """Remove all parts, after no part is in flight: one that arrived later would stay."""
         self._given_up = True
         self._gathered.clear()
         tasks = [task for task, _ in self._sending]
         if self._upload_id:
-            # In a task of its own, so that it is done even if the caller is being cancelled.
+            # In its own task, so that it is done even if the caller is being cancelled.
             await asyncio.shield(self._tasks.spawn(self._take_back(tasks), name=f"abort {self._key}"))
 
     async def _take_back(self, sending: list[asyncio.Task[str]]) -> None:
@@ -108,10 +108,10 @@ class PartedUpload:
         try:
             await self._store.take_back(self._key, self._upload_id)
         except TallybookError:
-            return  # it is found among the unfinished ones
+            return  # it is listed among the unfinished ones
 
     async def _send(self) -> None:
-        """Send what has gathered as one part, when there is room."""
+        """Send the collected bytes as one part, when enough in-flight bytes are free."""
         if not self._upload_id:
             self._upload_id = await self._store.begin(self._key)
         data, self._gathered, self._gathered_bytes = b"".join(self._gathered), [], 0
@@ -130,7 +130,7 @@ class PartedUpload:
         return await self._store.part(self._key, self._upload_id, number, data)
 
     async def _sent(self) -> None:
-        """Wait for the oldest part. The others go on meanwhile, and if the caller is cancelled this one, too."""
+        """Wait for the oldest part. Parts continue even if the caller is cancelled."""
         task, size = self._sending[0]
         await asyncio.wait([task])
         self._sending.popleft()

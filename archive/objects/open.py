@@ -1,15 +1,15 @@
-"""The URLs of object stores: what they may look like, and opening what they name.
+"""URLs of object stores: parsing, and opening the store that a URL names.
 
     s3://bucket                      a bucket; endpoint, region and keys come from the usual AWS_* variables, from
     s3://bucket/prefix/of/keys       profiles or from the machine's role, as for every other AWS tool
-    gs://bucket/prefix               a bucket of Google Cloud Storage; likewise, GOOGLE_*
-    az://container/prefix            a container of Azure Blob Storage; likewise, AZURE_*, which name the account, too
+    gs://bucket/prefix               a bucket of Google Cloud Storage; the same with GOOGLE_*
+    az://container/prefix            a container of Azure Blob Storage; AZURE_* also name the account
     file:///srv/archive              a directory of this host, or of a file system that all hosts mount
     file:///./archive                relative to the working directory; also ../
-    memory:                          in this process, gone with it
+    memory:                          in this process, not persistent
 
-No store is tried out at the start. Nothing here rests on conditional writes (``If-None-Match``), which some
-stores take and ignore: keys are unique, and what counts is what the metadata store says.
+Opening does not send a request to a bucket. Nothing here relies on conditional writes (``If-None-Match``), which some
+stores accept and ignore: keys are unique, and the metadata store decides what counts.
 """
 
 from __future__ import annotations
@@ -23,23 +23,23 @@ from obstore.store import LocalStore, S3Store
 
 from tallybook.core.errors import ArchiveDenied, InvalidConfig
 from tallybook.runtime.clock import Clock
-from tallybook.runtime.disk_real import RealDisk
+from tallybook.runtime.disk.os_disk import RealDisk
 from tallybook.runtime.rng import Rng
 from tallybook.runtime.security.archive_keys import ArchiveKeyFile
 from tallybook.runtime.tasks import Tasks, ThreadWorkers, Workers
 
-from .clouds import CONNECT, FOREVER, ONCE, check_endpoint, open_azure, open_gcs
+from .cloud.buckets import CONNECT, FOREVER, ONCE, check_endpoint, open_azure, open_gcs
+from .cloud.obstore_driver import ObstoreStore
+from .cloud.s3_client import S3Client
+from .cloud.s3_writes import S3Writes
 from .credentials import AzureCredentials, S3Credentials, StoreCredentials
 from .directory_writes import DirectoryWrites
+from .encryption.store import EncryptedStore
 from .keys import is_key
 from .memory import MemoryStore
-from .obstore_driver import ObstoreStore
-from .patience import Patience, PatienceSettings
-from .patient import PatientStore
 from .port import ObjectStore
-from .s3_client import S3Client
-from .s3_writes import S3Writes
-from .sealed import SealedStore
+from .retry_policy import RetryPolicy, RetrySettings
+from .retrying_store import RetryingStore
 
 _HELP: Final = (
     "expected s3://bucket/prefix, gs://bucket/prefix, az://container/prefix, file:///path/of/directory "
@@ -53,15 +53,15 @@ _OTHER_NAMES: Final = {
     "abfs": "az://container/prefix", "abfss": "az://container/prefix", "azure": "az://container/prefix",
     "wasb": "az://container/prefix", "wasbs": "az://container/prefix",
 }  # fmt: skip
-"""What other programs call what is one of these."""
+"""Schemes of other programs for the same stores."""
 _CONNECTIONS: Final = 8
 _SEALERS: Final = 2
-"""Threads that seal and open frames."""
+"""Threads that encrypt and decrypt."""
 
 
 @dataclass(frozen=True, slots=True)
 class S3Url:
-    """A bucket, and what comes before every key in it: empty, or with a slash at its end."""
+    """A bucket, and the prefix of all keys: empty, or ending with a slash."""
 
     bucket: str
     prefix: str
@@ -69,7 +69,7 @@ class S3Url:
 
 @dataclass(frozen=True, slots=True)
 class GcsUrl:
-    """A bucket of Google Cloud Storage, and what comes before every key in it, as for S3."""
+    """A bucket of Google Cloud Storage, and the prefix of all keys, as for S3."""
 
     bucket: str
     prefix: str
@@ -77,7 +77,7 @@ class GcsUrl:
 
 @dataclass(frozen=True, slots=True)
 class AzureUrl:
-    """A container of Azure Blob Storage, and what comes before every key in it, as for S3."""
+    """A container of Azure Blob Storage, and the prefix of all keys, as for S3."""
 
     container: str
     prefix: str
@@ -85,24 +85,24 @@ class AzureUrl:
 
 @dataclass(frozen=True, slots=True)
 class FileUrl:
-    """A directory of this host; a relative path starts with a dot."""
+    """A directory on this host; a relative path starts with a dot."""
 
     path: str
 
 
 @dataclass(frozen=True, slots=True)
 class MemoryUrl:
-    """This process."""
+    """In-memory store of this process."""
 
 
 ObjectsUrl: TypeAlias = S3Url | GcsUrl | AzureUrl | FileUrl | MemoryUrl
 
 
 def parse_url(url: str) -> ObjectsUrl:
-    """Understand the URL of an object store.
+    """Parse the URL of an object store.
 
     Raises:
-        InvalidConfig: it is not one; the message says what is wrong, and repeats no part that may be secret.
+        InvalidConfig: it is invalid; the message says why, and repeats no part that may be secret.
     """
     scheme, colon, rest = url.partition(":")
     if not colon or not url.isprintable():
@@ -130,23 +130,23 @@ def parse_url(url: str) -> ObjectsUrl:
     raise InvalidConfig(f"{url!r} is not the URL of an object store: {_HELP}")
 
 
-class OpenedStore(SealedStore):
-    """A store that is asked with patience, and whose objects may be sealed. Users of archives see no other."""
+class OpenedStore(EncryptedStore):
+    """A store with retries and optional encryption. Users of archives get this one."""
 
-    def __init__(self, store: PatientStore, workers: Workers, keys: ArchiveKeyFile | None) -> None:
+    def __init__(self, store: RetryingStore, workers: Workers, keys: ArchiveKeyFile | None) -> None:
         super().__init__(store, workers, keys)
         self._sealers = workers
-        self._patience = store.patience
+        self._retries = store.retries
         self.below = store
-        """The store itself: its objects as they lie there."""
+        """The store without encryption: its objects as stored."""
 
     @property
-    def patience(self) -> Patience:
-        """Of the store below: what is counted is what passes, so bytes are those of ciphertext."""
-        return self._patience
+    def retries(self) -> RetryPolicy:
+        """Retry policy of the store below. Its counters are of ciphertext."""
+        return self._retries
 
     async def close(self) -> None:
-        """Close the store below, and end what seals and opens."""
+        """Close the store below, and end the encryption threads."""
         await super().close()
         await self._sealers.close()
 
@@ -155,27 +155,27 @@ async def open_store(
     url: str,
     clock: Clock,
     rng: Rng,
-    settings: PatienceSettings | None = None,
+    settings: RetrySettings | None = None,
     *,
     allow_http: bool = False,
     archive_keys: str = "",
     credentials: StoreCredentials | None = None,
 ) -> OpenedStore:
-    """Open an object store, and ask it with patience.
+    """Open an object store with retries and optional encryption.
 
     Args:
         rng: for jitter, and for the names of unfinished files.
-        allow_http: whether an endpoint elsewhere than on this host may go without TLS.
-        archive_keys: file with the keys that objects are sealed with; empty: what is written is not sealed, and what is
-            sealed cannot be read.
-        credentials: in place of those of the environment.
+        allow_http: whether an endpoint on another host may go without TLS.
+        archive_keys: file with the keys of encrypted objects; empty: writes are not encrypted, and encrypted objects
+            cannot be read.
+        credentials: used instead of the environment's.
 
     Raises:
-        NewerFormat: a newer Tallybook has written the file of keys.
-        InvalidConfig: the URL or the environment cannot be right.
-        ArchiveDenied: there is no such directory, or there are no keys for S3. Buckets are not looked at, and of
-            other clouds' credentials only whether they can be read.
-        ArchiveUnavailable: who would say does not answer.
+        NewerFormat: a newer Tallybook wrote the key file.
+        InvalidConfig: the URL or the environment is invalid.
+        ArchiveDenied: the directory does not exist, or there are no credentials for S3. Buckets are not checked, and
+            credentials of other clouds only for readability.
+        ArchiveUnavailable: the source of credentials does not answer.
     """
     where, workers = parse_url(url), ThreadWorkers(_SEALERS, "seal")
     try:
@@ -191,12 +191,12 @@ async def _open_plain(
     where: ObjectsUrl,
     clock: Clock,
     rng: Rng,
-    settings: PatienceSettings | None,
+    settings: RetrySettings | None,
     credentials: StoreCredentials | None,
     *,
     allow_http: bool,
-) -> PatientStore:
-    patience = Patience(clock, rng.fork("patience"), settings)
+) -> RetryingStore:
+    retries = RetryPolicy(clock, rng.fork("patience"), settings)
     s3 = credentials if isinstance(credentials, S3Credentials) and isinstance(where, S3Url) else None
     azure = credentials if isinstance(credentials, AzureCredentials) and isinstance(where, AzureUrl) else None
     if credentials is not None and s3 is None and azure is None:
@@ -208,12 +208,12 @@ async def _open_plain(
     elif isinstance(where, FileUrl):
         store = await _open_directory(where.path, rng.fork("uploads"))
     elif isinstance(where, GcsUrl):
-        store = open_gcs(where.bucket, where.prefix, patience, allow_http=allow_http)
+        store = open_gcs(where.bucket, where.prefix, retries, allow_http=allow_http)
     elif isinstance(where, AzureUrl):
-        store = open_azure(where.container, where.prefix, patience, azure, allow_http=allow_http)
+        store = open_azure(where.container, where.prefix, retries, azure, allow_http=allow_http)
     else:
-        store = await _open_s3(where, patience, s3, allow_http=allow_http)
-    return PatientStore(store, patience)
+        store = await _open_s3(where, retries, s3, allow_http=allow_http)
+    return RetryingStore(store, retries)
 
 
 async def _open_directory(path: str, rng: Rng) -> ObstoreStore:
@@ -234,7 +234,7 @@ async def _open_directory(path: str, rng: Rng) -> ObstoreStore:
 
 
 async def _open_s3(
-    where: S3Url, patience: Patience, credentials: S3Credentials | None, *, allow_http: bool
+    where: S3Url, retries: RetryPolicy, credentials: S3Credentials | None, *, allow_http: bool
 ) -> ObstoreStore:
     url = f"s3://{where.bucket}/{where.prefix}".rstrip("/")
     workers = ThreadWorkers(_CONNECTIONS, "s3")
@@ -255,9 +255,9 @@ async def _open_s3(
         client_options={"allow_http": plain, "timeout": FOREVER, "connect_timeout": CONNECT},
         retry_config=ONCE,
     )
-    # The death of a task that sends a part is told to whoever waits for the part.
+    # The failure of an upload task is reported to the waiter of the part.
     tasks = Tasks("s3", lambda _name, _error: None)
-    writes = S3Writes(client, where.bucket, where.prefix, url, patience, tasks)
+    writes = S3Writes(client, where.bucket, where.prefix, url, retries, tasks)
     return ObstoreStore(source, writes, url, in_order=True)
 
 

@@ -1,15 +1,15 @@
-"""The object store port: immutable objects under keys, read by ranges of bytes.
+"""The object store port: immutable objects with keys, read by byte ranges.
 
-What a caller may rely on, whatever the store behind it:
+Every driver guarantees:
 
 - an object appears whole or not at all, when ``put`` or ``Upload.finish`` returns, or some time after one of them
   failed with an unknown outcome;
-- a read gives exactly the bytes it was asked for, or raises;
-- a listing has every object that was complete before it began and was not deleted since; it may have others.
-- keys are plain (``keys.py``); what else lies in the same place is neither listed nor removed.
+- a read returns exactly the requested bytes, or raises;
+- a listing has every object that was complete before it began and was not deleted since; it may have others;
+- keys are restricted (``keys.py``); other objects in the same place are neither listed nor removed.
 
-Nothing here relies on conditional writes: some stores that speak S3 take the header and ignore it. Keys
-have a uuid in them, and what counts is what the metadata store names. Only the manifest is replaced, as a whole.
+Nothing relies on conditional writes: some S3-compatible stores accept the header and ignore it. Keys contain a uuid,
+and the metadata store decides what counts. Only the manifest is replaced, as a whole.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from tallybook.core.batch import Buffer
 
 @dataclass(frozen=True, slots=True)
 class ObjectInfo:
-    """An object as a listing shows it. ``modified_at_ms`` is by the store's clock, since the epoch."""
+    """Listing entry of an object. ``modified_at_ms`` is by the store's clock, since the epoch."""
 
     key: str
     size_bytes: int
@@ -32,7 +32,7 @@ class ObjectInfo:
 
 @dataclass(frozen=True, slots=True)
 class UnfinishedUpload:
-    """A multipart upload that was neither finished nor aborted: its parts are paid for, and nobody sees them."""
+    """A multipart upload that was neither finished nor aborted: its parts cost space, but are invisible."""
 
     key: str
     upload_id: str
@@ -40,76 +40,76 @@ class UnfinishedUpload:
 
 
 class Upload(Protocol):
-    """An object that is being written, part by part."""
+    """An object that is being written."""
 
     async def write(self, data: Buffer) -> None:
-        """Take the next bytes; returns when there is room for more. ``data`` must stay as it is until the end.
+        """Write the next bytes; returns when more can be written. ``data`` must not change until the end.
 
         Raises:
-            ArchiveUnavailable, ArchiveDenied: what was written could not be sent. All that is left to do is ``abort``.
+            ArchiveUnavailable, ArchiveDenied: the bytes could not be sent. Only ``abort`` is possible now.
         """
 
     async def finish(self) -> None:
         """Make the object appear, empty if nothing was written.
 
         Raises:
-            ArchiveUnavailable: with outcome unknown, if it may appear all the same.
+            ArchiveUnavailable: with outcome unknown, if it may still appear.
         """
 
     async def abort(self) -> None:
-        """Give the upload up; no object appears. Raises nothing: what is left behind is collected later."""
+        """Abort the upload; no object appears. Never raises: parts that are left are collected later."""
 
 
 class ObjectStore(Protocol):
-    """One bucket, or one folder of it: keys are relative to the prefix it was opened with.
+    """One bucket, or one folder of it: keys are relative to its prefix.
 
-    All methods raise ``ArchiveUnavailable`` if the store does not answer as it should (retriable; ``ArchiveBusy`` if
-    it asks for fewer requests), ``ArchiveDenied`` if it knows us and refuses, or does not know the bucket, and
-    ``InvalidArgument`` for what is no key or no range.
+    All methods raise ``ArchiveUnavailable`` if the store does not answer correctly (retriable; ``ArchiveBusy`` if it
+    asks for fewer requests), ``ArchiveDenied`` if it refuses the credentials or has no such bucket, and
+    ``InvalidArgument`` for an invalid key or range.
     """
 
     @property
     def url(self) -> str:
-        """Where this is, for people. Without credentials."""
+        """URL for messages. Without credentials."""
 
     async def put(self, key: str, data: Buffer) -> None:
-        """Write a small object whole."""
+        """Write a small object in one request."""
 
     def upload(self, key: str) -> Upload:
         """Begin a large object; nothing is sent yet."""
 
     async def read(self, key: str, offset: int, size: int) -> bytes:
-        """Exactly ``size`` bytes from ``offset``, at least one.
+        """Read exactly ``size`` bytes from ``offset``, at least one.
 
         Raises:
             ObjectMissing: there is no such object.
-            ObjectDamaged: it ends before that.
+            ObjectDamaged: it ends before the range does.
         """
 
     async def read_many(self, key: str, ranges: Sequence[tuple[int, int]]) -> list[bytes]:
         """Like ``read``, for several (offset, size) in ascending order; near ones share a request."""
 
     async def info(self, key: str) -> ObjectInfo:
-        """What a listing would show.
+        """The object's listing entry.
 
         Raises:
             ObjectMissing: there is no such object.
         """
 
     def list(self, prefix: str = "", after: str = "") -> AsyncIterator[Sequence[ObjectInfo]]:
-        """Pages of all objects whose keys begin with ``prefix`` and come after ``after``, in the order of keys.
+        """Pages of all objects with ``prefix`` after ``after``, ordered by key.
 
         Raises:
-            InvalidArgument: no key begins so.
+            InvalidArgument: no key begins with the prefix.
         """
 
     async def delete(self, key: str) -> None:
         """Remove an object; no error if there is none."""
 
     async def unfinished_uploads(self) -> Sequence[UnfinishedUpload]:
-        """Uploads that somebody began and did not end, those under way among them.
+        """Uploads that were not finished, including uploads in progress.
 
-        Empty for stores that leave none behind, or that remove them by themselves and do not tell (MinIO).
+        Empty for stores that leave none, or that remove them themselves and do not list them (MinIO).
         """
 
     async def abort_upload(self, upload: UnfinishedUpload) -> None:

@@ -1,12 +1,12 @@
-"""How an object store is asked: not too fast, not too often, and not for ever.
+"""Retry policy and rate limits of an object store.
 
-- A request that failed for want of an answer is made again after a pause that doubles, with jitter, until a
-  deadline. Whoever asks sees to it that a second time does no harm: keys are unique, so it is the same object.
-- When the store asks for fewer requests (``ArchiveBusy``), the rate halves, from what it really was, and creeps
-  back a step each second: what congestion control does. Until the first such answer there is no limit.
-- Bytes pass at a fixed rate, if there is one.
+- A request without an answer is retried after a pause that doubles, with jitter, until a deadline. Callers make sure
+  that a repeated request is harmless: keys are unique, so it writes the same object.
+- When the store asks for fewer requests (``ArchiveBusy``), the limit becomes half of the actual rate, and grows by a
+  step each second, like congestion control. Before the first such answer there is no limit.
+- Bytes pass at a fixed rate, if one is set.
 
-One ``Patience`` serves everything that goes to one store, parts of uploads included.
+One ``RetryPolicy`` serves all requests to one store, including parts of uploads.
 """
 
 from __future__ import annotations
@@ -21,14 +21,15 @@ from typing import Final, TypeVar
 from tallybook.core.errors import ArchiveBusy, ArchiveUnavailable, Outcome, TallybookError
 from tallybook.core.limits import MIB
 from tallybook.runtime.clock import Clock
-from tallybook.runtime.meter import Meter, UnderWay
+from tallybook.runtime.concurrency.backoff import Backoff
+from tallybook.runtime.metrics.usage import BusyTimer, Meter
 from tallybook.runtime.rng import Rng
-from tallybook.runtime.tracing import current_span
+from tallybook.runtime.tracing.port import current_span
 
 T = TypeVar("T")
 
 MIN_BYTES_PER_SECOND: Final = MIB
-"""Slower than this nothing is expected to pass: every deadline is longer by what its bytes take at this rate."""
+"""Assumed minimum throughput: every deadline is extended by the time that its bytes take at this rate."""
 
 _SECOND: Final = 1.0
 
@@ -37,27 +38,27 @@ _MOMENT: Final = 0.1
 
 
 @dataclass(frozen=True, slots=True)
-class PatienceSettings:
-    """Bounds. Durations in seconds."""
+class RetrySettings:
+    """Limits. Durations in seconds."""
 
     first_pause: float = 0.1
     longest_pause: float = 10.0
     give_up_after: float = 60.0
-    """From the first try of a request; a request that carries much has longer."""
+    """From the first try of a request; requests with much data get more time."""
     bytes_per_second: int = 0
-    """Read and written, together; 0 is no limit."""
+    """Reads and writes together; 0 is no limit."""
     slowest_rate: float = 1.0
-    """Requests per second below which the rate does not fall."""
+    """Minimum of the limit, in requests per second."""
     rate_step: float = 5.0
-    """Requests per second that the rate gains each second."""
+    """Growth of the limit per second, in requests per second."""
     unlimited_from: float = 2_000.0
-    """Requests per second from which there is no limit any more."""
+    """Requests per second from which the limit is removed."""
 
 
 class RequestRate:
-    """Requests per second: halves when the store is busy, and recovers step by step."""
+    """Limit of requests per second: halves when the store is busy, and grows step by step."""
 
-    def __init__(self, clock: Clock, settings: PatienceSettings) -> None:
+    def __init__(self, clock: Clock, settings: RetrySettings) -> None:
         self._clock = clock
         self._settings = settings
         self._limit = math.inf
@@ -70,11 +71,11 @@ class RequestRate:
 
     @property
     def limit(self) -> float:
-        """Requests per second; infinite where there is no limit."""
+        """Requests per second; infinite: no limit."""
         return self._limit
 
     async def turn(self) -> None:
-        """Wait until one more request may be made."""
+        """Wait until one more request is permitted."""
         now = self._clock.monotonic()
         self._grow(now)
         at = max(now, self._next_at)
@@ -85,9 +86,9 @@ class RequestRate:
         self._count(self._clock.monotonic())
 
     def slow_down(self, begun_at: float) -> None:
-        """The store was busy for a request that was made at ``begun_at``.
+        """Lower the limit because a request made at ``begun_at`` was answered with busy.
 
-        What was made before the last slowing down says nothing about the rate since.
+        Requests made before the last lowering do not lower it again.
         """
         if begun_at <= self._slowed_at:
             return
@@ -116,7 +117,7 @@ class RequestRate:
 
 
 class ByteRate:
-    """Bytes per second. What is not used within a moment is lost, so no burst follows a silence."""
+    """Limit of bytes per second. Unused capacity expires quickly, so no burst follows an idle time."""
 
     def __init__(self, clock: Clock, bytes_per_second: int) -> None:
         self._clock = clock
@@ -124,33 +125,33 @@ class ByteRate:
         self._free_at = 0.0
 
     async def take(self, size: int) -> None:
-        """Wait until those that came before have passed at the rate; then ``size`` bytes may."""
+        """Wait until earlier bytes have passed at the rate and ``size`` bytes may pass."""
         if not self._bytes_per_second:
             return
         now = self._clock.monotonic()
-        # Being late by a moment is made up for: else every late wake-up would lower the rate.
+        # Compensate a short delay: otherwise every late wake-up would lower the rate.
         begin = max(now - _MOMENT, self._free_at)
         self._free_at = begin + size / self._bytes_per_second
         if begin > now:
             await self._clock.sleep(begin - now)
 
 
-class Patience:
-    """Makes requests to one store.
+class RetryPolicy:
+    """Sends requests to one store with retries and rate limits.
 
     Args:
         rng: for jitter.
     """
 
-    def __init__(self, clock: Clock, rng: Rng, settings: PatienceSettings | None = None) -> None:
+    def __init__(self, clock: Clock, rng: Rng, settings: RetrySettings | None = None) -> None:
         self._clock = clock
         self._rng = rng
-        self._settings = settings or PatienceSettings()
+        self._settings = settings or RetrySettings()
         self._counted: Counter[str] = Counter()
         self.meter = Meter(clock)
-        """Of tries of requests; their turn, and pauses between them, are not part of it."""
-        self.waits = UnderWay(clock)
-        """Requests that wait for their turn, since the store wanted fewer of them."""
+        """Latency of tries, without waits and pauses."""
+        self.waits = BusyTimer(clock)
+        """Time in which requests wait for the rate limit."""
         self.rate = RequestRate(clock, self._settings)
         self.bytes = ByteRate(clock, self._settings.bytes_per_second)
 
@@ -160,14 +161,14 @@ class Patience:
         return self._counted
 
     def count_bytes(self, way: str, size: int) -> None:
-        """Remember that bytes have passed. ``way`` is read or written."""
+        """Count transferred bytes. ``way`` is "read" or "written"."""
         self._counted[f"bytes_{way}"] += size
 
     async def once(self, kind: str, call: Callable[[], Awaitable[T]]) -> T:
-        """Make a request that must not be made twice.
+        """Send a request that must not be repeated.
 
         Raises:
-            TallybookError: what the request raised.
+            TallybookError: any error of the request.
         """
         with self.waits:
             await self.rate.turn()
@@ -189,18 +190,18 @@ class Patience:
         return result
 
     async def ask(self, kind: str, call: Callable[[], Awaitable[T]], *, size: int = 0) -> T:
-        """Make a request that may be made again, until it succeeds, is refused, or the time is up.
+        """Send a repeatable request, until it succeeds, is refused, or the deadline passes.
 
         Args:
-            kind: for the counts.
-            size: bytes that it carries, either way.
+            kind: for the counters.
+            size: bytes of the request or the answer.
 
         Raises:
             ArchiveUnavailable: the last failure; its outcome is unknown if that of any try was.
-            TallybookError: what else the request raised, at once.
+            TallybookError: any other error of the request, immediately.
         """
         deadline = self._clock.monotonic() + self._settings.give_up_after + size / MIN_BYTES_PER_SECOND
-        pause, unknown = self._settings.first_pause, False
+        backoff, unknown = self._backoff(deadline), False
         while True:
             try:
                 return await self._before(deadline, kind, call)
@@ -209,13 +210,14 @@ class Patience:
                 span = current_span()
                 if span is not None:
                     span.event("try failed", error=type(error).__name__)
-                wait = pause * (0.5 + self._rng.random() / 2)
-                if self._clock.monotonic() + wait >= deadline:
+                if not await backoff.pause():
                     if not unknown:
                         raise
                     raise ArchiveUnavailable(error.message, outcome=Outcome.UNKNOWN) from error
-            await self._clock.sleep(wait)
-            pause = min(2 * pause, self._settings.longest_pause)
+
+    def _backoff(self, deadline: float) -> Backoff:
+        first_s, longest_s = self._settings.first_pause, self._settings.longest_pause
+        return Backoff(self._clock, self._rng, first_s=first_s, longest_s=longest_s, deadline=deadline)
 
     async def _before(self, deadline: float, kind: str, call: Callable[[], Awaitable[T]]) -> T:
         begun = False
@@ -229,7 +231,7 @@ class Patience:
             async with asyncio.timeout(deadline - self._clock.monotonic()):
                 return await self.once(kind, tried)
         except TimeoutError as error:
-            # It was cancelled, which ``once`` does not count; and nothing was tried if it was not its turn yet.
+            # Cancelled, which ``once`` does not count; nothing was tried if it was still waiting for the limit.
             self._counted[f"{kind}_failed"] += begun
             message = f"{kind}: no answer within {self._settings.give_up_after} s or what its bytes take"
             raise ArchiveUnavailable(message, outcome=Outcome.UNKNOWN) from error

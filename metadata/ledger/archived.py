@@ -1,4 +1,4 @@
-"""What the metadata of a ledger say of its copy in an object store, and the only ways to change that.
+"""Archive state in a ledger's metadata, and its transitions.
 
             .-- begin_archiving (an attempt that is too old may be replaced) --.
             v                                                                  |
@@ -6,9 +6,9 @@
                     |                                            |  ^                 bookies may drop
                     `-- abandon_archiving                        `--' commit_archived: moved to another object
 
-An attempt names the object before it is written, so an object that no ledger names belongs to nobody and
-can be collected. A receipt is everything that is needed to know the object again: its length, the hash of
-its bytes, where its index lies. Keys are relative to the archive's prefix: metadata can never lead elsewhere.
+An attempt names the object before it is written, so an object that no ledger names is an orphan and can be collected.
+A receipt identifies and verifies the object: its length, the hash of its bytes, the position of its index. Keys are
+relative to the archive's prefix, so metadata can never point outside it.
 """
 
 from __future__ import annotations
@@ -23,49 +23,52 @@ if TYPE_CHECKING:
 
 SHA256_BYTES: Final = 32
 MAX_KEY_BYTES: Final = 1024
-"""Longest key, in UTF-8, that object stores take."""
+"""Maximum length of an object key in UTF-8, as object stores accept it."""
+
+OFFLOAD_AFTER: Final = "tallybook.offload-after-s"
+"""Key of the age in seconds at which a ledger is archived, among its custom metadata; it overrides the offloader's."""
 
 
 @dataclass(frozen=True, slots=True)
 class IndexPart:
-    """Where a part of an object's index lies, and how to know it. Offsets and lengths in bytes."""
+    """Position and checksum of a part of an object's index. Offsets and lengths in bytes."""
 
     offset: int
     stored_bytes: int
     raw_bytes: int
-    """Once decompressed."""
+    """Length after decompression."""
     crc: int
-    """CRC-32C as stored."""
+    """CRC-32C of the stored bytes."""
 
     @property
     def end(self) -> int:
-        """Offset of the byte behind it."""
+        """Offset after the last byte."""
         return self.offset + self.stored_bytes
 
 
 @dataclass(frozen=True, slots=True)
 class ArchiveAttempt:
-    """Somebody is writing an object with this ledger in it."""
+    """An offloader is writing an object with this ledger in it."""
 
     object_id: str
     began_at_ms: int
-    """Milliseconds since the epoch, as the machine of that somebody believes."""
+    """Milliseconds since the epoch, by the offloader's clock."""
 
     def __post_init__(self) -> None:
         if not self.object_id:
             raise InvalidArgument("an attempt to archive names its object")
 
     def is_dead(self, now_ms: int, ttl_ms: int) -> bool:
-        """Whether nobody is believed to be at it any more, at ``now_ms`` since the epoch.
+        """Whether the attempt counts as abandoned at ``now_ms`` since the epoch.
 
-        One that seems to begin as long after now was made by a clock that was wrong, and would never grow old.
+        An attempt that seems to begin equally far in the future comes from a wrong clock and would never grow old.
         """
         return abs(now_ms - self.began_at_ms) >= ttl_ms
 
 
 @dataclass(frozen=True, slots=True)
 class Receipt:
-    """A copy of the whole ledger that was read back and found good."""
+    """Describes a copy of the whole ledger that was read back and verified."""
 
     object_id: str
     key: str
@@ -76,7 +79,7 @@ class Receipt:
     entries: int
     payload_bytes: int
     rolling_crc: int
-    """CRC-32C over the ledger's batches as they were written, one after the other."""
+    """CRC-32C over the ledger's batches as written, concatenated."""
     archived_at_ms: int
 
     def __post_init__(self) -> None:
@@ -93,7 +96,7 @@ class Receipt:
 
 
 def _check_key(key: str) -> None:
-    """A key stays below the prefix that it is appended to."""
+    """A key must stay below the archive's prefix."""
     folders = key.split("/")
     strange = "\\" in key or not key.isprintable() or any(folder in {"", ".", ".."} for folder in folders)
     if strange or len(key.encode()) > MAX_KEY_BYTES:
@@ -103,15 +106,15 @@ def _check_key(key: str) -> None:
 def begin_archiving(
     metadata: LedgerMetadata, attempt: ArchiveAttempt, *, from_object: str | None, ttl_ms: int
 ) -> LedgerMetadata:
-    """Announce an object that will hold the ledger.
+    """Announce an object that will contain the ledger.
 
     Args:
-        from_object: id of the object that holds it now, ``None`` if none does: what the attempt is to replace.
-        ttl_ms: age at which another attempt is taken for dead when this one begins.
+        from_object: id of the object that contains it now, which the attempt replaces; ``None``: none.
+        ttl_ms: age from which another attempt counts as abandoned when this one begins.
 
     Raises:
-        InvalidArgument: the ledger is not closed, or is in that object already; an object is never written twice.
-        Conflict: another attempt is under way, or the ledger is in another object by now.
+        InvalidArgument: the ledger is not closed, or already in that object; an object is never written twice.
+        Conflict: another attempt is in progress, or the ledger has moved to another object.
     """
     if not metadata.closed:
         raise InvalidArgument(f"ledger {metadata.ledger_id} is not closed: only closed ledgers are archived")
@@ -127,11 +130,11 @@ def begin_archiving(
 
 
 def commit_archived(metadata: LedgerMetadata, receipt: Receipt) -> LedgerMetadata:
-    """The object of the attempt is complete and was read back: the ledger is in it. Doing so again changes nothing.
+    """Record the verified object of the attempt: the ledger is archived in it. Idempotent.
 
     Raises:
-        Conflict: another attempt has taken the place of the one that made this object.
-        InvalidArgument: the receipt is not of the whole ledger.
+        Conflict: another attempt replaced the one that wrote this object.
+        InvalidArgument: the receipt does not cover the whole ledger.
     """
     if metadata.archived == receipt:
         return metadata
@@ -141,17 +144,17 @@ def commit_archived(metadata: LedgerMetadata, receipt: Receipt) -> LedgerMetadat
 
 
 def abandon_archiving(metadata: LedgerMetadata, object_id: str) -> LedgerMetadata:
-    """Give an attempt up; nothing changes if it is not the one under way."""
+    """End an attempt without a receipt; no change if it is not the current one."""
     if metadata.archiving is None or metadata.archiving.object_id != object_id:
         return metadata
     return replace(metadata, archiving=None)
 
 
 def release_copies(metadata: LedgerMetadata, object_id: str) -> LedgerMetadata:
-    """The bookies may drop their copies from now on, for ever: the archive has been verified once more.
+    """Permit bookies to drop their copies from now on: the archive was verified again.
 
     Raises:
-        Conflict: the ledger is not in that object (any more).
+        Conflict: the ledger is not, or no longer, in that object.
     """
     if metadata.archived is None or metadata.archived.object_id != object_id:
         raise Conflict(f"ledger {metadata.ledger_id} is not in object {object_id}")

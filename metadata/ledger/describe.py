@@ -1,15 +1,15 @@
-"""A ledger's metadata in plain words and numbers, for people and for programs: without its secrets."""
+"""A ledger's metadata as JSON for people and programs, without secrets."""
 
 from __future__ import annotations
 
-from tallybook.core.moments import moment_of
+from tallybook.core.calendar import utc_datetime
 
 from .model import LedgerMetadata
 
 
 def describe(metadata: LedgerMetadata) -> dict[str, object]:
     """A ledger's metadata without its secrets."""
-    created = moment_of(metadata.created_at_ms)
+    created = utc_datetime(metadata.created_at_ms)
     return {
         "ledger_id": metadata.ledger_id,
         "state": metadata.state.value,
@@ -40,7 +40,7 @@ def _describe_archive(metadata: LedgerMetadata) -> dict[str, object] | None:
     receipt = metadata.archived
     if receipt is None:
         return None
-    archived_at = moment_of(receipt.archived_at_ms)
+    archived_at = utc_datetime(receipt.archived_at_ms)
     return {
         "object": receipt.key,
         "object_bytes": receipt.object_bytes,

@@ -1,4 +1,4 @@
-"""The metadata of a ledger: a frozen value, and the only ways to change it.
+"""The metadata of a ledger: a frozen value, and its transitions.
 
                 .--- change_ensemble
                 v   |
@@ -6,14 +6,12 @@
                 |                                     ^
                 `--- begin_recovery -> IN_RECOVERY ---' close
 
-Every transition is a pure function from one value to the next. Whoever wants a change reads
-the value with its version, computes the next one here, and writes it back by compare-and-set;
-what is not allowed raises before anything is written.
+Every transition is a pure function from one value to the next. A client reads the value with its version, computes
+the next value here, and writes it by compare-and-set; forbidden transitions raise before anything is written.
 
-A ledger lists *fragments*: ranges of entries with one ensemble. Fragment ``i`` holds the
-entries from its first id to the one before the next fragment's first id; first ids strictly
-increase and the first is 0. *Missed ranges* say which ensemble members lack which entries,
-for repair.
+A ledger lists *fragments*: ranges of entries with one ensemble. Fragment ``i`` contains the entries from its first id
+to the one before the next fragment's first id; first ids strictly increase and the first is 0. *Missed ranges* list
+under-replicated ranges: entries that an ensemble member lacks. Repair copies them.
 """
 
 from __future__ import annotations
@@ -34,23 +32,23 @@ from .archived import ArchiveAttempt, Receipt
 
 
 class LedgerState(Enum):
-    """Where a ledger is in its life."""
+    """Life cycle state of a ledger."""
 
     OPEN = "open"
-    """It may be written."""
+    """It can be written."""
     IN_RECOVERY = "in_recovery"
-    """Somebody settles its end; its writer is out."""
+    """A recovery is determining its end; its writer is fenced."""
     CLOSED = "closed"
-    """Its end is settled; it never changes."""
+    """Its end is fixed; its entries never change."""
 
 
 class DigestType(Enum):
-    """How a reader tells that bytes are what the writer wrote."""
+    """How readers verify that bytes are those of the writer."""
 
     CRC32C = "crc32c"
-    """A checksum: against damage."""
+    """A checksum: detects damage."""
     HMAC_SHA256 = "hmac_sha256"
-    """Signed with a key made of the password: against whoever does not know it, too."""
+    """An HMAC with a key derived from the password: also detects forgery without the password."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,9 +61,9 @@ class Fragment:
 
 @dataclass(frozen=True, slots=True)
 class MissedRange:
-    """Entries that a bookie of the ensemble was not there for.
+    """Entries that an ensemble member lacks.
 
-    ``last_entry_id`` is ``None`` while the bookie is still missing.
+    ``last_entry_id`` is ``None`` while the bookie is still absent.
     """
 
     bookie_id: str
@@ -75,12 +73,11 @@ class MissedRange:
 
 @dataclass(frozen=True, slots=True)
 class LedgerMetadata:
-    """All that is known of a ledger besides its entries.
+    """The metadata of a ledger.
 
-    ``last_entry_id`` and ``length`` (payload bytes) are settled by the close and are -1 and 0
-    before it. ``writer_token`` names the one owner the ledger ever has; ``None`` means that it
-    was never owned. ``creator_token`` makes creation idempotent. ``key_salt`` and
-    ``key_verifier`` are empty for a ledger without a password.
+    ``last_entry_id`` and ``length`` (payload bytes) are set by the close and are -1 and 0 before it. ``writer_token``
+    identifies the only owner that the ledger ever has; ``None``: never owned. ``creator_token`` makes creation
+    idempotent. ``key_salt`` and ``key_verifier`` are empty for a ledger without a password.
     """
 
     ledger_id: int
@@ -98,11 +95,11 @@ class LedgerMetadata:
     missed: tuple[MissedRange, ...] = ()
     custom: Mapping[str, bytes] = field(default_factory=dict)
     archiving: ArchiveAttempt | None = None
-    """An archive object with this ledger in it is being written."""
+    """The archive object that is being written with this ledger in it."""
     archived: Receipt | None = None
-    """The archive object that holds the whole ledger."""
+    """The archive object that contains the whole ledger."""
     copies_released: bool = False
-    """Bookies may drop their copies, and must not be relied on to have them."""
+    """Bookies may drop their copies; readers must not rely on them."""
 
     def __post_init__(self) -> None:
         check_ledger_id(self.ledger_id)
@@ -119,21 +116,21 @@ class LedgerMetadata:
 
     @property
     def closed(self) -> bool:
-        """Whether the end is settled."""
+        """Whether the end is fixed."""
         return self.state is LedgerState.CLOSED
 
     @property
     def identity(self) -> bytes:
-        """What tells this ledger from another one of the same id."""
+        """Tells this ledger apart from another one of the same id."""
         return ledger_identity(self.creator_token)
 
     @property
     def last_fragment(self) -> Fragment:
-        """The fragment that is still growing, or was the last to grow."""
+        """The fragment that is growing, or was the last to grow."""
         return self.fragments[-1]
 
     def fragment_of(self, entry_id: int) -> Fragment:
-        """The fragment whose ensemble holds ``entry_id``."""
+        """The fragment that contains ``entry_id``."""
         found = self.fragments[0]
         for fragment in self.fragments:
             if fragment.first_entry_id > entry_id:
@@ -149,7 +146,7 @@ class LedgerMetadata:
         return self.last_entry_id if self.closed else MAX_ID
 
     def bookies_of(self, entry_id: int) -> tuple[str, ...]:
-        """Bookie ids of the write set of ``entry_id``, its first choice first."""
+        """Bookie ids of the write set of ``entry_id``, the first choice first."""
         bookies = self.fragment_of(entry_id).bookies
         return tuple(bookies[position] for position in self.quorum.write_set(entry_id))
 
@@ -214,7 +211,7 @@ def _check_missed(metadata: LedgerMetadata) -> None:
 
 
 def adopt(metadata: LedgerMetadata, writer_token: str) -> LedgerMetadata:
-    """Become the owner of a ledger that never had one. Adopting one's own ledger again changes nothing.
+    """Become the owner of a ledger that never had one. Idempotent for the same owner.
 
     Raises:
         LedgerHasWriter: it has, or had, another owner.
@@ -231,7 +228,7 @@ def adopt(metadata: LedgerMetadata, writer_token: str) -> LedgerMetadata:
 
 
 def begin_recovery(metadata: LedgerMetadata) -> LedgerMetadata:
-    """Mark an open ledger as being recovered. Of a ledger in recovery, or closed, nothing changes."""
+    """Mark an open ledger as being recovered. No change for a ledger in recovery, or closed."""
     if metadata.state is LedgerState.OPEN:
         return replace(metadata, state=LedgerState.IN_RECOVERY)
     return metadata
@@ -245,10 +242,10 @@ def close(
     fragments: Sequence[Fragment] | None = None,
     missed: Sequence[MissedRange] | None = None,
 ) -> LedgerMetadata:
-    """Settle the end of an open or recovering ledger.
+    """Fix the end of an open or recovering ledger.
 
-    ``fragments`` replaces the list where recovery changed ensembles; ``missed`` replaces the
-    missed ranges. Closing at the end that is already settled changes nothing.
+    ``fragments`` replaces the list if recovery changed ensembles; ``missed`` replaces the missed ranges. Closing again
+    with the same end changes nothing.
 
     Raises:
         LedgerClosed: it is closed with another end.
@@ -274,7 +271,7 @@ def close(
 
 
 def require_open(metadata: LedgerMetadata) -> LedgerMetadata:
-    """The same metadata, of a ledger that its writer may still write.
+    """Return ``metadata`` if the writer may still write the ledger.
 
     Raises:
         LedgerClosed: the ledger is closed.
@@ -290,17 +287,16 @@ def require_open(metadata: LedgerMetadata) -> LedgerMetadata:
 def change_ensemble(
     metadata: LedgerMetadata, known: Fragment, first_entry_id: int, bookies: Sequence[str]
 ) -> LedgerMetadata:
-    """Give the entries of an open ledger from ``first_entry_id`` on to another ensemble.
+    """Assign the entries of an open ledger from ``first_entry_id`` on to another ensemble.
 
-    The last fragment is replaced if it starts there, or else another one is appended. ``known`` is the last fragment
-    as the writer, who alone may change it, knows it; older fragments stay as they are, whoever edited them. Applying
-    the same change again changes nothing.
+    Replaces the last fragment if it starts there, otherwise appends one. ``known`` is the last fragment as the writer
+    knows it; only the writer may change it. Older fragments stay, whichever process edited them. Idempotent.
 
     Raises:
         LedgerClosed: the ledger is closed.
-        LedgerFenced: it is being recovered, or its last fragment is not the writer's any more.
-        InvalidArgument: the fragment would start before the last one, or names not as many different bookies as it
-            has to.
+        LedgerFenced: it is being recovered, or another client changed its last fragment.
+        InvalidArgument: the fragment would start before the last one, or does not name the required number of
+            different bookies.
     """
     require_open(metadata)
     wanted = Fragment(first_entry_id, tuple(bookies))
@@ -314,9 +310,9 @@ def change_ensemble(
 
 
 def of_members(metadata: LedgerMetadata, missed: Sequence[MissedRange]) -> tuple[MissedRange, ...]:
-    """What of ``missed`` lies in fragments that name the bookie, in as few ranges as possible.
+    """The parts of ``missed`` that lie in fragments that name the bookie, merged.
 
-    The rest is nobody's to mend: the bookie was replaced there, or the ledger ends before it.
+    The rest needs no repair: the bookie was replaced there, or the ledger ends before it.
     """
     spans = _spans(metadata, {entry.bookie_id for entry in missed})
     ranges: list[MissedRange] = []
@@ -333,7 +329,7 @@ def of_members(metadata: LedgerMetadata, missed: Sequence[MissedRange]) -> tuple
 
 
 def _spans(metadata: LedgerMetadata, names: Collection[str]) -> dict[str, list[tuple[int, int]]]:
-    """The entries of fragments that name each of these bookies, ascending; up to 2^63-1 in an unclosed ledger."""
+    """Entry ranges of the fragments that name each of these bookies, ascending; up to 2^63-1 in an unclosed ledger."""
     spans: dict[str, list[tuple[int, int]]] = {}
     end = metadata.last_entry_id if metadata.closed else MAX_ID
     ends = [*(each.first_entry_id - 1 for each in metadata.fragments[1:]), end] if names else []
@@ -352,7 +348,7 @@ def _spans(metadata: LedgerMetadata, names: Collection[str]) -> dict[str, list[t
 
 
 def _merged(missed: Sequence[MissedRange]) -> tuple[MissedRange, ...]:
-    """The same entries in as few ranges as possible; bookies in the order in which they come first."""
+    """Merge ranges; bookies keep the order of their first range."""
     order = {bookie_id: at for at, bookie_id in reversed(list(enumerate(entry.bookie_id for entry in missed)))}
     ranges: list[MissedRange] = []
     for entry in sorted(missed, key=lambda entry: (order[entry.bookie_id], entry.first_entry_id)):
@@ -366,7 +362,7 @@ def _merged(missed: Sequence[MissedRange]) -> tuple[MissedRange, ...]:
 
 
 def record_missed(metadata: LedgerMetadata, missed: Sequence[MissedRange]) -> LedgerMetadata:
-    """Replace the missed ranges of an unclosed ledger by what of ``missed`` lies in fragments that name the bookie.
+    """Set the missed ranges of an unclosed ledger, restricted to fragments that name the bookie.
 
     Raises:
         LedgerClosed: the ledger is closed.
@@ -381,7 +377,7 @@ def record_missed(metadata: LedgerMetadata, missed: Sequence[MissedRange]) -> Le
 
 
 def check_succession(old: LedgerMetadata, new: LedgerMetadata) -> None:
-    """Hold what no update may change: identity, replication, where older fragments start, and the end once settled.
+    """Check that an update keeps identity, replication, starts of older fragments, and the end of a closed ledger.
 
     Raises:
         InvariantViolation: ``new`` may not follow ``old``.
@@ -395,7 +391,7 @@ def check_succession(old: LedgerMetadata, new: LedgerMetadata) -> None:
     check(owned, f"ledger {old.ledger_id}: an update takes it from its owner")
     order = list(LedgerState)
     check(order.index(new.state) >= order.index(old.state), f"ledger {old.ledger_id}: state goes back to {new.state}")
-    # A close that an operator has accepted loss for may end the ledger before its last fragments.
+    # A close with accepted loss, requested by an operator, may end the ledger before its last fragments.
     end = new.last_entry_id + 1 if new.closed and not old.closed else MAX_ID
     before = [fragment.first_entry_id for fragment in old.fragments if fragment.first_entry_id <= end]
     after = [fragment.first_entry_id for fragment in new.fragments]
@@ -407,7 +403,7 @@ def check_succession(old: LedgerMetadata, new: LedgerMetadata) -> None:
 
 
 def _check_archive_succession(old: LedgerMetadata, new: LedgerMetadata) -> None:
-    """A receipt follows the attempt that announced its object, and what bookies dropped is not asked of them again."""
+    """A receipt must follow the attempt that announced its object, and released copies stay released."""
     ledger_id = old.ledger_id
     if new.archived != old.archived:
         announced = old.archiving.object_id if old.archiving else None
@@ -418,6 +414,6 @@ def _check_archive_succession(old: LedgerMetadata, new: LedgerMetadata) -> None:
             f"ledger {ledger_id}: a receipt of an object that was not announced; the one announced is {announced}",
         )
     check(new.copies_released or not old.copies_released, f"ledger {ledger_id}: released copies would be needed again")
-    # The archive is verified between the two, against the receipt that is stored.
+    # The offloader verifies the stored receipt between the two updates.
     early = new.copies_released and not old.copies_released and new.archived != old.archived
     check(not early, f"ledger {ledger_id}: copies would be released together with the receipt")

@@ -1,7 +1,7 @@
-"""What a repair changes in a ledger's metadata: who holds a fragment, and who no longer lacks what. Pure.
+"""Transitions of a repair: replace ensemble members of a fragment, and remove repaired missed ranges.
 
-Both are told after the copies are there and verified, never before. Neither touches the last fragment of a ledger that
-is not closed: that one is its writer's, or its recovery's.
+Repair applies both only after the copies are stored and verified. Neither changes the last fragment of an unclosed
+ledger, which belongs to its writer or its recovery.
 """
 
 from __future__ import annotations
@@ -13,24 +13,24 @@ from tallybook.core.errors import InvalidArgument
 from .model import Fragment, LedgerMetadata, MissedRange, of_members
 
 
-def settled_fragments(metadata: LedgerMetadata) -> tuple[Fragment, ...]:
-    """The fragments to which nobody adds any more: all of a closed ledger, all but the last one otherwise."""
+def immutable_fragments(metadata: LedgerMetadata) -> tuple[Fragment, ...]:
+    """Fragments that no longer grow: all of a closed ledger, otherwise all but the last."""
     return metadata.fragments if metadata.closed else metadata.fragments[:-1]
 
 
 def replace_member(metadata: LedgerMetadata, first_entry_id: int, position: int, old: str, new: str) -> LedgerMetadata:
-    """Name ``new`` in place of ``old`` at ``position`` of the settled fragment that starts at ``first_entry_id``.
+    """Replace ``old`` by ``new`` at ``position`` of the immutable fragment that starts at ``first_entry_id``.
 
-    A fragment that does not name ``old`` there (any more), or is not there, stays as it is: somebody else was first. In
-    another place ``new`` would have to hold other entries than those that it was given.
+    No change if the fragment does not exist or does not name ``old`` there: another repair was first. At another
+    position ``new`` would have to store other entries than those it received.
 
     Raises:
-        InvalidArgument: the fragment is not settled, or has ``new`` in another place.
+        InvalidArgument: the fragment still grows, or names ``new`` at another position.
     """
     fragment = next((each for each in metadata.fragments if each.first_entry_id == first_entry_id), None)
     if fragment is None or fragment.bookies[position] != old:
         return metadata
-    if fragment not in settled_fragments(metadata):
+    if fragment not in immutable_fragments(metadata):
         raise InvalidArgument(f"ledger {metadata.ledger_id}: the fragment from {first_entry_id} is still its writer's")
     if new in fragment.bookies:
         raise InvalidArgument(f"ledger {metadata.ledger_id}: the fragment from {first_entry_id} names {new} already")
@@ -42,18 +42,18 @@ def replace_member(metadata: LedgerMetadata, first_entry_id: int, position: int,
     return replace(changed, missed=of_members(changed, missed))
 
 
-def copies_given_back(metadata: LedgerMetadata, bookie_id: str, first: int, last: int) -> LedgerMetadata:
-    """``bookie_id`` has all entries ``first .. last`` that it is to hold: it has missed none of them."""
+def remove_missed(metadata: LedgerMetadata, bookie_id: str, first: int, last: int) -> LedgerMetadata:
+    """``bookie_id`` now stores all its entries of ``first .. last``: remove them from its missed ranges."""
     return replace(metadata, missed=of_members(metadata, without(metadata.missed, bookie_id, first, last)))
 
 
-def without_strays(metadata: LedgerMetadata) -> LedgerMetadata:
-    """The same, less missed ranges that are nobody's to mend: no fragment names their bookie there (any more)."""
+def drop_stray_missed(metadata: LedgerMetadata) -> LedgerMetadata:
+    """Remove missed ranges in fragments that do not name their bookie any more."""
     return replace(metadata, missed=of_members(metadata, metadata.missed))
 
 
 def without(missed: tuple[MissedRange, ...], bookie_id: str, first: int, last: int) -> tuple[MissedRange, ...]:
-    """``missed``, less what of ``bookie_id`` lies in ``first .. last``."""
+    """``missed`` without the entries ``first .. last`` of ``bookie_id``."""
     left: list[MissedRange] = []
     for entry in missed:
         end = entry.last_entry_id

@@ -1,7 +1,7 @@
-"""Copies that are not believed: those that a bookie has where a closed ledger says that it lacks them. Pure.
+"""Untrusted copies: entries that a bookie may have although a closed ledger lists them as missed by it.
 
-A recovery records what a slow member had not acked by the close. What that member has there may be other bytes under
-the same ids, which nobody compared: until a repair has done so, another member's copy counts.
+A recovery lists what a slow member had not acked by the close. That member's copy may have other bytes under the same
+ids, which were never compared. Until a repair has compared them, readers prefer another member's copy.
 """
 
 from __future__ import annotations
@@ -9,13 +9,13 @@ from __future__ import annotations
 from .model import LedgerMetadata, MissedRange
 
 
-def in_doubt(metadata: LedgerMetadata, entry_id: int) -> frozenset[str]:
-    """Bookies whose copy of an entry is not believed while another one may have a copy."""
+def untrusted_bookies(metadata: LedgerMetadata, entry_id: int) -> frozenset[str]:
+    """Bookies whose copy of the entry is untrusted while another bookie may have a copy."""
     return frozenset(entry.bookie_id for entry in _ranges(metadata) if _end(entry) >= entry_id >= entry.first_entry_id)
 
 
-def believed_to(metadata: LedgerMetadata, bookie_id: str, first: int, last: int) -> int:
-    """Up to where a bookie that is asked for ``first .. last`` is asked at a time; ``first`` where that is in doubt."""
+def trusted_until(metadata: LedgerMetadata, bookie_id: str, first: int, last: int) -> int:
+    """Last entry to request in one read of ``first .. last`` from a bookie; ``first`` if that entry is untrusted."""
     ends = [
         max(first, entry.first_entry_id - 1)
         for entry in _ranges(metadata)
@@ -25,7 +25,7 @@ def believed_to(metadata: LedgerMetadata, bookie_id: str, first: int, last: int)
 
 
 def _ranges(metadata: LedgerMetadata) -> tuple[MissedRange, ...]:
-    # Before the close it is the writer that records, and all copies are its own.
+    # Before the close the writer lists missed ranges, and all copies are its own.
     return metadata.missed if metadata.closed else ()
 
 

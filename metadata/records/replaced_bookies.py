@@ -1,9 +1,9 @@
-"""Notes of bookies that were given a new, empty directory and have not got back all that they held:
-``bookies/replaced/BOOKIE``, which holds the uuid of the new directory.
+"""Records of bookies that got a new, empty directory and have not yet received all their copies again:
+``bookies/replaced/BOOKIE``, with the uuid of the new directory.
 
-While such a bookie does not answer, nothing else tells that its copies are lost. The auditor removes the note once no
-ledger lacks anything at that directory, or when the bookie is registered with another one: a replacement was cut off
-before it gave anything up.
+While such a bookie does not answer, only this record tells that its copies are lost. The auditor removes it once no
+ledger lacks copies in that directory, or when the bookie registers with another directory: the replacement was
+interrupted before it discarded anything.
 """
 
 from __future__ import annotations
@@ -12,33 +12,33 @@ from typing import Final, NamedTuple
 
 from tallybook.core.errors import MetadataConflict, MetadataOutcomeUnknown
 
-from .store import BadVersion, MetadataStore, Unknown
-from .transactions import names
+from ..store import BadVersion, MetadataStore, Unknown
+from .listing import record_names
 
 PREFIX: Final = "bookies/replaced/"
 _ATTEMPTS: Final = 3
 
 
 class Replacement(NamedTuple):
-    """What a note says, and the version that its removal must name."""
+    """A decoded record, and the version for its conditional removal."""
 
     directory: str
-    """The uuid of the new directory; empty in a note of an earlier version."""
+    """The uuid of the new directory; empty in a record of an earlier version."""
     version: int
 
 
-async def note_replaced(store: MetadataStore, bookie_id: str, directory_uuid: str) -> None:
-    """Note that everything a bookie held is given up. To be called before it is, and again afterwards.
+async def record_replacement(store: MetadataStore, bookie_id: str, directory_uuid: str) -> None:
+    """Record that all data of a bookie is discarded. Call it before, and again after.
 
-    The note gets a new version each time, so that an auditor which read it before, and what the bookie was registered
-    with then, does not remove it.
+    Each call gives the record a new version, so that an auditor that read the earlier version, and the registration of
+    that time, does not remove it.
 
     Args:
-        directory_uuid: of its new directory.
+        directory_uuid: of the new directory.
 
     Raises:
-        MetadataUnavailable, MetadataOutcomeUnknown, MetadataConflict: it was not noted, or may not have been; the same
-            call settles it.
+        MetadataUnavailable, MetadataOutcomeUnknown, MetadataConflict: it was not recorded, or may not have been; call
+            again.
     """
     name = PREFIX + bookie_id
     for _ in range(_ATTEMPTS):
@@ -51,11 +51,11 @@ async def note_replaced(store: MetadataStore, bookie_id: str, directory_uuid: st
     raise MetadataConflict(f"the record {name} is changed by others all the time")
 
 
-async def forget_replaced(store: MetadataStore, bookie_id: str, known: Replacement) -> None:
-    """Remove a note, unless it was written again since.
+async def remove_replacement(store: MetadataStore, bookie_id: str, known: Replacement) -> None:
+    """Remove a record, unless it was written again since it was read.
 
     Raises:
-        MetadataUnavailable, MetadataOutcomeUnknown: it may be there still.
+        MetadataUnavailable, MetadataOutcomeUnknown: it may still exist.
     """
     name = PREFIX + bookie_id
     result = await store.delete_record(name, known.version)
@@ -63,14 +63,14 @@ async def forget_replaced(store: MetadataStore, bookie_id: str, known: Replaceme
         raise MetadataOutcomeUnknown(f"the removal of the record {name}: {result.reason}")
 
 
-async def noted_replacements(store: MetadataStore) -> dict[str, Replacement]:
-    """What the notes say, by bookie, as of now at least.
+async def read_replacements(store: MetadataStore) -> dict[str, Replacement]:
+    """All records, by bookie; includes all changes made before the call.
 
     Raises:
-        MetadataUnavailable: the store does not tell all of them.
+        MetadataUnavailable: the store does not answer completely.
     """
     found: dict[str, Replacement] = {}
-    async for name in names(store, PREFIX):
+    async for name in record_names(store, PREFIX):
         record = await store.read_record(name, linearizable=True)
         if record is not None:
             directory = "" if record.value == _WITHOUT_DIRECTORY else record.value.decode(errors="replace")
@@ -79,4 +79,4 @@ async def noted_replacements(store: MetadataStore) -> dict[str, Replacement]:
 
 
 _WITHOUT_DIRECTORY: Final = b"not started"
-"""The value of an earlier version, whose bookies remove it when they start."""
+"""Value written by an earlier version, whose bookies remove the record when they start."""

@@ -1,7 +1,7 @@
-"""Whether a cluster requires security: one record, which the first secured bookie writes.
+"""Record that a cluster requires security; the first secured bookie writes it.
 
-A process without a security directory that finds it opens the metadata for reading only. A program that ignores the
-record is held by the rights of the SQLite file or the ACLs of ZooKeeper alone.
+A process without a security directory that finds the record opens the metadata read-only. A program that ignores the
+record is bound only by the permissions of the SQLite file or the ACLs of ZooKeeper.
 """
 
 from __future__ import annotations
@@ -13,16 +13,15 @@ from tallybook.core.errors import DamagedFile, NewerFormat
 from tallybook.runtime.clock import Clock
 from tallybook.runtime.rng import Rng
 
-from .record_format import FIRST, check_format
-from .record_json import NOT_UNDERSTOOD
-from .record_update import RecordUpdater
-from .store import MetadataStore
+from ..store import MetadataStore
+from .format import FIRST, load_json
+from .update import RecordUpdater
 
 RECORD: Final = "security/required"
 
 
 async def requires_security(store: MetadataStore) -> bool:
-    """Whether the cluster requires security. A record that cannot be understood counts as yes.
+    """Whether the cluster requires security. An unreadable record counts as yes.
 
     Raises:
         MetadataUnavailable: the store does not answer.
@@ -41,7 +40,7 @@ async def require_security(store: MetadataStore, clock: Clock, rng: Rng, *, requ
 
     Raises:
         MetadataUnavailable, MetadataConflict: nothing was changed.
-        MetadataOutcomeUnknown: it may have been recorded; the same call settles it.
+        MetadataOutcomeUnknown: it may have been recorded; repeat the call.
         AccessDenied: this process may not change the metadata.
     """
     if await requires_security(store) is required:
@@ -51,18 +50,13 @@ async def require_security(store: MetadataStore, clock: Clock, rng: Rng, *, requ
 
 
 def decode_required(value: bytes) -> bool:
-    """What the record says.
+    """Decode the record.
 
     Raises:
         NewerFormat: a newer Tallybook wrote it.
-        DamagedFile: it says something else.
+        DamagedFile: the record is invalid.
     """
-    try:
-        found = json.loads(value)
-        check_format(f"the record {RECORD}", found)
-        required = found["required"]
-    except NOT_UNDERSTOOD as error:
-        raise DamagedFile(f"the record {RECORD} cannot be understood: {error!r}") from error
+    required = load_json(RECORD, value).get("required")
     if type(required) is not bool:
         raise DamagedFile(f"the record {RECORD} says neither true nor false")
     return required

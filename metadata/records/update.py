@@ -1,8 +1,7 @@
-"""The one loop that changes a record beside the ledgers: read, apply a pure transition, compare-and-set.
+"""Updates a record: read, apply a pure transition, compare-and-set, in a loop. As ``ledger_update`` for ledgers.
 
-What ``update`` does for ledgers, this does for records: a transition that gives a value back as it is has found its own
-change, or one just like it, and is done. So it must be idempotent, and two that compete must be told apart by what they
-write.
+A transition that returns the current value is done: it found its own change, or an equal one. So transitions must be
+idempotent, and competing transitions must write different values.
 """
 
 from __future__ import annotations
@@ -14,23 +13,23 @@ from tallybook.core.errors import InvariantViolation, TallybookError, is_defect
 from tallybook.runtime.clock import Clock
 from tallybook.runtime.rng import Rng
 
-from .attempts import Attempts
-from .store import MetadataStore, Ok, Record, WriteResult
+from ..store import MetadataStore, Ok, Record, WriteResult
+from ..write_attempts import Attempts
 
 T = TypeVar("T")
 
 RecordTransition: TypeAlias = Callable[[bytes | None], bytes]
-"""From the value, or ``None`` where there is no record, to the next one; or raises where the change is not allowed."""
+"""Maps the value, or ``None`` if there is no record, to the next value; raises if the change is not permitted."""
 
 
 class RecordUpdater:
-    """Changes records in ``store``.
+    """Updates records in ``store``.
 
     Args:
-        store: where the records are.
+        store: the metadata store.
         clock: for the pauses between attempts.
-        rng: spreads those pauses.
-        timeout_seconds: after so long no further attempt is begun.
+        rng: jitter for these pauses.
+        timeout_seconds: no attempt begins after this time.
     """
 
     def __init__(self, store: MetadataStore, clock: Clock, rng: Rng, *, timeout_seconds: float = 20.0) -> None:
@@ -40,21 +39,21 @@ class RecordUpdater:
         self._timeout_seconds = timeout_seconds
 
     async def update(self, name: str, transition: RecordTransition) -> Record:
-        """Apply ``transition``; the record that holds its change.
+        """Apply ``transition`` and return the record that has its change.
 
         Raises:
-            MetadataConflict: somebody else was first again and again; nothing was changed.
+            MetadataConflict: other updates were first repeatedly; nothing was changed.
             MetadataUnavailable: the store does not answer; nothing was changed.
             MetadataOutcomeUnknown: the change may have been made, or may still be made.
-            Whatever ``transition`` raises: the change is not allowed, and was not made. Where an earlier attempt of
-                this call may yet land, it is ``MetadataOutcomeUnknown`` instead.
+            Any error of ``transition``: the change is not permitted and was not made. If an earlier attempt of this
+                call may still be applied, ``MetadataOutcomeUnknown`` instead.
         """
         attempts = self._attempts(f"the update of {name}")
         while True:
             try:
                 found = await self._store.read_record(name, linearizable=True)
                 version = -1 if found is None else found.version
-                attempts.saw(version)
+                attempts.note_version(version)
                 wanted = transition(None if found is None else found.value)
                 if found is not None and wanted == found.value:
                     return found
@@ -76,14 +75,14 @@ class RecordUpdater:
         encode: Callable[[T], bytes],
         absent: TallybookError,
     ) -> T:
-        """Apply ``transition`` to what a record that is there says; what it says from then on.
+        """Apply ``transition`` to the decoded value of an existing record; returns the new decoded value.
 
         Args:
-            decode: of the record's name and value.
-            absent: raised where there is no such record.
+            decode: takes the record's name and value.
+            absent: raised if there is no such record.
 
         Raises:
-            ``absent``; whatever ``decode`` raises.
+            ``absent``; any error of ``decode``.
             As ``update``.
         """
         changed: T | None = None
@@ -98,11 +97,11 @@ class RecordUpdater:
 
         await self.update(name, apply)
         if changed is None:
-            raise InvariantViolation(f"{name} was changed by nobody")
+            raise InvariantViolation(f"the update of {name} ended without applying its transition")
         return changed
 
     async def delete(self, name: str, condition: Callable[[bytes], bool] = lambda _value: True) -> None:
-        """Remove a record, if it is there and its value is the one meant.
+        """Remove a record, if it exists and its value meets ``condition``.
 
         Raises:
             As ``update``.
@@ -113,7 +112,7 @@ class RecordUpdater:
                 found = await self._store.read_record(name, linearizable=True)
                 if found is None or not condition(found.value):
                     return
-                attempts.saw(found.version)
+                attempts.note_version(found.version)
                 result: WriteResult = await self._store.delete_record(name, found.version)
             except TallybookError as error:
                 if is_defect(error):

@@ -1,5 +1,5 @@
-"""Metadata in one SQLite file: the default, for any number of processes on one host.
+"""SQLite metadata driver: one file, for any number of processes on one host. The default driver.
 
-`schema` is what the file looks like, `database` the one connection and its thread, `store` and `membership` the two
-ports, `poller` how watches learn of other processes' writes, `client` puts them together.
+`client` is the entrance: it opens the file and builds the two ports, `store` and `membership`. `schema` defines the
+tables, `database` runs transactions on one thread, `poller` detects writes of other processes for watches.
 """

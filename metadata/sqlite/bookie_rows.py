@@ -1,8 +1,7 @@
-"""The table of registered bookies, and which of its rows are alive.
+"""Table of registered bookies, and which of its rows are alive.
 
-A registration is alive while its last heartbeat is at most ``expiry_ms`` old on the host's
-boot clock, and was made since the host booted. Rows that are dead stay until the next
-registration sweeps them out. All functions run on the database's thread.
+A registration is alive if its last heartbeat is at most ``expiry_ms`` old by the host's boot clock and was made since
+the host booted. Dead rows stay until the next registration deletes them. All functions run on the database's thread.
 """
 
 from __future__ import annotations
@@ -12,9 +11,9 @@ from typing import Final, NamedTuple
 
 from tallybook.runtime.boot_clock import BootClock
 
-from ..codec import Registered, decode_bookie, encode_bookie
+from ..codec import BookieRegistration, decode_bookie, encode_bookie
 
-# Each ends with, or contains, the same condition: boot_id = ? AND beat_ms BETWEEN ? AND ?, with Moment.alive.
+# Each has the same condition: boot_id = ? AND beat_ms BETWEEN ? AND ?, with the parameters Moment.alive.
 _LIVE: Final = """
     SELECT bookie_id, session, revision, value, beat_ms FROM bookies
     WHERE boot_id = ? AND beat_ms BETWEEN ? AND ? ORDER BY bookie_id"""
@@ -29,7 +28,7 @@ _CHANGE: Final = """
 
 
 class Moment(NamedTuple):
-    """Now, as far as heartbeats are concerned."""
+    """The current time for heartbeats."""
 
     boot_id: str
     now_ms: int
@@ -37,12 +36,12 @@ class Moment(NamedTuple):
 
     @property
     def alive(self) -> tuple[str, int, int]:
-        """The parameters of being alive. A beat from the future is of an earlier boot whose id is not known."""
+        """SQL parameters of the condition. A heartbeat from the future is of an earlier boot with unknown id."""
         return (self.boot_id, self.now_ms - self.expiry_ms, self.now_ms + self.expiry_ms)
 
 
 class Row(NamedTuple):
-    """One live registration. ``revision`` grows whenever the bookie changes what it registered."""
+    """One live registration. ``revision`` grows with every change of the registered information."""
 
     bookie_id: str
     session: str
@@ -50,39 +49,39 @@ class Row(NamedTuple):
     value: bytes
     beat_ms: int
 
-    def registered(self, name: str) -> Registered:
-        """What is registered."""
+    def registered(self, name: str) -> BookieRegistration:
+        """The decoded registration."""
         return decode_bookie(self.value, f"{name}, bookie {self.bookie_id!r}")
 
 
 def moment(clock: BootClock, expiry_ms: int) -> Moment:
-    """Now."""
+    """The current time."""
     return Moment(clock.boot_id, clock.now_ms(), expiry_ms)
 
 
 def live(connection: sqlite3.Connection, at: Moment) -> list[Row]:
-    """Live registrations, in order of bookie id."""
+    """Live registrations, ordered by bookie id."""
     return [Row(*row) for row in connection.execute(_LIVE, at.alive)]
 
 
-def insert(connection: sqlite3.Connection, registered: Registered, at: Moment) -> None:
-    """Add a registration, over whatever is under its id, and sweep out the dead."""
+def insert(connection: sqlite3.Connection, registered: BookieRegistration, at: Moment) -> None:
+    """Insert or replace a registration, and delete dead ones."""
     connection.execute(_SWEEP, at.alive)
     row = (registered.info.bookie_id, registered.session, encode_bookie(registered), at.boot_id, at.now_ms)
     connection.execute(_INSERT, row)
 
 
 def beat(connection: sqlite3.Connection, bookie_id: str, session: str, at: Moment) -> bool:
-    """Keep a registration alive. False if it is not: then nobody lists it any more, and it stays dead."""
+    """Renew a registration's heartbeat. False if it is dead: no client lists it any more, and it stays dead."""
     return connection.execute(_BEAT, (at.now_ms, bookie_id, session, *at.alive)).rowcount == 1
 
 
-def change(connection: sqlite3.Connection, registered: Registered, at: Moment) -> bool:
-    """Change what a live registration says. False if it is not alive."""
+def change(connection: sqlite3.Connection, registered: BookieRegistration, at: Moment) -> bool:
+    """Change a live registration. False if it is dead."""
     parameters = (encode_bookie(registered), registered.info.bookie_id, registered.session, *at.alive)
     return connection.execute(_CHANGE, parameters).rowcount == 1
 
 
 def remove(connection: sqlite3.Connection, bookie_id: str, session: str) -> None:
-    """Take a registration out, if it still is this one."""
+    """Delete a registration, if its session is still the current one."""
     connection.execute("DELETE FROM bookies WHERE bookie_id = ? AND session = ?", (bookie_id, session))

@@ -1,4 +1,4 @@
-"""Opening the SQLite file: puts connection, watches, heartbeats and the two ports together."""
+"""Opens the SQLite file: connects database, watches, heartbeats and the two ports."""
 
 from __future__ import annotations
 
@@ -29,23 +29,22 @@ async def open_sqlite(
     """Open the metadata in the file ``path``.
 
     Args:
-        path: of the file.
-        create: make a new cluster there if the file, or its directory, is missing.
+        create: create a new cluster if the file, or its directory, is missing.
         clock: for deadlines and pauses.
-        rng: for ids and tokens, and to spread pauses.
+        rng: for ids, tokens and jitter.
         boot_clock: for heartbeats.
         timeout_seconds: deadline of this call and of every operation.
         timing: of heartbeats and polls.
-        reads_only: nothing is created or changed. The right to read the file and its directory is enough, while a
+        reads_only: create and change nothing. Read permission for the file and its directory is then enough, while a
             process that may write has the file open.
 
     Raises:
-        NoSuchCluster: there is none, and none is to be made.
-        InvalidConfig: the file is another application's, cannot be written, or may be written by everybody.
+        NoSuchCluster: the file does not exist, and ``create`` is false.
+        InvalidConfig: the file belongs to another application, is not writable, or is writable by all users.
         NewerFormat: its tables are those of a newer Tallybook.
-        DamagedFile: it is not a SQLite file, or a damaged one.
+        DamagedFile: it is not an SQLite file, or a damaged one.
         DiskFailed: its directory cannot be created.
-        MetadataUnavailable: it stays locked, does not answer, or is not there to be read.
+        MetadataUnavailable: it stays locked, does not answer, or does not exist for reading.
     """
     timing = timing or Timing()
     database = Database(
@@ -54,7 +53,7 @@ async def open_sqlite(
     await database.open()
 
     def stop_serving(_task: str, _error: BaseException) -> None:
-        # Without the task that died, watches and registrations would silently stay as they are.
+        # Without the failed task, watches and registrations would silently be out of date.
         poller.end()
         membership.abandon()
 

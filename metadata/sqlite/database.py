@@ -1,11 +1,9 @@
-"""One connection to the SQLite file, on a thread of its own.
+"""One connection to the SQLite file, on its own thread.
 
-Whatever SQLite does may wait for the disk, so none of it happens on the event loop: a *job*
-is a function of the connection, run on the thread as one transaction. Another process may
-hold the write lock; then the job is tried again after a random pause, until the deadline.
-
-A commit waits for the disk, so jobs that came to write meanwhile share the next one. If one of
-them fails, all are rolled back, and each is run by itself: none is the worse for another.
+Every SQLite call may wait for the disk, so none runs on the event loop. A *job* is a function of the connection that
+runs on the thread as one transaction. If another process has the write lock, the job is retried after a random pause,
+until the deadline. Jobs that arrive during a commit share the next one. If one of them fails, all are rolled back, and
+each runs in its own transaction, so no job fails because of another.
 """
 
 from __future__ import annotations
@@ -18,6 +16,7 @@ from typing import Any, Final, TypeAlias, TypeVar
 
 from tallybook.core.errors import InvariantViolation, MetadataOutcomeUnknown, MetadataUnavailable
 from tallybook.runtime.clock import Clock
+from tallybook.runtime.concurrency.backoff import Backoff
 from tallybook.runtime.rng import Rng
 from tallybook.runtime.tasks import ThreadWorkers
 
@@ -28,39 +27,39 @@ Job: TypeAlias = Callable[[sqlite3.Connection], T]
 Transaction: TypeAlias = Callable[[sqlite3.Connection, Job[T]], T]
 
 FIRST_PAUSE_SECONDS: Final = 0.002
-LONGEST_PAUSE_SECONDS: Final = 0.032
-SHORTEST_TRY_SECONDS: Final = 0.25
-"""A last try before the deadline gets so long, or it would only be an outcome that nobody knows."""
+MAX_PAUSE_SECONDS: Final = 0.032
+MIN_TRY_SECONDS: Final = 0.25
+"""Minimum time of the last attempt before the deadline: a shorter one would only give an unknown outcome."""
 CLOSE_SECONDS: Final = 10.0
-MOST_TOGETHER: Final = 64
-"""Jobs that share a commit: other processes wait for the lock that long."""
+MAX_JOBS_PER_COMMIT: Final = 64
+"""Maximum jobs per commit: other processes wait for the lock that long."""
 
 
 class _Busy(Exception):
-    """The lock is taken; nothing was done."""
+    """Another process has the lock; nothing was done."""
 
 
 class _CommitFailed(Exception):
-    """The commit reported an error: part of it may be on the disk."""
+    """The commit reported an error: part of it may be on disk."""
 
 
 class _Write:
-    """A job that is to be run with the write lock, and what came of it."""
+    """A job that needs the write lock, and its result."""
 
     def __init__(self, job: Job[Any]) -> None:
         self.job = job
         self.wanted = True
-        """Whether anybody waits for it: what was given up must not land an hour later."""
+        """Whether the caller still waits: a job given up must not be applied an hour later."""
         self.done = False
         self._result: Any = None
         self._error: Exception | None = None
 
     def end(self, result: Any, error: Exception | None = None) -> None:
-        """It took place, or failed."""
+        """Set the result or the error."""
         self._result, self._error, self.done = result, error, True
 
     def result(self) -> Any:
-        """What the job returned, or raised."""
+        """Return the job's result, or raise its error."""
         if self._error is not None:
             raise self._error
         return self._result
@@ -70,11 +69,11 @@ class Database:
     """The connection.
 
     Args:
-        path: of the file; messages call it ``name``, its URI.
-        create: make a new cluster where there is none.
+        path: of the file; in messages it is ``name``, its URI.
+        create: create a new cluster if there is none.
         clock: for deadlines and pauses.
-        rng: spreads the pauses of processes that wait for one lock.
-        timeout_seconds: longest time that one operation may take.
+        rng: jitter between processes that wait for one lock.
+        timeout_seconds: deadline of one operation.
         reads_only: no job writes.
     """
 
@@ -91,15 +90,15 @@ class Database:
         self._workers = ThreadWorkers(1, "tallybook-sqlite")
         self._connection: sqlite3.Connection | None = None
         self._waiting: deque[_Write] = deque()
-        """Put there on the event loop, taken on the thread."""
+        """Filled on the event loop, emptied on the thread."""
         self._closed = False
 
     async def open(self) -> None:
-        """Connect, and make a new cluster if that is wanted.
+        """Connect, and create a new cluster if requested.
 
         Raises:
-            NoSuchCluster: there is none, and none is to be made.
-            InvalidConfig, DamagedFile, DiskFailed: the file cannot serve; see ``schema.connect``.
+            NoSuchCluster: there is none, and none is to be created.
+            InvalidConfig, DamagedFile, DiskFailed: the file is unusable; see ``schema.connect``.
             MetadataUnavailable: it stays locked, or does not answer.
         """
 
@@ -119,20 +118,20 @@ class Database:
             raise
 
     async def read(self, job: Job[T]) -> T:
-        """Run ``job`` on one consistent state of the file.
+        """Run ``job`` on a consistent snapshot of the file.
 
         Raises:
-            MetadataUnavailable: it was not answered in time.
+            MetadataUnavailable: it did not finish in time.
             DamagedFile: the file is damaged.
         """
         return await self._retry(lambda: lambda: self._on_thread(_reading, job), writing=False)
 
     async def write(self, job: Job[T]) -> T:
-        """Run ``job`` with the write lock, and make what it did durable.
+        """Run ``job`` with the write lock, and commit durably.
 
         Raises:
-            MetadataUnavailable: it did not take place.
-            MetadataOutcomeUnknown: it was not answered in time, or the commit failed.
+            MetadataUnavailable: nothing was changed.
+            MetadataOutcomeUnknown: it did not finish in time, or the commit failed.
             DamagedFile: the file is damaged.
         """
         begun: list[_Write] = []
@@ -151,30 +150,30 @@ class Database:
 
     async def _retry(self, begin: Callable[[], Callable[[], T]], *, writing: bool) -> T:
         deadline = self.clock.monotonic() + self._timeout_seconds
-        pause = FIRST_PAUSE_SECONDS
+        backoff = Backoff(
+            self.clock, self.rng, first_s=FIRST_PAUSE_SECONDS, longest_s=MAX_PAUSE_SECONDS, deadline=deadline
+        )
         while True:
             if self._closed:
                 raise MetadataUnavailable(f"{self.name}: this client is closed")
             try:
-                async with asyncio.timeout(max(SHORTEST_TRY_SECONDS, deadline - self.clock.monotonic())):
+                async with asyncio.timeout(max(MIN_TRY_SECONDS, deadline - self.clock.monotonic())):
                     return await self._workers.run(begin())
             except TimeoutError as error:
-                # A job that has begun goes on, on its thread: the disk is stuck, and may come back.
+                # A job that has begun continues on its thread: the disk hangs, and may recover.
                 late = f"{self.name} did not answer within {self._timeout_seconds} s"
                 raise (MetadataOutcomeUnknown(late) if writing else MetadataUnavailable(late)) from error
             except _CommitFailed as error:
                 raise MetadataOutcomeUnknown(f"{self.name}: a commit failed: {error}") from error
             except _Busy as error:
-                if self.clock.monotonic() + pause > deadline:
+                if not await backoff.pause():
                     held = f"{self.name} was locked for {self._timeout_seconds} s"
                     raise MetadataUnavailable(held) from error
-            await self.clock.sleep(self.rng.random() * pause)
-            pause = min(2 * pause, LONGEST_PAUSE_SECONDS)
 
     def _written(self, write: _Write) -> Any:
-        """What came of a job, which may have been run with earlier ones; else it is run now, with those that wait."""
+        """Result of a job. Runs it now, together with other waiting jobs, unless an earlier job has run it."""
         while write.wanted and not write.done:
-            waiting = [self._waiting.popleft() for _ in range(min(len(self._waiting), MOST_TOGETHER))]
+            waiting = [self._waiting.popleft() for _ in range(min(len(self._waiting), MAX_JOBS_PER_COMMIT))]
             self._write_together([each for each in waiting if each.wanted])
         return write.result()
 
@@ -187,7 +186,7 @@ class Database:
         except (_Busy, _CommitFailed) as error:
             for write in writes:
                 write.end(None, type(error)(str(error)))
-        except Exception as error:  # noqa: BLE001 - told to whose job it was
+        except Exception as error:  # noqa: BLE001 - reported to the job's caller
             if len(writes) == 1:
                 writes[0].end(None, error)
                 return
@@ -198,7 +197,7 @@ class Database:
                 write.end(result)
 
     def _on_thread(self, transaction: Transaction[T], job: Job[T]) -> T:
-        """Run ``job`` as a transaction, and say what went wrong in terms that do not mention SQLite."""
+        """Run ``job`` as a transaction, and map SQLite errors to Tallybook errors."""
         if self._connection is None:
             raise InvariantViolation("a job was given to the SQLite thread before it had connected")
         try:
@@ -209,7 +208,7 @@ class Database:
             raise schema.as_tallybook_error(error, self.name) from error
 
     async def close(self) -> None:
-        """Disconnect and end the thread. Jobs that wait are refused."""
+        """Disconnect and end the thread. Waiting jobs are refused."""
         if self._closed:
             return
         self._closed = True
@@ -217,7 +216,7 @@ class Database:
             async with asyncio.timeout(CLOSE_SECONDS):
                 await self._workers.run(self._disconnect)
         except TimeoutError:
-            # The thread is stuck in the disk. It ends when the disk answers; there is nothing to save.
+            # The disk hangs. The thread ends when it answers; no data is at risk.
             return
         await self._workers.close()
 

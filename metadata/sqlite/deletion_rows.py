@@ -1,6 +1,6 @@
-"""Records of deletions: ranges of ids, and beside them which ledgers had these ids.
+"""Tables of deleted ledgers: ranges of ids, and the identities of the deleted ledgers.
 
-Programs that do not know the second table leave it alone: what they delete has no digest there.
+Programs that do not know the second table do not write it: ledgers that they delete have no digest there.
 """
 
 from __future__ import annotations
@@ -13,14 +13,14 @@ from tallybook.core.ids import NO_IDENTITY
 from ..store import Deletion
 
 TABLE: Final = "CREATE TABLE IF NOT EXISTS deleted_identities (ledger_id INTEGER PRIMARY KEY, digest BLOB NOT NULL)"
-"""Made in each file that is opened for writing, of every format version."""
+"""Created in each file that is opened for writing, in every format version."""
 
 
 def read(connection: sqlite3.Connection, ledger_id: int) -> Deletion | None:
     """The record of the deletion of a ledger, if it was deleted."""
     if not was_deleted(connection, ledger_id):
         return None
-    # A file that is only read may be from before this table.
+    # A file opened read-only may be older than this table.
     tables = connection.execute("SELECT count(*) FROM sqlite_master WHERE name = 'deleted_identities'").fetchone()[0]
     row = (
         tables
@@ -37,7 +37,7 @@ def was_deleted(connection: sqlite3.Connection, ledger_id: int) -> bool:
 
 
 def remember(connection: sqlite3.Connection, ledger_id: int, deletion: Deletion) -> None:
-    """Add an id to the ranges of deleted ones, joining it with the ranges it touches; and which ledger had it."""
+    """Add an id to the ranges of deleted ids, merged with adjacent ranges, and store the ledger's digest."""
     if deletion.digest:
         connection.execute("REPLACE INTO deleted_identities VALUES (?, ?)", (ledger_id, deletion.digest))
     first, last = ledger_id, ledger_id

@@ -1,8 +1,8 @@
-"""Who is alive, by heartbeats in the SQLite file.
+"""Bookie registrations kept alive by heartbeats in the SQLite file.
 
-One task per client beats for all its registrations. A registration whose beat comes too late
-(the process was stopped, or the file locked) is lost for good, even if nobody has taken its
-place: others have already seen it gone, and whoever holds it must learn that.
+One task per client sends the heartbeats of all its registrations. A registration whose heartbeat is late (the process
+was suspended, or the file locked) is lost permanently, even if no other process replaced it: other clients have already
+seen it gone, so its owner must notice.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from tallybook.core.errors import MetadataConflict, MetadataOutcomeUnknown, Meta
 from tallybook.runtime.boot_clock import BootClock
 from tallybook.runtime.tasks import Tasks
 
-from ..codec import Registered
+from ..codec import BookieRegistration
 from ..rules import check_bookie_id, check_same_bookie, takes_over
 from ..store import BookieInfo, MembershipWatch
 from . import bookie_rows
@@ -38,14 +38,14 @@ class SqliteMembership:
         self._beating = False
 
     async def register(self, info: BookieInfo) -> SqliteRegistration:
-        """Appear among the living.
+        """Register a live bookie.
 
         Raises:
             MetadataConflict: another live process is registered under this bookie id.
-            MetadataOutcomeUnknown: it may have been registered; its entry would expire by itself.
+            MetadataOutcomeUnknown: it may have been registered; the entry would expire.
         """
         check_bookie_id(info.bookie_id)
-        registered = Registered(info, self.database.rng.uuid())
+        registered = BookieRegistration(info, self.database.rng.uuid())
 
         def job(connection: sqlite3.Connection) -> None:
             at = self.moment()
@@ -76,11 +76,11 @@ class SqliteMembership:
         return self.poller.watch_bookies()
 
     def moment(self) -> bookie_rows.Moment:
-        """Now, for judging heartbeats."""
+        """The current time for heartbeats."""
         return bookie_rows.moment(self._boot_clock, self._timing.expiry_ms)
 
     def forget(self, registration: SqliteRegistration) -> None:
-        """Stop beating for a registration."""
+        """Stop the heartbeats of a registration."""
         bookie_id = registration.registered.info.bookie_id
         if self._registrations.get(bookie_id) is registration:
             del self._registrations[bookie_id]
@@ -91,7 +91,7 @@ class SqliteMembership:
             await registration.close()
 
     def abandon(self) -> None:
-        """Take every registration for lost: nothing keeps it alive any more."""
+        """Mark every registration as lost: its heartbeats have stopped."""
         for registration in list(self._registrations.values()):
             registration.end()
 
@@ -105,7 +105,7 @@ class SqliteMembership:
 class SqliteRegistration:
     """Implements ``Registration``."""
 
-    def __init__(self, membership: SqliteMembership, registered: Registered, beat_ms: int) -> None:
+    def __init__(self, membership: SqliteMembership, registered: BookieRegistration, beat_ms: int) -> None:
         self.registered = registered
         self._membership = membership
         self._database = membership.database
@@ -117,23 +117,23 @@ class SqliteRegistration:
         await self._lost.wait()
 
     def end(self) -> None:
-        """This registration is over."""
+        """Mark this registration as lost."""
         self._membership.forget(self)
         self._lost.set()
 
     async def beat(self) -> None:
-        """Keep it alive, or find out that it is lost."""
+        """Send a heartbeat, or detect that the registration is lost."""
         bookie_id, session = self.registered.info.bookie_id, self.registered.session
 
         def job(connection: sqlite3.Connection) -> int | None:
-            # The time is read under the write lock: waiting for that lock may have taken longer than expiry.
+            # Read the time under the write lock: waiting for the lock may have taken longer than the expiry.
             at = self._membership.moment()
             return at.now_ms if bookie_rows.beat(connection, bookie_id, session, at) else None
 
         try:
             beat_ms = await self._database.write(job)
         except TallybookError:
-            # No beat could be written. The next one makes up for it, unless others have missed it by now.
+            # The heartbeat was not written. The next one is soon enough, unless the registration has expired by now.
             at = self._membership.moment()
             beat_ms = self._last_beat_ms if at.now_ms <= self._last_beat_ms + at.expiry_ms else None
         if beat_ms is None:
@@ -147,10 +147,10 @@ class SqliteRegistration:
         Raises:
             InvalidArgument: ``info`` is of another bookie.
             MetadataConflict: this registration is no longer listed.
-            MetadataOutcomeUnknown: it may have been changed; the same call settles it.
+            MetadataOutcomeUnknown: it may have been changed; repeat the call.
         """
         check_same_bookie(self.registered.info.bookie_id, info)
-        changed = Registered(info, self.registered.session)
+        changed = BookieRegistration(info, self.registered.session)
         if not await self._database.write(lambda c: bookie_rows.change(c, changed, self._membership.moment())):
             self.end()
             raise MetadataConflict(f"bookie {info.bookie_id} is no longer registered by this process")
@@ -158,9 +158,9 @@ class SqliteRegistration:
         self._membership.poller.wrote_bookies()
 
     async def close(self) -> None:
-        """Leave."""
+        """End the registration."""
         info, session = self.registered.info, self.registered.session
-        # Where the file cannot be written the entry expires by itself.
+        # If the file cannot be written, the entry expires.
         with contextlib.suppress(MetadataUnavailable, MetadataOutcomeUnknown):
             await self._database.write(lambda c: bookie_rows.remove(c, info.bookie_id, session))
         self.end()

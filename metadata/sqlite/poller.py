@@ -1,13 +1,12 @@
-"""How watches learn of what other processes wrote: SQLite has no notifications, so look often.
+"""Polls the SQLite file for watches, because SQLite does not notify of writes by other processes.
 
-While anybody watches, ``PRAGMA data_version`` is read every few milliseconds; it changes when
-another connection has committed, and costs microseconds. Only then are the versions of the
-watched ledgers, and the live bookies, compared with what they were. Own writes do not change
-it, so the store tells the poller of those. A bookie whose heartbeats stopped changes nothing
-in the file: the time at which the first one would expire is a reason to look, too.
+While there are watches, ``PRAGMA data_version`` is read every few milliseconds; it changes when another connection has
+committed, and costs microseconds. Only then are the versions of watched ledgers, and the live bookies, compared with
+the last ones seen. Own writes do not change it, so the store reports them to the poller. A bookie whose heartbeats
+stopped changes nothing in the file: so the poller also reads when the first heartbeat would expire.
 
-What was last seen is forgotten at an own write, and when a watch is made; the next look then
-wakes the watch, since nobody knows what else happened in between.
+An own write, or a new watch, discards the last seen state; the next poll then notifies the watch, since changes in
+between are unknown.
 """
 
 from __future__ import annotations
@@ -19,6 +18,7 @@ from typing import Final, NamedTuple
 
 from tallybook.core.errors import MetadataUnavailable, TallybookError
 from tallybook.runtime.boot_clock import BootClock
+from tallybook.runtime.concurrency.backoff import jittered
 from tallybook.runtime.tasks import Tasks
 
 from ..watch import Wakeup
@@ -32,14 +32,14 @@ _NOT_SEEN: Final = -1
 
 @dataclass(slots=True)
 class _Watched:
-    """One watched ledger: the version last seen (0 where there is no ledger), and who waits."""
+    """One watched ledger: the version last seen (0: there is no ledger), and its watches."""
 
     version: int = _NOT_SEEN
     watches: list[Wakeup] = field(default_factory=list)
 
 
 class _Seen(NamedTuple):
-    """What one look found."""
+    """Result of one poll."""
 
     data_version: int
     ledgers: dict[int, int]
@@ -48,7 +48,7 @@ class _Seen(NamedTuple):
 
 
 class Poller:
-    """Wakes watches. Ends with its client."""
+    """Notifies watches. Ends with its client."""
 
     def __init__(self, database: Database, boot_clock: BootClock, tasks: Tasks, timing: Timing) -> None:
         self._database = database
@@ -60,13 +60,13 @@ class Poller:
         self._bookies: list[tuple[str, str, int]] | None = None
         self._data_version = _NOT_SEEN
         self._next_expiry_ms = 0
-        self._look_anyway = False
+        self._force_poll = False
         self._watched = asyncio.Event()
         self._started = False
         self._ended = False
 
     def watch_ledger(self, ledger_id: int) -> Wakeup:
-        """A watch on one ledger."""
+        """Watch one ledger."""
         watched = self._ledgers.setdefault(ledger_id, _Watched())
 
         def forget(watch: Wakeup) -> None:
@@ -77,7 +77,7 @@ class Poller:
         return self._begin(Wakeup(f"ledger {ledger_id}", forget), watched.watches)
 
     def watch_bookies(self) -> Wakeup:
-        """A watch on the live bookies."""
+        """Watch the live bookies."""
         self._bookies = None
         return self._begin(Wakeup("the live bookies", self._memberships.remove), self._memberships)
 
@@ -86,7 +86,7 @@ class Poller:
         if self._ended:
             watch.end()
             raise MetadataUnavailable(f"{self._database.name}: this client is closed")
-        self._look_anyway = True
+        self._force_poll = True
         self._watched.set()
         if not self._started:
             self._started = True
@@ -94,16 +94,16 @@ class Poller:
         return watch
 
     def wrote_ledger(self, ledger_id: int) -> None:
-        """This client has changed the ledger."""
+        """Note that this client changed the ledger."""
         watched = self._ledgers.get(ledger_id)
         if watched is not None:
             watched.version = _NOT_SEEN
-            self._look_anyway = True
+            self._force_poll = True
 
     def wrote_bookies(self) -> None:
-        """This client has changed the live bookies."""
+        """Note that this client changed the live bookies."""
         self._bookies = None
-        self._look_anyway = True
+        self._force_poll = True
 
     def end(self) -> None:
         """End every watch."""
@@ -122,17 +122,17 @@ class Poller:
                 continue
             pause = self._timing.poll_seconds
             try:
-                await self._look()
+                await self._poll_once()
             except TallybookError:
-                # Whoever is woken reads the file and meets the error there. Here it only means: look again later.
-                self._look_anyway = True
-                pause = PAUSE_AFTER_ERROR_SECONDS
+                # Watchers that are notified read the file and get the error there. Here: poll again later.
+                self._force_poll = True
+                pause = jittered(self._database.rng, PAUSE_AFTER_ERROR_SECONDS)
             await self._database.clock.sleep(pause)
 
-    async def _look(self) -> None:
-        anyway, self._look_anyway = self._look_anyway, False
+    async def _poll_once(self) -> None:
+        force, self._force_poll = self._force_poll, False
         ledger_ids = list(self._ledgers)
-        seen = await self._database.read(lambda connection: self._query(connection, ledger_ids, anyway=anyway))
+        seen = await self._database.read(lambda connection: self._query(connection, ledger_ids, force=force))
         if seen is None:
             return
         self._data_version, self._next_expiry_ms = seen.data_version, seen.next_expiry_ms
@@ -145,11 +145,11 @@ class Poller:
             self._bookies = seen.bookies
             _wake(self._memberships)
 
-    def _query(self, connection: sqlite3.Connection, ledger_ids: list[int], *, anyway: bool) -> _Seen | None:
-        """One look, on the database's thread; ``None`` where nothing can have changed."""
+    def _query(self, connection: sqlite3.Connection, ledger_ids: list[int], *, force: bool) -> _Seen | None:
+        """Poll once, on the database's thread; ``None`` if nothing can have changed."""
         at = bookie_rows.moment(self._boot_clock, self._timing.expiry_ms)
         data_version = connection.execute("PRAGMA data_version").fetchone()[0]
-        if data_version == self._data_version and at.now_ms < self._next_expiry_ms and not anyway:
+        if data_version == self._data_version and at.now_ms < self._next_expiry_ms and not force:
             return None
         ledgers = {}
         for ledger_id in ledger_ids:
@@ -157,7 +157,7 @@ class Poller:
             ledgers[ledger_id] = row[0] if row else 0
         rows = bookie_rows.live(connection, at)
         bookies = [(row.bookie_id, row.session, row.revision) for row in rows]
-        # A beat that is exactly expiry_ms old still counts, so the first expiry is a millisecond later.
+        # A heartbeat exactly expiry_ms old is still valid, so the first expiry is a millisecond later.
         first_beat_ms = min((row.beat_ms for row in rows), default=at.now_ms)
         return _Seen(data_version, ledgers, bookies, first_beat_ms + at.expiry_ms + 1)
 

@@ -1,7 +1,7 @@
-"""The table of records: small named values beside the ledgers.
+"""Table of named records.
 
-Names are kept as they are. SQLite compares text by its bytes in UTF-8, which gives the order of code points that
-listings promise.
+Names are stored unchanged. SQLite compares text by its UTF-8 bytes, which is the code point order that listings
+promise.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ def read(connection: sqlite3.Connection, name: str) -> Record | None:
 
 
 def write(connection: sqlite3.Connection, name: str, value: bytes, expected_version: int | None) -> WriteResult:
-    """Replace the record if it has ``expected_version``, or make it if that is ``None``."""
+    """Replace the record if it has ``expected_version``, or create it if that is ``None``."""
     if expected_version is None:
         made = connection.execute("INSERT OR IGNORE INTO records VALUES (?, 1, ?)", (name, value)).rowcount
         return Ok(1) if made else BadVersion()
@@ -36,11 +36,11 @@ def delete(connection: sqlite3.Connection, name: str, expected_version: int) -> 
 
 
 def names(connection: sqlite3.Connection, prefix: str, after: str, limit: int) -> list[str]:
-    """Up to ``limit`` names that begin with ``prefix`` and come after ``after``, in their order."""
+    """Up to ``limit`` names with ``prefix`` after ``after``, ordered."""
     found: list[str] = []
     query = "SELECT name FROM records WHERE name >= ? AND name > ? ORDER BY name LIMIT ?"
     for (name,) in connection.execute(query, (prefix, after, limit)):
-        # Names with one prefix lie together, so the first that has another ends them.
+        # Names with one prefix are adjacent, so the first other name ends the listing.
         if not name.startswith(prefix):
             break
         found.append(name)

@@ -1,9 +1,9 @@
-"""The SQLite file: its tables, and opening it so that a commit that was reported is durable.
+"""The SQLite file: its tables, and opening it so that a reported commit is durable.
 
 ``application_id`` marks the file as ours and ``user_version`` is the format of its tables
-(docs/formats/metadata.md lists them); a file of an older one is brought up to date when it is opened, and older
-programs refuse it from then on. The file is in WAL mode with ``synchronous=FULL``:
-readers never block, one writer at a time, and every commit waits for its own fsync.
+(docs/reference/formats/metadata.md lists them). Opening a file of an older format upgrades it, and older programs
+refuse it from then on. The file is in WAL mode with ``synchronous=FULL``: readers never block, there is one writer at a
+time, and every commit waits for its own fsync.
 """
 
 from __future__ import annotations
@@ -20,8 +20,7 @@ from tallybook.core.errors import (
     NoSuchCluster,
     TallybookError,
 )
-from tallybook.runtime.directories import (
-    close_to_others,
+from tallybook.runtime.disk.directories import (
     exists,
     file_bytes,
     file_uri,
@@ -29,6 +28,7 @@ from tallybook.runtime.directories import (
     make_private_file,
     may_write,
     refuse_foreign_writers,
+    remove_other_access,
 )
 from tallybook.runtime.logging import logger
 
@@ -39,8 +39,8 @@ FORMAT: Final = 2
 SMALLEST_FILE_BYTES: Final = 512
 """Size of SQLite's smallest page."""
 
-_BESIDE: Final = ("-wal", "-shm", "-journal")
-"""What SQLite adds to the name of a file for those beside it."""
+_SIDE_FILES: Final = ("-wal", "-shm", "-journal")
+"""Suffixes of the files that SQLite creates next to the database."""
 _log = logger("metadata.sqlite")
 
 _RECORDS: Final = (
@@ -57,41 +57,41 @@ TABLES: Final = (
     _RECORDS,
 )
 UPGRADES: Final = {1: (_RECORDS,)}
-"""What makes the tables of a format those of the next one."""
+"""Statements that upgrade the tables of a format to the next one."""
 
 
 def connect(path: str, name: str, new_cluster_id: str | None) -> sqlite3.Connection:
-    """Open ``path``. To be used by the calling thread only.
+    """Open ``path``. For use on the calling thread only.
 
-    ``name`` stands for it in messages. With ``new_cluster_id``, a file that is missing or empty becomes the metadata
-    of a new cluster of that id.
+    ``name`` stands for it in messages. With ``new_cluster_id``, a missing or empty file becomes the metadata of a new
+    cluster with that id.
 
     Raises:
         NoSuchCluster: the file is missing or empty, and there is no ``new_cluster_id``.
-        InvalidConfig: the file is another application's, cannot be written, or others may write it.
+        InvalidConfig: the file belongs to another application, is not writable, or is writable by others.
         NewerFormat: its tables are those of a newer Tallybook.
-        DamagedFile: it is not a SQLite file, or a damaged one.
+        DamagedFile: it is not an SQLite file, or a damaged one.
         DiskFailed: it, or its directory, cannot be created.
-        sqlite3.OperationalError: anything else, being locked by another process included.
+        sqlite3.OperationalError: any other error, including a lock of another process.
     """
     if new_cluster_id is not None:
         make_parent(path)
         make_private_file(path)
     elif not exists(path):
         raise NoSuchCluster.at(name)
-    refuse_foreign_writers(path, _BESIDE)
+    refuse_foreign_writers(path, _SIDE_FILES)
     if not may_write(path):
-        # SQLite would open it for reading, and BEGIN IMMEDIATE would not tell.
+        # SQLite would open it read-only, and BEGIN IMMEDIATE would not report that.
         raise InvalidConfig(f"{name} cannot be written by this user")
-    _close_to_others(path)
+    _restrict_permissions(path)
     if 0 < file_bytes(path) < SMALLEST_FILE_BYTES:
-        # SQLite would take it for an empty one, and write over it.
+        # SQLite would take it for an empty file and overwrite it.
         raise _not_a_database(name)
     connection: sqlite3.Connection | None = None
     try:
-        # Locks are retried by the caller, who has a deadline; transactions are begun and ended by hand.
+        # The caller retries locks, until its deadline; transactions are begun and ended explicitly.
         connection = sqlite3.connect(path, timeout=0, isolation_level=None)
-        # As one state of the file: another process may be making it between two statements.
+        # In one transaction: another process may be creating the tables between two statements.
         connection.execute("BEGIN")
         found = _check_identity(connection, name)
         roll_back(connection)
@@ -113,31 +113,31 @@ def connect(path: str, name: str, new_cluster_id: str | None) -> sqlite3.Connect
     return connection
 
 
-def _close_to_others(path: str) -> None:
-    """Take the rights of other users from files of earlier versions, not those of a group: it may be one of readers."""
-    for file in (path, *(f"{path}{end}" for end in _BESIDE)):
+def _restrict_permissions(path: str) -> None:
+    """Remove other users' permissions from files of earlier versions; a group's stay: it may be a group of readers."""
+    for file in (path, *(f"{path}{end}" for end in _SIDE_FILES)):
         try:
-            if close_to_others(file):
+            if remove_other_access(file):
                 _log.warning("the metadata were open to every user, and are no longer", path=file)
         except DiskFailed as error:
             _log.warning("the metadata are open to every user", path=file, error=error.message)
 
 
 def connect_reading(path: str, name: str) -> sqlite3.Connection:
-    """Open ``path`` for reading only. SQLite then writes nothing, and needs no right to.
+    """Open ``path`` read-only. SQLite then writes nothing, and needs no write permission.
 
-    Without that right it also needs the files of a process that writes beside it (``-wal``, ``-shm``), which are there
-    for as long as one has it open.
+    Without write permission it also needs the files of a writing process (``-wal``, ``-shm``), which exist while one
+    has the database open.
 
     Raises:
         InvalidConfig, NewerFormat, DamagedFile: as ``connect``; or its tables are of an older format.
         NoSuchCluster: the file is missing or empty.
-        MetadataUnavailable: it cannot be read now.
+        MetadataUnavailable: it is not readable now.
         sqlite3.OperationalError: it is locked by another process.
     """
     if not exists(path):
         raise NoSuchCluster.at(name)
-    refuse_foreign_writers(path, _BESIDE, own=False)
+    refuse_foreign_writers(path, _SIDE_FILES, own=False)
     connection: sqlite3.Connection | None = None
     try:
         connection = sqlite3.connect(f"{file_uri(path)}?mode=ro", uri=True, timeout=0, isolation_level=None)
@@ -165,7 +165,7 @@ def connect_reading(path: str, name: str) -> sqlite3.Connection:
 
 
 def _check_identity(connection: sqlite3.Connection, name: str) -> int:
-    """The format of the tables, if the file is ours; 0 for an empty one. Within a transaction."""
+    """The format of the tables, if the file is ours; 0 for an empty file. Within a transaction."""
     application = connection.execute("PRAGMA application_id").fetchone()[0]
     version = connection.execute("PRAGMA user_version").fetchone()[0]
     objects = connection.execute("SELECT count(*) FROM sqlite_master").fetchone()[0]
@@ -179,8 +179,8 @@ def _check_identity(connection: sqlite3.Connection, name: str) -> int:
 
 
 def _complete_tables(connection: sqlite3.Connection, name: str, new_cluster_id: str | None) -> None:
-    """Make the tables, or bring those of an older format up to date: all of it, or nothing."""
-    # Taking the write lock also shows, now and not at the first write, that the file can be written.
+    """Create the tables, or upgrade those of an older format, atomically."""
+    # Taking the write lock also shows, now and not at the first write, that the file is writable.
     connection.execute("BEGIN IMMEDIATE")
     try:
         found = _check_identity(connection, name)
@@ -204,18 +204,18 @@ def _complete_tables(connection: sqlite3.Connection, name: str, new_cluster_id: 
 
 
 def roll_back(connection: sqlite3.Connection) -> None:
-    """End the transaction, if one is open, without effect."""
+    """End an open transaction without effect."""
     if connection.in_transaction:
         connection.execute("ROLLBACK")
 
 
 def is_busy(error: sqlite3.Error) -> bool:
-    """Whether another connection holds the lock that was needed."""
+    """Whether another connection holds the required lock."""
     return _code(error) in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED)
 
 
 def as_tallybook_error(error: sqlite3.Error, name: str) -> TallybookError:
-    """What ``error`` means for somebody who knows nothing of SQLite. The transaction did not take place."""
+    """Map ``error`` to a Tallybook error. The transaction had no effect."""
     if _code(error) in (sqlite3.SQLITE_NOTADB, sqlite3.SQLITE_CORRUPT):
         return DamagedFile(f"{name}: {error}")
     return MetadataUnavailable(f"{name}: {error}")
@@ -237,7 +237,7 @@ def _not_a_database(name: str) -> DamagedFile:
 
 
 def _code(error: sqlite3.Error) -> int:
-    """The primary result code: the low byte of the extended one. 0 for errors of the Python module itself."""
+    """The primary result code: the low byte of the extended code. 0 for errors of the Python module itself."""
     return getattr(error, "sqlite_errorcode", 0) & 0xFF
 
 

@@ -1,8 +1,7 @@
 """Ledgers, the id counter, cookies and records in the SQLite file.
 
-Each operation is one transaction. The versions of a ledger, or a record, are 1, 2, 3 and so on. The ids of
-deleted ledgers are kept as ranges, which merge as neighbours are deleted, so that an id is
-refused for ever at next to no cost.
+Each operation is one transaction. The versions of a ledger, or a record, are 1, 2, 3 and so on. Ids of deleted ledgers
+are stored as ranges, merged when adjacent, so that refusing them permanently costs almost no space.
 """
 
 from __future__ import annotations
@@ -17,7 +16,7 @@ from tallybook.core.ids import NO_IDENTITY, check_ledger_id
 
 from ..codec import decode_ledger, encode_ledger
 from ..id_block import IdBlock
-from ..model import LedgerMetadata
+from ..ledger.model import LedgerMetadata
 from ..rules import (
     check_bookie_id,
     check_cookie,
@@ -55,14 +54,14 @@ class SqliteStore:
         self._ids = IdBlock(self._take_block)
 
     async def cluster_id(self) -> str:
-        """The identity of this cluster, made with the file."""
+        """Identity of this cluster, created with the file."""
         return await self._database.read(lambda connection: _fact(connection, "cluster_id", self._database.name))
 
     async def next_ledger_id(self) -> int:
-        """A ledger id that nobody else ever gets, from this client's block.
+        """Allocate a unique ledger id from this client's block.
 
         Raises:
-            MetadataUnavailable: no new block can be had now.
+            MetadataUnavailable: no new block can be allocated now.
         """
         return await self._ids.next_id()
 
@@ -76,14 +75,14 @@ class SqliteStore:
         return await self._database.write(job)
 
     async def id_counter(self) -> int:
-        """All ids ever handed out lie below this."""
+        """All allocated ids are below this."""
         return await self._database.read(lambda connection: _counter(connection, self._database.name))
 
     async def raise_id_counter(self, at_least: int) -> None:
-        """Hand out no id below ``at_least`` any more.
+        """Allocate no id below ``at_least`` any more.
 
         Raises:
-            MetadataOutcomeUnknown: it may have been raised; the same call settles it.
+            MetadataOutcomeUnknown: it may have been raised; repeat the call.
         """
         check_ledger_id(at_least)
 
@@ -97,8 +96,8 @@ class SqliteStore:
         """Store a new ledger.
 
         Raises:
-            LedgerExists: the id is, or was, used by somebody else.
-            MetadataOutcomeUnknown: it may have been created; the same call settles it.
+            LedgerExists: another client uses, or used, the id.
+            MetadataOutcomeUnknown: it may have been created; repeat the call.
         """
         ledger_id, value = metadata.ledger_id, encode_ledger(metadata)
 
@@ -203,7 +202,7 @@ class SqliteStore:
 
         Raises:
             MetadataConflict: there is another one and ``replace`` is false.
-            MetadataOutcomeUnknown: it may have been recorded; the same call settles it.
+            MetadataOutcomeUnknown: it may have been recorded; repeat the call.
         """
         check_bookie_id(bookie_id)
         check_cookie(cookie)
@@ -217,10 +216,10 @@ class SqliteStore:
         await self._database.write(job)
 
     async def delete_cookie(self, bookie_id: str) -> None:
-        """Forget a bookie's identity; no error if there is none.
+        """Delete a bookie's identity; no error if there is none.
 
         Raises:
-            MetadataOutcomeUnknown: it may have been deleted; the same call settles it.
+            MetadataOutcomeUnknown: it may have been deleted; repeat the call.
         """
         check_bookie_id(bookie_id)
 
@@ -235,7 +234,7 @@ class SqliteStore:
         return await self._database.read(lambda connection: record_rows.read(connection, name))
 
     async def write_record(self, name: str, value: bytes, expected_version: int | None) -> WriteResult:
-        """Replace the record if it still has ``expected_version``, or make it if that is ``None``."""
+        """Replace the record if it still has ``expected_version``, or create it if that is ``None``."""
         check_record_name(name)
         check_record_value(name, value)
         return await self._write(lambda connection: record_rows.write(connection, name, value, expected_version))

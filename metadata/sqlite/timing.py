@@ -1,4 +1,4 @@
-"""How often the SQLite driver beats and looks."""
+"""Heartbeat and poll intervals of the SQLite driver."""
 
 from __future__ import annotations
 
@@ -25,5 +25,5 @@ class Timing:
 
     @property
     def expiry_ms(self) -> int:
-        """Milliseconds since the last heartbeat after which a bookie is taken for dead."""
+        """Milliseconds since the last heartbeat after which a bookie counts as dead."""
         return int(self.expiry_seconds * 1000)

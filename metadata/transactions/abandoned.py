@@ -1,9 +1,8 @@
-"""What transactions leave behind that nobody commits any more, and who deletes it: the offloader, as it tidies up.
+"""Deletes ledgers of abandoned transactions; the offloader runs it.
 
-A commit deletes what other attempts up to it have left. Where no commit comes any more (a job died between writing and
-committing, and is not run again) its ledgers would be pending for ever. They are given up once the youngest of the
-transaction's is old enough: first in the record of the sink, so that a commit that comes after all is refused; then
-they are deleted.
+A commit deletes what other attempts up to it have left. If no commit follows (a job died between writing and
+committing, and is not run again), its ledgers would stay pending. The transaction is abandoned once its youngest ledger
+is old enough: first in the record of the sink, so that a late commit is refused; then its ledgers are deleted.
 """
 
 from __future__ import annotations
@@ -15,56 +14,57 @@ from dataclasses import replace
 from tallybook.core.errors import DamagedFile, MetadataConflict, NewerFormat, StorageError
 from tallybook.runtime.logging import logger
 
-from .at_once import each
-from .commits import (
-    MOST_TRIES,
-    dated,
+from ..bounded_calls import map_bounded
+from ..ledger.model import LedgerMetadata
+from ..ledger_update import LedgerUpdater
+from ..records.listing import record_names
+from ..store import MetadataStore, Ok
+from .commit import (
+    MAX_TRIES,
     delete_attempt,
     delete_emptied,
     discard_pending,
     forget,
     pending_of,
+    read_dated,
     read_if_there,
     settle,
     write_sink,
 )
-from .model import LedgerMetadata
+from .model import Transaction, is_pending, read_sink, transaction_of
 from .sink_record import ATTEMPTS, ATTEMPTS_ONCE, MAX_GIVEN_UP, NOTHING, SINKS, attempt_name, attempt_of, is_once
-from .store import MetadataStore, Ok
-from .transactions import Transaction, is_pending, names, read_sink, transaction_of
-from .update import LedgerUpdater
 
 _log = logger("transactions")
 
 
-async def delete_left_behind(
+async def delete_abandoned(
     updater: LedgerUpdater,
     ledgers: Iterable[LedgerMetadata],
     *,
     ttl_s: float,
     now_ms: int,
-    say_damaged: Callable[[StorageError], None],
+    on_damaged: Callable[[StorageError], None],
 ) -> int:
-    """Delete what is left of transactions that nobody commits; how many ledgers went.
+    """Delete the ledgers of abandoned transactions; returns how many were deleted.
 
-    May be cut off anywhere, and done by several at once.
+    May be interrupted anywhere, and run concurrently.
 
     Args:
-        ledgers: all there are, or some: only these are looked at. They may have changed since they were read.
-        ttl_s: seconds since the creation of its youngest ledger after which a transaction is given up.
+        ledgers: the ledgers to consider. They may have changed since they were read.
+        ttl_s: seconds since the creation of its youngest ledger after which a transaction is abandoned.
         now_ms: wall clock, in milliseconds since the epoch.
-        say_damaged: told of what is left as it is, for the record of its sink cannot be understood; the rest is tidied.
+        on_damaged: called for a sink whose record is unreadable; its ledgers stay, the rest is cleaned up.
 
     Raises:
         MetadataUnavailable, MetadataOutcomeUnknown, MetadataConflict: some may be left, for the next call.
-        DamagedFile: a ledger that there is word of cannot be understood.
+        DamagedFile: the metadata of a ledger named by an attempt record is unreadable.
     """
 
     async def unless_damaged(work: Awaitable[int | None]) -> int:
         try:
             return await work or 0
         except (DamagedFile, NewerFormat) as error:
-            say_damaged(error)
+            on_damaged(error)
             return 0
 
     async def tidy(name: str) -> int:
@@ -77,7 +77,7 @@ async def delete_left_behind(
             ledger_ids = sorted(metadata.ledger_id for metadata in found)
             deleted += await unless_damaged(_give_up(store, updater, transaction, ledger_ids))
     await _delete_old_word(store, {metadata.ledger_id for found in pending.values() for metadata in found})
-    await each(tidy, [name async for name in names(store, SINKS)])
+    await map_bounded(tidy, [name async for name in record_names(store, SINKS)])
     return deleted
 
 
@@ -93,11 +93,11 @@ def _pending(ledgers: Iterable[LedgerMetadata]) -> dict[Transaction, list[Ledger
 async def _give_up(
     store: MetadataStore, updater: LedgerUpdater, transaction: Transaction, ledger_ids: Sequence[int]
 ) -> int:
-    """Delete those of these ledgers that are not committed; how many that were."""
+    """Delete those of these ledgers that are not committed; returns how many were deleted."""
 
     async def one(ledger_id: int) -> bool:
         deleted = await discard_pending(updater, transaction, ledger_id)
-        # After the ledger: while there is word of it, the record of its sink stays.
+        # After the ledger: the sink's record stays while an attempt record exists.
         await delete_attempt(store, attempt_name(transaction.sink, transaction.number, ledger_id))
         return deleted
 
@@ -105,11 +105,11 @@ async def _give_up(
     for at in range(0, len(ledger_ids), MAX_GIVEN_UP):
         chunk = ledger_ids[at : at + MAX_GIVEN_UP]
         await _rule_out(store, updater, transaction, chunk)
-        total += sum(await each(one, chunk))
+        total += sum(await map_bounded(one, chunk))
     if total:
         sink = transaction.sink
         _log.info(
-            "ledgers deleted: nobody has committed them", sink=sink, transaction=transaction.number, ledger_count=total
+            "ledgers of an abandoned transaction deleted", sink=sink, transaction=transaction.number, ledger_count=total
         )
     return total
 
@@ -117,14 +117,14 @@ async def _give_up(
 async def _rule_out(
     store: MetadataStore, updater: LedgerUpdater, transaction: Transaction, ledger_ids: Sequence[int]
 ) -> None:
-    """See to it that no commit can bring these ledgers into view; if one has, they are pending no more."""
+    """Make sure that no commit can publish these ledgers; if one has, they are settled."""
     sink = transaction.sink
-    for _ in range(MOST_TRIES):
+    for _ in range(MAX_TRIES):
         stored = await read_sink(store, sink)
         if stored.record.last.number >= transaction.number:
-            await settle(updater, await dated(store, sink) if transaction.is_once else stored.record)
+            await settle(updater, await read_dated(store, sink) if transaction.is_once else stored.record)
             return
-        # Looked at after the record: where that was deleted behind a commit, they are settled by now.
+        # Read after the record: if a commit deleted it, the ledgers are settled by now.
         living = await pending_of(store, ledger_ids)
         if not living:
             return
@@ -137,10 +137,10 @@ async def _rule_out(
 
 
 async def _delete_old_word(store: MetadataStore, pending: set[int]) -> None:
-    """Delete word of ledgers that are gone, or committed.
+    """Delete attempt records of ledgers that are deleted or committed.
 
     Args:
-        pending: ledgers that were there lately, and are not looked at again.
+        pending: ledgers read recently as pending; not read again.
     """
 
     async def one(name: str) -> None:
@@ -152,12 +152,12 @@ async def _delete_old_word(store: MetadataStore, pending: set[int]) -> None:
             await delete_attempt(store, name)
 
     for prefix in (ATTEMPTS, ATTEMPTS_ONCE):
-        await each(one, [name async for name in names(store, prefix)])
+        await map_bounded(one, [name async for name in record_names(store, prefix)])
 
 
 async def _tidy_record(store: MetadataStore, updater: LedgerUpdater, name: str) -> None:
-    """Delete the record of a sink with a single transaction, if that is over; of others, what it says of ledgers that
-    are gone."""
+    """Delete the record of a one-transaction sink if that has ended; for other sinks, remove deleted ledgers from
+    ``given_up``."""
     sink = name.removeprefix(SINKS)
     stored = await read_sink(store, sink)
     if is_once(sink):
@@ -168,5 +168,5 @@ async def _tidy_record(store: MetadataStore, updater: LedgerUpdater, name: str) 
     elif stored.record.given_up:
         present = await pending_of(store, stored.record.given_up)
         if present != stored.record.given_up:
-            # Whoever writes it meanwhile keeps them, and the next call comes back to it.
+            # A concurrent writer of the record keeps them; the next call tries again.
             await write_sink(store, sink, replace(stored.record, given_up=present), stored)

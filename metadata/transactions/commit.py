@@ -1,6 +1,6 @@
-"""Bringing the ledgers of a transaction into view, or giving them up: what writers of ledgers in parallel need.
+"""Commits or abandons the ledgers of a transaction, for parallel writers.
 
-``transactions`` says what a transaction is, docs/protocol.md why each step is safe to be cut off, or done twice.
+``model`` defines transactions; docs/understand/protocol.md explains why each step may be interrupted or repeated.
 """
 
 from __future__ import annotations
@@ -20,8 +20,12 @@ from tallybook.core.errors import (
 )
 from tallybook.runtime.logging import logger
 
-from .at_once import each
-from .model import LedgerMetadata
+from ..bounded_calls import map_bounded
+from ..ledger.model import LedgerMetadata
+from ..ledger_update import LedgerUpdater
+from ..records.listing import record_names
+from ..store import MetadataStore, Ok, Versioned, WriteResult
+from .model import StoredSink, Transaction, is_pending, read_clock, read_sink, settled
 from .sink_record import (
     CLOCK,
     NOTHING,
@@ -34,23 +38,20 @@ from .sink_record import (
     check_fits,
     is_once,
 )
-from .store import MetadataStore, Ok, Versioned, WriteResult
-from .transactions import StoredSink, Transaction, is_pending, names, read_clock, read_sink, settled
-from .update import LedgerUpdater
 
 _log = logger("transactions")
 
-MOST_TRIES: Final = 20
+MAX_TRIES: Final = 20
 
 
-async def note_attempt(store: MetadataStore, transaction: Transaction, ledger_id: int) -> None:
-    """Leave word of a ledger, so that whoever commits can delete it if it is not among those committed.
+async def record_attempt(store: MetadataStore, transaction: Transaction, ledger_id: int) -> None:
+    """Record that a transaction writes a ledger, so that a commit without it can delete it.
 
     Raises:
-        MetadataUnavailable, MetadataOutcomeUnknown: it may be without.
+        MetadataUnavailable, MetadataOutcomeUnknown: it may not be recorded.
     """
     name = attempt_name(transaction.sink, transaction.number, ledger_id)
-    for _ in range(MOST_TRIES):
+    for _ in range(MAX_TRIES):
         result = await store.write_record(name, b"", None)
         if isinstance(result, Ok) or await store.read_record(name, linearizable=True) is not None:
             return
@@ -61,49 +62,49 @@ async def commit(
     store: MetadataStore, updater: LedgerUpdater, transaction: Transaction, ledger_ids: Iterable[int],
     allowed: Callable[[], Awaitable[None]] | None = None,
 ) -> bool:  # fmt: skip
-    """Bring the ledgers of a transaction into view; ``False`` if it was committed before, and nothing has changed.
+    """Make the ledgers of a transaction visible; ``False`` if it was committed before, and nothing has changed.
 
-    The ledgers of other attempts at this and at older transactions are deleted. Where that cannot be done once this one
-    is committed, it is left to the next commit, or the offloader.
+    Deletes the ledgers of other attempts at this and at older transactions. If that fails after the commit, the next
+    commit or the offloader does it.
 
     Args:
-        allowed: raises where the transaction may not be committed any more. It is asked behind each look at the record
-            of the sink: whoever forbids it, and then writes that record anew, can be sure.
+        allowed: raises if the transaction must not be committed any more. Called after each read of the sink's record,
+            so a process that forbids the commit and then rewrites that record can rely on it.
 
     Raises:
         InvalidArgument: too many ledgers.
-        Conflict: the sink belongs to another owner, or ledgers are gone (given up as nobody committed them for long),
-            or were not written by this transaction; nothing comes into view.
-        MetadataConflict, MetadataOutcomeUnknown, MetadataUnavailable: it may be committed; the same call settles it.
-        DamagedFile: the record cannot be understood.
-        What ``allowed`` raises: nothing comes into view.
+        Conflict: the sink belongs to another owner, or ledgers were deleted (abandoned after a long time), or were not
+            written by this transaction; nothing becomes visible.
+        MetadataConflict, MetadataOutcomeUnknown, MetadataUnavailable: it may be committed; repeat the call.
+        DamagedFile: the record is unreadable.
+        Any error of ``allowed``: nothing becomes visible.
     """
     wanted = check_fits(Committed(transaction.number, tuple(sorted(ledger_ids)), transaction.owner))
     sink, done, wrote = transaction.sink, False, False
     known: Mapping[int, Versioned] = {}
-    for _ in range(MOST_TRIES):
+    for _ in range(MAX_TRIES):
         stored = await read_sink(store, sink)
         record = stored.record
         if record.last != NOTHING and record.last.owner != transaction.owner:
-            # Its numbers would make ours look like repetitions, and they would be dropped without a word.
+            # Its numbers would make ours look like repetitions, which would be dropped silently.
             raise Conflict(
                 f"sink {sink} belongs to another writer (with a new checkpoint, a stream is another one): "
                 "choose another name"
             )
         if record.last.number >= transaction.number:
-            # Ours, if it is the same to the last ledger: then an attempt whose outcome was not known has landed.
+            # Ours if all ledgers are the same: then an attempt with unknown outcome was applied.
             ours = record.last == wanted
             done = ours or (record.last.number > wanted.number and await _any_settled(store, wanted))
             break
         _refuse(transaction, set(record.given_up) & set(wanted.ledger_ids))
         if allowed is not None:
             await allowed()
-        # A view that has a younger transaction takes those before it for settled.
+        # A view with a younger transaction treats earlier ones as settled.
         await settle(updater, record)
         known = await _present(store, wanted)
         if len(known) < len(wanted.ledger_ids):
             if (await read_sink(store, sink)).version != stored.version:
-                continue  # a younger transaction may have swept them away
+                continue  # a younger transaction may have deleted them
             _refuse(transaction, set(wanted.ledger_ids) - set(known))
         _check_marks(transaction, known)
         record, wrote = SinkRecord(wanted, given_up=record.given_up), True
@@ -114,34 +115,34 @@ async def commit(
         raise MetadataConflict(f"sink {sink}: others commit to it all the time")
     try:
         if transaction.is_once and done:
-            record = await dated(store, sink)
-        # Whoever committed them may have stopped before: what is still pending below would be swept away.
+            record = await read_dated(store, sink)
+        # An earlier committer may have stopped half way: ledgers still pending would be deleted below.
         await settle(updater, record, known if record.last == wanted else {})
         if transaction.is_once and wrote and done:
-            # Word of such a sink may be deleted, so this write may have landed after its ledgers were given up.
+            # The record of such a sink may be deleted, so this write may have come after its ledgers were abandoned.
             _refuse(transaction, set(wanted.ledger_ids) - set(await _present(store, wanted)))
         await sweep(store, updater, sink, record)
     except (PeerError, StorageError) as error:
         if not done:
             raise
-        # All is in view. Who is told that it failed would write all of it again.
+        # All ledgers are visible. A caller that gets an error would write all of them again.
         _log.warning("committed; tidying up is left to others", sink=sink, error=error.message)
     return done
 
 
 async def forget(store: MetadataStore, updater: LedgerUpdater, sink: str) -> None:
-    """Delete the record of a sink with a single transaction, which is committed: its ledgers vouch for themselves.
+    """Delete the record of a one-transaction sink that is committed; its ledgers are marked as settled.
 
-    To be called once nobody commits it, or asks about it, again.
+    Call it when the transaction will not be committed or queried again.
 
     Raises:
-        MetadataConflict, MetadataOutcomeUnknown, MetadataUnavailable, DamagedFile: the record may be left, and harms
-            nobody; the same call tries again.
+        MetadataConflict, MetadataOutcomeUnknown, MetadataUnavailable, DamagedFile: the record may be left, which is
+            harmless; repeat the call.
     """
-    for _ in range(MOST_TRIES):
+    for _ in range(MAX_TRIES):
         if (await read_sink(store, sink)).record.last == NOTHING:
             return
-        record = await dated(store, sink)
+        record = await read_dated(store, sink)
         await settle(updater, record)
         await sweep(store, updater, sink, record)
         version = (await read_sink(store, sink)).version
@@ -151,15 +152,15 @@ async def forget(store: MetadataStore, updater: LedgerUpdater, sink: str) -> Non
 
 
 async def was_committed(store: MetadataStore, transaction: Transaction) -> bool:
-    """Whether a ledger of this transaction has ever come into view and is still there; looks at all ledgers.
+    """Whether a ledger of this transaction became visible and still exists; reads all ledgers.
 
     Raises:
-        MetadataUnavailable, DamagedFile: the ledgers cannot be looked at.
+        MetadataUnavailable, DamagedFile: the ledgers are unreadable.
     """
     after: int | None = -1
     while after is not None:
         page = await store.list_ledgers(after)
-        for found in await each(partial(read_if_there, store), page.ledger_ids):
+        for found in await map_bounded(partial(read_if_there, store), page.ledger_ids):
             if found is not None and not is_pending(found.value) and transaction.wrote(found.value):
                 return True
         after = page.next_after()
@@ -169,33 +170,33 @@ async def was_committed(store: MetadataStore, transaction: Transaction) -> bool:
 async def abandon(
     store: MetadataStore, updater: LedgerUpdater, transaction: Transaction, ledger_ids: Iterable[int]
 ) -> None:
-    """Delete the ledgers of an attempt that is given up, unless they are committed: who gives up may not know that.
+    """Delete the ledgers of an abandoned attempt, unless they are committed, which the caller may not know.
 
-    A write of its commit that is still under way comes to nothing.
+    A commit write in flight is invalidated.
 
     Raises:
-        As ``commit``; some may be left, for the next commit to delete, or for ``left_behind``.
+        As ``commit``; some may be left, for the next commit or for ``abandoned`` to delete.
     """
     sink = transaction.sink
     record = await renew(store, sink, transaction.number)
-    await settle(updater, await dated(store, sink) if is_once(sink) else record)
-    await each(partial(discard_pending, updater, transaction), ledger_ids)
+    await settle(updater, await read_dated(store, sink) if is_once(sink) else record)
+    await map_bounded(partial(discard_pending, updater, transaction), ledger_ids)
     if transaction.is_once and record.last == NOTHING:
-        # Nobody commits to this sink any more, and what has become of it all is settled.
+        # No process will commit to this sink any more, and all outcomes are settled.
         await sweep(store, updater, sink, SinkRecord(Committed(transaction.number, ())))
         await delete_emptied(store, sink)
 
 
 async def renew(store: MetadataStore, sink: str, number: int) -> SinkRecord:
-    """Write the record of a sink as it is, unless a transaction of this or of a higher number is committed; what it
-    says.
+    """Rewrite the record of a sink unchanged, unless a transaction with this or a higher number is committed; returns
+    the record.
 
-    It has another version then: what was to replace the one before cannot land any more.
+    The record then has another version: writes in flight for the earlier version cannot be applied any more.
 
     Raises:
-        MetadataConflict, MetadataUnavailable, DamagedFile: it may not be written; the same call tries again.
+        MetadataConflict, MetadataUnavailable, DamagedFile: it may not be written; repeat the call.
     """
-    for _ in range(MOST_TRIES):
+    for _ in range(MAX_TRIES):
         stored = await read_sink(store, sink)
         if stored.record.last.number >= number:
             return stored.record
@@ -205,24 +206,24 @@ async def renew(store: MetadataStore, sink: str, number: int) -> SinkRecord:
 
 
 async def delete_emptied(store: MetadataStore, sink: str) -> bool:
-    """Delete the record of a sink with a single transaction that came to nothing; says whether it is gone.
+    """Delete the record of a one-transaction sink without a committed transaction; returns whether it is deleted.
 
-    It stays for as long as a ledger is there that a commit could name.
+    It stays while a ledger exists that a commit could name.
 
     Raises:
-        MetadataUnavailable, DamagedFile: the store does not answer, or not with what can be understood.
+        MetadataUnavailable, DamagedFile: the store does not answer, or its data is unreadable.
     """
     stored = await read_sink(store, sink)
     if stored.version is None:
         return True
-    left = [name async for name in names(store, attempts_of(sink))]
+    left = [name async for name in record_names(store, attempts_of(sink))]
     if stored.record.last != NOTHING or left or await pending_of(store, stored.record.given_up):
         return False
     return isinstance(await store.delete_record(SINKS + sink, stored.version), Ok)
 
 
 async def discard(updater: LedgerUpdater, ledger_ids: Iterable[int]) -> None:
-    """Delete the ledgers of a task that failed, and that nobody can have committed.
+    """Delete the ledgers of a failed task, which cannot be committed.
 
     Raises:
         MetadataUnavailable, MetadataOutcomeUnknown, MetadataConflict: some may be left, for the next commit to delete.
@@ -235,9 +236,9 @@ async def discard(updater: LedgerUpdater, ledger_ids: Iterable[int]) -> None:
 
 
 async def discard_pending(updater: LedgerUpdater, transaction: Transaction, ledger_id: int) -> bool:
-    """Delete a ledger of a transaction, unless it is settled; says whether it was there to be deleted.
+    """Delete a ledger of a transaction, unless it is settled; returns whether it existed and was deleted.
 
-    A ledger without the marks of the transaction is left alone.
+    A ledger without the marks of the transaction is not touched.
 
     Raises:
         As ``discard``.
@@ -253,7 +254,7 @@ async def discard_pending(updater: LedgerUpdater, transaction: Transaction, ledg
 
 
 async def sweep(store: MetadataStore, updater: LedgerUpdater, sink: str, record: SinkRecord) -> None:
-    """Delete what attempts up to the last transaction have left behind, whose ledgers are settled.
+    """Delete what attempts up to the last transaction have left. The ledgers of that transaction are settled.
 
     Raises:
         As ``discard``.
@@ -268,11 +269,11 @@ async def sweep(store: MetadataStore, updater: LedgerUpdater, sink: str, record:
         await delete_attempt(store, name)
 
     committed = set(record.last.ledger_ids)
-    await each(one, [name async for name in names(store, attempts_of(sink))])
+    await map_bounded(one, [name async for name in record_names(store, attempts_of(sink))])
 
 
 async def delete_attempt(store: MetadataStore, name: str) -> None:
-    """Delete word of a ledger that is settled or gone.
+    """Delete the attempt record of a ledger that is settled or deleted.
 
     Raises:
         MetadataUnavailable: the store does not answer.
@@ -283,10 +284,10 @@ async def delete_attempt(store: MetadataStore, name: str) -> None:
 
 
 async def read_if_there(store: MetadataStore, ledger_id: int) -> Versioned | None:
-    """A ledger as it is now, or ``None``.
+    """The current metadata of a ledger, or ``None``.
 
     Raises:
-        MetadataUnavailable, DamagedFile: it cannot be read.
+        MetadataUnavailable, DamagedFile: it is unreadable.
     """
     try:
         return await store.read_ledger(ledger_id, linearizable=True)
@@ -295,13 +296,13 @@ async def read_if_there(store: MetadataStore, ledger_id: int) -> Versioned | Non
 
 
 async def pending_of(store: MetadataStore, ledger_ids: Iterable[int]) -> tuple[int, ...]:
-    """Those of the ledgers that are there, and pending: the others are gone, or committed.
+    """The ledgers that exist and are pending: the others are deleted or committed.
 
     Raises:
         As ``read_if_there``.
     """
     wanted = list(ledger_ids)
-    found = await each(partial(read_if_there, store), wanted)
+    found = await map_bounded(partial(read_if_there, store), wanted)
     return tuple(
         ledger_id for ledger_id, one in zip(wanted, found, strict=True) if one is not None and is_pending(one.value)
     )
@@ -317,10 +318,10 @@ async def write_sink(store: MetadataStore, sink: str, record: SinkRecord, stored
 
 
 async def settle(updater: LedgerUpdater, record: SinkRecord, known: Mapping[int, Versioned] | None = None) -> None:
-    """See to it that the last transaction's ledgers are pending no more; those that were deleted since do not matter.
+    """Settle the last transaction's ledgers: they are pending no more. Ignores ledgers that were deleted since.
 
     Args:
-        known: what was read of them lately.
+        known: metadata of them that was read recently.
 
     Raises:
         As ``discard``.
@@ -333,17 +334,16 @@ async def settle(updater: LedgerUpdater, record: SinkRecord, known: Mapping[int,
             return
 
     transition = partial(settled, since=record.since)
-    await each(one, record.last.ledger_ids)
+    await map_bounded(one, record.last.ledger_ids)
 
 
-async def dated(store: MetadataStore, sink: str) -> SinkRecord:
-    """The record of a sink with a single transaction, with its tick, if that is committed; settled here if nobody has
-    before.
+async def read_dated(store: MetadataStore, sink: str) -> SinkRecord:
+    """The record of a one-transaction sink, with its tick if committed; sets the tick if it is missing.
 
     Raises:
         As ``forget``.
     """
-    for _ in range(MOST_TRIES):
+    for _ in range(MAX_TRIES):
         stored = await read_sink(store, sink)
         if stored.version is None or stored.record.last == NOTHING or stored.record.since is not None:
             return stored.record
@@ -354,9 +354,9 @@ async def dated(store: MetadataStore, sink: str) -> SinkRecord:
 
 
 async def _tick(store: MetadataStore) -> int:
-    """A tick of the sinks' clock that comes after this call began, and has been reached when it ends."""
+    """A tick of the sinks' clock after the start of this call; the clock has reached it on return."""
     began: int | None = None
-    for _ in range(MOST_TRIES):
+    for _ in range(MAX_TRIES):
         clock = await read_clock(store)
         began = clock.now if began is None else began
         if clock.now > began:
@@ -367,8 +367,8 @@ async def _tick(store: MetadataStore) -> int:
 
 
 async def _present(store: MetadataStore, wanted: Committed) -> Mapping[int, Versioned]:
-    """Those of the ledgers that are there."""
-    found = await each(partial(read_if_there, store), wanted.ledger_ids)
+    """The ledgers that exist."""
+    found = await map_bounded(partial(read_if_there, store), wanted.ledger_ids)
     return {ledger_id: one for ledger_id, one in zip(wanted.ledger_ids, found, strict=True) if one is not None}
 
 
@@ -382,7 +382,7 @@ def _refuse(transaction: Transaction, gone: set[int]) -> None:
 
 
 def _check_marks(transaction: Transaction, known: Mapping[int, Versioned]) -> None:
-    """Refuse ledgers of others, which would come into view before their own transaction is committed."""
+    """Refuse ledgers of other transactions, which would become visible before their own commit."""
     for ledger_id, found in known.items():
         if not transaction.wrote(found.value):
             raise Conflict(
@@ -393,7 +393,7 @@ def _check_marks(transaction: Transaction, known: Mapping[int, Versioned]) -> No
 
 async def _any_settled(store: MetadataStore, committed: Committed) -> bool:
     """Whether ledgers were committed by a transaction that others have followed since."""
-    found = await each(partial(read_if_there, store), committed.ledger_ids)
+    found = await map_bounded(partial(read_if_there, store), committed.ledger_ids)
     return any(one is not None and not is_pending(one.value) for one in found)
 
 

@@ -1,43 +1,44 @@
-"""Ledgers that come into view together: those of one transaction, or none of them.
+"""Transactions: sets of marked ledgers that become visible together, or not at all.
 
-A writer that may fail half-way, or be run twice, marks its ledgers with a *sink* and the number of a transaction when
-it creates them, and at its end one record of the sink says which ledgers the transaction has:
+A writer that may fail half-way, or run twice, marks its ledgers with a *sink* and a transaction number when it creates
+them. At its end one record of the sink lists the ledgers of the transaction:
 
     ledger, marked "sales/17", pending          record sinks/sales: last 17, and its ledgers
         created, written, closed                       one compare-and-set: this is the commit
         no longer pending, once committed              a second commit of 17 finds it and changes nothing
 
-Transactions of a sink are committed in ascending order. Who reads a consistent view reads the records first, then the
-ledgers: a marked ledger belongs to the view if its transaction is older than the last one and it is not pending, or if
-it is named by the last one. What a failed attempt left behind never gets into view.
+Transactions of a sink are committed in ascending order. A reader with a consistent view reads the records first, then
+the ledgers. A marked ledger is visible if its transaction is older than the last one and it is not pending, or if the
+last one lists it. Ledgers of failed attempts never become visible.
 
-This module is what readers need. ``commits`` brings ledgers into view, ``left_behind`` deletes what never came there.
+This module is what readers need. ``commit`` publishes ledgers, ``abandoned`` deletes ledgers that were never committed.
 """
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Final, NamedTuple
 
 from tallybook.core.errors import DamagedFile, InvalidArgument
 from tallybook.core.ids import MAX_ID
 
-from .at_once import each
-from .model import LedgerMetadata
-from .rules import check_record_name
+from ..bounded_calls import map_bounded
+from ..ledger.model import LedgerMetadata
+from ..records.listing import record_names
+from ..rules import check_record_name
+from ..store import MetadataStore
 from .sink_record import CLOCK, NOTHING, ONCE, SINKS, Committed, SinkRecord, attempt_name, is_once
-from .store import MetadataStore
 
 SINK: Final = "tallybook.sink"
-"""Key of the mark among a ledger's custom metadata: the name of the sink, a slash, the number of the transaction."""
+"""Custom metadata key of the mark: the name of the sink, a slash, the number of the transaction."""
 PENDING: Final = "tallybook.pending"
 SINCE: Final = "tallybook.since"
-"""Key of the tick of the sinks' clock from which on a ledger vouches for itself."""
+"""Custom metadata key of the clock tick from which the ledger is visible without its sink's record."""
 STAGED: Final = "stream."
-"""What names of sinks begin with whose ledgers are on their way into a stream. Those that users name have no dot."""
+"""Prefix of sinks whose ledgers are staged for a stream. Sink names of users have no dot."""
 
-_MOST_DIGITS: Final = 19
+_MAX_DIGITS: Final = 19
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,7 +46,7 @@ class Transaction:
     """One transaction of a sink.
 
     Args:
-        owner: who numbers the transactions, such as the id of a query; numbers of somebody else mean something else.
+        owner: the process that numbers the transactions, such as the id of a query; other owners' numbers differ.
     """
 
     sink: str
@@ -54,7 +55,7 @@ class Transaction:
 
     @classmethod
     def once(cls, name: str) -> Transaction:
-        """The only transaction of a sink, which nobody is going to repeat: no record of it stays.
+        """The only transaction of a new sink, never repeated: its record is deleted in the end.
 
         Args:
             name: one that no other sink ever has.
@@ -63,35 +64,35 @@ class Transaction:
 
     @property
     def is_once(self) -> bool:
-        """Whether its sink has no other one."""
+        """Whether it is the only transaction of its sink."""
         return is_once(self.sink)
 
     @property
     def marks(self) -> dict[str, bytes]:
-        """Custom metadata of a ledger that it is to have."""
+        """Custom metadata for the ledgers of this transaction."""
         return {SINK: f"{self.sink}/{self.number}".encode(), PENDING: b"1"}
 
     def wrote(self, metadata: LedgerMetadata) -> bool:
-        """Whether a ledger carries its marks. An id alone may be that of another ledger, in another cluster."""
+        """Whether a ledger has this transaction's marks. An id alone may be that of a ledger in another cluster."""
         mark = transaction_of(metadata)
         return mark is not None and (mark.sink, mark.number) == (self.sink, self.number)
 
 
 @dataclass(frozen=True, slots=True)
 class View:
-    """Which marked ledgers are to be seen: a moment in the life of all sinks, by their names.
+    """Which marked ledgers are visible: a snapshot of all sinks, by their names.
 
     Args:
-        clock: the sinks' clock. A ledger that vouches for itself from a later tick on was committed after this view.
+        clock: the sinks' clock. A ledger with a later tick was committed after this view.
     """
 
     committed: Mapping[str, Committed]
     everything: bool = False
-    """Whether marks do not matter."""
+    """Whether marks are ignored."""
     clock: int = 0
 
     def sees(self, metadata: LedgerMetadata) -> bool:
-        """Whether a ledger belongs to the view; one that is not marked always does."""
+        """Whether a ledger is visible; an unmarked one always is."""
         mark = transaction_of(metadata)
         if mark is None or self.everything:
             return True
@@ -108,27 +109,27 @@ EVERYTHING: Final = View({}, everything=True)
 
 
 class StoredSink(NamedTuple):
-    """A sink's record, with the version that a compare-and-set on it must name; ``None`` if it is not there."""
+    """A sink's record with its version for compare-and-set; ``None``: it does not exist."""
 
     record: SinkRecord
     version: int | None
 
 
 class StoredClock(NamedTuple):
-    """The sinks' clock, which is at 0 first and only goes up, with the version of its record."""
+    """The sinks' clock, which starts at 0 and only grows, with the version of its record."""
 
     now: int
     version: int | None
 
 
 def transaction_of(metadata: LedgerMetadata) -> Transaction | None:
-    """The transaction that a ledger was written by, if any.
+    """The transaction that a ledger belongs to, if any.
 
-    Custom metadata are anybody's: what no writer of transactions can have put there is no mark.
+    Any client may write custom metadata: a value that no transaction can have written is not a mark.
     """
     sink, _, number = metadata.custom.get(SINK, b"").decode(errors="replace").rpartition("/")
     if not (
-        number.isascii() and number.isdigit() and len(number) <= _MOST_DIGITS and "/" not in sink.removeprefix(ONCE)
+        number.isascii() and number.isdigit() and len(number) <= _MAX_DIGITS and "/" not in sink.removeprefix(ONCE)
     ):
         return None
     try:
@@ -140,27 +141,27 @@ def transaction_of(metadata: LedgerMetadata) -> Transaction | None:
 
 
 def is_pending(metadata: LedgerMetadata) -> bool:
-    """Whether a ledger waits for the commit of its transaction, or was left behind by an attempt."""
+    """Whether a ledger waits for the commit of its transaction, or was left by a failed attempt."""
     return PENDING in metadata.custom
 
 
 def is_staged(metadata: LedgerMetadata) -> bool:
-    """Whether a ledger has records that are on their way into a stream: nobody else's business."""
+    """Whether a ledger has records that are staged for a stream: other readers must skip it."""
     mark = transaction_of(metadata)
     return mark is not None and mark.sink.startswith(STAGED)
 
 
 def unmarked(metadata: LedgerMetadata) -> LedgerMetadata:
-    """The ledger as one of no transaction."""
+    """The ledger without marks."""
     custom = {key: value for key, value in metadata.custom.items() if key not in {SINK, PENDING, SINCE}}
     return replace(metadata, custom=custom)
 
 
 def settled(metadata: LedgerMetadata, since: int | None = None) -> LedgerMetadata:
-    """The ledger, no longer pending; it keeps its mark. Doing so again changes nothing.
+    """The ledger, no longer pending; it keeps its mark. Idempotent.
 
     Args:
-        since: the tick from which on it vouches for itself.
+        since: the tick from which it is visible without its sink's record.
     """
     custom = {key: value for key, value in metadata.custom.items() if key != PENDING}
     if since is not None:
@@ -169,29 +170,29 @@ def settled(metadata: LedgerMetadata, since: int | None = None) -> LedgerMetadat
 
 
 async def read_view(store: MetadataStore) -> View:
-    """The view of this moment.
+    """A view of the current state.
 
     Raises:
         MetadataUnavailable: the store does not answer.
-        DamagedFile: a record cannot be understood.
+        DamagedFile: a record is unreadable.
     """
     before = (await read_clock(store)).now
-    found = await _records(store, [name async for name in names(store, SINKS)])
+    found = await _records(store, [name async for name in record_names(store, SINKS)])
     clock = (await read_clock(store)).now
     if clock != before:
-        # What ticked since then may have been committed after its folder was listed: docs/protocol.md.
-        found |= await _records(store, [name async for name in names(store, SINKS) if name not in found])
+        # A sink with a later tick may have been committed after the listing of its folder: docs/understand/protocol.md.
+        found |= await _records(store, [name async for name in record_names(store, SINKS) if name not in found])
     committed = {name.removeprefix(SINKS): record.last for name, record in found.items()}
     return View(committed, clock=clock)
 
 
 async def _records(store: MetadataStore, wanted: Iterable[str]) -> dict[str, SinkRecord]:
-    found = await each(lambda name: read_sink(store, name.removeprefix(SINKS)), listed := list(wanted))
+    found = await map_bounded(lambda name: read_sink(store, name.removeprefix(SINKS)), listed := list(wanted))
     return {name: stored.record for name, stored in zip(listed, found, strict=True) if stored.version is not None}
 
 
 async def read_sink(store: MetadataStore, sink: str) -> StoredSink:
-    """The record of a sink, an empty one if it is not there.
+    """The record of a sink; an empty one if it does not exist.
 
     Raises:
         MetadataUnavailable, DamagedFile: as ``read_view``.
@@ -226,24 +227,10 @@ async def read_clock(store: MetadataStore) -> StoredClock:
     return StoredClock(int(record.value), record.version)
 
 
-async def names(store: MetadataStore, prefix: str, after: str = "") -> AsyncIterator[str]:
-    """Names of records that begin with ``prefix`` and come after ``after``.
-
-    Raises:
-        MetadataUnavailable: there may be more than the store tells.
-    """
-    start: str | None = after
-    while start is not None:
-        page = await store.list_records(prefix, start)
-        for name in page.names:
-            yield name
-        start = page.next_after()
-
-
 def _since(metadata: LedgerMetadata) -> int | None:
     value = metadata.custom.get(SINCE, b"")
     return int(value) if _is_tick(value) else None
 
 
 def _is_tick(value: bytes) -> bool:
-    return value.isdigit() and len(value) <= _MOST_DIGITS
+    return value.isdigit() and len(value) <= _MAX_DIGITS

@@ -1,12 +1,12 @@
-"""What the metadata store keeps of a sink besides its ledgers: names and bytes of records. Pure.
+"""Records of a sink in the metadata store: names and encoding.
 
     sinks/sales                       which transaction was committed last, and its ledgers
-    sinks/once/UUID                   likewise, of a sink with a single transaction; goes once its ledgers vouch for it
+    sinks/once/UUID                   the same for a one-transaction sink; deleted once its ledgers have their tick
     sink-attempts/sales/17-4711       ledger 4711 was created for transaction 17
-    sink-attempts-once/UUID-4711      likewise, of a sink with a single transaction
+    sink-attempts-once/UUID-4711      the same for a one-transaction sink
     sink-clock                        counts up; see ``transactions.View``
 
-docs/formats/metadata.md has the bytes.
+docs/reference/formats/metadata.md shows the encoding.
 """
 
 from __future__ import annotations
@@ -21,8 +21,7 @@ from tallybook.core.errors import DamagedFile, InvalidArgument
 from tallybook.core.ids import MAX_ID
 from tallybook.core.limits import KIB
 
-from .record_format import check_format
-from .record_json import NOT_UNDERSTOOD
+from ..records.format import load_json, reporting_damage
 
 FORMAT: Final = 2
 _FORMAT_OF_WHOLE_IDS: Final = 1
@@ -32,14 +31,14 @@ ATTEMPTS: Final = "sink-attempts/"
 ATTEMPTS_ONCE: Final = "sink-attempts-once/"
 CLOCK: Final = "sink-clock"
 ONCE: Final = "once/"
-"""What the name of a sink with a single transaction begins with. Other names have no slash."""
+"""Name prefix of one-transaction sinks. Other names have no slash."""
 
 MAX_LEDGERS: Final = 10_000
-"""Of one transaction."""
+"""Maximum ledgers of one transaction."""
 MAX_LEDGERS_BYTES: Final = 48 * KIB
-"""Of their ids in a record, which leaves room for the rest; 10,000 fit if they lie up to 1,000 apart."""
+"""Maximum length of their ids in a record; 10,000 fit if they are up to 1,000 apart."""
 MAX_GIVEN_UP: Final = 200
-"""Ledgers of a sink that are being deleted at a time."""
+"""Maximum ledgers of a sink that are being deleted at once."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,17 +51,17 @@ class Committed:
 
 
 NOTHING: Final = Committed(-1, ())
-"""Before the first transaction of a sink."""
+"""Stands before the first transaction of a sink."""
 
 
 @dataclass(frozen=True, slots=True)
 class SinkRecord:
-    """What is known of a sink.
+    """Content of a sink's record.
 
     Args:
-        since: for a sink with a single transaction: the tick of the clock from which on its ledgers vouch for
-            themselves, once that is settled.
-        given_up: ledgers of no committed transaction that are being deleted: no commit may name them any more.
+        since: for a one-transaction sink: the tick of the clock from which its ledgers are visible without this
+            record.
+        given_up: uncommitted ledgers that are being deleted: no commit may name them any more.
     """
 
     last: Committed = NOTHING
@@ -70,7 +69,7 @@ class SinkRecord:
     given_up: tuple[int, ...] = ()
 
     def encode(self) -> bytes:
-        """For the store."""
+        """Encode for the store."""
         found: dict[str, object] = {"format": FORMAT, "last": self.last.number, "ledgers": _steps(self.last.ledger_ids)}
         if self.last.owner:
             found["owner"] = self.last.owner
@@ -82,19 +81,16 @@ class SinkRecord:
 
     @classmethod
     def decode(cls, name: str, value: bytes) -> SinkRecord:
-        """From the store.
+        """Decode from the store.
 
         Raises:
-            DamagedFile, NewerFormat: it cannot be understood.
+            DamagedFile, NewerFormat: it is unreadable.
         """
-        try:
-            found = json.loads(value)
-            check_format(name, found, FORMAT)
+        found = load_json(name, value, FORMAT)
+        with reporting_damage(name):
             version = found["format"]
             number, ledger_ids = found["last"], _ids_of(found["ledgers"], whole=version == _FORMAT_OF_WHOLE_IDS)
             owner, since, given_up = found.get("owner", ""), found.get("since"), _ids_of(found.get("given_up", []))
-        except NOT_UNDERSTOOD as error:
-            raise DamagedFile(f"the record {name} cannot be understood: {error}") from error
         nothing = (type(number), number, ledger_ids) == (int, NOTHING.number, [])
         numbers = [*ledger_ids, *given_up, *([] if nothing else [number]), *([] if since is None else [since])]
         sound = isinstance(owner, str) and all(type(each) is int and 0 <= each <= MAX_ID for each in numbers)
@@ -105,7 +101,7 @@ class SinkRecord:
 
 
 def check_fits(committed: Committed) -> Committed:
-    """Return what a record can hold.
+    """Return ``committed`` if it fits into a record.
 
     Raises:
         InvalidArgument: there are too many ledgers.
@@ -120,30 +116,30 @@ def check_fits(committed: Committed) -> Committed:
 
 
 def is_once(sink: str) -> bool:
-    """Whether a sink has a single transaction."""
+    """Whether a sink has only one transaction."""
     return sink.startswith(ONCE)
 
 
 def attempts_of(sink: str) -> str:
-    """What the names of its attempts begin with."""
-    # One folder for all of them: a store may keep folders for ever.
+    """Name prefix of the sink's attempt records."""
+    # One folder for all of them: a store may never delete folders.
     return f"{ATTEMPTS_ONCE}{sink.removeprefix(ONCE)}-" if is_once(sink) else f"{ATTEMPTS}{sink}/"
 
 
 def attempt_name(sink: str, number: int, ledger_id: int) -> str:
-    """The name of the record that tells of a ledger."""
+    """Name of a ledger's attempt record."""
     return f"{attempts_of(sink)}{'' if is_once(sink) else f'{number}-'}{ledger_id}"
 
 
 def attempt_of(name: str) -> tuple[int, int] | None:
-    """Number of the transaction and ledger that the name of an attempt tells of; ``None`` if it is none."""
+    """Transaction number and ledger id in the name of an attempt record; ``None`` if invalid."""
     before, _, ledger_id = name.rpartition("-")
     number = "0" if name.startswith(ATTEMPTS_ONCE) else before.rpartition("/")[2]
     return (int(number), int(ledger_id)) if number.isdecimal() and ledger_id.isdecimal() else None
 
 
 def _steps(ledger_ids: Iterable[int]) -> list[int]:
-    """Ascending ids as the first one and the steps to the others: ids of a job lie close together."""
+    """Ascending ids as the first id and differences: ids of a job are close together."""
     found = list(ledger_ids)
     return [*found[:1], *(after - before for before, after in pairwise(found))]
 

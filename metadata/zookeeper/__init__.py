@@ -1,5 +1,6 @@
-"""Metadata in ZooKeeper, for clusters of several hosts.
+"""ZooKeeper metadata driver, for clusters of several hosts.
 
-`layout` says which node is where, `session` is the one connection (kazoo, in threads of its own), `tree` finds and
-lists ledgers, `store` and `membership` are the two ports, `hub` keeps watches armed, `client` puts them together.
+`client` is the entrance: it connects and builds the two ports, `store` and `membership`. `layout` defines the nodes,
+`session` is the connection (kazoo, in its own threads), `requests` its calls, `tree` finds and lists ledgers,
+`records` has named records, `watches` keeps watches armed. Only this folder may import kazoo.
 """

@@ -1,8 +1,8 @@
-"""Opening ZooKeeper: connects, makes the nodes everything else lies under, puts the two ports together."""
+"""Opens ZooKeeper: connects, creates the base nodes, builds the two ports."""
 
 from __future__ import annotations
 
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from kazoo.exceptions import NoNodeError
 from kazoo.security import ACL, Permissions
@@ -11,18 +11,20 @@ from tallybook.core.errors import InvalidConfig, NewerFormat, NoSuchCluster
 from tallybook.runtime.clock import Clock
 from tallybook.runtime.logging import logger
 from tallybook.runtime.rng import Rng
-from tallybook.runtime.security import ZooKeeperUsers, zookeeper_users
 from tallybook.runtime.security.files import ZOOKEEPER, ZOOKEEPER_READER
 from tallybook.runtime.tasks import Tasks
 
 from ..client import MetadataClient
-from .hub import WatchHub
 from .layout import FORMAT, Layout, number_of
 from .membership import ZooKeeperMembership
 from .requests import acl, children, get
 from .session import Session, acls_for
 from .store import ZooKeeperStore
 from .tree import create_once, create_path
+from .watches import WatchHub
+
+if TYPE_CHECKING:
+    from tallybook.runtime.security.process_security import ZooKeeperUsers
 
 _CHANGES: Final = Permissions.WRITE | Permissions.CREATE | Permissions.DELETE | Permissions.ADMIN
 
@@ -46,21 +48,21 @@ async def open_zookeeper(
     Args:
         hosts: ``host:port`` of each server.
         root: an absolute path such as ``/tallybook``.
-        create: make a new cluster there, with its parents, if the node is missing or empty.
+        create: create a new cluster there, with parent nodes, if the node is missing or empty.
         clock: for deadlines and pauses.
-        rng: for ids, and to spread pauses.
+        rng: for ids and jitter.
         timeout_seconds: deadline of this call and of every operation.
-        session_seconds: silence after which ZooKeeper takes a bookie for dead.
-        security: directory of the certificates, for TLS, and of the password that what is made is closed with; empty:
-            neither. What was made before, without one, may be open to everybody: that is logged.
-        reads_only: make nothing, and show the password of the user who may only read, if the directory has it.
+        session_seconds: session time-out: after a longer silence ZooKeeper treats a bookie as dead.
+        security: directory of certificates for TLS, and of the password in the ACLs of new nodes; empty: neither.
+            Nodes created earlier without a password may be open to all; that is logged.
+        reads_only: create nothing, and use the password of the read-only user, if the directory has it.
 
     Raises:
-        NoSuchCluster: ``root`` is missing or empty, and no cluster is to be made.
-        Unauthenticated, AccessDenied: ``root`` is closed, and not open to that password.
+        NoSuchCluster: ``root`` is missing or empty, and ``create`` is false.
+        Unauthenticated, AccessDenied: ZooKeeper refuses the password, or access to ``root``.
         MetadataUnavailable: no server answers in time; the message has the URI.
-        InvalidConfig: ``root`` holds something else, or there is security without a password.
-        NewerFormat: it was made by a newer Tallybook.
+        InvalidConfig: ``root`` is not a Tallybook cluster, or there is security without a password.
+        NewerFormat: a newer Tallybook created it.
     """
     name = f"{'zks' if security else 'zk'}://{','.join(hosts)}{root}"
     password, acls = _password_and_acls(security, reads_only=reads_only)
@@ -79,7 +81,7 @@ async def open_zookeeper(
     await _start(session, layout, create=create and not reads_only, secured=password is not None)
 
     def stop_serving(_task: str, _error: BaseException) -> None:
-        # Without the task that died, watches and registrations would silently stay as they are.
+        # Without the failed task, watches and registrations would silently be out of date.
         hub.end()
         membership.abandon()
 
@@ -98,32 +100,34 @@ async def open_zookeeper(
 
 
 async def _start(session: Session, layout: Layout, *, create: bool, secured: bool) -> None:
-    """Connect, and find or make the cluster; where that fails, the session is over."""
+    """Connect, and find or create the cluster; closes the session on failure."""
     await session.start()
     try:
         await (_prepare(session, layout) if create else _find(session, layout))
         if secured:
-            await _say_if_open(session, layout)
+            await _warn_if_open(session, layout)
     except BaseException:
         await session.close()
         raise
 
 
 def _password_and_acls(security: str, *, reads_only: bool) -> tuple[str | None, list[ACL] | None]:
-    """What to show, and what to close new nodes with; nothing where there is no security.
+    """The password to authenticate with, and the ACLs of new nodes; ``None`` without security.
 
     Raises:
-        InvalidConfig: there is security, and no password.
+        InvalidConfig: there is security without a password.
     """
     if not security:
         return None, None
+    from tallybook.runtime.security.process_security import zookeeper_users  # noqa: PLC0415 (needs an extra)
+
     users = zookeeper_users(security)
     password = _password(users, security, reads_only=reads_only)
     return password, None if users.cluster is None else acls_for(users.cluster, users.reader)
 
 
 def _password(users: ZooKeeperUsers, security: str, *, reads_only: bool) -> str:
-    """USER:PASSWORD to show. Without one, every certificate that ZooKeeper takes could change what is made.
+    """USER:PASSWORD for authentication. Without it, any certificate that ZooKeeper accepts could change new nodes.
 
     Raises:
         InvalidConfig: there is none.
@@ -133,36 +137,36 @@ def _password(users: ZooKeeperUsers, security: str, *, reads_only: bool) -> str:
         return password
     if users.reader is not None:
         raise InvalidConfig(
-            f"{security} has {ZOOKEEPER_READER} only, with which metadata can be read and not changed: this process "
-            f"changes them, and needs {ZOOKEEPER}"
+            f"{security} has only {ZOOKEEPER_READER}, which permits reading only: this process changes metadata, and "
+            f"needs {ZOOKEEPER}"
         )
     raise InvalidConfig(
         f"{security} has no {ZOOKEEPER}, and without it the metadata would be open to every certificate that "
-        "ZooKeeper takes: put USER:PASSWORD into that file, the same for all that open the metadata, and let "
-        f"nobody else read it ({ZOOKEEPER_READER} is enough for those that only read)"
+        "ZooKeeper accepts: put USER:PASSWORD into that file, the same for all processes that open the metadata, "
+        f"readable only for them ({ZOOKEEPER_READER} is enough for processes that only read)"
     )
 
 
-async def _say_if_open(session: Session, layout: Layout) -> None:
-    """What was made without a password stays as open as it was made."""
+async def _warn_if_open(session: Session, layout: Layout) -> None:
+    """Warn if nodes are open to other users: nodes created without a password stay so."""
     [(entries, _)] = await session.ask(acl(layout.root))
     others = [entry.id for entry in entries if entry.id.scheme != "digest" and entry.perms & _CHANGES]
     if any(other.scheme == "world" for other in others):
         _log.warning(
-            "metadata are open to everybody",
+            "metadata is open to all",
             path=session.name,
-            error=f"whoever reaches ZooKeeper may change {layout.root}: close it with setAcl -R",
+            error=f"every client of ZooKeeper may change {layout.root}: restrict it with setAcl -R",
         )
     elif others:
         _log.warning(
-            "metadata are open to others",
+            "metadata is open to others",
             path=session.name,
-            error=f"{others[0].scheme}:{others[0].id} may change {layout.root}: close it with setAcl -R",
+            error=f"{others[0].scheme}:{others[0].id} may change {layout.root}: restrict it with setAcl -R",
         )
 
 
 async def _find(session: Session, layout: Layout) -> None:
-    """Make sure that there is a cluster at the root, complete: one that is being made has its id counter last."""
+    """Check that there is a complete cluster at the root: its id counter is created last."""
     try:
         await _check_format(session, layout)
         await session.ask(get(layout.ids))
@@ -177,12 +181,12 @@ async def _find(session: Session, layout: Layout) -> None:
 
 
 async def _prepare(session: Session, layout: Layout) -> None:
-    """Make sure that the root is ours, and has what every operation relies on."""
+    """Check that the root is ours, and create the base nodes."""
     await create_path(session, layout.root)
     try:
         await _check_format(session, layout)
     except NoNodeError:
-        # The format is the first node below a root of ours, so a root that has others but not this one is not.
+        # The format is the first node created below our root, so a root with other nodes but not this one is not ours.
         [names] = await session.ask(children(layout.root))
         if names and "format" not in names:
             raise _holds_something_else(session, layout) from None

@@ -1,4 +1,4 @@
-"""Compare-and-set of one node: what a change of a ledger and one of a record come down to."""
+"""Compare-and-set of one node, for ledgers and records."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from .session import Session
 
 
 async def compare_and_set(session: Session, path: str, value: bytes, expected_version: int) -> WriteResult:
-    """Replace what a node holds, if it is there and still has ``expected_version``.
+    """Replace a node's data, if it exists and still has ``expected_version``.
 
     Raises:
         MetadataUnavailable: ZooKeeper does not answer; nothing was changed.
     """
     if expected_version < 0:
-        # ZooKeeper takes a negative version for "any".
+        # ZooKeeper treats a negative version as "any".
         return BadVersion()
     try:
         stat = await session.tell(write(path, value, expected_version))

@@ -1,24 +1,23 @@
-"""Which node is where. Pure functions of ids and paths.
+"""Layout of the nodes: pure functions of ids and paths.
 
     ROOT/format                     "1": version of this layout
     ROOT/cluster                    the cluster's uuid
-    ROOT/ids                        all ledger ids ever handed out are below this decimal number
+    ROOT/ids                        all allocated ledger ids are below this decimal number
     ROOT/ledgers/AAAA/BBB/CCC/DDD   a *group* of 4096 ledgers; its data says which of them were deleted
     ROOT/ledgers/AAAA/BBB/CCC/DDD/EEE   one ledger; AAAABBBCCCDDDEEE is its id in hexadecimal
     ROOT/cookies/b-BOOKIE           the cookie of a bookie
     ROOT/bookies/b-BOOKIE           a live bookie (ephemeral)
     ROOT/records/f-A/f-B/r-C        the record "A/B/C"; its version is the node's
 
-A flat directory of ledgers would not do: ZooKeeper answers a listing in one message of at
-most 1 MiB. No node above a ledger is ever removed, so a listing can walk them one by one.
+A flat directory of ledgers does not work: ZooKeeper answers a listing in one message of at most 1 MiB. Nodes above a
+ledger are never removed, so a listing can walk them one by one.
 
-The data of a group is a little-endian number whose bit ``i`` says that its ``i``-th ledger
-was deleted, in 512 bytes, and behind these the digest of the identity of each ledger that was deleted, 4 bytes each:
-zeros, or cut off at the end, where it is not known. A ledger is created only together with a check of these data, and
-deleted only together with a change of them, so an id is never used twice.
+The data of a group is a little-endian number of 512 bytes whose bit ``i`` says that its ``i``-th ledger was deleted,
+followed by the identity digests of the deleted ledgers, 4 bytes each: zeros, or truncated at the end, if unknown. A
+ledger's creation checks these data in the same transaction, and its deletion changes them, so an id is never reused.
 
-The segments of a record's name but the last are *folders*, which are never removed. The prefixes keep a
-record apart from a folder of the same name, and both from names that ZooKeeper reserves.
+All segments of a record's name but the last are *folders*, which are never removed. The prefixes distinguish a record
+from a folder of the same name, and both from names that ZooKeeper reserves.
 """
 
 from __future__ import annotations
@@ -36,7 +35,7 @@ FORMAT: Final = 1
 
 GROUP_LEDGERS: Final = 4096
 NOT_KNOWN: Final = Deletion(NO_IDENTITY)
-"""The record of the deletion of a ledger whose identity is not known."""
+"""The record of the deletion of a ledger with unknown identity."""
 _BITS_BYTES: Final = GROUP_LEDGERS // 8
 _LEVEL_BITS: Final = 12
 _LEVELS: Final = 5
@@ -49,7 +48,7 @@ _RECORD: Final = "r-"
 _FOLDER: Final = "f-"
 
 ids_below: Final = tuple(1 << _LEVEL_BITS * (_LEVELS - 1 - level) for level in range(_LEVELS))
-"""How many ledger ids a node holds, by its level: 0 right below ``ledgers``, 4 for a ledger itself."""
+"""Ledger ids per node, by level: 0 is directly below ``ledgers``, 4 is a ledger itself."""
 
 
 class Layout:
@@ -70,7 +69,7 @@ class Layout:
         return f"{self.group(ledger_id)}/{ledger_id % GROUP_LEDGERS:03x}"
 
     def group(self, ledger_id: int) -> str:
-        """The node above a ledger's."""
+        """The parent node of a ledger's."""
         digits = f"{ledger_id:016x}"
         return f"{self.ledgers}/{digits[:4]}/{digits[4:7]}/{digits[7:10]}/{digits[10:13]}"
 
@@ -88,14 +87,14 @@ class Layout:
         return f"{self.record_folder(folder)}/{_RECORD}{_escaped(last)}"
 
     def record_folder(self, folder: str) -> str:
-        """The node above those of all records ``FOLDER/...``; the empty folder is that of all."""
+        """The parent node of all records ``FOLDER/...``; the empty folder is the parent of all."""
         return "/".join([self.records, *(_FOLDER + _escaped(segment) for segment in folder.split("/") if segment)])
 
 
 def record_entries(names: list[str], folder: str, path: str) -> list[str]:
-    """What nodes right below a folder stand for: names of records, and of folders with a slash, by code points.
+    """Names of the children of a folder: records, and folders with a slash, ordered by code points.
 
-    Everything in a folder comes where its name with the slash does.
+    All records in a folder sort at the place of its name with the slash.
 
     Raises:
         DamagedFile: a node is not one of this layout; ``path`` names the parent in the message.
@@ -118,7 +117,7 @@ def _escaped(segment: str) -> str:
 
 
 def bookie_node(bookie_id: str) -> str:
-    """A bookie id as a node name: a prefix and percent signs keep clear of what ZooKeeper forbids."""
+    """A bookie id as a node name: a prefix and percent encoding avoid names that ZooKeeper forbids."""
     return f"b-{_escaped(bookie_id)}"
 
 
@@ -129,7 +128,7 @@ def with_parents(path: str) -> list[str]:
 
 
 def child_range(level: int, before: int, name: str, path: str) -> range:
-    """The ledger ids under the node ``name`` at ``level``, whose parent's ids begin at ``before``.
+    """The ledger ids below the node ``name`` at ``level``, whose parent's ids begin at ``before``.
 
     Raises:
         DamagedFile: ``name`` is not a node of this layout; ``path`` names the parent in the message.
@@ -142,7 +141,7 @@ def child_range(level: int, before: int, name: str, path: str) -> range:
 
 
 def number_of(data: bytes) -> int | None:
-    """The number that a node holds, ``None`` where it holds something else."""
+    """The decimal number in a node's data, ``None`` if it is something else."""
     return int(data) if _NUMBER.fullmatch(data) else None
 
 
@@ -156,7 +155,7 @@ def deletion(group_data: bytes, ledger_id: int) -> Deletion | None:
 
 
 def with_deleted(group_data: bytes, ledger_id: int, record: Deletion = NOT_KNOWN) -> bytes:
-    """The data of a group once a ledger is deleted."""
+    """The data of a group after a ledger is deleted."""
     at = ledger_id % GROUP_LEDGERS
     data = bytearray(group_data.ljust(_digest_at(at + 1), b"\0"))
     data[at // 8] |= 1 << at % 8

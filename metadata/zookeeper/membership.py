@@ -1,7 +1,7 @@
-"""Who is alive, by ephemeral nodes: ZooKeeper removes them when it has not heard of a session for too long.
+"""Bookie registrations as ephemeral nodes: ZooKeeper removes them when a session expires.
 
-``bookies`` is watched in two ways: its children tell who comes and goes, and its own data is
-written, always with nothing, whenever a bookie changes what it registered.
+``bookies`` is watched in two ways: its children change when bookies come and go, and its own data is written (always
+empty) when a bookie changes its registered information.
 """
 
 from __future__ import annotations
@@ -14,17 +14,18 @@ from typing import Final
 from kazoo.exceptions import BadVersionError, NodeExistsError, NoNodeError
 
 from tallybook.core.errors import MetadataConflict, MetadataOutcomeUnknown, MetadataUnavailable, TallybookError
+from tallybook.runtime.concurrency.backoff import jittered
 from tallybook.runtime.tasks import Tasks
 
-from ..codec import Registered, decode_bookie, encode_bookie
+from ..codec import BookieRegistration, decode_bookie, encode_bookie
 from ..rules import check_bookie_id, check_same_bookie, takes_over
 from ..store import BookieInfo, MembershipWatch
-from .hub import Kind, WatchHub
 from .layout import Layout
 from .requests import children, create, delete, get, write_announced
 from .session import Session
+from .watches import Kind, WatchHub
 
-BOOKIES_AT_ONCE: Final = 100
+READ_BATCH: Final = 100
 """Nodes read in one pipeline."""
 PAUSE_AFTER_ERROR_SECONDS: Final = 0.5
 
@@ -40,13 +41,13 @@ class ZooKeeperMembership:
         self._registrations: dict[str, ZooKeeperRegistration] = {}
 
     async def register(self, info: BookieInfo) -> ZooKeeperRegistration:
-        """Appear among the living.
+        """Register a live bookie.
 
         Raises:
             MetadataConflict: another live process is registered under this bookie id.
-            MetadataUnavailable: ZooKeeper does not answer; if an entry was made, it goes with this session.
+            MetadataUnavailable: ZooKeeper does not answer; a created node is removed with this session.
         """
-        registered = Registered(info, self.session.rng.uuid())
+        registered = BookieRegistration(info, self.session.rng.uuid())
         path = self.layout.bookie(check_bookie_id(info.bookie_id))
         await self._create(path, registered)
         registration = ZooKeeperRegistration(self, path, registered)
@@ -54,7 +55,7 @@ class ZooKeeperMembership:
         self._tasks.spawn(registration.watch(), name=f"registration of {info.bookie_id}")
         return registration
 
-    async def _create(self, path: str, registered: Registered) -> None:
+    async def _create(self, path: str, registered: BookieRegistration) -> None:
         value = encode_bookie(registered)
         deadline = self.session.deadline()
         while True:
@@ -63,13 +64,13 @@ class ZooKeeperMembership:
             except NodeExistsError as error:
                 if await self._is_ours(path, registered):
                     return
-                # An earlier life of this bookie was in the way, and is no longer.
+                # The node of an earlier incarnation of this bookie existed, and has been removed.
                 await self.session.pause_before(deadline, error)
             else:
                 return
 
-    async def _is_ours(self, path: str, registered: Registered) -> bool:
-        """Whether the node that is there was made by this very registration; removes that of an earlier life.
+    async def _is_ours(self, path: str, registered: BookieRegistration) -> bool:
+        """Whether the existing node was created by this registration; removes that of an earlier incarnation.
 
         Raises:
             MetadataConflict: it is another live process's.
@@ -80,12 +81,12 @@ class ZooKeeperMembership:
             ours = existing.session == registered.session
             if ours and stat.ephemeralOwner == self.session.id:
                 return True
-            # A node of our own that belongs to an expired session of ours is about to go.
+            # A node of our own that belongs to an expired session of ours is about to be removed.
             if not ours and not takes_over(registered.info, existing.info):
                 raise MetadataConflict(f"another live process is registered as bookie {registered.info.bookie_id}")
             await self.session.ask(delete(path, stat.version))
         except (NoNodeError, BadVersionError):
-            # It has gone, or changed, meanwhile: look again.
+            # It was removed or changed meanwhile: read again.
             return False
         return False
 
@@ -94,8 +95,8 @@ class ZooKeeperMembership:
         [names] = await self.session.ask(children(self.layout.bookies))
         paths = [f"{self.layout.bookies}/{name}" for name in names]
         found = {}
-        for start in range(0, len(paths), BOOKIES_AT_ONCE):
-            some = paths[start : start + BOOKIES_AT_ONCE]
+        for start in range(0, len(paths), READ_BATCH):
+            some = paths[start : start + READ_BATCH]
             answers = await self.session.ask(*map(get, some), optional=True)
             for path, answer in zip(some, answers, strict=True):
                 if answer is not None:
@@ -103,8 +104,8 @@ class ZooKeeperMembership:
                     found[info.bookie_id] = info
         return dict(sorted(found.items()))
 
-    def decode(self, path: str, data: bytes) -> Registered:
-        """What a bookie's node says."""
+    def decode(self, path: str, data: bytes) -> BookieRegistration:
+        """Decode a bookie's node."""
         return decode_bookie(data, f"{self.session.name}: node {path}")
 
     def watch(self) -> MembershipWatch:
@@ -113,7 +114,7 @@ class ZooKeeperMembership:
         return self.hub.watch("the live bookies", (Kind.CHILDREN, path), (Kind.NODE, path))
 
     def forget(self, registration: ZooKeeperRegistration) -> None:
-        """A registration is over."""
+        """Remove an ended registration."""
         self._registrations.pop(registration.registered.session, None)
 
     async def leave(self) -> None:
@@ -122,7 +123,7 @@ class ZooKeeperMembership:
             await registration.close()
 
     def abandon(self) -> None:
-        """Take every registration for lost."""
+        """Mark every registration as lost."""
         for registration in list(self._registrations.values()):
             registration.end()
 
@@ -130,7 +131,7 @@ class ZooKeeperMembership:
 class ZooKeeperRegistration:
     """Implements ``Registration``."""
 
-    def __init__(self, membership: ZooKeeperMembership, path: str, registered: Registered) -> None:
+    def __init__(self, membership: ZooKeeperMembership, path: str, registered: BookieRegistration) -> None:
         self.registered = registered
         self._membership = membership
         self._session = membership.session
@@ -143,13 +144,13 @@ class ZooKeeperRegistration:
         await self._lost.wait()
 
     def end(self) -> None:
-        """This registration is over."""
+        """Mark this registration as lost."""
         self._membership.forget(self)
         self._watch.end()
         self._lost.set()
 
     async def watch(self) -> None:
-        """Notice that the node was removed: with its session, by an operator, or by the bookie's next life."""
+        """Detect removal of the node: with its session, by an operator, or by the bookie's next incarnation."""
         while not self._lost.is_set():
             try:
                 await self._watch.changed()
@@ -161,13 +162,13 @@ class ZooKeeperRegistration:
                 version = await self._version()
             except TallybookError:
                 self._watch.notify()
-                await self._session.clock.sleep(PAUSE_AFTER_ERROR_SECONDS)
+                await self._session.clock.sleep(jittered(self._session.rng, PAUSE_AFTER_ERROR_SECONDS))
                 continue
             if version is None:
                 self.end()
 
     async def _version(self) -> int | None:
-        """The version of our node; ``None`` if there is none, or it is another's."""
+        """The version of our node; ``None`` if it does not exist, or belongs to another registration."""
         try:
             [(data, stat)] = await self._session.ask(get(self._path), linearizable=True)
         except NoNodeError:
@@ -181,10 +182,10 @@ class ZooKeeperRegistration:
         Raises:
             InvalidArgument: ``info`` is of another bookie.
             MetadataConflict: this registration is no longer listed.
-            MetadataOutcomeUnknown: it may have been changed; the same call settles it.
+            MetadataOutcomeUnknown: it may have been changed; repeat the call.
         """
         check_same_bookie(self.registered.info.bookie_id, info)
-        changed = Registered(info, self.registered.session)
+        changed = BookieRegistration(info, self.registered.session)
         version = await self._version()
         if version is not None:
             request = write_announced(self._path, encode_bookie(changed), version, self._membership.layout.bookies)
@@ -196,8 +197,8 @@ class ZooKeeperRegistration:
         raise MetadataConflict(f"bookie {info.bookie_id} is no longer registered by this process")
 
     async def close(self) -> None:
-        """Leave."""
-        # Where ZooKeeper cannot be reached, the node goes with the session.
+        """End the registration."""
+        # If ZooKeeper is unreachable, the node is removed with the session.
         with contextlib.suppress(MetadataUnavailable, MetadataOutcomeUnknown, NoNodeError, BadVersionError):
             version = None if self._lost.is_set() else await self._version()
             if version is not None:

@@ -1,8 +1,8 @@
-"""Records in ZooKeeper: one node each, below folders that are made when a record first needs them.
+"""Records in ZooKeeper: one node each, below folders that are created on demand.
 
-A listing asks for one folder at a time, in the order of names, and no further than its page needs. ZooKeeper answers
-with all names of a folder in one message of at most 1 MiB, which bounds how many records one folder may hold: about
-10,000 with names of 100 bytes.
+A listing reads one folder at a time, ordered by name, and no further than its page needs. ZooKeeper answers with all
+names of a folder in one message of at most 1 MiB, which limits the records of a folder: about 10,000 with names of 100
+bytes.
 """
 
 from __future__ import annotations
@@ -30,13 +30,13 @@ class ZooKeeperRecords:
         self._layout = layout
 
     async def read(self, name: str, *, linearizable: bool) -> Record | None:
-        """The record under ``name``, or ``None``; never older than what this client read or wrote before."""
+        """The record under ``name``, or ``None``; never older than this client's earlier reads and writes."""
         path = self._layout.record(check_record_name(name))
         [found] = await self._session.ask(get(path), linearizable=linearizable, optional=True)
         return None if found is None else Record(bytes(found[0]), found[1].version)
 
     async def write(self, name: str, value: bytes, expected_version: int | None) -> WriteResult:
-        """Replace the record if it still has ``expected_version``, or make it if that is ``None``."""
+        """Replace the record if it still has ``expected_version``, or create it if that is ``None``."""
         path = self._layout.record(check_record_name(name))
         check_record_value(name, value)
         if expected_version is None:
@@ -61,7 +61,7 @@ class ZooKeeperRecords:
         """Remove the record if it still has ``expected_version``."""
         path = self._layout.record(check_record_name(name))
         if expected_version < 0:
-            # ZooKeeper takes a negative version for "any".
+            # ZooKeeper treats a negative version as "any".
             return BadVersion()
         try:
             await self._session.tell(delete(path, expected_version))
@@ -72,7 +72,7 @@ class ZooKeeperRecords:
         return Ok(expected_version + 1)
 
     async def names(self, prefix: str, after: str, limit: int) -> list[str]:
-        """Up to ``limit`` names that begin with ``prefix`` and come after ``after``, in order of code points.
+        """Up to ``limit`` names with ``prefix`` after ``after``, ordered by code points.
 
         Raises:
             MetadataUnavailable: ZooKeeper does not answer.
@@ -80,7 +80,7 @@ class ZooKeeperRecords:
         """
         check_record_prefix(prefix)
         check_record_prefix(after)
-        # What comes later in this session sees at least what this sync saw.
+        # Later requests of this session see at least the state of this sync.
         await self._session.ask(linearizable=True)
         found: list[str] = []
         folder = prefix.rpartition("/")[0]
@@ -93,7 +93,7 @@ class ZooKeeperRecords:
         return found
 
     async def _walk(self, folder: str, prefix: str, after: str) -> AsyncIterator[str]:
-        """Names in ``folder``, and in the folders in it, that begin with ``prefix`` and come after ``after``."""
+        """Names in ``folder`` and its folders, with ``prefix``, after ``after``."""
         path = self._layout.record_folder(folder)
         [nodes] = await self._session.ask(children(path), optional=True)
         for entry in record_entries(nodes or [], folder, path):

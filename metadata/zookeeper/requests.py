@@ -1,4 +1,4 @@
-"""What is asked of ZooKeeper, as values: functions that hand one request to kazoo and return its pending answer."""
+"""Requests to ZooKeeper as values: functions that pass one request to kazoo and return its pending answer."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def get(path: str) -> Request:
 
 
 def acl(path: str) -> Request:
-    """Answers (who may do what, status), or NoNodeError."""
+    """Answers (ACL entries, status), or NoNodeError."""
     return lambda kazoo: kazoo.get_acls_async(path)
 
 
@@ -36,12 +36,12 @@ def exists(path: str, watcher: Watcher) -> Request:
 
 
 def children(path: str, watcher: Watcher | None = None) -> Request:
-    """Answers the names below a node, or NoNodeError; ``watcher`` is called once, when there are others."""
+    """Answers the names of a node's children, or NoNodeError; ``watcher`` is called once, when they change."""
     return lambda kazoo: kazoo.get_children_async(path, watch=watcher)
 
 
 def create(path: str, data: bytes, *, ephemeral: bool = False) -> Request:
-    """Answers the path, NodeExistsError, or NoNodeError where the parent is missing."""
+    """Answers the path, NodeExistsError, or NoNodeError if the parent is missing."""
     return lambda kazoo: kazoo.create_async(path, data, ephemeral=ephemeral)
 
 
@@ -56,7 +56,7 @@ def delete(path: str, version: int = ANY_VERSION) -> Request:
 
 
 def create_checked(path: str, data: bytes, checked: str, checked_version: int) -> Request:
-    """Create a node if another one still has a version. Answers what became of the check and of the creation."""
+    """Create a node if another node still has a version. Answers the results of the check and of the creation."""
 
     def request(kazoo: KazooClient) -> IAsyncResult:
         transaction = kazoo.transaction()
@@ -68,7 +68,7 @@ def create_checked(path: str, data: bytes, checked: str, checked_version: int) -
 
 
 def delete_recorded(path: str, version: int, record: str, data: bytes, record_version: int) -> Request:
-    """Delete one node and write another. Answers what became of the deletion and of the writing."""
+    """Delete one node and write another. Answers the results of the deletion and of the write."""
 
     def request(kazoo: KazooClient) -> IAsyncResult:
         transaction = kazoo.transaction()
@@ -80,7 +80,7 @@ def delete_recorded(path: str, version: int, record: str, data: bytes, record_ve
 
 
 def write_announced(path: str, data: bytes, version: int, announce: str) -> Request:
-    """Write a node, and touch another one for those who watch it. Answers what became of each."""
+    """Write a node, and touch another one to trigger its watches. Answers the results of both."""
 
     def request(kazoo: KazooClient) -> IAsyncResult:
         transaction = kazoo.transaction()

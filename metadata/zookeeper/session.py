@@ -1,14 +1,14 @@
 """One session with ZooKeeper, as coroutines with deadlines.
 
-kazoo works in threads of its own. A request is handed to it from the event loop, and its
-answer, like every change of the connection's state, comes back by ``call_soon_threadsafe``.
+kazoo works in its own threads. Requests are passed to it from the event loop; answers, and changes of the connection's
+state, come back by ``call_soon_threadsafe``.
 
-Three things can happen to a request: ZooKeeper answers it, be it with a refusal; it was
-never sent; or the connection or the deadline cut it off, and nobody knows. ``ask`` is for
-requests that may be repeated: it does so until the deadline. ``tell`` sends once.
+A request has one of three outcomes: ZooKeeper answers it, possibly with a refusal; it was never sent; or the connection
+or the deadline interrupted it, and the outcome is unknown. ``ask`` is for repeatable requests: it repeats them until
+the deadline. ``tell`` sends once.
 
-A new session may meet a server that lags behind what the old one saw. So the first request
-after an expiry, and every linearizable read, is preceded by a ``sync``.
+A new session may connect to a server that lags behind the state that the old session saw. So the first request after
+an expiry, and every linearizable read, is preceded by a ``sync``.
 """
 
 from __future__ import annotations
@@ -31,35 +31,53 @@ from kazoo.exceptions import (
     SessionExpiredError,
     ZookeeperError,
 )
+from kazoo.handlers.threading import SequentialThreadingHandler
 from kazoo.interfaces import IAsyncResult
 from kazoo.security import ACL, make_digest_acl
 
 from tallybook.core.errors import AccessDenied, MetadataOutcomeUnknown, MetadataUnavailable, Unauthenticated
 from tallybook.runtime.clock import Clock
+from tallybook.runtime.concurrency.backoff import Backoff
 from tallybook.runtime.rng import Rng
+from tallybook.runtime.security.thread_tls import connect_tls
 from tallybook.runtime.tasks import ThreadWorkers
 
-from ..link import Link
+from ..connection_status import ConnectionStatus
 from .requests import Request, sync
-from .tls import TlsHandler
 
 REFUSALS: Final = (BadVersionError, NodeExistsError, NoNodeError)
-"""Answers that callers expect: raised as they are."""
+"""Answers that callers handle: raised unchanged."""
 
 _CUT_OFF: Final = (ConnectionClosedError, ConnectionLoss, OperationTimeoutError, SessionExpiredError)
 STOP_SECONDS: Final = 30.0
 _PAUSE_SECONDS: Final = 0.1
-"""Longest pause before a request that was cut off is repeated."""
+"""Maximum pause before an interrupted request is repeated."""
+
+
+class TlsHandler(SequentialThreadingHandler):  # type: ignore[misc]  # kazoo carries no types
+    """Opens kazoo's connections with our TLS settings: its own would trust all public authorities, and old versions.
+
+    Args:
+        directory: the security directory.
+    """
+
+    def __init__(self, directory: str) -> None:
+        super().__init__()
+        self._directory = directory
+
+    def create_connection(self, address: tuple[str, int], hostname: str, timeout: float, **_: object) -> Any:
+        """Open a connection; see ``dial``. kazoo retries on OSError."""
+        return connect_tls(self._directory, address, hostname.strip("[]"), timeout)
 
 
 class _CutOff(Exception):
-    """There is no answer that can be believed: the request may have been carried out, or may yet be."""
+    """The request was interrupted: it may have been executed, or may still be."""
 
 
 def acls_for(password: str, reader: str | None) -> list[ACL]:
-    """Everything to the cluster's user, reading to the reader's.
+    """ACLs with all permissions for the cluster's user, and read permission for the reader.
 
-    What is open to the maker of a node is open to every certificate of its name, too.
+    Permissions for a node's creator would be permissions for every certificate with the same name.
     """
     cluster = [_digest(password, all=True)]
     return cluster if reader is None else [*cluster, _digest(reader, read=True)]
@@ -77,12 +95,12 @@ class Session:
         hosts: ``host:port`` of each server.
         name: the URI, for messages.
         clock: for deadlines and pauses.
-        rng: spreads the pauses.
-        timeout_seconds: longest time that one operation may take.
-        session_seconds: silence after which ZooKeeper takes this client for dead.
-        security: directory of the certificates, for TLS; empty: without.
-        password: USER:PASSWORD that it shows.
-        acls: of nodes that it makes; without them, everything to everybody.
+        rng: jitter of pauses.
+        timeout_seconds: deadline of one operation.
+        session_seconds: session time-out: after a longer silence ZooKeeper treats this client as dead.
+        security: directory of the certificates, for TLS; empty: no TLS.
+        password: USER:PASSWORD for authentication.
+        acls: ACLs of new nodes; default: open to all.
     """
 
     def __init__(
@@ -114,15 +132,15 @@ class Session:
         self._loop = asyncio.get_running_loop()
         self._connected = asyncio.Event()
         self._must_sync = False
-        self.link = Link(connected=False)
-        """How it does."""
+        self.link = ConnectionStatus(connected=False)
+        """Status of the connection."""
         self._closed = False
         self.on_connected: list[Callable[[], None]] = []
-        """Called on the event loop after every (re)connection: watches that were armed before are gone."""
+        """Called on the event loop after every (re)connection: ZooKeeper has dropped all earlier watches."""
 
     @property
     def id(self) -> int | None:
-        """The number of the present session, which ZooKeeper notes on ephemeral nodes."""
+        """Id of the current session, which ZooKeeper stores with ephemeral nodes."""
         client_id = self._kazoo.client_id
         return None if client_id is None else int(client_id[0])
 
@@ -141,7 +159,7 @@ class Session:
             raise
 
     async def close(self) -> None:
-        """End the session and its threads. ZooKeeper drops the ephemeral nodes at once."""
+        """End the session and its threads. ZooKeeper removes the ephemeral nodes immediately."""
         if self._closed:
             return
         self._closed = True
@@ -150,7 +168,7 @@ class Session:
             async with asyncio.timeout(STOP_SECONDS):
                 await stopper.run(self._stop)
         except TimeoutError:
-            # kazoo is stuck in a connection attempt. Its threads end with the process.
+            # kazoo hangs in a connection attempt. Its threads end with the process.
             return
         await stopper.close()
 
@@ -159,9 +177,9 @@ class Session:
         self._kazoo.close()
 
     async def ask(self, *requests: Request, linearizable: bool = False, optional: bool = False) -> list[Any]:
-        """Send requests that may be repeated, all at once and in order; return their answers.
+        """Send repeatable requests, pipelined in order; return their answers.
 
-        With ``optional`` the answer about a node that does not exist is ``None``.
+        With ``optional`` the answer for a node that does not exist is ``None``.
 
         Raises:
             NoNodeError, NodeExistsError, BadVersionError: the first refusal.
@@ -172,12 +190,12 @@ class Session:
             await self._wait_connected(deadline)
             synced, expiries = linearizable or self._must_sync, self.link.expiries
             try:
-                # One session's requests are answered in order, so what follows a sync in the pipe is read after it.
+                # A session's requests are answered in order, so requests after a sync read its state.
                 answers = await self._send((sync, *requests) if synced else requests, deadline, optional=optional)
                 if expiries == self.link.expiries:
                     self._must_sync &= not synced
                     return answers[1:] if synced else answers
-                # kazoo had a new session before this loop heard of it: the answers may be older than earlier ones.
+                # kazoo had a new session before this loop was told: the answers may be older than earlier ones.
                 continue
             except (_CutOff, TimeoutError) as error:
                 await self.pause_before(deadline, error)
@@ -188,7 +206,7 @@ class Session:
         Raises:
             NoNodeError, NodeExistsError, BadVersionError: the refusal.
             MetadataUnavailable: it was not sent.
-            MetadataOutcomeUnknown: it may have been received, or may still be.
+            MetadataOutcomeUnknown: it may have been executed, or may still be.
         """
         deadline = self.deadline()
         await self._wait_connected(deadline)
@@ -221,22 +239,20 @@ class Session:
         raise _CutOff(str(error) or type(error).__name__) from error
 
     def deadline(self) -> float:
-        """When an operation that begins now has to end, as monotonic time."""
+        """Deadline of an operation that begins now, as monotonic time."""
         return self.clock.monotonic() + self.timeout_seconds
 
     async def pause_before(self, deadline: float, error: Exception) -> None:
-        """Wait a little before trying again what ``error`` prevented.
+        """Pause before a retry after ``error``.
 
         Raises:
             MetadataUnavailable: the deadline has come.
         """
-        pause = self.rng.random() * _PAUSE_SECONDS
-        if self.clock.monotonic() + pause > deadline:
+        if not await Backoff(self.clock, self.rng, first_s=_PAUSE_SECONDS, deadline=deadline).pause():
             raise self._unavailable(f"not done within {self.timeout_seconds} s: {error!r}") from error
-        await self.clock.sleep(pause)
 
     def _submit(self, request: Request) -> asyncio.Future[Any]:
-        """Hand a request to kazoo; the future gets its answer."""
+        """Pass a request to kazoo; the future gets its answer."""
         future: asyncio.Future[Any] = self._loop.create_future()
 
         def settle(answer: IAsyncResult) -> None:
@@ -247,15 +263,12 @@ class Session:
             else:
                 future.set_exception(answer.exception)
 
-        request(self._kazoo).rawlink(lambda answer: self.hand_over(settle, answer))
+        request(self._kazoo).rawlink(lambda answer: self.call_on_loop(settle, answer))
         return future
 
-    def hand_over(self, function: Callable[..., None], *args: Any) -> None:
-        """Call ``function`` on the event loop; for the threads of kazoo.
-
-        What is handed over is taken in order.
-        """
-        # A loop that is closed has nobody left who waits.
+    def call_on_loop(self, function: Callable[..., None], *args: Any) -> None:
+        """Call ``function`` on the event loop, in order; for the threads of kazoo."""
+        # A closed loop has no waiters.
         with contextlib.suppress(RuntimeError):
             self._loop.call_soon_threadsafe(function, *args)
 
@@ -275,7 +288,7 @@ class Session:
 
     def _state_changed(self, state: str) -> None:
         """Called by kazoo, in its connection's thread."""
-        self.hand_over(self._take_state, state)
+        self.call_on_loop(self._take_state, state)
 
     def _take_state(self, state: str) -> None:
         if state == KazooState.CONNECTED:

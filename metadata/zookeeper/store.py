@@ -1,8 +1,7 @@
 """Ledgers, the id counter and cookies in ZooKeeper; records are in ``records``.
 
-A ledger is created together with a check of its group's record of deletions, and deleted
-together with a change of it (``layout`` says why); both are one ZooKeeper transaction. The
-versions of a ledger are those of its node.
+A ledger's creation checks its group's record of deletions in the same ZooKeeper transaction, and its deletion changes
+it (``layout`` explains why). The versions of a ledger are those of its node.
 """
 
 from __future__ import annotations
@@ -23,7 +22,7 @@ from tallybook.core.ids import NO_IDENTITY, check_ledger_id
 
 from ..codec import decode_ledger, encode_ledger
 from ..id_block import IdBlock
-from ..model import LedgerMetadata
+from ..ledger.model import LedgerMetadata
 from ..rules import check_bookie_id, check_cookie, page_limit
 from ..store import (
     BadVersion,
@@ -38,12 +37,12 @@ from ..store import (
     WriteResult,
 )
 from .compare_and_set import compare_and_set
-from .hub import Kind, WatchHub
 from .layout import Layout, deletion, number_of, with_deleted
 from .records import ZooKeeperRecords
 from .requests import create, create_checked, delete, delete_recorded, get, write
 from .session import Session
 from .tree import LedgerTree, create_once
+from .watches import Kind, WatchHub
 
 
 class ZooKeeperStore:
@@ -68,7 +67,7 @@ class ZooKeeperStore:
         self._ids = IdBlock(self._take_block)
 
     async def cluster_id(self) -> str:
-        """The identity of this cluster, made on first use."""
+        """Identity of this cluster, created on first use."""
         path = self._layout.cluster
         try:
             [(data, _)] = await self._session.ask(get(path))
@@ -80,10 +79,10 @@ class ZooKeeperStore:
         return str(data, "ascii")
 
     async def next_ledger_id(self) -> int:
-        """A ledger id that nobody else ever gets, from this client's block.
+        """Allocate a unique ledger id from this client's block.
 
         Raises:
-            MetadataUnavailable: no new block can be had now.
+            MetadataUnavailable: no new block can be allocated now.
         """
         return await self._ids.next_id()
 
@@ -95,17 +94,17 @@ class ZooKeeperStore:
             try:
                 await self._session.tell(write(self._layout.ids, after, version))
             except (BadVersionError, MetadataOutcomeUnknown) as error:
-                # Where the outcome is unknown the block may have become ours. It is skipped: ids are plenty.
+                # If the outcome is unknown, the block may be ours. It is skipped: there are plenty of ids.
                 await self._session.pause_before(deadline, error)
                 continue
             return first
 
     async def id_counter(self) -> int:
-        """All ids ever handed out lie below this. A linearizable read."""
+        """All allocated ids are below this. A linearizable read."""
         return (await self._read_counter())[0]
 
     async def raise_id_counter(self, at_least: int) -> None:
-        """Hand out no id below ``at_least`` any more.
+        """Allocate no id below ``at_least`` any more.
 
         Raises:
             MetadataUnavailable: it was not raised.
@@ -134,8 +133,8 @@ class ZooKeeperStore:
         """Store a new ledger.
 
         Raises:
-            LedgerExists: the id is, or was, used by somebody else.
-            MetadataOutcomeUnknown: it may have been created; the same call settles it.
+            LedgerExists: another client uses, or used, the id.
+            MetadataOutcomeUnknown: it may have been created; repeat the call.
         """
         ledger_id, value = metadata.ledger_id, encode_ledger(metadata)
         deadline = self._session.deadline()
@@ -152,7 +151,7 @@ class ZooKeeperStore:
         raise LedgerExists(f"ledger {ledger_id} existed and was deleted; ids are never used again")
 
     async def _created_before(self, metadata: LedgerMetadata) -> Versioned:
-        """What is stored, if the same creator stored it."""
+        """The stored ledger, if the same creator stored it."""
         exists = LedgerExists(f"ledger {metadata.ledger_id} exists")
         try:
             existing = await self.read_ledger(metadata.ledger_id, linearizable=True)
@@ -163,7 +162,7 @@ class ZooKeeperStore:
         return existing
 
     async def read_ledger(self, ledger_id: int, *, linearizable: bool = False) -> Versioned:
-        """The current value; without ``linearizable`` perhaps a slightly older one, but never older than the last.
+        """The current value; without ``linearizable`` perhaps slightly older, but never older than the last one read.
 
         Raises:
             NoSuchLedger: it was never created, or it was deleted.
@@ -235,7 +234,7 @@ class ZooKeeperStore:
 
         Raises:
             MetadataConflict: there is another one and ``replace`` is false.
-            MetadataOutcomeUnknown: it may have been recorded; the same call settles it.
+            MetadataOutcomeUnknown: it may have been recorded; repeat the call.
         """
         path = self._layout.cookie(check_bookie_id(bookie_id))
         check_cookie(cookie)
@@ -254,10 +253,10 @@ class ZooKeeperStore:
             raise MetadataConflict(f"the cookie of bookie {bookie_id} was deleted meanwhile") from error
 
     async def delete_cookie(self, bookie_id: str) -> None:
-        """Forget a bookie's identity; no error if there is none.
+        """Delete a bookie's identity; no error if there is none.
 
         Raises:
-            MetadataOutcomeUnknown: it may have been deleted; the same call settles it.
+            MetadataOutcomeUnknown: it may have been deleted; repeat the call.
         """
         path = self._layout.cookie(check_bookie_id(bookie_id))
         try:
@@ -266,11 +265,11 @@ class ZooKeeperStore:
             return
 
     async def read_record(self, name: str, *, linearizable: bool = False) -> Record | None:
-        """The record under ``name``, or ``None``; without ``linearizable`` perhaps as it was a little earlier."""
+        """The record under ``name``, or ``None``; without ``linearizable`` perhaps slightly older."""
         return await self._records.read(name, linearizable=linearizable)
 
     async def write_record(self, name: str, value: bytes, expected_version: int | None) -> WriteResult:
-        """Replace the record if it still has ``expected_version``, or make it if that is ``None``."""
+        """Replace the record if it still has ``expected_version``, or create it if that is ``None``."""
         return await self._records.write(name, value, expected_version)
 
     async def delete_record(self, name: str, expected_version: int) -> WriteResult:

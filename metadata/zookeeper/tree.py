@@ -1,4 +1,4 @@
-"""Finding ledgers: groups with their record of deletions, and listing in order, page by page."""
+"""Finds ledgers: groups with their records of deletions, and ordered listing, page by page."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ MAX_CACHED_GROUPS: Final = 1_024
 
 
 class Group(NamedTuple):
-    """A group's data, and the version that a check or a change of it must name."""
+    """A group's data, and its version for a check or a change."""
 
     path: str
     data: bytes
@@ -31,7 +31,7 @@ class LedgerTree:
         self._groups: dict[str, Group] = {}
 
     async def group(self, ledger_id: int, *, fresh: bool = False) -> Group:
-        """The group of a ledger, created if need be. It may be out of date unless ``fresh``.
+        """The group of a ledger, created on demand. It may be out of date unless ``fresh``.
 
         Raises:
             MetadataUnavailable: ZooKeeper does not answer.
@@ -55,15 +55,15 @@ class LedgerTree:
         return Group(path, data, stat.version)
 
     async def list_above(self, after: int, limit: int) -> list[int]:
-        """Ids of up to ``limit`` ledgers above ``after``, ascending, as of a moment after this call began.
+        """Ids of up to ``limit`` ledgers above ``after``, ascending, as of a time after this call began.
 
-        Nodes are looked up only as far as ``limit`` needs.
+        Reads only as many nodes as ``limit`` needs.
 
         Raises:
             MetadataUnavailable: ZooKeeper does not answer.
             DamagedFile: there are nodes that do not belong to the layout.
         """
-        # What comes later in this session sees at least what this sync saw.
+        # Later requests of this session see at least the state of this sync.
         await self._session.ask(linearizable=True)
         found: list[int] = []
         async for ledger_id in self._walk(self._layout.ledgers, 0, 0, after):
@@ -87,7 +87,7 @@ class LedgerTree:
 
 
 async def create_path(session: Session, path: str) -> None:
-    """Create ``path`` and its parents, empty, where they do not exist.
+    """Create ``path`` and its parents, empty, if they do not exist.
 
     Raises:
         MetadataUnavailable: ZooKeeper does not answer.
@@ -97,7 +97,7 @@ async def create_path(session: Session, path: str) -> None:
 
 
 async def create_once(session: Session, path: str, data: bytes) -> None:
-    """Create a node that whoever comes first creates; no error if it exists.
+    """Create a node; no error if it exists.
 
     Raises:
         MetadataUnavailable: ZooKeeper does not answer.
@@ -105,5 +105,5 @@ async def create_once(session: Session, path: str, data: bytes) -> None:
     try:
         await session.ask(create(path, data))
     except NodeExistsError:
-        # Somebody else was first, or this was a repetition.
+        # Another client was first, or this is a repetition.
         return

@@ -1,11 +1,11 @@
-"""Keeps watches armed: ZooKeeper's own fire once, and are gone after every lost connection.
+"""Keeps watches armed: ZooKeeper's own watches fire once, and are gone after every lost connection.
 
-The hub arms one ZooKeeper watch per node and kind, however many of ours wait for it. When it
-fires, ours are woken and it is armed again; after every reconnection all of them are armed
-again. Between two armings a change could pass unseen, so each arming wakes ours as well.
+The hub arms one ZooKeeper watch per node and kind, for any number of our watches. When it fires, our watches are
+notified and it is armed again; after every reconnection all are armed again. A change between two armings would be
+missed, so each arming notifies our watches too.
 
-A watch of ZooKeeper's cannot be taken back through kazoo. One that nobody waits for any more
-stays until its node changes or the connection is lost: at most one for each living ledger.
+kazoo cannot cancel a ZooKeeper watch. An unused one stays until its node changes or the connection is lost: at most one
+per existing ledger.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from kazoo.exceptions import NoNodeError
 from kazoo.protocol.states import EventType, WatchedEvent
 
 from tallybook.core.errors import MetadataUnavailable
+from tallybook.runtime.concurrency.backoff import jittered
 from tallybook.runtime.tasks import Tasks
 
 from ..watch import Wakeup
@@ -27,18 +28,18 @@ from .session import Session
 
 
 class Kind(Enum):
-    """What about a node is watched."""
+    """Which changes of a node are watched."""
 
     NODE = "node"
-    """That it is created, written or deleted; it need not exist."""
+    """Creation, write and deletion of the node; it need not exist."""
     CHILDREN = "children"
-    """That a node below it is created or deleted; it must exist."""
+    """Creation and deletion of its children; the node must exist."""
 
 
 Key: TypeAlias = tuple[Kind, str]
 
-ARMED_AT_ONCE: Final = 100
-"""Requests in one pipeline, so that many watches are armed again quickly after a reconnection."""
+ARM_BATCH: Final = 100
+"""Requests per pipeline, so that many watches are armed again quickly after a reconnection."""
 PAUSE_AFTER_ERROR_SECONDS: Final = 0.5
 
 
@@ -55,7 +56,7 @@ class WatchHub:
         tasks.spawn(self._arm(), name="arm watches", essential=True)
 
     def watch(self, what: str, *keys: Key) -> Wakeup:
-        """A watch on all of ``keys``; ``what`` names it in messages.
+        """A watch on all of ``keys``; ``what`` is its name in messages.
 
         Raises:
             MetadataUnavailable: the client is closed.
@@ -89,10 +90,10 @@ class WatchHub:
         self._work.set()
 
     async def _arm(self) -> None:
-        """Arm what is to be armed, then wake it: that tells whatever happened before the arming."""
+        """Arm pending watches, then notify: that covers changes before the arming."""
         while True:
             await self._work.wait()
-            keys = list(islice(self._to_arm, ARMED_AT_ONCE))
+            keys = list(islice(self._to_arm, ARM_BATCH))
             if not keys:
                 self._work.clear()
                 continue
@@ -101,26 +102,26 @@ class WatchHub:
             try:
                 await self._session.ask(*(self._arming(key) for key in keys if key in self._waiting))
             except (MetadataUnavailable, NoNodeError):
-                # Whoever is waiting stays so: while nothing can be read, nothing can be told. Try again.
+                # Waiters keep waiting: without reads there is nothing to report. Try again.
                 self._to_arm.update(dict.fromkeys(keys))
-                await self._session.clock.sleep(PAUSE_AFTER_ERROR_SECONDS)
+                await self._session.clock.sleep(jittered(self._session.rng, PAUSE_AFTER_ERROR_SECONDS))
                 continue
             for key in keys:
                 self._wake(key)
 
     def _arming(self, key: Key) -> Request:
         kind, path = key
-        # Always the same callback: kazoo keeps them in a set for each path, so arming twice does no harm.
+        # Always the same callback: kazoo has a set of them per path, so arming twice is harmless.
         return children(path, self._fired) if kind is Kind.CHILDREN else exists(path, self._fired)
 
     def _fired(self, event: WatchedEvent) -> None:
         """Called by kazoo, in its callback thread."""
-        # Type NONE means that the connection is gone. The next one arms and wakes everything.
+        # Type NONE means that the connection is lost. The next connection arms and notifies all.
         if event.type != EventType.NONE:
-            self._session.hand_over(self._take, event)
+            self._session.call_on_loop(self._take, event)
 
     def _take(self, event: WatchedEvent) -> None:
-        # The parents whose children are watched are never deleted, so only this type concerns children.
+        # Parents of watched children are never deleted, so only this type concerns children.
         key = (Kind.CHILDREN if event.type == EventType.CHILD else Kind.NODE, event.path)
         if key in self._waiting:
             self._wake(key)

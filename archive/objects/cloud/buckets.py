@@ -1,8 +1,8 @@
-"""Opening buckets of Google Cloud Storage and containers of Azure: who we are, and whom we ask.
+"""Opens buckets of Google Cloud Storage and containers of Azure: credentials and endpoints.
 
-Both are obstore's alone, which looks for credentials where the tools of these clouds do: in variables, in files that
-variables name, where ``gcloud`` keeps them, and with the metadata service of the machine. Where the endpoint is said
-is looked at here: one without TLS is taken only on this host.
+Both are driven by obstore, which finds credentials like the tools of these clouds: in variables, in files named by
+variables, where ``gcloud`` stores them, and in the machine's metadata service. An endpoint from the environment is
+checked here: one without TLS is accepted only on this host.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ from tallybook.core.errors import InvalidConfig
 from tallybook.runtime.settings import variable
 from tallybook.runtime.tasks import Tasks
 
-from .credentials import AzureCredentials
+from ..credentials import AzureCredentials
+from ..retry_policy import MIN_BYTES_PER_SECOND, RetryPolicy
 from .obstore_driver import REQUEST_SECONDS, ObstoreStore
-from .patience import MIN_BYTES_PER_SECOND, Patience
 from .streamed_writes import PART_BYTES, StreamedWrites
 
 if TYPE_CHECKING:
@@ -38,7 +38,7 @@ LOOPBACK: Final = re.compile(r"localhost|127(?:\.[0-9]{1,3}){3}|::1")
 FOREVER: Final = timedelta(days=1)
 CONNECT: Final = timedelta(seconds=5)
 ONCE: Final[RetryConfig] = {"max_retries": 0, "retry_timeout": timedelta(seconds=REQUEST_SECONDS)}
-"""Each request has a deadline of ours, and is made again by ``patience.py``."""
+"""Each request has a deadline of ours, and is retried by ``retry_policy.py``."""
 
 _PART_SECONDS: Final = REQUEST_SECONDS + PART_BYTES / MIN_BYTES_PER_SECOND
 _AGAIN: Final[RetryConfig] = {
@@ -49,15 +49,15 @@ _AGAIN: Final[RetryConfig] = {
 
 _WRONG: Final = {
     "Unable to open service account file": "the file of the service account cannot be read",
-    "Unable to decode service account": "what is to be a service account, in a variable or a file, is none",
+    "Unable to decode service account": "the service account, in a variable or a file, is invalid",
     "Account must be specified": "set AZURE_STORAGE_ACCOUNT_NAME",
-    "Invalid Access Key": "AZURE_STORAGE_ACCOUNT_KEY is no key",
+    "Invalid Access Key": "AZURE_STORAGE_ACCOUNT_KEY is not a valid key",
 }
-"""What obstore says, which may repeat what it was given, and what we say."""
+"""obstore's messages, which may repeat their input, and ours."""
 
 
 class _Asked(TypedDict):
-    """How obstore asks."""
+    """obstore's options."""
 
     client_options: ClientConfig
     retry_config: RetryConfig
@@ -67,7 +67,7 @@ def check_endpoint(url: str, endpoint: str, *, allow_http: bool) -> bool:
     """Whether ``endpoint`` goes without TLS.
 
     Raises:
-        InvalidConfig: it does, and is not on this host; or it is no endpoint.
+        InvalidConfig: it does, and is not on this host; or it is not an endpoint.
     """
     try:
         found = urlsplit(endpoint)
@@ -82,11 +82,11 @@ def check_endpoint(url: str, endpoint: str, *, allow_http: bool) -> bool:
     return plain
 
 
-def open_gcs(bucket: str, prefix: str, patience: Patience, *, allow_http: bool) -> ObstoreStore:
-    """A bucket of Google Cloud Storage. STORAGE_EMULATOR_HOST names an emulator, which is asked without credentials.
+def open_gcs(bucket: str, prefix: str, retries: RetryPolicy, *, allow_http: bool) -> ObstoreStore:
+    """Open a bucket of Google Cloud Storage. STORAGE_EMULATOR_HOST names an emulator, used without credentials.
 
     Raises:
-        InvalidConfig: the environment cannot be right.
+        InvalidConfig: the environment is invalid.
     """
     url = f"gs://{bucket}/{prefix}".rstrip("/")
     emulator = variable("STORAGE_EMULATOR_HOST")
@@ -100,20 +100,20 @@ def open_gcs(bucket: str, prefix: str, patience: Patience, *, allow_http: bool) 
             bucket,
             prefix=prefix or None,
             config={"base_url": endpoint.rstrip("/")} if endpoint else {},
-            credential_provider=_nobody if emulator else None,
+            credential_provider=_emulator_token if emulator else None,
             **asked,
         )
 
-    return _opened(store, url, patience, plain=plain, max_parts=GCS_PARTS, in_order=True)
+    return _opened(store, url, retries, plain=plain, max_parts=GCS_PARTS, in_order=True)
 
 
 def open_azure(
-    container: str, prefix: str, patience: Patience, given: AzureCredentials | None = None, *, allow_http: bool
+    container: str, prefix: str, retries: RetryPolicy, given: AzureCredentials | None = None, *, allow_http: bool
 ) -> ObstoreStore:
-    """A container of Azure Blob Storage, of the account that the environment names, or credentials that are given.
+    """Open a container of Azure Blob Storage, with the account of the environment or the given credentials.
 
     Raises:
-        InvalidConfig: the environment cannot be right.
+        InvalidConfig: the environment is invalid.
     """
     url = f"az://{container}/{prefix}".rstrip("/")
     endpoint = variable("AZURE_STORAGE_ENDPOINT", "AZURE_ENDPOINT")
@@ -127,26 +127,26 @@ def open_azure(
         config: AzureConfig = {"endpoint": endpoint} if endpoint else {}
         if given is not None:
             config["account_name"] = given.account
-        # A provider, since obstore would also take a key of the environment, and prefer it to a signature.
+        # A provider, since obstore would also take a key from the environment, and prefer it to a signature.
         provider = None if given is None else partial(_azure_credential, given)
         return AzureStore(container, prefix=prefix or None, config=config, credential_provider=provider, **asked)
 
-    # Accounts with folders of their own list in another order.
-    return _opened(store, url, patience, plain=plain, max_parts=AZURE_PARTS, in_order=False)
+    # Accounts with hierarchical namespaces list in another order.
+    return _opened(store, url, retries, plain=plain, max_parts=AZURE_PARTS, in_order=False)
 
 
 def _opened(
-    store: Callable[[_Asked], Source], url: str, patience: Patience, *, plain: bool, max_parts: int, in_order: bool
+    store: Callable[[_Asked], Source], url: str, retries: RetryPolicy, *, plain: bool, max_parts: int, in_order: bool
 ) -> ObstoreStore:
     try:
         source = store(_asked(plain, FOREVER, ONCE))
         sender = store(_asked(plain, timedelta(seconds=_PART_SECONDS), _AGAIN))
     except BaseError as error:
-        why = next((words for said, words in _WRONG.items() if said in str(error)), "see docs/object-stores.md")
+        why = next((words for said, words in _WRONG.items() if said in str(error)), "see docs/operate/object-stores.md")
         raise InvalidConfig(f"{url}: the environment cannot be right: {why}") from None
-    # The death of a task that sends an upload is told to whoever writes it.
+    # The failure of an upload task is reported to the writer of the upload.
     tasks = Tasks(url.partition(":")[0], lambda _name, _error: None)
-    writes = StreamedWrites(source, sender, url, patience, tasks, max_parts=max_parts)
+    writes = StreamedWrites(source, sender, url, retries, tasks, max_parts=max_parts)
     return ObstoreStore(source, writes, url, in_order=in_order)
 
 
@@ -163,6 +163,6 @@ def _azure_credential(given: AzureCredentials) -> AzureCredential:
     return {"access_key": given.secret_key, "expires_at": None}
 
 
-def _nobody() -> GCSCredential:
-    """Emulators take any token; without one, obstore asks the metadata service for it."""
+def _emulator_token() -> GCSCredential:
+    """Emulators accept any token; without one, obstore would ask the metadata service."""
     return {"token": "emulator", "expires_at": None}

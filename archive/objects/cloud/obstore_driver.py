@@ -1,17 +1,17 @@
-"""An object store of the outside world: obstore reads it, a ``Writes`` changes it.
+"""Object store driver: reads through obstore, writes through a ``Writes`` implementation.
 
-obstore (Rust) asks in parallel and without threads of ours, which is what many small ranged reads want. Its ways
-of writing do not keep our promises, each measured with version 0.12:
+obstore (Rust) reads in parallel and without our threads, which suits many small ranged reads. Its writes do not keep
+the promises of the port, each measured with version 0.12:
 
-- a multipart upload that is cancelled, or whose writer is dropped, leaves its parts behind for ever: there is no
-  call that aborts it, and none that lists what others left behind (a signed URL cannot carry the parameters);
+- a multipart upload that is cancelled, or whose writer is dropped, leaves its parts forever: no call aborts it, and
+  none lists abandoned uploads (a signed URL cannot carry the parameters);
 - parts have one size, chosen before the first;
-- files are renamed into place without a sync of the file or of its directory;
-- a delete is a request for a bulk delete, which not every gateway knows.
+- files are renamed without a sync of the file or of its directory;
+- a delete is a bulk delete request, which not every gateway supports.
 
-So ``s3_writes.py`` and ``directory_writes.py`` write. obstore's own retries are off: ``patience.py`` has ours.
-A range that reaches past the end of an object comes back short, one that begins there is an error; which of the
-two a short answer is, a second question tells: only an object that really ends there is damaged.
+So ``s3_writes.py`` and ``directory_writes.py`` write. obstore's own retries are off: ``retry_policy.py`` retries.
+A range that extends past the end of an object gives a short answer, one that begins there an error. A second request
+tells whether a short answer means damage: only if the object really ends there.
 """
 
 from __future__ import annotations
@@ -32,33 +32,33 @@ from tallybook.core.batch import Buffer
 from tallybook.core.errors import ArchiveUnavailable, ObjectDamaged, ObjectMissing, TallybookError
 from tallybook.core.limits import KIB
 
-from .failures import failure, no_answer, no_identity
-from .keys import check_key, check_prefix, check_range, is_key
-from .patience import MIN_BYTES_PER_SECOND
-from .port import ObjectInfo, UnfinishedUpload, Upload
+from ..error_mapping import failure, no_answer, no_identity
+from ..keys import check_key, check_prefix, check_range, is_key
+from ..port import ObjectInfo, UnfinishedUpload, Upload
+from ..retry_policy import MIN_BYTES_PER_SECOND
 
 T = TypeVar("T")
 
 REQUEST_SECONDS: Final = 30.0
-"""Deadline of one request; one that carries much has longer."""
+"""Deadline of one request; requests with much data get more time."""
 
 _PAGE_OBJECTS: Final = 1000
 _COALESCE_BYTES: Final = 256 * KIB
-"""Ranges nearer to each other share a request: at 50 MB/s the gap costs less than a request's first byte."""
+"""Ranges closer together share a request: at 50 MB/s the gap costs less than a request's first byte."""
 
 _STATUS: Final = re.compile(r"status code: (\d{3})")
 _CODE: Final = re.compile(r"<Code>(\w{1,64})</Code>")
 _BAD_RANGE: Final = re.compile(r'status code: 416|range was invalid|Wanted range starting at|"bytes 0--1/0"')
-"""What Azurite says of a range that begins where the object ends are the last two: a 206 with no bytes."""
+"""The last two are Azurite's answers for a range that begins at the end of an object: a 206 without bytes."""
 _NO_TOKEN: Final = re.compile(r"Generic \w+ error: Error performing token request")
-"""Who we are was to be asked of somebody else than the store: their 404 says nothing of an object."""
+"""Another service than the store was asked for credentials: its 404 says nothing about an object."""
 
 
 class Writes(Protocol):
-    """What changes a store. Keys are checked before; errors are those of the port."""
+    """Write operations of a store. Keys are checked by the caller; errors are those of the port."""
 
     async def put(self, key: str, data: Buffer) -> None:
-        """Write a small object whole."""
+        """Write a small object in one request."""
 
     def upload(self, key: str) -> Upload:
         """Begin a large object."""
@@ -67,21 +67,21 @@ class Writes(Protocol):
         """Remove an object; no error if there is none."""
 
     async def unfinished(self) -> Sequence[UnfinishedUpload]:
-        """Uploads that somebody began and did not end."""
+        """List unfinished uploads."""
 
     async def abort(self, upload: UnfinishedUpload) -> None:
-        """Remove what is there of such an upload."""
+        """Remove the parts of an unfinished upload."""
 
     async def close(self) -> None:
-        """Release what is open."""
+        """Release resources."""
 
 
 class ObstoreStore:
     """An ``ObjectStore`` over obstore.
 
     Args:
-        url: for people; without credentials.
-        in_order: whether listings of ``source`` come in the order of keys; if not, they are sorted in memory.
+        url: for messages; without credentials.
+        in_order: whether listings of ``source`` are ordered by key; if not, they are sorted in memory.
     """
 
     def __init__(self, source: Source, writes: Writes, url: str, *, in_order: bool) -> None:
@@ -92,11 +92,11 @@ class ObstoreStore:
 
     @property
     def url(self) -> str:
-        """Where this is."""
+        """URL of the store."""
         return self._url
 
     async def put(self, key: str, data: Buffer) -> None:
-        """Write a small object whole."""
+        """Write a small object in one request."""
         await self._writes.put(check_key(key), data)
 
     def upload(self, key: str) -> Upload:
@@ -104,11 +104,11 @@ class ObstoreStore:
         return self._writes.upload(check_key(key))
 
     async def read(self, key: str, offset: int, size: int) -> bytes:
-        """One ranged request."""
+        """Send one ranged request."""
         return (await self.read_many(key, [(offset, size)]))[0]
 
     async def read_many(self, key: str, ranges: Sequence[tuple[int, int]]) -> list[bytes]:
-        """Ranged requests, in parallel; near ranges share one."""
+        """Send ranged requests in parallel; close ranges share one."""
         check_key(key)
         for offset, size in ranges:
             check_range(key, offset, size)
@@ -137,19 +137,19 @@ class ObstoreStore:
         return parts
 
     async def info(self, key: str) -> ObjectInfo:
-        """What a HEAD request says."""
+        """Answer of a HEAD request."""
         check_key(key)
         what = f"{self._url}: look at {key}"
         try:
             found = await answer(what, lambda: obstore.head_async(self._source, key))
         except ObjectMissing:
-            # An answer to HEAD has no body that could say whether the object or the bucket is missing.
+            # A HEAD answer has no body to tell whether the object or the bucket is missing.
             await look_for_bucket(self._source, what, key)
             raise
         return _info(found)
 
     async def list(self, prefix: str = "", after: str = "") -> AsyncIterator[Sequence[ObjectInfo]]:
-        """Pages in the order of keys."""
+        """Pages ordered by key."""
         folder, _, _ = check_prefix(prefix).rpartition("/")
         pages = self._pages(folder, after)
         if not self._in_order:
@@ -166,16 +166,16 @@ class ObstoreStore:
         await self._writes.delete(check_key(key))
 
     async def unfinished_uploads(self) -> Sequence[UnfinishedUpload]:
-        """Uploads that somebody began and did not end."""
+        """List unfinished uploads."""
         return await self._writes.unfinished()
 
     async def abort_upload(self, upload: UnfinishedUpload) -> None:
-        """Remove what is there of such an upload."""
+        """Remove the parts of an unfinished upload."""
         check_key(upload.key)
         await self._writes.abort(upload)
 
     async def close(self) -> None:
-        """Release what writing has opened; obstore has nothing to release."""
+        """Release the resources of ``writes``; obstore has none."""
         await self._writes.close()
 
     async def _pages(self, folder: str, after: str) -> AsyncIterator[Sequence[ObjectInfo]]:
@@ -197,10 +197,10 @@ class ObstoreStore:
 
 
 async def folders(source: Source, what: str, folder: str = "") -> AsyncIterator[list[ObjectInfo]]:
-    """What lies in a folder of a directory and in those below it, one folder after the other.
+    """List a folder and the folders below it, one after another.
 
-    Only folders that the key of an object may lead through are entered: ``lost+found`` at the root of a mount, and the
-    snapshots and trash of file systems (``.snapshot``, ``.Trash-0``), may be closed to this process.
+    Enters only folders that can be part of an object key: ``lost+found`` at the root of a mount, and snapshots and
+    trash of file systems (``.snapshot``, ``.Trash-0``), may be inaccessible.
     """
     left = [folder]
     while left:
@@ -212,11 +212,11 @@ async def folders(source: Source, what: str, folder: str = "") -> AsyncIterator[
 
 
 async def look_for_bucket(source: Source, what: str, key: str) -> None:
-    """Return if a store that calls ``key`` missing has at least its bucket.
+    """Return if the store reports ``key`` as missing and the bucket exists.
 
     Raises:
-        ArchiveDenied: it has not.
-        ArchiveUnavailable: it does not answer, or has the object after all.
+        ArchiveDenied: the bucket does not exist.
+        ArchiveUnavailable: the store does not answer, or has the object after all.
     """
     try:
         await answer(what, lambda: obstore.get_range_async(source, key, start=0, length=1))
@@ -228,16 +228,16 @@ async def look_for_bucket(source: Source, what: str, key: str) -> None:
 
 
 class _BadRange(Exception):
-    """The range lies beyond the end of the object, or so the store says. Only reads of ranges meet it."""
+    """The store reports that the range is beyond the end of the object. Only for ranged reads."""
 
 
 async def answer(what: str, call: Callable[[], Awaitable[T]], *, size: int = 0, changes: bool = False) -> T:
-    """What obstore answers, within the deadline; its errors as ours.
+    """Await a call of obstore within the deadline, and translate its errors.
 
     Args:
-        what: the store, the object and what is done, for messages.
-        size: bytes that the request carries, either way.
-        changes: without an answer it is not known whether something changed.
+        what: store, object and operation, for messages.
+        size: bytes of the request or the answer.
+        changes: whether the request may change the store: without an answer its outcome is unknown.
     """
     try:
         async with asyncio.timeout(REQUEST_SECONDS + size / MIN_BYTES_PER_SECOND):
@@ -247,12 +247,12 @@ async def answer(what: str, call: Callable[[], Awaitable[T]], *, size: int = 0, 
     except (BaseError, OSError) as error:
         if _BAD_RANGE.search(str(error)):
             raise _BadRange(f"{what}: the store does not have that range") from None
-        # Not chained: the text of the cause may hold the whole answer, key id and all.
+        # Not chained: the text of the cause may contain the whole answer, including a key id.
         raise translated(what, error, changes=changes) from None
 
 
 def translated(what: str, error: Exception, *, changes: bool) -> TallybookError:
-    """An error of obstore as one of ours, told by its type and its text."""
+    """Translate an error of obstore by its type and text."""
     text = str(error)
     said_status, said_code = _STATUS.search(text), _CODE.search(text)
     status = int(said_status.group(1)) if said_status else None

@@ -1,9 +1,9 @@
-"""botocore, asked from worker threads: for what obstore cannot do, and for who we are.
+"""Runs botocore on worker threads: for requests that obstore lacks, and for credentials.
 
-Uploads in parts need five requests, of which obstore offers none alone (see ``obstore_driver.py``); signing them by
-hand would take the chain of credentials, too: environment, profiles, instance and container roles, tokens that are
-renewed. botocore has all of that, so it comes with S3 as the extra ``s3``, and obstore gets its keys from there: both
-always speak with the same endpoint in the same name.
+Multipart uploads need five requests, of which obstore offers none separately (see ``obstore_driver.py``). Signing them
+ourselves would also need the chain of credentials: environment, profiles, instance and container roles, renewed tokens.
+botocore has all of that, so the extra ``s3`` includes it, and obstore gets its keys from there: both always use the
+same endpoint and the same identity.
 """
 
 from __future__ import annotations
@@ -14,12 +14,13 @@ from datetime import datetime
 from typing import TYPE_CHECKING, Any, Final
 
 from tallybook.core.errors import ArchiveDenied, InvalidConfig, TallybookError
+from tallybook.runtime.extras import NeedsExtra
 from tallybook.runtime.tasks import Workers
 
-from .credentials import S3Credentials
-from .failures import failure, no_answer
+from ..credentials import S3Credentials
+from ..error_mapping import failure, no_answer
+from ..retry_policy import MIN_BYTES_PER_SECOND
 from .obstore_driver import REQUEST_SECONDS
-from .patience import MIN_BYTES_PER_SECOND
 
 if TYPE_CHECKING:
     from obstore.store import S3Credential
@@ -33,23 +34,21 @@ _NO_IDENTITY: Final = frozenset({
 
 
 class S3Client:
-    """A botocore client for one account and endpoint, as the environment says, or credentials that are given.
+    """A botocore client for one account and endpoint, from the environment or from given credentials.
 
     Args:
-        connections: requests that may be under way at once.
-        given: in place of those of the environment.
+        connections: maximum concurrent requests.
+        given: credentials used instead of the environment's.
 
     Raises:
         InvalidConfig: botocore is not installed, or does not understand the environment.
     """
 
     def __init__(self, workers: Workers, connections: int, given: S3Credentials | None = None) -> None:
-        try:
+        with NeedsExtra("s3://"):
             session_module = importlib.import_module("botocore.session")
             self._exceptions: Any = importlib.import_module("botocore.exceptions")
             config_module = importlib.import_module("botocore.config")
-        except ImportError as error:
-            raise InvalidConfig("s3:// needs botocore: pip install 'tallybook[s3]'") from error
         self._workers = workers
         try:
             self._session: Any = session_module.get_session()
@@ -66,7 +65,7 @@ class S3Client:
                     read_timeout=REQUEST_SECONDS,
                     retries={"total_max_attempts": 1},
                     max_pool_connections=connections,
-                    # Stores that only resemble S3 do not know the newer checksums.
+                    # Stores that imitate S3 do not support the newer checksums.
                     request_checksum_calculation="when_required",
                     response_checksum_validation="when_required",
                     s3={"addressing_style": "path"},
@@ -77,16 +76,16 @@ class S3Client:
         self.endpoint: str = self._client.meta.endpoint_url
 
     async def call(self, operation: str, what: str, *, size: int = 0, changes: bool = True, **parameters: Any) -> Any:
-        """Make one request.
+        """Send one request.
 
         Args:
             operation: method of the botocore client.
-            what: the store, the object and what is done, for messages.
-            size: bytes that it carries.
-            changes: without an answer it is not known whether something changed.
+            what: store, object and operation, for messages.
+            size: bytes of the request.
+            changes: whether the request may change the store: without an answer its outcome is unknown.
 
         Raises:
-            TallybookError: as ``failures.py`` says. ``ObjectMissing`` also for an upload that does not exist.
+            TallybookError: see ``error_mapping.py``. ``ObjectMissing`` also for an upload that does not exist.
         """
         try:
             async with asyncio.timeout(REQUEST_SECONDS + size / MIN_BYTES_PER_SECOND):
@@ -94,15 +93,15 @@ class S3Client:
         except TimeoutError:
             raise no_answer(what, "no answer in time", changes=changes) from None
         except (self._exceptions.ClientError, self._exceptions.BotoCoreError) as error:
-            # Not chained: what S3 says of a wrong signature repeats the key id.
+            # Not chained: S3's answer for a wrong signature contains the key id.
             raise self._translated(what, error, changes=changes) from None
 
     async def credentials(self) -> S3Credential:
-        """Who we are, for obstore.
+        """Credentials for obstore.
 
         Raises:
-            ArchiveDenied: nobody says, or half of it.
-            ArchiveUnavailable: who would say does not answer.
+            ArchiveDenied: there are none, or they are incomplete.
+            ArchiveUnavailable: the source of credentials does not answer.
         """
         try:
             found, expires_at = await self._workers.run(self._credentials)
@@ -128,7 +127,7 @@ class S3Client:
         known = self._session.get_credentials()
         if known is None:
             return None, None
-        # Frozen first: that renews what is about to expire.
+        # Frozen first: this renews credentials that expire soon.
         return known.get_frozen_credentials(), getattr(known, "_expiry_time", None)
 
     def _translated(self, what: str, error: Any, *, changes: bool) -> TallybookError:

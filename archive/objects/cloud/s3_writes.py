@@ -1,7 +1,7 @@
-"""Writing objects to S3, and finding the uploads that nobody finished.
+"""Writes objects to S3, and finds unfinished uploads.
 
-A part is sent again if no answer came: it takes the place of the first. Completing an upload again is answered
-with "no such upload" if the first time went through; then the object is there, in its full length.
+A part without an answer is sent again: it replaces the first. Completing an upload again is answered with "no such
+upload" if the first time succeeded; then the object exists with its full length.
 """
 
 from __future__ import annotations
@@ -14,48 +14,50 @@ from tallybook.core.batch import Buffer
 from tallybook.core.errors import ArchiveDenied, ArchiveUnavailable, ObjectMissing
 from tallybook.runtime.tasks import Tasks
 
-from .keys import is_key
-from .parted_upload import PartedUpload
-from .patience import Patience
-from .port import UnfinishedUpload
+from ..keys import is_key
+from ..multipart_upload import MultipartUpload
+from ..port import UnfinishedUpload
+from ..retry_policy import RetryPolicy
 from .s3_client import S3Client
 
 
 class S3Writes:
-    """``Writes`` of one bucket, or of what lies below a prefix in it, and the ``PartStore`` of its uploads.
+    """``Writes`` of one bucket, or of a prefix in it, and the ``PartStore`` of its uploads.
 
     Args:
         url: for messages.
-        prefix: empty, or with a slash at its end.
-        patience: for uploads. Everything else is asked once: whoever calls has patience.
+        prefix: empty, or ending with a slash.
+        retries: retry policy for uploads. All other requests are sent once: the caller retries.
     """
 
-    def __init__(self, client: S3Client, bucket: str, prefix: str, url: str, patience: Patience, tasks: Tasks) -> None:
+    def __init__(
+        self, client: S3Client, bucket: str, prefix: str, url: str, retries: RetryPolicy, tasks: Tasks
+    ) -> None:
         self._client = client
         self._bucket = bucket
         self._prefix = prefix
         self._url = url
-        self._patience = patience
+        self._retries = retries
         self._tasks = tasks
 
     async def put(self, key: str, data: Buffer) -> None:
-        """One request."""
+        """Send one request."""
         body = bytes(data)
         await self._on_object("put_object", key, size=len(body), Body=body)
 
-    def upload(self, key: str) -> PartedUpload:
+    def upload(self, key: str) -> MultipartUpload:
         """Begin a large object."""
-        return PartedUpload(self, key, self._tasks)
+        return MultipartUpload(self, key, self._tasks)
 
     async def delete(self, key: str) -> None:
-        """Remove an object. S3 does not say whether there was one; others do."""
+        """Remove an object. S3 does not report whether it existed; other stores do."""
         try:
             await self._on_object("delete_object", key)
         except ObjectMissing:
             return
 
     async def unfinished(self) -> Sequence[UnfinishedUpload]:
-        """Uploads below the prefix, page by page. Those under way are among them."""
+        """Unfinished uploads below the prefix, including uploads in progress."""
         found: list[UnfinishedUpload] = []
         markers: dict[str, str] = {}
         while True:
@@ -77,16 +79,16 @@ class S3Writes:
             return
 
     async def whole(self, key: str, data: bytes) -> None:
-        """Send an upload of one part: as often as need be, for it is the same object each time."""
-        await self._patience.ask("put", lambda: self.put(key, data), size=len(data))
+        """Upload an object of one part, with retries: each gives the same object."""
+        await self._retries.ask("put", lambda: self.put(key, data), size=len(data))
 
     async def begin(self, key: str) -> str:
-        """Open an upload. One whose answer was lost is left behind, to be collected."""
-        answer = await self._patience.ask("begin", lambda: self._on_object("create_multipart_upload", key))
+        """Open an upload. One whose answer was lost is left to be collected."""
+        answer = await self._retries.ask("begin", lambda: self._on_object("create_multipart_upload", key))
         return str(answer["UploadId"])
 
     async def part(self, key: str, upload_id: str, number: int, data: bytes) -> str:
-        """Send a part."""
+        """Upload a part."""
 
         async def send() -> Any:
             return await self._on_object(
@@ -94,12 +96,12 @@ class S3Writes:
             )
 
         try:
-            return str((await self._patience.ask("part", send, size=len(data)))["ETag"])
+            return str((await self._retries.ask("part", send, size=len(data)))["ETag"])
         except ObjectMissing as error:
             raise self._gone(key) from error
 
     async def complete(self, key: str, upload_id: str, tags: list[str], size: int) -> None:
-        """Make the object."""
+        """Complete the upload."""
         parts = [{"PartNumber": number, "ETag": tag} for number, tag in enumerate(tags, 1)]
 
         async def complete() -> None:
@@ -108,17 +110,17 @@ class S3Writes:
             )
 
         try:
-            await self._patience.ask("complete", complete)
+            await self._retries.ask("complete", complete)
         except ObjectMissing as error:
-            if await self._patience.ask("info", lambda: self._size(key)) != size:
+            if await self._retries.ask("info", lambda: self._size(key)) != size:
                 raise self._gone(key) from error
 
     async def take_back(self, key: str, upload_id: str) -> None:
-        """Remove the parts of an upload of our own."""
-        await self._patience.ask("abort", lambda: self.abort(UnfinishedUpload(key, upload_id, 0)))
+        """Remove the parts of one of our uploads."""
+        await self._retries.ask("abort", lambda: self.abort(UnfinishedUpload(key, upload_id, 0)))
 
     async def close(self) -> None:
-        """Wait for what is under way, and release connections."""
+        """Wait for requests in flight, and release connections."""
         await self._tasks.close()
         await self._client.close()
 
@@ -130,7 +132,7 @@ class S3Writes:
         return int(answer["ContentLength"])
 
     def _gone(self, key: str) -> ArchiveUnavailable:
-        return ArchiveUnavailable(f"{self._url}: somebody else aborted the upload of {key}")
+        return ArchiveUnavailable(f"{self._url}: another client aborted the upload of {key}")
 
     async def _on_object(self, operation: str, key: str, *, size: int = 0, changes: bool = True, **more: Any) -> Any:
         what = f"{self._url}: {operation} of {key}"

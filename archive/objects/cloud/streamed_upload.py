@@ -1,8 +1,8 @@
-"""A large object as a stream that somebody else cuts into parts: what ``streamed_writes.py`` gives to obstore.
+"""Upload as a stream that obstore splits into parts; see ``streamed_writes.py``.
 
-Up to ``WHOLE_BYTES`` an object is gathered and put in one request. What is larger is handed over piece by piece: a
-write waits until the piece before was taken. The stream ends when the upload is finished, and raises when it is given
-up; that is how obstore learns that it has to take the parts back.
+An object of up to ``WHOLE_BYTES`` is sent in one request. A larger one is streamed: a write waits until the previous
+piece was taken. The stream ends when the upload is finished, and raises when it is aborted, which makes obstore remove
+the parts.
 """
 
 from __future__ import annotations
@@ -20,27 +20,27 @@ _log = logger("objects")
 
 WHOLE_BYTES: Final = 8 * MIB
 ABORT_SECONDS: Final = 10.0
-"""How long parts are waited for to be taken back: who stops cannot wait until a store that is away answers."""
+"""Time limit for the removal of parts: a stopping process must not wait for an unreachable store."""
 _PIECE_BYTES: Final = MIB
-"""Handed over at a time: each piece costs a hop between threads."""
+"""Size of a streamed piece: each costs a hop between threads."""
 
 
-class GivenUp(Exception):
-    """The upload is not to be finished. Raised by the stream, and seen by nobody but ``StreamStore``."""
+class UploadAborted(Exception):
+    """The upload is aborted. Raised by the stream, and handled by ``StreamStore`` only."""
 
 
 class StreamStore(Protocol):
-    """Where streams go."""
+    """Destination of streams."""
 
     @property
     def max_bytes(self) -> int:
-        """Of one object."""
+        """Maximum size of an object."""
 
     async def whole(self, key: str, data: bytes) -> None:
-        """Write a small object in one piece, in as many tries as make sense."""
+        """Write a small object in one request, with retries."""
 
     def begin(self, upload: StreamedUpload) -> None:
-        """Begin to take ``upload.pieces()``, in the background, and call ``upload.ended`` at the end of it."""
+        """Start to consume ``upload.pieces()`` in the background; calls ``upload.ended`` at the end."""
 
 
 class StreamedUpload:
@@ -60,12 +60,12 @@ class StreamedUpload:
         self._error: TallybookError | None = None
         self.key = key
         self.size_bytes = 0
-        """Written so far."""
+        """Bytes written so far."""
         self.complete = False
-        """All of it was written: from now on the object may appear."""
+        """All bytes were written: the object may appear from now on."""
 
     async def write(self, data: Buffer) -> None:
-        """Gather ``data``, and hand it over once that is much."""
+        """Collect ``data``, and stream it once there is enough."""
         check(not self._given_up and not self.complete, f"the upload of {self.key} has ended")
         view = memoryview(data).cast("B")
         self._gathered.append(view)
@@ -77,7 +77,7 @@ class StreamedUpload:
             await self._hand_over()
 
     async def finish(self) -> None:
-        """End the stream, and wait until the object is there."""
+        """End the stream, and wait until the object exists."""
         check(not self._given_up and not self.complete, f"the upload of {self.key} has ended")
         if not self._begun:
             await self._store.whole(self.key, b"".join(self._gathered))
@@ -91,7 +91,7 @@ class StreamedUpload:
         self._raise_error()
 
     async def abort(self) -> None:
-        """Let the stream raise, and wait until its parts were taken back, up to ``ABORT_SECONDS``."""
+        """Make the stream raise, and wait until its parts are removed, up to ``ABORT_SECONDS``."""
         self._given_up = True
         self._gathered.clear()
         self._arrived.set()
@@ -104,16 +104,16 @@ class StreamedUpload:
             _log.warning("parts of an upload may be left: the store took too long to remove them", object=self.key)
 
     async def pieces(self) -> AsyncIterator[bytes]:
-        """What was written, to the end.
+        """The written bytes, to the end.
 
         Raises:
-            GivenUp: it has no end.
+            UploadAborted: the upload is aborted.
         """
         while True:
             await self._arrived.wait()
             self._arrived.clear()
             if self._given_up:
-                raise GivenUp
+                raise UploadAborted
             piece, self._waiting = self._waiting, None
             if piece is None:
                 return
@@ -121,7 +121,7 @@ class StreamedUpload:
             yield piece
 
     def ended(self, error: TallybookError | None) -> None:
-        """Nothing is taken any more: the object is there, or it is not, and ``error`` says why."""
+        """The stream is no longer consumed; ``error`` is ``None`` if the object exists."""
         self._error = error
         self._over.set()
         self._taken.set()
@@ -136,7 +136,7 @@ class StreamedUpload:
         self._arrived.set()
 
     async def _turn(self) -> None:
-        """Wait until what was handed over before has been taken."""
+        """Wait until the previous piece was taken."""
         await self._taken.wait()
         self._raise_error()
 

@@ -1,12 +1,11 @@
-"""Writing objects to Google Cloud Storage and to Azure, through obstore alone.
+"""Writes objects to Google Cloud Storage and Azure through obstore only.
 
-A small object is one request. A larger one is a stream that obstore cuts into parts of one size, and takes back if
-the stream raises (to cancel obstore's call would leave the parts). What obstore cannot do for these stores is to tell
-of uploads that a crash has left behind, or to remove them: ``unfinished`` has none, and the store itself has to
-clear up (docs/object-stores.md).
+A small object is one request. A larger one is a stream that obstore splits into parts of one size, and removes if the
+stream raises (cancelling obstore's call would leave the parts). obstore cannot list or remove uploads left by a crash:
+``unfinished`` returns none, and the store itself has to clean up (docs/operate/object-stores.md).
 
-Parts are sent again by obstore, with pauses of its own. Who completes an upload again is told that there is no such
-upload, or no such block, if the first time went through; then the object is there, in its full length.
+obstore sends parts again, with its own pauses. Completing an upload again is answered with "no such upload", or block,
+if the first time succeeded; then the object exists with its full length.
 """
 
 from __future__ import annotations
@@ -24,44 +23,44 @@ from tallybook.core.errors import ArchiveUnavailable, InvalidArgument, ObjectMis
 from tallybook.core.limits import MIB
 from tallybook.runtime.tasks import Tasks
 
+from ..port import UnfinishedUpload
+from ..retry_policy import RetryPolicy
 from .obstore_driver import answer, look_for_bucket, translated
-from .patience import Patience
-from .port import UnfinishedUpload
-from .streamed_upload import GivenUp, StreamedUpload
+from .streamed_upload import StreamedUpload, UploadAborted
 
 PART_BYTES: Final = 16 * MIB
 PARTS_IN_FLIGHT: Final = 2
 
 
 class StreamedWrites:
-    """``Writes`` of one bucket, or of what lies below a prefix in it, and the ``StreamStore`` of its uploads.
+    """``Writes`` of one bucket, or of a prefix in it, and the ``StreamStore`` of its uploads.
 
     Args:
-        source: asks once.
-        sender: the same place; sends parts again if need be.
+        source: sends requests once.
+        sender: the same bucket; retries parts.
         url: for messages.
-        patience: for small objects of uploads. Everything else is asked once: whoever calls has patience.
-        max_parts: that the store takes for one object.
+        retries: retry policy for small objects of uploads. All other requests are sent once: the caller retries.
+        max_parts: limit of the store per object.
     """
 
     def __init__(
-        self, source: Source, sender: Source, url: str, patience: Patience, tasks: Tasks, *, max_parts: int
+        self, source: Source, sender: Source, url: str, retries: RetryPolicy, tasks: Tasks, *, max_parts: int
     ) -> None:
         self._source = source
         self._sender = sender
         self._url = url
-        self._patience = patience
+        self._retries = retries
         self._tasks = tasks
         self._max_parts = max_parts
         self._under_way: dict[asyncio.Task[None], StreamedUpload] = {}
 
     @property
     def max_bytes(self) -> int:
-        """Of one object."""
+        """Maximum size of an object."""
         return self._max_parts * PART_BYTES
 
     async def put(self, key: str, data: Buffer) -> None:
-        """One request."""
+        """Send one request."""
         body, what = bytes(data), f"{self._url}: put of {key}"
 
         async def put() -> None:
@@ -77,7 +76,7 @@ class StreamedWrites:
         return StreamedUpload(self, key)
 
     async def delete(self, key: str) -> None:
-        """Remove an object. If there is none, the bucket may be what is missing: a read says which."""
+        """Remove an object. If it is missing, the bucket may be missing instead: a read tells which."""
         what = f"{self._url}: delete of {key}"
         try:
             await answer(what, lambda: obstore.delete_async(self._source, key), changes=True)
@@ -85,11 +84,11 @@ class StreamedWrites:
             await look_for_bucket(self._source, what, key)
 
     async def unfinished(self) -> Sequence[UnfinishedUpload]:
-        """None: obstore cannot tell."""
+        """None: obstore cannot list them."""
         return []
 
     async def abort(self, upload: UnfinishedUpload) -> None:
-        """Refuse: nobody here gives an upload an id.
+        """Refuse: uploads have no ids here.
 
         Raises:
             InvalidArgument: always.
@@ -97,17 +96,17 @@ class StreamedWrites:
         raise InvalidArgument(f"{self._url}: there is no upload {upload.upload_id!r} of {upload.key} to be removed")
 
     async def whole(self, key: str, data: bytes) -> None:
-        """Send a small object: as often as need be, for it is the same one each time."""
-        await self._patience.ask("put", lambda: self.put(key, data), size=len(data))
+        """Upload a small object, with retries: each gives the same object."""
+        await self._retries.ask("put", lambda: self.put(key, data), size=len(data))
 
     def begin(self, upload: StreamedUpload) -> None:
-        """Send a large one, part by part."""
+        """Upload a large object, part by part."""
         sending = self._tasks.spawn(self._send(upload), name=f"upload of {upload.key}")
         self._under_way[sending] = upload
         sending.add_done_callback(self._under_way.pop)
 
     async def close(self) -> None:
-        """Take back what nobody has finished, side by side, and cut off what the store does not let go in time."""
+        """Abort unfinished uploads concurrently, and cancel those that the store does not end in time."""
         await asyncio.gather(*(upload.abort() for upload in self._under_way.values()))
         await self._tasks.close()
 
@@ -118,7 +117,7 @@ class StreamedWrites:
                 self._sender, upload.key, upload.pieces(), chunk_size=PART_BYTES, max_concurrency=PARTS_IN_FLIGHT
             )
             error = None
-        except GivenUp:
+        except UploadAborted:
             error = ArchiveUnavailable(f"{self._url}: the upload of {upload.key} was given up")
         except (BaseError, OSError) as failed:
             error = await self._unless_there(upload, failed)
@@ -126,16 +125,16 @@ class StreamedWrites:
             upload.ended(error)
 
     async def _unless_there(self, upload: StreamedUpload, failed: Exception) -> TallybookError | None:
-        """What went wrong, or nothing if all of the object is there after all."""
+        """The error of an upload, or ``None`` if the whole object exists after all."""
         what = f"{self._url}: upload of {upload.key}"
         error = translated(what, failed, changes=upload.complete)
         if not isinstance(error, ObjectMissing):
             return error
-        gone = ArchiveUnavailable(f"{self._url}: somebody else aborted the upload of {upload.key}")
+        gone = ArchiveUnavailable(f"{self._url}: another client aborted the upload of {upload.key}")
         if not upload.complete:
             return gone
         try:
-            found = await self._patience.ask("info", lambda: self._size(what, upload.key))
+            found = await self._retries.ask("info", lambda: self._size(what, upload.key))
         except TallybookError:
             return gone
         return None if found == upload.size_bytes else gone

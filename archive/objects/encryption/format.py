@@ -1,15 +1,15 @@
-"""How a sealed object is laid out: frames, and the wrapped key beside them (docs/formats/sealed-object.md).
+"""Encoding of encrypted objects: frames and wrapped keys (docs/reference/formats/sealed-object.md).
 
-An object of plaintext is cut into frames of 64 KiB, the last one shorter, and each is sealed on its own with
-AES-256-GCM under a key that is the object's alone. The number of the frame, and whether it is the last, are its nonce;
-the object's key in the store is authenticated with it. So no frame can be moved, left out, taken from another object,
-or stand for the end, without being found out; and a range is read by opening the frames that it touches.
+The plaintext is split into frames of 64 KiB (the last one may be shorter), each encrypted with AES-256-GCM under a key
+of this object only. The nonce is the frame number and whether it is the last frame; the object's key in the store is
+authenticated data. So moving, omitting, exchanging or truncating frames is detected. A range read decrypts the frames
+that it touches.
 
-The object's own key lies beside it, wrapped under one of the keys of ``archive_keys``, which the record names. To give
-an object another such key is to write these 112 bytes anew.
+The object's own key is stored beside it, wrapped with one of the keys of ``archive_keys``, whose name is in the record.
+Rewrapping an object means to rewrite these 112 bytes.
 
-An object that is written sealed has a random key. The sealed copy of one that was plain has a key that follows from
-what is in it, so that whoever makes such a copy, and however late a part of one arrives, it is the same copy.
+An object that is written encrypted has a random key. The encrypted copy of a plain object has a key derived from its
+content, so that all writers of the copy, however late, write the same bytes.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ VERSION: Final = 1
 MAGIC: Final = b"TBSK"
 FRAME_LOG2: Final = 16
 FRAME_BYTES: Final = 1 << FRAME_LOG2
-"""Of plaintext."""
+"""Plaintext bytes of a frame."""
 TAG_BYTES: Final = 16
 SEALED_FRAME_BYTES: Final = FRAME_BYTES + TAG_BYTES
 NONCE_BYTES: Final = 12
@@ -41,7 +41,7 @@ MAX_PLAIN_BYTES: Final = 1 << 48
 
 _AES_256_GCM: Final = 1
 _HEAD: Final = struct.Struct("<4s4B32sQ")
-"""Magic, version, algorithm, log2 of the bytes in a frame, length of the key's name; that name; bytes of plaintext."""
+"""Magic, version, algorithm, log2 of the frame size, length of the key's name; that name; plaintext bytes."""
 _WRAPPED_BYTES: Final = DATA_KEY_BYTES + TAG_BYTES
 _CRC: Final = struct.Struct("<I")
 RECORD_BYTES: Final = _HEAD.size + NONCE_BYTES + _WRAPPED_BYTES + _CRC.size
@@ -54,7 +54,7 @@ _COPY_LABEL: Final = b"tallybook copy 1\0"
 
 @dataclass(frozen=True, slots=True)
 class WrappedKey:
-    """What lies beside a sealed object. ``wrapping`` names the key that opens ``wrapped``, the object's own key."""
+    """The record of an encrypted object. ``wrapping`` names the key that unwraps ``wrapped``, its own key."""
 
     wrapping: str
     plain_bytes: int
@@ -63,17 +63,17 @@ class WrappedKey:
 
 
 def encode_key(key: WrappedKey) -> bytes:
-    """The record of a wrapped key."""
+    """Encode a wrapped key."""
     body = _head(key.wrapping, key.plain_bytes) + key.nonce + key.wrapped
     return body + _CRC.pack(crc32c(body))
 
 
 def decode_key(record: bytes, place: str) -> WrappedKey:
-    """Understand the record of a wrapped key. What it says is believed by nobody until ``unwrap``.
+    """Decode a wrapped key. Its fields are authenticated by ``unwrap`` only.
 
     Raises:
-        DamagedFile: it is none.
-        NewerFormat: a newer Tallybook has written it.
+        DamagedFile: it is invalid.
+        NewerFormat: a newer Tallybook wrote it.
     """
     if len(record) < RECORD_BYTES or record[: len(MAGIC)] != MAGIC:
         raise DamagedFile(f"{place}: this is no wrapped key")
@@ -95,11 +95,11 @@ def decode_key(record: bytes, place: str) -> WrappedKey:
 
 
 def wrap(data_key: bytes, wrapping: str, key: bytes, nonce: bytes, plain_bytes: int, identity: str) -> WrappedKey:
-    """Seal an object's own key.
+    """Encrypt an object's own key.
 
     Args:
-        wrapping: name of ``key``, under which it is sealed.
-        nonce: must never come twice with the same ``key``.
+        wrapping: name of ``key``, the wrapping key.
+        nonce: must never repeat for the same ``key``.
         identity: the object's key in the store.
     """
     bound = _bound(wrapping, plain_bytes, identity)
@@ -107,10 +107,10 @@ def wrap(data_key: bytes, wrapping: str, key: bytes, nonce: bytes, plain_bytes: 
 
 
 def unwrap(wrapped: WrappedKey, key: bytes, identity: str) -> bytes:
-    """The object's own key.
+    """Decrypt an object's own key.
 
     Raises:
-        DamagedFile: this is not how it was wrapped, not under this key, or not for this object.
+        DamagedFile: it was changed, wrapped with another key, or wrapped for another object.
     """
     bound = _bound(wrapped.wrapping, wrapped.plain_bytes, identity)
     try:
@@ -123,37 +123,37 @@ def unwrap(wrapped: WrappedKey, key: bytes, identity: str) -> bytes:
 
 
 def copy_data_key(copy_key: bytes, identity: str, digests: Sequence[bytes]) -> bytes:
-    """The own key of a sealed copy. Other content has another key, so no nonce comes twice with the same one.
+    """Derive the own key of an encrypted copy. Other content gives another key, so no nonce repeats for a key.
 
     Args:
-        copy_key: of the archive; without it the key does not follow from content that somebody guesses.
+        copy_key: the archive's copy key; prevents derivation of the key from guessed content.
         identity: the object's key in the store.
-        digests: SHA-256 of each piece of the plaintext, all of the pieces of one size but for the last.
+        digests: SHA-256 of each piece of the plaintext; all pieces but the last have the same size.
     """
     content = hashlib.sha256(b"".join(digests)).digest()
     return hmac.digest(copy_key, _COPY_LABEL + content + identity.encode(), "sha256")
 
 
 def frames_of(plain_bytes: int) -> int:
-    """How many frames an object has; an empty one has one, which is empty."""
+    """Number of frames of an object; an empty object has one empty frame."""
     return max(1, -(-plain_bytes // FRAME_BYTES))
 
 
 def sealed_bytes(plain_bytes: int) -> int:
-    """The size of an object once it is sealed."""
+    """Size of an object after encryption."""
     return plain_bytes + TAG_BYTES * frames_of(plain_bytes)
 
 
 def plain_bytes_of(stored_bytes: int) -> int:
-    """The size of an object that is sealed in ``stored_bytes``; 0 for what is no size of any."""
+    """Plaintext size of an encrypted object of ``stored_bytes``; 0 for an impossible size."""
     return max(0, stored_bytes - TAG_BYTES * max(1, -(-stored_bytes // SEALED_FRAME_BYTES)))
 
 
 def seal_frames(cipher: AESGCM, identity: str, first: int, plain: Buffer, *, ends: bool) -> bytes:
-    """Seal frames, one behind the other.
+    """Encrypt consecutive frames.
 
     Args:
-        first: number of the first one.
+        first: number of the first frame.
         plain: whole frames; if it ``ends`` the object, the last one may be shorter.
     """
     view, label = memoryview(plain).cast("B"), _label(identity)
@@ -168,10 +168,10 @@ def seal_frames(cipher: AESGCM, identity: str, first: int, plain: Buffer, *, end
 def open_frames(
     cipher: AESGCM, identity: str, frames: range, plain_bytes: int, sealed: Buffer, *, skip: int = 0, size: int = -1
 ) -> bytes:
-    """The plaintext of ``frames`` of an object of ``plain_bytes``: ``size`` bytes of it, ``skip`` left out before.
+    """Decrypt ``frames`` of an object of ``plain_bytes``; returns ``size`` bytes of the plaintext after ``skip``.
 
     Raises:
-        DamagedFile: they are not the frames of this object that they should be.
+        DamagedFile: they are not the expected frames of this object.
     """
     view, label, last = memoryview(sealed).cast("B"), _label(identity), frames_of(plain_bytes) - 1
     plain: list[Buffer] = []
@@ -187,7 +187,7 @@ def open_frames(
 
 
 def _cut(parts: list[Buffer], skip: int, size: int) -> list[Buffer]:
-    """``size`` bytes of what ``parts`` are together, without copying any."""
+    """``size`` bytes of the concatenated ``parts``, without copying."""
     found: list[Buffer] = []
     for part in parts:
         piece = memoryview(part)[skip : skip + size]

@@ -1,4 +1,6 @@
-"""Listings of a store whose objects may be sealed: halves become wholes, and stand among what is plain."""
+"""Lists a store with encrypted and plain objects in one order of keys.
+
+An encrypted object has two parts, its bytes and its key. An object with only one of them is not listed."""
 
 from __future__ import annotations
 
@@ -6,25 +8,25 @@ from collections.abc import AsyncIterator, Sequence
 from dataclasses import replace
 from typing import Final
 
-from .port import ObjectInfo, ObjectStore
-from .seal_format import plain_bytes_of
+from ..port import ObjectInfo, ObjectStore
+from .format import plain_bytes_of
 
 FOLDER: Final = "sealed/"
 OBJECTS: Final = f"{FOLDER}objects/"
 KEYS: Final = f"{FOLDER}keys/"
 
 _BEHIND: Final = f"{FOLDER}~"
-"""Comes after every key of the folder, and before every other key that comes after it."""
+"""Sorts after every key of the folder, and before all later keys outside it."""
 _PAGE_OBJECTS: Final = 1000
 
 
 def whole(found: ObjectInfo) -> ObjectInfo:
-    """A sealed object as it is shown: under its own key, with the size of its plaintext."""
+    """Listing entry of an encrypted object: its own key, and the size of its plaintext."""
     return ObjectInfo(found.key.removeprefix(OBJECTS), plain_bytes_of(found.size_bytes), found.modified_at_ms)
 
 
 async def listing(store: ObjectStore, prefix: str, after: str) -> AsyncIterator[Sequence[ObjectInfo]]:
-    """What is sealed and what is plain, page by page; where something is both, the sealed one counts."""
+    """Encrypted and plain objects, in pages; if both exist under a key, the encrypted one is listed."""
     plain, sealed = _each(_plain(store, prefix, after)), _sealed(store, prefix, after)
     page: list[ObjectInfo] = []
     async for ours, theirs in _joined(sealed, plain):
@@ -39,7 +41,7 @@ async def listing(store: ObjectStore, prefix: str, after: str) -> AsyncIterator[
 
 
 async def halves(store: ObjectStore) -> AsyncIterator[ObjectInfo]:
-    """Sealed objects without a key, and keys without an object."""
+    """Encrypted objects without a key, and keys without an object."""
     async for record, found in _joined(_under(store, KEYS), _under(store, OBJECTS)):
         half = (found or record) if found is None or record is None else None
         if half is not None:
@@ -47,8 +49,8 @@ async def halves(store: ObjectStore) -> AsyncIterator[ObjectInfo]:
 
 
 async def _sealed(store: ObjectStore, prefix: str, after: str) -> AsyncIterator[ObjectInfo]:
-    """What has both halves."""
-    # Where nothing is sealed, that takes one request.
+    """Objects with both halves."""
+    # If nothing is encrypted, this takes one request.
     keys = _under(store, KEYS, prefix, after)
     first = await anext(keys, None)
     if first is None:
@@ -65,14 +67,14 @@ async def _behind(first: ObjectInfo, rest: AsyncIterator[ObjectInfo]) -> AsyncIt
 
 
 async def _under(store: ObjectStore, folder: str, prefix: str = "", after: str = "") -> AsyncIterator[ObjectInfo]:
-    """What lies in a folder, under keys without it."""
+    """Objects in a folder, with keys relative to it."""
     async for page in store.list(folder + prefix, folder + after if after else ""):
         for found in page:
             yield replace(found, key=found.key.removeprefix(folder))
 
 
 async def _plain(store: ObjectStore, prefix: str, after: str) -> AsyncIterator[Sequence[ObjectInfo]]:
-    """What is not sealed. The listing is begun anew behind the folder of what is."""
+    """Plain objects. The listing restarts after the folder of encrypted ones."""
     async for page in store.list(prefix, after):
         outside = [found for found in page if not found.key.startswith(FOLDER)]
         if len(outside) == len(page):
@@ -97,7 +99,7 @@ async def _each(pages: AsyncIterator[Sequence[ObjectInfo]]) -> AsyncIterator[Obj
 async def _joined(
     left: AsyncIterator[ObjectInfo], right: AsyncIterator[ObjectInfo]
 ) -> AsyncIterator[tuple[ObjectInfo | None, ObjectInfo | None]]:
-    """What stands under the same key in two listings, side by side, in the order of keys."""
+    """Merge two listings by key, ordered: both entries where the keys are equal."""
     one, other = await anext(left, None), await anext(right, None)
     while one is not None or other is not None:
         if other is None or (one is not None and one.key < other.key):

@@ -1,15 +1,15 @@
-"""A store whose objects are sealed: encrypted here, before the store below sees them (docs/adr/0016).
+"""An object store that encrypts its objects before the store below sees them (docs/adr/0016).
 
-    KEY                    an object that is plain: from before, or of an archive without keys
+    KEY                    a plain object: from before encryption, or of an archive without keys
     sealed/objects/KEY     frames of ciphertext                          written first, deleted last
     sealed/keys/KEY        the object's own key, wrapped: 112 bytes      written last, deleted first
 
-There is a sealed object exactly where both are. One half alone is an upload that nobody has finished.
+An encrypted object exists if both exist. One alone is an unfinished upload.
 
-With keys, what is written is sealed, and what is plain is read if the keys say so. Without keys, what is written is
-plain, and what is sealed is listed, is deleted, and cannot be read: that is ``ArchiveKeyMissing``, never "not there".
+With keys, writes are encrypted, and plain objects are readable if the keys permit it. Without keys, writes are plain,
+and encrypted objects can be listed and deleted but not read: reads raise ``ArchiveKeyMissing``, never "missing".
 
-Sizes, ranges and digests are those of the plaintext. Readers and writers know of nothing else.
+Sizes, ranges and digests refer to the plaintext. Readers and writers see nothing else.
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 
 from tallybook.core.batch import Buffer
 from tallybook.core.errors import ArchiveKeyMissing, DamagedFile, InvalidArgument, ObjectDamaged, ObjectMissing
-from tallybook.runtime.meter import Reading
+from tallybook.runtime.metrics.usage import Reading
 from tallybook.runtime.security.archive_keys import ArchiveKeys, ArchiveKeySource, random_bytes
 from tallybook.runtime.tasks import Workers
 
-from .keys import check_key, check_prefix, check_range
-from .port import ObjectInfo, ObjectStore, UnfinishedUpload, Upload
-from .seal_format import (
+from ..keys import check_key, check_prefix, check_range
+from ..port import ObjectInfo, ObjectStore, UnfinishedUpload, Upload
+from .format import (
     DATA_KEY_BYTES,
     FRAME_BYTES,
     NONCE_BYTES,
@@ -44,22 +44,22 @@ from .seal_format import (
     unwrap,
     wrap,
 )
-from .sealed_listing import FOLDER, KEYS, OBJECTS, halves, listing, whole
-from .sealed_upload import SealedUpload
+from .listing import FOLDER, KEYS, OBJECTS, halves, listing, whole
+from .upload import EncryptedUpload
 
 T = TypeVar("T")
 Parts: TypeAlias = list[bytes]
 
-KNOWN_SEALS: Final = 10_000
-"""Objects of which it is remembered how they are opened, or that they are plain."""
+MAX_CACHED_HEADERS: Final = 10_000
+"""Cached headers: how an object is decrypted, or that it is plain."""
 
 _HALF: Final = "half"
-"""In place of the id of an upload: a half of a sealed object, whose other half is not there."""
+"""Used as the id of an unfinished upload: one half of an encrypted object."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Seal:
-    """How a sealed object is opened."""
+    """Header of an encrypted object, ready for decryption."""
 
     record: bytes
     plain_bytes: int
@@ -67,53 +67,53 @@ class _Seal:
 
 
 @dataclass(frozen=True, slots=True)
-class SealedObject:
-    """A sealed object as it was found in the store, whatever was remembered of it."""
+class EncryptedObject:
+    """An encrypted object as found in the store, without the cache."""
 
     plain_bytes: int
-    """Of plaintext, as its key says, with which that is authenticated."""
+    """Plaintext size, from the authenticated header."""
     read: Callable[[int, int], Awaitable[bytes]]
-    """Part of the plaintext, from an offset, of a size; opened with the key that was found, so that whatever is put in
-    the place of the object meanwhile is found out as damage, unless it is the same."""
+    """Reads plaintext by offset and size, with the key found. If the object is replaced meanwhile by a different one,
+    the read reports damage."""
 
 
-class SealedStore:
-    """An ``ObjectStore`` over another one.
+class EncryptedStore:
+    """Wraps an ``ObjectStore`` with encryption.
 
     Args:
-        workers: where frames are sealed and opened.
-        keys: ``None``: what is written is plain, and what is sealed cannot be read.
+        workers: run encryption and decryption.
+        keys: ``None``: writes are plain, and encrypted objects cannot be read.
     """
 
     def __init__(self, store: ObjectStore, workers: Workers, keys: ArchiveKeySource | None) -> None:
         self._store = store
         self._workers = workers
         self._keys = keys
-        self._known: LRUCache[str, _Seal | None] = LRUCache(KNOWN_SEALS)
+        self._known: LRUCache[str, _Seal | None] = LRUCache(MAX_CACHED_HEADERS)
         self._hits = 0
         self._misses = 0
 
     @property
     def url(self) -> str:
-        """Of the store below."""
+        """URL of the store below."""
         return self._store.url
 
     @property
     def seals(self) -> bool:
-        """Whether what is written is sealed."""
+        """Whether writes are encrypted."""
         return self._keys is not None
 
     def readings(self) -> dict[str, Reading]:
-        """What is remembered of objects, for ``ARCHIVE_METRICS``."""
+        """Readings of the header cache, for ``ARCHIVE_METRICS``."""
         return {
             "seals": len(self._known),
-            "max_seals": KNOWN_SEALS,
+            "max_seals": MAX_CACHED_HEADERS,
             "seal_hits": self._hits,
             "seal_misses": self._misses,
         }
 
     async def put(self, key: str, data: Buffer) -> None:
-        """Write a small object whole: its frames, then its key."""
+        """Write a small object: its frames, then its key."""
         _check(key)
         if self._keys is None:
             await self._store.put(key, data)
@@ -131,24 +131,24 @@ class SealedStore:
         return self.upload_copy(key, random_bytes(DATA_KEY_BYTES))
 
     def upload_copy(self, key: str, data_key: bytes) -> Upload:
-        """Begin the sealed copy of a plain object, of which there may be several writers: see ``copy_data_key``.
+        """Begin the encrypted copy of a plain object, which may have several writers: see ``copy_data_key``.
 
         Args:
-            data_key: the object's own key: the same for the same content, and never for other content.
+            data_key: the object's own key: the same for the same content, and different for other content.
         """
         _check(key)
 
         async def complete(plain_bytes: int) -> None:
             await self._complete(key, data_key, plain_bytes)
 
-        return SealedUpload(self._store.upload(OBJECTS + key), self._workers, key, data_key, complete)
+        return EncryptedUpload(self._store.upload(OBJECTS + key), self._workers, key, data_key, complete)
 
     async def read(self, key: str, offset: int, size: int) -> bytes:
-        """Part of an object."""
+        """Read a range of an object."""
         return (await self.read_many(key, [(offset, size)]))[0]
 
     async def read_many(self, key: str, ranges: Sequence[tuple[int, int]]) -> Parts:
-        """Parts of an object, sealed or plain."""
+        """Read ranges of an object, encrypted or plain."""
         _check(key)
         for offset, size in ranges:
             check_range(key, offset, size)
@@ -161,17 +161,17 @@ class SealedStore:
             before = self._known.pop(key, None)
             if not known:
                 raise
-            # It may have been written anew, or been sealed.
+            # The object may have been rewritten, or encrypted.
             seal = await self._seal_of(key)
             if _record(seal) == _record(before):
                 raise
             return await self._read(key, ranges, seal)
 
     async def info(self, key: str) -> ObjectInfo:
-        """Size and age of the plaintext, told without any key."""
+        """Plaintext size and age; needs no key."""
         _check(key)
         if self._keys is None:
-            # Most likely nothing here is sealed.
+            # Most likely nothing is encrypted here.
             try:
                 return await self._store.info(key)
             except ObjectMissing:
@@ -182,7 +182,7 @@ class SealedStore:
         return whole(await self._store.info(OBJECTS + key))
 
     async def list(self, prefix: str = "", after: str = "") -> AsyncIterator[Sequence[ObjectInfo]]:
-        """Pages of what is sealed and what is plain, together in the order of keys; told without any key."""
+        """Encrypted and plain objects in pages, merged by key; needs no key."""
         check_prefix(prefix)
         async for page in listing(self._store, prefix, after):
             yield page
@@ -195,20 +195,20 @@ class SealedStore:
             await self._store.delete(each)
 
     async def unfinished_uploads(self) -> Sequence[UnfinishedUpload]:
-        """Those of the store below, and halves of sealed objects."""
+        """Unfinished uploads of the store below, and halves of encrypted objects."""
         found = [_outside(upload) for upload in await self._store.unfinished_uploads()]
         left = [half async for half in halves(self._store)]
-        # Of what is plain, somebody may be writing a sealed copy at any time; it goes when the object goes.
+        # A plain object may get an encrypted copy at any time; a half of it is deleted with the object.
         alone = [half for half in left if not await self._has(half.key)]
         return [*found, *(UnfinishedUpload(half.key, _HALF, half.modified_at_ms) for half in alone)]
 
     async def abort_upload(self, upload: UnfinishedUpload) -> None:
-        """Remove what is there of an upload, or a half whose other half is still not there, nor a plain object."""
+        """Remove the parts of an upload, or a half that still has no other half and no plain object."""
         _check(upload.key)
         if upload.upload_id != _HALF:
             await self._store.abort_upload(_inside(upload))
             return
-        # First: whoever copies it removes it when both halves are there.
+        # Check this first: the copier deletes the plain object once both halves exist.
         if await self._has(upload.key):
             return
         missing = [folder for folder in (KEYS, OBJECTS) if not await self._has(folder + upload.key)]
@@ -221,12 +221,12 @@ class SealedStore:
         await self._store.close()
 
     async def is_sealed(self, key: str) -> bool:
-        """Whether an object is sealed; if it is there at all, it is plain otherwise."""
+        """Whether an object is encrypted; otherwise it is plain or missing."""
         _check(key)
         return self._known.get(key) is not None or await self._has(KEYS + key)
 
     async def any_sealed(self) -> bool:
-        """Whether anything here is sealed."""
+        """Whether any object is encrypted."""
         async for page in self._store.list(KEYS):
             if page:
                 return True
@@ -234,30 +234,30 @@ class SealedStore:
 
     @property
     def keys(self) -> ArchiveKeySource:
-        """Where the keys are from.
+        """The source of keys.
 
         Raises:
-            ArchiveKeyMissing: there are none.
+            ArchiveKeyMissing: there are no keys.
         """
         if self._keys is None:
             raise ArchiveKeyMissing(f"{self.url}: nothing can be sealed without keys: set archive_keys")
         return self._keys
 
     async def current_key(self) -> str:
-        """Name of the key that new objects are sealed with.
+        """Name of the key that encrypts new objects.
 
         Raises:
             ArchiveKeyMissing: there are no keys.
         """
         return (await self._current()).current
 
-    async def find_sealed(self, key: str) -> SealedObject:
-        """A sealed object as it is in the store now.
+    async def find_sealed(self, key: str) -> EncryptedObject:
+        """Read the header of an encrypted object from the store.
 
         Raises:
-            ObjectMissing: it is not there, or not sealed.
-            ObjectDamaged: it has fewer or more bytes than its key is for, or that key is damaged.
-            ArchiveKeyMissing, NewerFormat: it cannot be opened here.
+            ObjectMissing: it is missing, or not encrypted.
+            ObjectDamaged: its size does not match its header, or the header is damaged.
+            ArchiveKeyMissing, NewerFormat: it cannot be decrypted here.
         """
         self._known.pop(_check(key), None)
         seal = await self._seal_of(key)
@@ -271,14 +271,14 @@ class SealedStore:
             check_range(key, offset, size)
             return (await self._read_sealed(key, [(offset, size)], seal))[0]
 
-        return SealedObject(seal.plain_bytes, read)
+        return EncryptedObject(seal.plain_bytes, read)
 
     async def is_plain(self, key: str) -> bool:
-        """Whether there is a plain object, be there a sealed one or not."""
+        """Whether a plain object exists under the key, regardless of an encrypted one."""
         return await self._has(_check(key))
 
     async def size_of_plain(self, key: str) -> int:
-        """Size of an object that is not sealed, whatever the keys say of such, and whether there is a sealed one.
+        """Size of a plain object, regardless of an encrypted one and of what the keys permit.
 
         Raises:
             ObjectMissing: there is none.
@@ -286,27 +286,27 @@ class SealedStore:
         return (await self._store.info(_check(key))).size_bytes
 
     async def read_plain(self, key: str, offset: int, size: int) -> bytes:
-        """Part of an object that is not sealed, whatever the keys say of such."""
+        """Read a range of a plain object, regardless of what the keys permit."""
         return await self._store.read(_check(key), offset, size)
 
     async def delete_plain(self, key: str) -> None:
-        """Remove what is not sealed of an object."""
+        """Remove the plain object."""
         await self._store.delete(_check(key))
 
     async def wrapping(self, key: str) -> str:
         """Name of the key that an object's own key is wrapped with.
 
         Raises:
-            ObjectMissing, ObjectDamaged, NewerFormat: nothing says so.
+            ObjectMissing, ObjectDamaged, NewerFormat: the record does not exist or is unreadable.
         """
         return self._decoded(await self._store.read(KEYS + _check(key), 0, RECORD_BYTES), key).wrapping
 
     async def rewrap(self, key: str, *, change: bool = True) -> None:
-        """Wrap an object's own key with the current key, or see whether that could be. The object is not touched.
+        """Rewrap an object's own key with the current key; without ``change``, only check that it is possible.
 
         Raises:
-            ObjectMissing, ObjectDamaged, NewerFormat: it has no key that could be.
-            ArchiveKeyMissing: what it is wrapped with is not here.
+            ObjectMissing, ObjectDamaged, NewerFormat: it has no readable key.
+            ArchiveKeyMissing: the wrapping key is missing here.
         """
         record = await self._store.read(KEYS + _check(key), 0, RECORD_BYTES)
         found = self._decoded(record, key)
@@ -315,7 +315,7 @@ class SealedStore:
             await self._complete(key, data_key, found.plain_bytes)
 
     async def _complete(self, key: str, data_key: bytes, plain_bytes: int) -> None:
-        """Put the key of an object beside it."""
+        """Store the wrapped key of an object."""
         keys = await self._current()
         nonce = random_bytes(NONCE_BYTES)
         wrapped = wrap(data_key, keys.current, keys.keys[keys.current], nonce, plain_bytes, key)
@@ -326,7 +326,7 @@ class SealedStore:
         return await self.keys.now()
 
     async def _seal_of(self, key: str) -> _Seal | None:
-        """How an object is opened; ``None`` for one that is plain, or not there."""
+        """Header of an encrypted object; ``None`` if it is plain, or missing."""
         if key in self._known:
             self._hits += 1
             return self._known[key]
@@ -379,7 +379,7 @@ class SealedStore:
         return found
 
     async def _refuse_plain(self, key: str, source: ArchiveKeySource) -> None:
-        """Believe no object that somebody else may have put there, where the keys say that all are sealed.
+        """Refuse plain objects, which anyone may have written, if the keys say that all objects are encrypted.
 
         Raises:
             ObjectMissing: there is none.
@@ -410,7 +410,7 @@ class SealedStore:
         stored: Sequence[bytes],
         ranges: Sequence[tuple[int, int]],
     ) -> Parts:
-        """The ranges, out of the frames that were read for them."""
+        """Decrypt the ranges from the frames read for them."""
         try:
             if len(ranges) == 1:
                 offset, size = ranges[0]
@@ -439,10 +439,10 @@ class SealedStore:
 
 
 def _check(key: str) -> str:
-    """``key``, if it may be that of an object; what lies in the folder of what is sealed has none of its own.
+    """Return ``key`` if it is valid for an object: not in the folder of encrypted objects.
 
     Raises:
-        InvalidArgument: it may not.
+        InvalidArgument: it is not.
     """
     if key.startswith(FOLDER):
         raise InvalidArgument(f"{key!r:.100} is where sealed objects are kept")
@@ -455,7 +455,7 @@ def _record(seal: _Seal | None) -> bytes:
 
 
 def _runs(ranges: Sequence[tuple[int, int]]) -> list[range]:
-    """The frames that ranges touch, those next to each other together, ascending."""
+    """The frames that the ranges touch, ascending; adjacent ones merged."""
     found: list[range] = []
     for offset, size in sorted(ranges):
         first, end = offset // FRAME_BYTES, (offset + size - 1) // FRAME_BYTES + 1
@@ -467,7 +467,7 @@ def _runs(ranges: Sequence[tuple[int, int]]) -> list[range]:
 
 
 def _outside(upload: UnfinishedUpload) -> UnfinishedUpload:
-    """An upload of the store below as it is told here: under the key of its object."""
+    """Map an upload of the store below to the key of its object."""
     for folder in (OBJECTS, KEYS):
         if upload.key.startswith(folder):
             return UnfinishedUpload(upload.key.removeprefix(folder), f"{folder}{upload.upload_id}", upload.began_at_ms)
@@ -475,7 +475,7 @@ def _outside(upload: UnfinishedUpload) -> UnfinishedUpload:
 
 
 def _inside(upload: UnfinishedUpload) -> UnfinishedUpload:
-    """The opposite."""
+    """Reverse of ``_outside``."""
     for folder in (OBJECTS, KEYS):
         if upload.upload_id.startswith(folder):
             return UnfinishedUpload(folder + upload.key, upload.upload_id.removeprefix(folder), upload.began_at_ms)

@@ -1,7 +1,7 @@
-"""A large object that is sealed while it is written: frame by frame, a bounded number of them at a time.
+"""Encrypts a large object while it is uploaded, frame by frame, with bounded memory.
 
-The last frame is sealed as the last one, so the bytes of one are always held back. When all is written, the object's
-key is wrapped and put beside it; only then there is an object.
+The last frame is encrypted with an end mark, so up to one frame is always buffered. At the end the object's key is
+wrapped and stored; only then the object exists.
 """
 
 from __future__ import annotations
@@ -16,20 +16,20 @@ from tallybook.core.errors import ArchiveUnavailable, check
 from tallybook.core.limits import MIB
 from tallybook.runtime.tasks import Workers
 
-from .port import Upload
-from .seal_format import FRAME_BYTES, MAX_PLAIN_BYTES, seal_frames
+from ..port import Upload
+from .format import FRAME_BYTES, MAX_PLAIN_BYTES, seal_frames
 
 PIECE_BYTES: Final = MIB
-"""Sealed at a time, and handed on: what a write holds besides what it was given."""
+"""Bytes encrypted and uploaded at a time: the extra memory of a write."""
 
 
-class SealedUpload:
-    """An ``Upload`` that seals.
+class EncryptedUpload:
+    """An ``Upload`` that encrypts.
 
     Args:
-        upload: takes the frames.
-        key: of the object, for which they are sealed.
-        complete: puts the object's key beside it; is told how many bytes of plaintext there are.
+        upload: takes the encrypted frames.
+        key: of the object, authenticated with each frame.
+        complete: stores the object's key; takes the plaintext size.
     """
 
     def __init__(
@@ -47,7 +47,7 @@ class SealedUpload:
         self._whole = False
 
     async def write(self, data: Buffer) -> None:
-        """Seal all frames that are whole and not the last; hold back the rest."""
+        """Encrypt all whole frames except a possible last one; buffer the rest."""
         check(not self._ended, f"the upload of {self._key} has ended")
         view = memoryview(data).cast("B")
         self._plain_bytes += view.nbytes
@@ -61,14 +61,14 @@ class SealedUpload:
                 return
             await self._seal(bytes(self._held), ends=False)
             self._held.clear()
-        # Of what ends with a whole frame, that one may be the last.
+        # If the data ends with a whole frame, that one may be the last.
         whole = (view.nbytes - 1) // FRAME_BYTES * FRAME_BYTES if view.nbytes else 0
         for at in range(0, whole, PIECE_BYTES):
             await self._seal(view[at : min(at + PIECE_BYTES, whole)], ends=False)
         self._held += view[whole:]
 
     async def finish(self) -> None:
-        """Seal the last frame, finish the object, and put its key beside it."""
+        """Encrypt the last frame, finish the object, and store its key."""
         check(not self._ended, f"the upload of {self._key} has ended")
         self._ended = True
         await self._seal(bytes(self._held), ends=True)
@@ -77,7 +77,7 @@ class SealedUpload:
         await self._complete(self._plain_bytes)
 
     async def abort(self) -> None:
-        """Give the upload up. Frames that were finished without a key are collected as an unfinished upload."""
+        """Abort the upload. Frames finished without a key are collected as an unfinished upload."""
         self._ended = True
         self._held.clear()
         if not self._whole:
