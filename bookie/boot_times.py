@@ -1,4 +1,4 @@
-"""How long the steps of a start took, told for as long as the bookie runs: a slow start is looked into afterwards."""
+"""Durations of the boot steps, exported as metrics as long as the bookie runs, to diagnose a slow start later."""
 
 from __future__ import annotations
 
@@ -7,7 +7,8 @@ from contextlib import contextmanager
 from typing import Final
 
 from tallybook.runtime.clock import Clock
-from tallybook.runtime.meter import Reading
+from tallybook.runtime.metrics.catalogue import MetricKind
+from tallybook.runtime.metrics.part_metrics import PartMetrics
 
 JOURNAL: Final = "journal"
 ENTRY_LOGS: Final = "entry_logs"
@@ -15,28 +16,37 @@ INDEX: Final = "index"
 INDEX_AGAIN: Final = "index_again"
 REPLAY: Final = "replay"
 STEPS: Final = (JOURNAL, ENTRY_LOGS, INDEX, INDEX_AGAIN, REPLAY)
-"""Journals are looked through, entry logs opened, the index opened or made again from these, journals replayed."""
+"""The steps, in order: scan the journals; open the entry logs; open the index; rebuild it from the entry logs if it is
+lost; replay the journals."""
 
 
 class BootTimes:
-    """Of one start."""
+    """The durations of one boot."""
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
-        self._seconds = dict.fromkeys(STEPS, 0.0)
+        self.seconds = dict.fromkeys(STEPS, 0.0)
 
     @contextmanager
     def step(self, step: str) -> Iterator[None]:
-        """Time what happens in the block; it did not take part in any other step."""
+        """Time the block as one step; steps do not nest."""
         began = self._clock.monotonic()
         yield
-        self._seconds[step] += self._clock.monotonic() - began
+        self.seconds[step] += self._clock.monotonic() - began
 
     def moved(self, step: str, to: str) -> None:
-        """What was timed as one step turned out to be another one."""
-        self._seconds[to] += self._seconds[step]
-        self._seconds[step] = 0.0
+        """Count the time of one step as another one's."""
+        self.seconds[to] += self.seconds[step]
+        self.seconds[step] = 0.0
 
-    def readings(self) -> dict[str, Reading]:
-        """All of them."""
-        return {f"boot_{step}_seconds": seconds for step, seconds in self._seconds.items()}
+
+METRICS: Final = PartMetrics[BootTimes]().each(
+    MetricKind.GAUGE,
+    "boot_{}_seconds",
+    "tallybook_bookie_boot_seconds",
+    "Duration of each step of the last start: scan journals, open entry logs, open the index, "
+    "or rebuild it from entry logs because it was lost, replay journals.",
+    "step",
+    STEPS,
+    lambda times, step: times.seconds[step],
+)

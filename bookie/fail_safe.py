@@ -1,4 +1,4 @@
-"""The moment a bookie can no longer keep its promises."""
+"""Ends the process when the bookie can no longer keep its promises."""
 
 from __future__ import annotations
 
@@ -6,11 +6,11 @@ from collections.abc import Callable
 
 
 class FailSafe:
-    """Ends the node, once, and remembers why.
+    """Ends the process, once, and keeps the reason.
 
     Args:
         end_node: does not return in a real process; where it does (simulation, tests), the
-            listeners see to it that nothing is acked any more.
+            listeners make sure that nothing is acked any more.
     """
 
     def __init__(self, end_node: Callable[[str], None]) -> None:
@@ -19,11 +19,11 @@ class FailSafe:
         self.reason = ""
 
     def on_trip(self, listener: Callable[[], None]) -> None:
-        """Also call ``listener``, where the node outlives its end."""
+        """Also call ``listener``, in case ``end_node`` returns."""
         self._listeners.append(listener)
 
     def trip(self, reason: str) -> None:
-        """End the node."""
+        """End the process."""
         if self.reason:
             return
         self.reason = reason

@@ -1,4 +1,4 @@
-"""What one bookie does, apart from how it is reached: the port behind ``bookie/service``.
+"""The operations of one bookie, independent of transport: the port behind ``bookie/rpc/service``.
 
 ``bookie/bookie.py`` implements it on a disk; an in-memory bookie implements it for tests and
 simulation. Answers are values of ``core.answers``; refusals are errors of ``core.errors``.
@@ -10,6 +10,7 @@ from collections.abc import Callable, Sequence
 from contextlib import AbstractAsyncContextManager
 from typing import Protocol
 
+from tallybook.core.add_kind import AddKind
 from tallybook.core.answers import (
     AddAnswer,
     BookieStatus,
@@ -26,44 +27,44 @@ from tallybook.core.batch import Buffer, EntrySlice
 from tallybook.core.ids import NO_IDENTITY
 
 AddCallback = Callable[[AddAnswer], None]
-"""Called on the event loop, exactly once, with the fate of one batch."""
+"""Called on the event loop, exactly once, with the outcome of one batch."""
 
 
 class LedgerStore(Protocol):
-    """One bookie's ledgers."""
+    """The ledgers of one bookie."""
 
     @property
     def bookie_id(self) -> str:
-        """Its identity in ledger metadata."""
+        """The bookie's id in ledger metadata."""
 
     @property
     def incarnation(self) -> Incarnation:
-        """This life of it."""
+        """The current life: directory uuid and boot number."""
 
     @property
     def max_batch_bytes(self) -> int:
-        """The largest batch that it takes, in this life."""
+        """The largest batch that this bookie takes; fixed until it restarts."""
 
     def identified(
         self, ledger_id: int, identity: bytes, *, for_write: bool = False, for_repair: bool = False
     ) -> AbstractAsyncContextManager[None]:
-        """Hold a ledger during a request that states its identity.
+        """Pin a ledger in memory while a request that states the ledger's identity is served.
 
         Args:
-            for_write: of a ledger that is not known here yet, the metadata are asked.
-            for_repair: it may be about a ledger of which the identity was lost while its id may have another one.
+            for_write: learn an unknown ledger's identity from the metadata first.
+            for_repair: also accept a ledger in doubt, whose identity was lost while its id may have been reused.
 
         Raises:
-            OtherLedger: another ledger of this id is held here, or came to be during the request.
-            EntryUnknown: that cannot be told.
+            OtherLedger: another ledger with this id is held here, before or after the request.
+            EntryUnknown: the ledger's identity is not known.
         """
 
     async def any_opens(self, ledger_id: int, shown: Sequence[tuple[bytes, bytes]]) -> bool:
-        """Whether an ordinary add with one of these keys and identities could be about this ledger.
+        """Whether one of these pairs of key and identity authorizes an ordinary add to this ledger.
 
         Raises:
-            NoSuchLedger: it was deleted, or the metadata, read linearizably, does not know it.
-            MetadataUnavailable: nothing is known of it here, and the metadata does not answer.
+            NoSuchLedger: the ledger was deleted, or the metadata, read linearizably, does not have it.
+            MetadataUnavailable: nothing is known of it here, and the metadata store does not respond.
         """
 
     def add(
@@ -72,22 +73,18 @@ class LedgerStore(Protocol):
         key: bytes,
         on_answer: AddCallback,
         *,
-        recovery: bool = False,
-        deferred: bool = False,
-        repair: bool = False,
-        beside: bool = False,
+        kind: AddKind = AddKind.ORDINARY,
+        others_in_flight: bool = False,
         identity: bytes = NO_IDENTITY,
     ) -> None:
         """Take one batch. ``on_answer`` gets code 0 once it is durable, else the code of the refusal.
 
-        ``repair``: a copy that the bookie should have; see ``BookieConnection.repair_add``. ``key`` is not looked at.
-
-        ``beside``: the same client has others under way here. Where room is short, it comes after those who have none.
-
-        ``deferred``: it gets code 0 as soon as the batch is taken; ``force`` makes it durable, or a crash loses it.
-
-        ``identity``: of the ledger that the client means. Where another one of this id is held: ``OtherLedger``.
-        The caller keeps ``batch`` unchanged for ever; the bookie may hold a reference.
+        Args:
+            batch: never changed by the caller afterwards; the bookie may keep a reference.
+            key: ignored for a repair add.
+            kind: a deferred add gets code 0 as soon as the batch is taken.
+            others_in_flight: the same client has other adds in flight here. Under load, clients without any go first.
+            identity: of the ledger that the client means; ``OtherLedger`` if another ledger of this id is held.
         """
 
     async def force(self, ledger_id: int, key: bytes) -> None:
@@ -95,7 +92,7 @@ class LedgerStore(Protocol):
 
         Raises:
             LedgerFenced: a recovery has fenced the ledger.
-            EntryUnknown: the ledger is in limbo: something that was taken may have been lost.
+            EntryUnknown: the ledger is in limbo: a batch that was taken may have been lost.
             Unauthorized, NoSuchLedger: as for ``fence``.
         """
 
@@ -103,96 +100,98 @@ class LedgerStore(Protocol):
         """Refuse every ordinary add of the ledger from now on; durable when it returns.
 
         Raises:
-            Unauthorized: the key does not fit the ledger.
-            NoSuchLedger: the metadata, read linearizably, does not know the ledger.
+            Unauthorized: the key is wrong.
+            NoSuchLedger: the metadata, read linearizably, does not have the ledger.
         """
 
     async def read_batches(self, ledger_id: int, first: int, last: int, max_bytes: int) -> ReadAnswer:
-        """Whole batches from the one that holds ``first``, without a gap, up to ``last`` or about ``max_bytes``.
+        """Read whole batches without a gap, from the one with entry ``first`` up to ``last`` or about ``max_bytes``.
 
-        At least one batch, however large.
+        Returns at least one batch, however large.
 
         Raises:
-            EntryAbsent, EntryCorrupt, EntryUnknown: what is known of entry ``first``.
+            EntryAbsent, EntryCorrupt, EntryUnknown: the state of entry ``first``.
         """
 
     async def recovery_read(self, ledger_id: int, entry_id: int, key: bytes, max_bytes: int = 0) -> ReadAnswer:
-        """Fence, then the batch that holds ``entry_id``, and what follows it without a gap up to about ``max_bytes``.
+        """Fence, then read the batch with ``entry_id`` and those that follow without a gap, up to about ``max_bytes``.
 
         Answers, ABSENT included, only when the fence and every add taken before it are durable.
 
         Raises:
-            EntryAbsent, EntryCorrupt, EntryUnknown: what is known of the entry.
+            EntryAbsent, EntryCorrupt, EntryUnknown: the state of the entry.
             Unauthorized, NoSuchLedger: as for ``fence``.
         """
 
     async def read_entry(self, ledger_id: int, entry_id: int) -> EntrySlice:
-        """One entry, cut out of its batch.
+        """Read one entry, cut out of its batch.
 
         Raises:
-            EntryAbsent, EntryCorrupt, EntryUnknown: what is known of the entry.
+            EntryAbsent, EntryCorrupt, EntryUnknown: the state of the entry.
         """
 
     async def read_lac(self, ledger_id: int) -> LacAnswer:
-        """The highest LAC seen of the ledger, in batches or on its own.
+        """The highest LAC seen for the ledger, in batches or explicit.
 
         Raises:
             EntryAbsent: nothing of this ledger is held, and nothing can have been lost.
-            EntryUnknown: it cannot be told.
+            EntryUnknown: entries may have been lost.
         """
 
     async def wait_lac(self, ledger_id: int, above: int, timeout_ms: int) -> LacAnswer:
         """Like ``read_lac``, but waits for a LAC above ``above``, a fence, or the timeout.
 
-        Of a ledger not held yet it answers LAC -1 after the timeout.
+        For a ledger that is not held yet, it answers LAC -1 after the timeout.
         """
 
     async def write_lac(self, ledger_id: int, lac: int, key: bytes) -> None:
-        """Remember an explicit LAC; durable when it returns. A lower one than known changes nothing."""
+        """Record an explicit LAC; durable when it returns. A lower one than known changes nothing."""
 
     async def held(self, ledger_id: int, first: int, last: int) -> HeldAnswer:
-        """What is held of the ledger between two entries, all of it durable; no data is read.
+        """Ranges of entries that are held between two entries, all of them durable; reads no data.
 
-        Bounded work: where that ends before ``last``, the answer says where to go on.
+        The work is bounded: if it ends before ``last``, the answer says where to continue.
 
         Raises:
             NoSuchLedger: the ledger was deleted.
-            EntryUnknown: it cannot be told.
+            EntryUnknown: the index cannot be read there.
         """
 
     async def damaged(self, after: tuple[int, int], limit: int) -> tuple[DamagedBatch, ...]:
-        """Copies that are known to be damaged and still are, in order, behind this ledger and first entry.
+        """Copies that are known to be damaged, in order, after this ledger and first entry.
 
         At most ``limit``, and at most ``limits.MAX_PAGE``. Only an empty page is the last one.
 
         Raises:
             EntryUnknown: the index cannot be read.
-            Busy: it looked at many that are not damaged any more; ask again.
+            Busy: many listed copies turned out to be intact again; ask again.
         """
 
     async def held_ledgers(self, after: int, limit: int) -> HeldLedgers:
-        """Ledgers with ids above ``after`` of which a batch is held, without those that were deleted.
+        """Ledgers with ids above ``after`` of which a batch is held, except deleted ones.
 
-        At most ``limit``, and at most ``limits.MAX_PAGE``. A page is empty only where it is complete.
+        At most ``limit``, and at most ``limits.MAX_PAGE``. A page is empty only if there are no more.
 
         Raises:
             EntryUnknown: the index cannot be read.
         """
 
     async def end_limbo(self, ledger_id: int) -> None:
-        """All that may have been lost of the ledger was given back; durable when it returns. A closed one is fenced.
+        """End the limbo of a ledger after a repair restored all lost entries; durable when it returns.
+
+        A closed ledger is fenced.
 
         Raises:
-            EntryUnknown: an entry is not here for which the metadata name this bookie: the ledger stays in limbo.
-            Unauthorized: the metadata, read linearizably, say neither that the ledger is closed, nor that it is open
+            EntryUnknown: the metadata assigns an entry to this bookie that is not here; the ledger stays in limbo.
+            Unauthorized: the metadata, read linearizably, says neither that the ledger is closed, nor that it is open
                 and grows at other bookies.
-            NoSuchLedger: it was deleted.
-            BookieUnavailable: the bookie is not enrolled yet, and more may still be lost.
-            MetadataUnavailable: the metadata do not answer.
+            NoSuchLedger: the ledger was deleted.
+            BookieUnavailable: the bookie is not registered yet, and more may still be lost.
+            MetadataUnavailable: the metadata store does not respond.
         """
 
     async def status(self) -> BookieStatus:
-        """How the bookie is doing."""
+        """Disk usage, mode, limbo and damage of the bookie."""
 
     async def trace(self, ledger_id: int, entry_id: int) -> CopyTrace:
-        """Where the copy of the batch with this entry lies, and whether it is intact: what is stored is read anew."""
+        """Where the copy of the batch with this entry is stored, and whether it is intact on the disk."""

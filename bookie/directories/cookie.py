@@ -1,9 +1,8 @@
-"""The cookie: whose data directory this is.
+"""The cookie: the identity of a data directory.
 
-The same bytes stand in the data directory, in each of its parts, and in the metadata store
-under the bookie's id (docs/formats/cookie.md). A bookie starts only where all of them agree:
-an empty disk mounted in place of the data, or the data of another bookie, must never answer
-"I do not have that entry".
+The same bytes are stored in the data directory, in each of its parts, and in the metadata store under the bookie's id
+(docs/reference/formats/cookie.md). A bookie starts only if all of them agree: an empty disk mounted in place of the
+data, or the data of another bookie, must never answer "I do not have that entry".
 """
 
 from __future__ import annotations
@@ -14,7 +13,7 @@ from typing import Final
 
 from tallybook.core.errors import DamagedFile, InvalidConfig
 
-from .text_record import decode_record, encode_record
+from ..storage.text_record import decode_record, encode_record
 
 KIND: Final = "cookie"
 VERSION: Final = 1
@@ -34,7 +33,7 @@ class Cookie:
     layout: str = LAYOUT
 
     def encode(self) -> bytes:
-        """The bytes on disk and in the metadata."""
+        """Encode it for the disk and the metadata."""
         return encode_record(KIND, VERSION, asdict(self))
 
 
@@ -42,20 +41,20 @@ _FIELDS: Final = tuple(field.name for field in fields(Cookie))
 
 
 def decode_cookie(data: bytes, path: str) -> Cookie:
-    """Understand a cookie read from ``path``.
+    """Decode a cookie read from ``path``.
 
     Raises:
         DamagedFile: it fails its checks.
-        NewerFormat: it is of a later version.
+        NewerFormat: it has a later version.
     """
     values = decode_record(KIND, VERSION, data, path)
     if tuple(values) != _FIELDS:
-        raise DamagedFile(f"{path}: it does not hold the values of a cookie: {', '.join(values)}")
+        raise DamagedFile(f"{path}: wrong fields for a cookie: {', '.join(values)}")
     return Cookie(**values)
 
 
 def check_bookie_id(bookie_id: str) -> str:
-    """Return ``bookie_id`` if it can name a bookie.
+    """Return ``bookie_id`` if it is a valid bookie id.
 
     Raises:
         InvalidConfig: it is not 1 to 128 letters, digits or ``. _ : -``.

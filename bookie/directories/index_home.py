@@ -1,14 +1,13 @@
-"""Where the index of a bookie is: the one in use, the one before it, one that is being made.
+"""The directories of a bookie's index: the one in use, its predecessor, and one that is being rebuilt.
 
-The limbo marker says which index is in use, by its number. Number 0 is ``DIR/index``. When that one is lost, another
-is made from the entry logs, in ``DIR/index.1``, and when that is lost, in ``DIR/index.2``; these two take turns. One
-write of the marker puts the new index in the place of the old, which stays as it is until the bookie has stopped
-cleanly and starts again. So an index of other days, on a disk that was not mounted for a while, is never taken for the
-one in use.
+The limbo marker has the number of the index in use. Number 0 is ``DIR/index``. If that one is lost, another is rebuilt
+from the entry logs in ``DIR/index.1``, and if that is lost, in ``DIR/index.2``; these two alternate. One write of the
+marker replaces the old index by the new one; the old one stays until the bookie has stopped cleanly and starts again.
+So an old index, on a disk that was not mounted for a while, is never taken for the one in use.
 
-An index is lost where its directory, its cookie or its contents are missing, or where what it holds cannot be believed.
-One that belongs to another bookie is not lost: that directory is refused. An index of which a part cannot be read is
-given up: it is used until the bookie stops, and lost when it starts again.
+An index is lost if its directory, its cookie or its contents are missing, or its contents are wrong. An index of
+another bookie is not lost: that directory is refused. An index with an unreadable part is abandoned: it is used until
+the bookie stops, and counts as lost at the next start.
 """
 
 from __future__ import annotations
@@ -18,14 +17,14 @@ from contextlib import suppress
 from typing import Final
 
 from tallybook.core.errors import DamagedFile, DiskFailed
-from tallybook.runtime.disk import Disk
+from tallybook.runtime.disk.port import Disk
 
+from ..storage.index.port import Index
 from .cookie import Cookie
-from .directories import COOKIE, Layout, why_lost
-from .storage.index import Index
+from .layout import COOKIE, DirectoryLayout, why_lost
 
 OpenIndex = Callable[[str, bool], Awaitable[Index]]
-"""Opens the index in a directory; the flag says whether it may be made there, because nothing was ever stored."""
+"""Opens the index in a directory; the flag allows creating it, because nothing was ever stored."""
 
 NUMBERS: Final = (0, 1, 2)
 
@@ -36,10 +35,10 @@ class IndexHome:
     """The directories of one bookie's indexes.
 
     Args:
-        cookie: whose they must be.
+        cookie: the identity that they must have.
     """
 
-    def __init__(self, disk: Disk, layout: Layout, cookie: Cookie, open_index: OpenIndex) -> None:
+    def __init__(self, disk: Disk, layout: DirectoryLayout, cookie: Cookie, open_index: OpenIndex) -> None:
         self._disk = disk
         self._layout = layout
         self._cookie = cookie
@@ -53,12 +52,12 @@ class IndexHome:
         """Open the index that is in use.
 
         Args:
-            create: it may be made there, because nothing was ever stored.
+            create: it may be created, because nothing was ever stored.
 
         Raises:
             DamagedFile: it is lost; the message says why.
             ForeignDirectory: it belongs to another bookie.
-            DiskFailed, DiskFull: the device does not let it be opened; it may be all there.
+            DiskFailed, DiskFull: the device does not allow opening it; it may be complete.
         """
         path = self.path(number)
         lost = await why_lost(self._disk, path, self._cookie)
@@ -66,22 +65,22 @@ class IndexHome:
             raise DamagedFile(lost)
         return await self._open_index(path, create)
 
-    def beside(self, number: int) -> int:
-        """The number of the index that is made beside this one."""
+    def next_number(self, number: int) -> int:
+        """The number of the index that replaces this one."""
         return 2 if number == 1 else 1
 
     async def make(self, number: int) -> Index:
-        """An empty index. What a start that was cut off has left there goes first."""
+        """Create an empty index, after removing what an interrupted start has left there."""
         await self.clear(number)
         await self._disk.make_directory(self.path(number))
         return await self._open_index(self.path(number), True)
 
-    async def sign(self, number: int) -> None:
-        """Give the index the cookie of its bookie: it is complete and durable."""
+    async def write_cookie(self, number: int) -> None:
+        """Write the cookie into the index: it is complete and durable."""
         await self._disk.replace_file(f"{self.path(number)}/{COOKIE}", self._cookie.encode())
 
     async def give_up(self, number: int) -> None:
-        """Take the cookie of an index away: the next start makes another one."""
+        """Remove the cookie of an index: the next start rebuilds it."""
         with suppress(FileNotFoundError):
             await self._disk.unlink(f"{self.path(number)}/{COOKIE}")
         await self._disk.sync_directory(self.path(number))

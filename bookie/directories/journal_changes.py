@@ -1,12 +1,12 @@
-"""Changing which journals there are.
+"""Changes the set of journals.
 
-To which journal a ledger belongs follows from how many there are, and what is said about a ledger
-must be replayed in its order. So journals are added and given up only when none of them holds
-anything: the bookie was stopped cleanly, with all of it checkpointed.
+The number of journals determines to which one a ledger belongs, and the records of a ledger must be replayed in order.
+So journals are added and removed only when none of them holds anything: after a clean stop with everything
+checkpointed.
 
-A journal that is added begins with the boot counter of the others, so no life of the bookie ever
-passes for an earlier one. Its superblock is there before it is listed (places.py), so a journal that
-is listed and not found was lost, always.
+A new journal begins with the boot counter of the others, so no incarnation of the bookie is
+ever mistaken for an earlier one.
+Its superblock exists before it is listed (storage_directories.py), so a journal that is listed and not found was lost.
 """
 
 from __future__ import annotations
@@ -14,70 +14,70 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from tallybook.core.config import BookieSettings, JournalSettings
 from tallybook.core.errors import DamagedFile, DiskFull, InvalidConfig
-from tallybook.runtime.disk import Disk
+from tallybook.core.settings import BookieSettings, JournalSettings
+from tallybook.runtime.disk.port import Disk
 from tallybook.runtime.rng import Rng
 
-from .journal.format import segment_file_name
-from .journal.journal import PREPARED_AT_START, Journal
-from .journal.superblock import Superblock
-from .journal.superblock_file import SuperblockFile, read_superblock
-from .places import OWN, Place
+from ..journal.format import segment_file_name
+from ..journal.journal import PREPARED_AT_START, Journal
+from ..journal.superblock import Superblock
+from ..journal.superblock_file import SuperblockFile, read_superblock
+from .storage_directories import OWN, StorageDirectory
 
 
 def old_journal(path: str) -> str:
-    """What is wrong with a journal that was given up once, and lies where another one was begun since, in words."""
+    """Message about a journal that was given up and reappears while its replacement is missing."""
     return f"the journal in {path} was given up as lost, and the one begun in its place is missing: it may hold more"
 
 
-def titles(places: Sequence[Place]) -> list[str]:
-    """Which journals there are, in their order."""
+def titles(places: Sequence[StorageDirectory]) -> list[str]:
+    """The titles of the journals, in their order."""
     return [place.title for place in places]
 
 
 async def change_journals(
     disk: Disk,
-    listed: Sequence[Place],
-    wanted: Sequence[Place],
+    listed: Sequence[StorageDirectory],
+    wanted: Sequence[StorageDirectory],
     settings: JournalSettings,
     rng: Rng,
     *,
     begun: bool,
     given_up: bool = False,
 ) -> None:
-    """Make those of ``wanted`` that are new, so that they can be listed.
+    """Create the new ones of ``wanted``, so that they can be listed.
 
     Args:
-        begun: the journal that is part of the data directory was written to, if it is listed.
-        given_up: an operator has accepted that one that is not found is lost.
+        begun: the journal in the data directory was written to, if it is listed.
+        given_up: an operator has accepted the loss of a missing journal.
 
     Raises:
-        InvalidConfig: one of them holds something that is not checkpointed.
+        InvalidConfig: one of them has records that are not checkpointed.
         DamagedFile: one of those that are listed is missing, or a superblock is damaged.
-        DiskFull, DiskFailed: one cannot be made.
+        DiskFull, DiskFailed: one cannot be created.
     """
     boot = 0
     for place in listed:
         facts = await _clean_facts(disk, place)
         if facts is None and not given_up and (begun or place.name != OWN):
-            raise DamagedFile(f"the journal in {place.path} is missing: what was acked may be gone")
+            raise DamagedFile(f"the journal in {place.path} is missing: acked entries may be lost")
         boot = max(boot, 0 if facts is None else facts.boot)
     for place in wanted:
         if place.title not in titles(listed):
             await _make(disk, place, settings, rng, boot)
 
 
-async def _make(disk: Disk, place: Place, settings: JournalSettings, rng: Rng, boot: int) -> None:
+async def _make(disk: Disk, place: StorageDirectory, settings: JournalSettings, rng: Rng, boot: int) -> None:
     facts = await _clean_facts(disk, place)
     if facts is None:
         await Journal.create(disk, place.path, settings, rng, boot=boot)
     elif facts.boot < boot:
-        # It was given up once, and comes back.
+        # It was given up once, and is used again.
         await _raise_boot(disk, place, facts, boot)
 
 
-async def _raise_boot(disk: Disk, place: Place, facts: Superblock, boot: int) -> None:
+async def _raise_boot(disk: Disk, place: StorageDirectory, facts: Superblock, boot: int) -> None:
     file = await SuperblockFile.open(disk, place.path, facts)
     try:
         await file.write(replace(facts, boot=boot))
@@ -85,24 +85,24 @@ async def _raise_boot(disk: Disk, place: Place, facts: Superblock, boot: int) ->
         await file.close()
 
 
-async def _clean_facts(disk: Disk, place: Place) -> Superblock | None:
+async def _clean_facts(disk: Disk, place: StorageDirectory) -> Superblock | None:
     read = await read_superblock(disk, place.path)
     if read is None:
         return None
     if not read.facts.clean:
         raise InvalidConfig(
-            f"the journals cannot be changed, because {place.path} holds what is not checkpointed: start the bookie "
-            "with the journals that it had, stop it cleanly, and change them then"
+            f"the journals cannot be changed, because {place.path} has records that are not checkpointed: start the "
+            "bookie with its previous journals, stop it cleanly, and change them then"
         )
     return read.facts
 
 
-async def check_room(disk: Disk, journals: Sequence[Place], settings: BookieSettings) -> None:
-    """Refuse to start where a journal outside of the data directory finds too little room for its segments.
+async def check_journal_space(disk: Disk, journals: Sequence[StorageDirectory], settings: BookieSettings) -> None:
+    """Refuse to start if a journal outside of the data directory has too little space for its segments.
 
     Raises:
         DiskFull: there is too little.
-        DiskFailed: it cannot be told.
+        DiskFailed: the free space cannot be determined.
     """
     for place in journals:
         if place.name != OWN:
@@ -116,7 +116,7 @@ async def check_room(disk: Disk, journals: Sequence[Place], settings: BookieSett
 
 
 async def journal_growths(disk: Disk, directory: str, settings: JournalSettings) -> list[int]:
-    """How many bytes each segment of a journal has yet to take."""
+    """How many bytes each segment of a journal will still grow."""
     growths = []
     for slot in range(settings.segment_count):
         try:

@@ -1,27 +1,24 @@
-"""The data directory of a bookie: its layout, its lock, and whether it may be used at all.
+"""The data directory of a bookie: its layout, its lock, and the checks before it is used.
 
 ::
 
     DIR/LOCK        held while a process uses the directory
     DIR/FORMAT      version of the layout, and whether there is a journal that must be found
-    DIR/cookie      whose directory this is (cookie.py)
+    DIR/cookie      identity of the directory (cookie.py)
     DIR/limbo       whether the journal ever lost records (limbo.py)
-    DIR/scrub       how far the round has come that reads everything again (scrub.py)
+    DIR/scrub       progress of the current scrub pass (scrub_pass.py)
     DIR/journal/    journal segments and superblocks, and a copy of the cookie
     DIR/ledgers/    entry logs, and a copy of the cookie
-    DIR/index/      the index, and a copy of the cookie; DIR/index.1 and .2 in the place of a lost one (index_home.py)
+    DIR/index/      the index, and a copy of the cookie; DIR/index.1 and .2 replace a lost one (index_home.py)
 
-Journals and entry logs may lie in directories of their own instead, on other disks (places.py).
+Journals and entry logs may lie in separate directories, on other disks (storage_directories.py).
 
-``claim`` is the only way in. It refuses whatever might answer for data it does not have: a
-registered bookie whose directory, or part of it, is empty; the directory of another bookie
-or cluster; a bookie whose registration was taken away.
+``claim`` is the only entrance. It refuses any directory that might answer for data it does not have: an empty one of a
+registered bookie, that of another bookie or cluster, and that of a bookie whose registration was removed.
 
-A fresh directory is initialised so that a crash after any step is finished by the next
-start: ``cookie.new`` is written first and says "initialising, under this identity", the
-metadata comes second, and renaming it to ``cookie`` comes last. A directory that replaces
-another one gets its limbo marker before all that: what the old one acked counts as lost, and
-whoever finishes the work after a crash finds the marker and keeps it.
+A crash after any step of initialisation is completed by the next start: ``cookie.new`` is written first, the metadata
+second, and renaming the file to ``cookie`` comes last. A directory that replaces another one gets its limbo marker
+before all that: everything the old one acked counts as lost, also if a crash interrupts the replacement.
 """
 
 from __future__ import annotations
@@ -31,34 +28,34 @@ from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, replace
 from typing import Final, Protocol
 
-from tallybook.core.config import BookieSettings
 from tallybook.core.errors import DamagedFile, DiskFailed, DiskFull, ForeignDirectory, MetadataConflict
-from tallybook.runtime.disk import DirectoryLock, Disk
+from tallybook.core.settings import BookieSettings
+from tallybook.runtime.disk.port import DirectoryLock, Disk
 from tallybook.runtime.rng import Rng
 
+from ..journal.journal import PREPARED_AT_START
+from ..storage.text_record import MAX_RECORD_BYTES, decode_record, encode_record
 from .cookie import LAYOUT, Cookie, check_bookie_id, decode_cookie
-from .journal.journal import PREPARED_AT_START
-from .journal_places import change_journals, check_room, journal_growths, titles
+from .journal_changes import change_journals, check_journal_space, journal_growths, titles
 from .limbo import Limbo, load_limbo, store_limbo
-from .lost_below import lost_below
-from .places import (
+from .loss_bound import lost_below
+from .storage_directories import (
     HOW_TO_ACCEPT,
     JOURNAL,
     LEDGERS,
-    PlaceClaim,
-    Places,
+    DirectoryClaim,
+    StorageDirectories,
     check_own_file,
     listed_places,
     own_places,
     values_of,
     without_places,
 )
-from .text_record import MAX_RECORD_BYTES, decode_record, encode_record
 
 FORMAT_KIND: Final = "bookie-directory"
 FORMAT_VERSION: Final = 1
 FORMAT_WITH_PLACES: Final = 2
-"""Of a format file that lists places: versions that look into the data directory alone must not start on it."""
+"""Version of a format file that lists storage directories: older versions, which do not know them, must not start."""
 
 JOURNAL_STATE: Final = "journal"
 BEGUN: Final = "begun"
@@ -67,7 +64,7 @@ BOOTS: Final = "boots"
 LOGS: Final = "logs"
 DIRECTORY: Final = "directory"
 IDS: Final = "ids"
-"""Values of the format file."""
+"""Fields of the format file."""
 
 COOKIE: Final = "cookie"
 """Name of the file, in the directory and in each part of it."""
@@ -77,13 +74,13 @@ _INDEX = "index"
 _DRAFT = "cookie.new"
 _PROBE = "probe"
 _OUR_PARTS = LAYOUT.split(",")
-# What may lie about in a directory that is fresh all the same: a lock, what a crashed start left, a mount point's own.
+# Files that may be in a fresh directory: a lock, leftovers of a crashed start, a mount point's own.
 _LIMBO = "limbo"
 _HARMLESS = frozenset({"LOCK", _PROBE, _LIMBO, "lost+found"})
 
 
 class CookieRegistry(Protocol):
-    """The part of a ``MetadataStore`` that knows identities."""
+    """The part of a ``MetadataStore`` that stores bookie identities."""
 
     async def cluster_id(self) -> str:
         """The identity of this cluster."""
@@ -96,7 +93,7 @@ class CookieRegistry(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class Layout:
+class DirectoryLayout:
     """Paths within one data directory."""
 
     root: str
@@ -117,7 +114,7 @@ class Layout:
 
     @property
     def scrub(self) -> str:
-        """How far the scrub has come."""
+        """File with the progress of the scrub."""
         return self.file("scrub")
 
     @property
@@ -126,7 +123,7 @@ class Layout:
         return self.file(_LIMBO)
 
     def file(self, name: str) -> str:
-        """A file of the directory itself."""
+        """A file in the directory itself."""
         return f"{self.root}/{name}"
 
 
@@ -134,31 +131,31 @@ class Layout:
 class DataDirectory:
     """A directory that this process may use, until it releases it."""
 
-    layout: Layout
+    layout: DirectoryLayout
     cookie: Cookie
-    places: Places
+    places: StorageDirectories
     locks: AsyncExitStack
     format: Mapping[str, str]
-    """What the format file says."""
+    """Contents of the format file."""
 
     @property
     def journal_begun(self) -> bool:
-        """Something may have been acked here: a journal that is not found was lost."""
+        """Whether records may have been acked here: a missing journal was lost."""
         return self.format.get(JOURNAL_STATE) == BEGUN
 
     @property
     def journal_given_up(self) -> bool:
-        """One was lost, and an operator has accepted that: another one may begin in its place."""
+        """Whether an operator has accepted the loss of a journal: a replacement may be created."""
         return self.format.get(JOURNAL_STATE) == GIVEN_UP
 
     @property
     def boots(self) -> int:
-        """No boot after a journal was given up has a number up to this."""
+        """Boots after a journal was given up have higher numbers than this."""
         return int(self.format.get(BOOTS, "0"))
 
     @property
     def logs(self) -> int:
-        """No new entry log has an id up to this: such logs may have been lost."""
+        """New entry logs have higher ids than this: earlier logs may have been lost."""
         return int(self.format.get(LOGS, "0"))
 
     @property
@@ -167,45 +164,45 @@ class DataDirectory:
         return seen_ids(self.format)
 
     async def begin_journal(self, disk: Disk) -> None:
-        """The journal exists, durably: from now on it must be found. To be called before anything is acked.
+        """Record durably that the journal exists and must be found from now on. Called before anything is acked.
 
         Raises:
-            DiskFull, DiskFailed: it could not be noted.
+            DiskFull, DiskFailed: it could not be recorded.
         """
         if not self.journal_begun:
             await write_format(disk, self.layout, {**self.format, JOURNAL_STATE: BEGUN}, self.places)
 
     async def release(self) -> None:
-        """Give the directory back, and all places outside of it."""
+        """Release the directory, and all storage directories outside of it."""
         await self.locks.aclose()
 
 
 async def claim(settings: BookieSettings, disk: Disk, registry: CookieRegistry, rng: Rng) -> DataDirectory:
-    """Lock the data directory and establish whose it is; initialise it if it is fresh and its bookie is new.
+    """Lock the data directory and check its identity; initialise it if it is fresh and its bookie is new.
 
     Raises:
         ForeignDirectory: its identity is missing, another's, or not the registered one.
         DirectoryInUse: another process holds it.
-        DamagedFile: a file that tells its identity fails its checks.
-        NewerFormat: one is of a later version.
-        DiskFailed, DiskFull: it cannot be written, or has too little room.
-        InvalidConfig: the configured bookie id cannot name a bookie.
+        DamagedFile: a file with its identity fails its checks.
+        NewerFormat: a file has a later version.
+        DiskFailed, DiskFull: it cannot be written, or has too little space.
+        InvalidConfig: the configured bookie id is invalid.
     """
-    directory = _Directory(Layout(settings.data_directory.rstrip("/")), disk, registry)
+    directory = _DirectoryClaimer(DirectoryLayout(settings.data_directory.rstrip("/")), disk, registry)
     async with AsyncExitStack() as locks:
         locks.push_async_callback((await directory.lock()).release)
         await directory.check_space(settings)
         cookie = await directory.establish(settings.bookie_id, rng)
-        claims = PlaceClaim(disk, directory.layout.root, cookie, rng, locks)
-        places = await _settle_places(settings, directory, disk, rng, claims, cookie)
+        claims = DirectoryClaim(disk, directory.layout.root, cookie, rng, locks)
+        places = await _storage_directories(settings, directory, disk, rng, claims, cookie)
         values = await directory.read_format()
         return DataDirectory(directory.layout, cookie, places, locks.pop_all(), values)
 
 
-async def _settle_places(
-    settings: BookieSettings, directory: _Directory, disk: Disk, rng: Rng, claims: PlaceClaim, cookie: Cookie
-) -> Places:
-    """Where journals and entry logs lie, listed durably before it is used."""
+async def _storage_directories(
+    settings: BookieSettings, directory: _DirectoryClaimer, disk: Disk, rng: Rng, claims: DirectoryClaim, cookie: Cookie
+) -> StorageDirectories:
+    """Determine the directories of journals and entry logs, and list them durably before they are used."""
     layout, values = directory.layout, await directory.read_format()
     listed = listed_places(values, layout.root)
     places = await claims.settle(listed, wanted_paths(settings, layout))
@@ -217,17 +214,17 @@ async def _settle_places(
         )
     if places != listed or DIRECTORY not in values:
         await write_format(disk, layout, {**values, DIRECTORY: cookie.directory_uuid}, places)
-    await check_room(disk, places.journal, settings)
+    await check_journal_space(disk, places.journal, settings)
     return places
 
 
 def seen_ids(values: Mapping[str, str]) -> int:
-    """The highest id counter of the metadata that a bookie has seen, by its format file; see ``seen_counter``."""
+    """The highest id counter of the metadata that a bookie has seen, from its format file; see ``id_high_water.py``."""
     return int(values.get(IDS, "0"))
 
 
-def wanted_paths(settings: BookieSettings, layout: Layout) -> dict[str, tuple[str, ...]]:
-    """Where the settings want journals and entry logs, by kind."""
+def wanted_paths(settings: BookieSettings, layout: DirectoryLayout) -> dict[str, tuple[str, ...]]:
+    """Configured directories of journals and entry logs, by kind."""
     return {
         JOURNAL: settings.journal_directories or (layout.journal,),
         LEDGERS: settings.ledger_directories or (layout.ledgers,),
@@ -246,27 +243,29 @@ async def replace_identity(
 ) -> Cookie:
     """Give a registered bookie id a new, empty directory: ``bookie init --replace``.
 
-    What the old directory held counts as lost from now on: of every ledger there is, the new
-    bookie answers UNKNOWN instead of ABSENT, because ledgers name their bookies by id.
+    The contents of the old directory count as lost from now on: for every existing ledger, the new bookie answers
+    UNKNOWN instead of ABSENT, because ledgers name their bookies by id.
 
     Args:
         ids_below: see ``lost_below``.
-        check: called with the bookie id before anything is changed; not where an earlier call was cut off after it
-            gave up what the old directory held. It raises what keeps that from being given up.
-        note: called with the bookie id and the uuid of the new directory before what the old one held is given up, and
-            once more afterwards, since an auditor may have taken the first note for one of a call that was cut off.
+        check: called with the bookie id before any change, except after an interrupted earlier call that already gave
+            up the old contents. It raises an error if they must not be given up.
+        note: called with the bookie id and the uuid of the new directory before the old contents are given up, and
+            once more afterwards, since an auditor may have attributed the first call to an interrupted command.
 
     Raises:
         ForeignDirectory: the directory is not empty.
-        Exception: what ``check`` and ``note`` raise.
+        Exception: from ``check`` and ``note``.
         DirectoryInUse, DamagedFile, DiskFailed, InvalidConfig: as for ``claim``.
-        MetadataUnavailable: the metadata do not answer.
+        MetadataUnavailable: the metadata store does not respond.
     """
-    directory = _Directory(Layout(settings.data_directory.rstrip("/")), disk, registry)
+    directory = _DirectoryClaimer(DirectoryLayout(settings.data_directory.rstrip("/")), disk, registry)
     lock = await directory.lock()
     try:
         if await directory.read_cookie(COOKIE) is not None:
-            raise ForeignDirectory(f"{directory.layout.root} holds the data of a bookie: only an empty one is replaced")
+            raise ForeignDirectory(
+                f"{directory.layout.root} holds the data of a bookie: --replace needs an empty directory"
+            )
         if check is not None:
             bookie_id = await directory.to_give_up(settings.bookie_id)
             if bookie_id:
@@ -287,22 +286,24 @@ async def replace_identity(
 @asynccontextmanager
 async def identified(
     settings: BookieSettings, disk: Disk, registry: CookieRegistry
-) -> AsyncIterator[tuple[Layout, Cookie]]:
-    """The directory of a registered bookie and its identity, locked, whatever else of it may be lost.
+) -> AsyncIterator[tuple[DirectoryLayout, Cookie]]:
+    """Lock the directory of a registered bookie and return it with its identity, even if parts of it are lost.
 
-    Nothing is made in it.
+    Creates nothing in it.
 
     Raises:
         ForeignDirectory: its identity is missing, another's, or not the registered one.
         DirectoryInUse: another process holds it.
         DamagedFile: its cookie fails its checks.
-        NewerFormat: one is of a later version.
+        NewerFormat: a file has a later version.
         DiskFailed, DiskFull: it cannot be read or locked.
     """
-    directory = _Directory(Layout(settings.data_directory.rstrip("/")), disk, registry)
+    directory = _DirectoryClaimer(DirectoryLayout(settings.data_directory.rstrip("/")), disk, registry)
     cookie = await directory.read_cookie(COOKIE)
     if cookie is None:
-        raise ForeignDirectory(f"{directory.layout.root} has no cookie: it is not, or not any more, a bookie's")
+        raise ForeignDirectory(
+            f"{directory.layout.root} has no cookie: it is not the directory of a bookie, or lost its identity"
+        )
     lock = await disk.lock(directory.layout.root)
     try:
         await directory.check_identity(cookie, settings.bookie_id)
@@ -312,10 +313,10 @@ async def identified(
 
 
 async def why_lost(disk: Disk, part: str, cookie: Cookie) -> str:
-    """Why a part of a bookie's directory counts as lost; nothing if it does not.
+    """Why a part of a bookie's directory counts as lost; empty if it does not.
 
     Raises:
-        ForeignDirectory: it is there, and belongs to another bookie.
+        ForeignDirectory: it exists, and belongs to another bookie.
     """
     path = f"{part}/{COOKIE}"
     try:
@@ -330,16 +331,16 @@ async def why_lost(disk: Disk, part: str, cookie: Cookie) -> str:
     return ""
 
 
-class _Directory:
+class _DirectoryClaimer:
     """The steps of claiming one directory."""
 
-    def __init__(self, layout: Layout, disk: Disk, registry: CookieRegistry) -> None:
+    def __init__(self, layout: DirectoryLayout, disk: Disk, registry: CookieRegistry) -> None:
         self.layout = layout
         self._disk = disk
         self._registry = registry
 
     async def lock(self) -> DirectoryLock:
-        """Make sure that the directory exists, take it, and show that it can be written."""
+        """Create the directory if needed, lock it, and check that it is writable."""
         root = self.layout.root
         try:
             await self._disk.make_directory(root)
@@ -355,10 +356,7 @@ class _Directory:
         return lock
 
     async def check_space(self, settings: BookieSettings) -> None:
-        """Refuse to start where the first checkpoint might already fail, once the journal has its size.
-
-        A journal that is there already grows in time, where there is room; only what it takes at once is asked for.
-        """
+        """Refuse to start if the first checkpoint might fail. Of the journal, only what it needs at once counts."""
         root, journal, min_free_bytes = self.layout.root, settings.journal, settings.storage.min_free_bytes
         free_bytes = (await self._disk.space(root)).free_bytes
         count = journal.segment_count
@@ -373,19 +371,19 @@ class _Directory:
             )
 
     async def _has_begun_journal(self) -> bool:
-        """Whether there must be a journal, where that can be told before the identity is known."""
+        """Whether there must be a journal, as far as that is known before the identity is."""
         if await self._disk.read_file(self.layout.file(_FORMAT), MAX_RECORD_BYTES) is None:
             return False
         return (await self.read_format()).get(JOURNAL_STATE) == BEGUN
 
     async def _own_journal_growths(self, settings: BookieSettings) -> list[int]:
-        """How much the journal has yet to take, if it is a part of this directory."""
+        """How much the journal will still grow, if it is a part of this directory."""
         if self.layout.journal not in (settings.journal_directories or (self.layout.journal,)):
             return []
         return await journal_growths(self._disk, self.layout.journal, settings.journal)
 
     async def establish(self, configured_id: str, rng: Rng) -> Cookie:
-        """The identity of the directory, made or finished first where it is fresh."""
+        """The identity of the directory; a fresh one is initialised first."""
         cookie = await self.read_cookie(COOKIE)
         if cookie is None:
             draft = await self.draft(configured_id, rng)
@@ -399,14 +397,14 @@ class _Directory:
         return cookie
 
     async def check_identity(self, cookie: Cookie, configured_id: str) -> None:
-        """Refuse a directory that is not that of the bookie which is registered."""
+        """Refuse a directory that is not the registered one of its bookie."""
         await self._check_owner(cookie, configured_id)
         await self._check_registration(cookie)
 
     async def draft(self, configured_id: str, rng: Rng, *, replace: bool = False) -> Cookie:
-        """The identity under which a fresh directory is being initialised, begun now or by a start that crashed.
+        """The identity under which a fresh directory is being initialised, by this start or one that crashed.
 
-        Nothing is begun for a bookie that is registered, unless it is to be replaced: its data is elsewhere.
+        Nothing is begun for a registered bookie, unless it is to be replaced: its data is elsewhere.
         """
         draft = await self.read_cookie(_DRAFT)
         if draft is None:
@@ -421,13 +419,13 @@ class _Directory:
             draft = Cookie(bookie_id, directory_uuid, await self._registry.cluster_id())
             await self._disk.replace_file(self.layout.file(_DRAFT), draft.encode())
         await self._check_owner(draft, configured_id)
-        # Before the identity is registered, in the place of another one, it may be.
+        # Written before the identity is registered, which may replace another one.
         if await self._limbo() is not None:
             await read_limbo(self._disk, self.layout, draft)
         return draft
 
     async def to_give_up(self, configured_id: str) -> str:
-        """The bookie of which a replacement would give up what it held; empty where there is none, or none any more."""
+        """The bookie whose data a replacement would give up; empty if there is none, or if it was given up already."""
         draft = await self.read_cookie(_DRAFT)
         bookie_id = configured_id if draft is None else draft.bookie_id
         registered = await self._registry.read_cookie(bookie_id) if bookie_id else None
@@ -435,13 +433,13 @@ class _Directory:
         return "" if is_given_up else bookie_id
 
     async def doubt(self, below: int) -> None:
-        """All that was held under this identity of ledgers below this id is lost."""
+        """Mark everything held under this identity of ledgers below this id as lost."""
         limbo = await self._limbo() or Limbo()
-        limbo = replace(limbo.reaching(below, awaits_enrolment=True), events=max(1, limbo.events))
+        limbo = replace(limbo.reaching(below, awaits_registration=True), events=max(1, limbo.events))
         await store_limbo(self._disk, self.layout.limbo, limbo)
 
     async def finish(self, draft: Cookie) -> None:
-        """Lay out the directory; its identity is complete when the draft has become the cookie."""
+        """Create the parts of the directory; the identity is complete when the draft is renamed to the cookie."""
         for part in _OUR_PARTS:
             await self._disk.make_directory(self.layout.file(part))
             await self._disk.replace_file(self.layout.file(f"{part}/{COOKIE}"), draft.encode())
@@ -468,7 +466,7 @@ class _Directory:
             )
 
     async def _register(self, draft: Cookie) -> None:
-        """Record the identity in the metadata, unless a start that crashed has done so."""
+        """Record the identity in the metadata, unless a crashed start has done so."""
         registered = await self._registry.read_cookie(draft.bookie_id)
         if registered is None:
             try:
@@ -509,21 +507,19 @@ class _Directory:
         return await load_limbo(self._disk, self.layout.limbo)
 
     async def _own_limbo(self, cookie: Cookie) -> None:
-        """Check whose limbo marker it is, and have one of an older version say so. The boot finds a missing one."""
+        """Check the owner of the limbo marker, and add it to a marker of an older version. The boot finds a missing
+        one."""
         if await self._limbo() is not None:
             limbo = await read_limbo(self._disk, self.layout, cookie)
             if not limbo.directory:
                 await store_limbo(self._disk, self.layout.limbo, replace(limbo, directory=cookie.directory_uuid))
 
     async def read_format(self) -> dict[str, str]:
-        """The values of the format file. Those before there was anything to say have none."""
+        """The fields of the format file; empty for an old one without fields."""
         return await read_format(self._disk, self.layout)
 
     async def _check_parts(self, cookie: Cookie) -> None:
-        """Every part carries the identity: one that lies on a disk of its own may have come back empty.
-
-        The index is looked at when it is known which one is in use: see ``index_home``.
-        """
+        """Check that every part but the index has the cookie: a separate disk may have come back empty."""
         for part in _OUR_PARTS:
             if part == _INDEX:
                 continue
@@ -537,24 +533,24 @@ class _Directory:
                 raise ForeignDirectory(f"{self.layout.file(part)} belongs to bookie {owner}")
 
 
-async def read_places(disk: Disk, root: str) -> Places:
-    """Where a bookie that is not running has its journals and entry logs, by its format file, if there is one.
+async def read_places(disk: Disk, root: str) -> StorageDirectories:
+    """The journal and entry log directories of a stopped bookie, from its format file, if there is one.
 
     Raises:
         DamagedFile: the format file fails its checks.
-        NewerFormat: one is of a later version.
+        NewerFormat: it has a later version.
         DiskFailed: it cannot be read.
     """
-    path = Layout(root).file(_FORMAT)
+    path = DirectoryLayout(root).file(_FORMAT)
     data = await disk.read_file(path, MAX_RECORD_BYTES)
     return listed_places({} if data is None else _decode_format(data, path), root)
 
 
-async def read_limbo(disk: Disk, layout: Layout, cookie: Cookie) -> Limbo:
-    """The limbo marker of this data directory.
+async def read_limbo(disk: Disk, layout: DirectoryLayout, cookie: Cookie) -> Limbo:
+    """Read the limbo marker of this data directory.
 
     Raises:
-        ForeignDirectory: it is of another one.
+        ForeignDirectory: it belongs to another one.
         DamagedFile, NewerFormat: see ``load_limbo``.
     """
     limbo = await load_limbo(disk, layout.limbo)
@@ -562,16 +558,16 @@ async def read_limbo(disk: Disk, layout: Layout, cookie: Cookie) -> Limbo:
     return limbo
 
 
-async def read_format(disk: Disk, layout: Layout, cookie: Cookie | None = None) -> dict[str, str]:
-    """The values of the format file.
+async def read_format(disk: Disk, layout: DirectoryLayout, cookie: Cookie | None = None) -> dict[str, str]:
+    """Read the fields of the format file.
 
     Args:
         cookie: of the directory, once it is known.
 
     Raises:
-        ForeignDirectory: it is of another data directory.
+        ForeignDirectory: it belongs to another data directory.
         DamagedFile: it is missing, or fails its checks.
-        NewerFormat: one is of a later version.
+        NewerFormat: it has a later version.
     """
     path = layout.file(_FORMAT)
     data = await disk.read_file(path, MAX_RECORD_BYTES)
@@ -592,8 +588,10 @@ def _decode_format(data: bytes, path: str) -> dict[str, str]:
     return values
 
 
-async def write_format(disk: Disk, layout: Layout, values: Mapping[str, str], places: Places) -> None:
-    """``values``, and where journals and entry logs lie unless they are parts of the data directory."""
+async def write_format(
+    disk: Disk, layout: DirectoryLayout, values: Mapping[str, str], places: StorageDirectories
+) -> None:
+    """Write ``values``, and the storage directories unless they are parts of the data directory."""
     listed = values_of(places, layout.root)
     version = FORMAT_WITH_PLACES if listed else FORMAT_VERSION
     record = encode_record(FORMAT_KIND, version, {**without_places(values), **listed})

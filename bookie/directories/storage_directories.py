@@ -1,17 +1,17 @@
-"""Where journals and entry logs lie, and whether each of these directories is the one that it was.
+"""Storage directories: where journals and entry logs are, and whether each directory is the expected one.
 
-By default they are parts of the data directory, DIR/journal and DIR/ledgers. The settings may name
-other directories instead, or beside them, on disks of their own. Each of those is a *place*: it has
-a name that is drawn once, it carries a cookie that says whose it is and which one, and the format
-file of the data directory lists all places with their paths (docs/formats/cookie.md).
+By default they are parts of the data directory, DIR/journal and DIR/ledgers. The settings may name other directories
+instead, or in addition, on separate disks. Each of those has a random name that never changes and a cookie that says
+to which bookie it belongs and which directory it is, and the format file of the data directory lists them all with
+their paths (docs/reference/formats/cookie.md).
 
-At every start list, settings and cookies are held against each other, and whatever might lack what
-it once held is refused by name: a disk that is not mounted, one that came back empty, one of another
-bookie, two that were swapped, one that is not configured any more and holds data.
+Every start compares list, settings and cookies, and refuses any directory that might lack its data: a disk that is not
+mounted, one that came back empty, one of another bookie, two that were swapped, one that is no longer configured and
+holds data.
 
-A directory that is added gets its cookie first and is listed second; only then is it used. A crash in
-between leaves one that carries our cookie, is not listed, and is empty: the next start takes it. One
-that was moved to another path is known by its cookie, and listed anew.
+A new directory gets its cookie first and is listed second; only then is it used. A crash in between leaves one with our
+cookie that is not listed and empty: the next start uses it. A directory that was moved to another path is recognised by
+its cookie, and listed under the new path.
 """
 
 from __future__ import annotations
@@ -22,42 +22,42 @@ from dataclasses import asdict, dataclass, fields
 from typing import Final
 
 from tallybook.core.errors import DamagedFile, ForeignDirectory
-from tallybook.runtime.disk import Disk
+from tallybook.runtime.disk.port import Disk
 from tallybook.runtime.rng import Rng
 
+from ..journal.format import SEGMENT_PREFIX
+from ..journal.superblock_file import FILE_NAME as SUPERBLOCK_FILE
+from ..storage.entry_log.format import parse_log_name, uuid_bytes
+from ..storage.entry_log.lengths import FILE_NAME as LENGTHS_FILE
+from ..storage.entry_log.lengths import read_lengths
+from ..storage.text_record import MAX_RECORD_BYTES, decode_record, encode_record
 from .cookie import KIND as COOKIE_KIND
 from .cookie import Cookie, decode_cookie
-from .journal.format import SEGMENT_PREFIX
-from .journal.superblock_file import FILE_NAME as SUPERBLOCK_FILE
-from .storage.entry_log_format import parse_log_name, uuid_bytes
-from .storage.entry_log_lengths import FILE_NAME as LENGTHS_FILE
-from .storage.entry_log_lengths import read_lengths
-from .text_record import MAX_RECORD_BYTES, decode_record, encode_record
 
 JOURNAL: Final = "journal"
 LEDGERS: Final = "ledgers"
 KINDS: Final = (JOURNAL, LEDGERS)
-"""Parts of a data directory that may lie elsewhere. The first word of their places' titles."""
+"""Parts of a data directory that may be elsewhere. The first word of a storage directory's title."""
 
 HOW_TO_ACCEPT: Final = "accept that what cannot be found is lost with 'tallybook bookie init --accept-loss'"
 
 OWN: Final = "own"
-"""Name of the place that is a part of the data directory itself."""
+"""Name of the storage directory that is a part of the data directory itself."""
 
 PLACE_KIND: Final = "place"
 PLACE_VERSION: Final = 1
 
-_COOKIE: Final = "cookie"
+_COOKIE_FILE: Final = "cookie"
 NAME_LENGTH: Final = 8
-_HARMLESS: Final = frozenset({"LOCK", _COOKIE, LENGTHS_FILE, "lost+found"})
-"""What may lie in a directory that holds no data."""
+_HARMLESS: Final = frozenset({"LOCK", _COOKIE_FILE, LENGTHS_FILE, "lost+found"})
+"""Files that may be in a directory without data."""
 
 
 def check_own_file(path: str, directory_uuid: str, cookie: Cookie) -> None:
-    """Refuse a file that says that it is of another data directory. One of an older version says nothing.
+    """Refuse a file that belongs to another data directory. A file of an older version does not say.
 
     Raises:
-        ForeignDirectory: it is.
+        ForeignDirectory: it does.
     """
     if directory_uuid not in ("", cookie.directory_uuid):
         raise ForeignDirectory(
@@ -67,7 +67,7 @@ def check_own_file(path: str, directory_uuid: str, cookie: Cookie) -> None:
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class StorageDirectory:
     """One directory of journals or of entry logs."""
 
     kind: str
@@ -76,23 +76,23 @@ class Place:
 
     @property
     def title(self) -> str:
-        """What cookie and list call it."""
+        """Its name in cookie and list."""
         return f"{self.kind}-{self.name}"
 
 
 @dataclass(frozen=True, slots=True)
-class Places:
-    """All of them."""
+class StorageDirectories:
+    """All storage directories of a bookie."""
 
-    journal: tuple[Place, ...]
-    ledgers: tuple[Place, ...]
+    journal: tuple[StorageDirectory, ...]
+    ledgers: tuple[StorageDirectory, ...]
 
-    def __iter__(self) -> Iterator[Place]:
+    def __iter__(self) -> Iterator[StorageDirectory]:
         return iter((*self.journal, *self.ledgers))
 
     @property
     def journal_paths(self) -> tuple[str, ...]:
-        """The directories of the journals, in the order that ``journal_of`` counts in."""
+        """The directories of the journals, in the order of ``journal_of``."""
         return tuple(place.path for place in self.journal)
 
     @property
@@ -101,33 +101,33 @@ class Places:
         return tuple(place.path for place in self.ledgers)
 
 
-def places_of(places: Sequence[Place]) -> Places:
-    """Sort them by kind."""
-    return Places(**{kind: tuple(place for place in places if place.kind == kind) for kind in KINDS})
+def places_of(places: Sequence[StorageDirectory]) -> StorageDirectories:
+    """Group them by kind."""
+    return StorageDirectories(**{kind: tuple(place for place in places if place.kind == kind) for kind in KINDS})
 
 
-def own_places(root: str) -> Places:
-    """The places of a bookie whose settings name none."""
-    return places_of([Place(kind, OWN, f"{root}/{kind}") for kind in KINDS])
+def own_places(root: str) -> StorageDirectories:
+    """The defaults: parts of the data directory."""
+    return places_of([StorageDirectory(kind, OWN, f"{root}/{kind}") for kind in KINDS])
 
 
-def listed_places(values: Mapping[str, str], root: str) -> Places:
-    """The places that a format file lists; those of the data directory itself where it lists none."""
+def listed_places(values: Mapping[str, str], root: str) -> StorageDirectories:
+    """The storage directories in a format file; the defaults if it lists none."""
     titles = [(title, path) for title, path in values.items() if _is_title(title)]
     if not titles:
         return own_places(root)
     return places_of([_listed(title, path, root) for title, path in titles])
 
 
-def values_of(places: Places, root: str) -> dict[str, str]:
-    """What a format file says of these places; nothing where there is nothing to say."""
+def values_of(places: StorageDirectories, root: str) -> dict[str, str]:
+    """The fields of a format file for these directories; empty for the defaults."""
     if places == own_places(root):
         return {}
     return {place.title: place.kind if place.name == OWN else place.path for place in places}
 
 
 def without_places(values: Mapping[str, str]) -> dict[str, str]:
-    """What a format file says besides."""
+    """The other fields of a format file."""
     return {name: value for name, value in values.items() if not _is_title(name)}
 
 
@@ -136,15 +136,15 @@ def _is_title(name: str) -> bool:
     return kind in KINDS and bool(dash)
 
 
-def _listed(title: str, path: str, root: str) -> Place:
+def _listed(title: str, path: str, root: str) -> StorageDirectory:
     kind, _, name = title.partition("-")
     # The data directory may be moved as a whole.
-    return Place(kind, name, f"{root}/{kind}" if name == OWN else path)
+    return StorageDirectory(kind, name, f"{root}/{kind}" if name == OWN else path)
 
 
 @dataclass(frozen=True, slots=True)
-class PlaceCookie:
-    """The identity of one place."""
+class DirectoryCookie:
+    """The identity of one storage directory."""
 
     bookie_id: str
     directory_uuid: str
@@ -152,20 +152,20 @@ class PlaceCookie:
     place: str
 
     def encode(self) -> bytes:
-        """The bytes on disk."""
+        """Encode it for the disk."""
         return encode_record(PLACE_KIND, PLACE_VERSION, asdict(self))
 
 
-_FIELDS: Final = tuple(field.name for field in fields(PlaceCookie))
+_FIELDS: Final = tuple(field.name for field in fields(DirectoryCookie))
 
 
-class PlaceClaim:
-    """Finds out which directory is which, for a bookie whose data directory is locked and known to be its own.
+class DirectoryClaim:
+    """Identifies the storage directories, for a bookie whose data directory is locked and checked.
 
     Args:
         root: the data directory.
         cookie: its identity.
-        locks: gets the lock of every place outside of the data directory.
+        locks: gets the lock of every storage directory outside of the data directory.
     """
 
     def __init__(self, disk: Disk, root: str, cookie: Cookie, rng: Rng, locks: AsyncExitStack) -> None:
@@ -175,18 +175,19 @@ class PlaceClaim:
         self._rng = rng
         self._locks = locks
 
-    async def settle(self, listed: Places, wanted: Mapping[str, Sequence[str]]) -> Places:
-        """The places to use from now on: those that are listed and wanted in the order of the list, then new ones.
+    async def settle(self, listed: StorageDirectories, wanted: Mapping[str, Sequence[str]]) -> StorageDirectories:
+        """The directories to use from now on: those that are listed and configured in the order of the list, then new
+        ones.
 
         Args:
-            listed: what the format file says.
-            wanted: paths by kind, what the settings say.
+            listed: from the format file.
+            wanted: configured paths by kind.
 
         Raises:
-            ForeignDirectory: one of them is not what it should be, or one that holds data is not wanted any more.
+            ForeignDirectory: one of them is not the expected one, or one with data is no longer configured.
             DirectoryInUse: another process holds one.
             DamagedFile: a cookie fails its checks.
-            NewerFormat: one is of a later version.
+            NewerFormat: a cookie has a later version.
             DiskFailed, DiskFull: one of them cannot be written.
         """
         paths = [(kind, path) for kind in KINDS for path in wanted[kind]]
@@ -204,8 +205,8 @@ class PlaceClaim:
         known = sorted((place for place in found if place.title in titles), key=lambda place: titles.index(place.title))
         return places_of([*known, *(place for place in found if place.title not in titles)])
 
-    async def _place_at(self, kind: str, path: str, listed: Places) -> Place:
-        """What lies at ``path``; made now where nothing does, and nothing did."""
+    async def _place_at(self, kind: str, path: str, listed: StorageDirectories) -> StorageDirectory:
+        """The directory at ``path``; created if there is none, and never was."""
         carried = await title_at(self._disk, self._root, self._cookie, path)
         expected = next((place for place in listed if place.path == path), None)
         if expected is not None:
@@ -213,18 +214,18 @@ class PlaceClaim:
                 raise ForeignDirectory(f"{path} is missing or empty: it lost its cookie; mount it, or {HOW_TO_ACCEPT}")
             if carried != expected.title:
                 raise ForeignDirectory(
-                    f"{path} is known as {expected.title}, and carries the cookie of {carried}: were two disks swapped?"
+                    f"{path} is listed as {expected.title}, and has the cookie of {carried}: were two disks swapped?"
                 )
         elif carried is not None and not carried.startswith(f"{kind}-"):
-            raise ForeignDirectory(f"{path} is named for {kind}, and carries the cookie of {carried}")
+            raise ForeignDirectory(f"{path} is configured for {kind}, and has the cookie of {carried}")
         if path != f"{self._root}/{kind}":
             await self._lock(path)
         if carried is not None and carried in {place.title for place in listed}:
             return _listed(carried, path, self._root)
         await self._check_empty(path, carried)
-        place = Place(kind, carried.partition("-")[2] if carried else self._rng.uuid()[:NAME_LENGTH], path)
+        place = StorageDirectory(kind, carried.partition("-")[2] if carried else self._rng.uuid()[:NAME_LENGTH], path)
         if carried is None:
-            await self._disk.replace_file(f"{path}/{_COOKIE}", place_cookie(self._cookie, place.title).encode())
+            await self._disk.replace_file(f"{path}/{_COOKIE_FILE}", place_cookie(self._cookie, place.title).encode())
         return place
 
     async def _lock(self, path: str) -> None:
@@ -233,32 +234,33 @@ class PlaceClaim:
         self._locks.push_async_callback(lock.release)
 
     async def _check_empty(self, path: str, carried: str | None) -> None:
-        """Refuse a directory that is to be a new place and has something in it.
+        """Refuse a directory that is to be added and is not empty.
 
-        One that was given up, or whose adding was cut off, may have a journal: journal_places.py sees that it is empty.
+        One that was given up, or whose addition was interrupted, may have a journal: journal_changes.py checks that it
+        is empty.
         """
         names = [name for name in await self._disk.list(path) if not name.endswith(".tmp")]
         foreign = [name for name in names if name not in _HARMLESS and not (carried and _is_of_journal(name))]
         if foreign or await self._noted_logs(path):
-            what = ", ".join(foreign[:3]) or "the note of entry logs that are gone"
+            what = ", ".join(foreign[:3]) or "the length note of entry logs that are gone"
             if carried:
                 raise ForeignDirectory(
                     f"{path} is {carried} of this bookie, was given up, and holds {what}: empty it, or, to have it "
                     f"again, move {self._root}/FORMAT away, and {HOW_TO_ACCEPT}, naming every directory that there is"
                 )
-            raise ForeignDirectory(f"{path} is to be taken in use, and is not empty: it holds {what}")
+            raise ForeignDirectory(f"{path} is a new directory, and is not empty: it holds {what}")
 
-    async def _check_given_up(self, place: Place) -> None:
-        """Refuse to go on without a place that may hold something."""
+    async def _check_given_up(self, place: StorageDirectory) -> None:
+        """Refuse to continue without a directory that may hold data."""
         if await title_at(self._disk, self._root, self._cookie, place.path) != place.title:
             raise ForeignDirectory(
-                f"{place.title} is not configured any more, and cannot be found at {place.path}: mount it, "
+                f"{place.title} is no longer configured, and cannot be found at {place.path}: mount it, "
                 f"or {HOW_TO_ACCEPT}"
             )
         names = await self._disk.list(place.path)
         if any(parse_log_name(name) is not None for name in names) or await self._noted_logs(place.path):
             raise ForeignDirectory(
-                f"{place.path} holds entry logs, and is not configured any more: name it again among the "
+                f"{place.path} holds entry logs, and is no longer configured: configure it again as one of the "
                 f"{place.kind} directories"
             )
 
@@ -267,25 +269,25 @@ class PlaceClaim:
         return bool(await read_lengths(self._disk, path, uuid_bytes(self._cookie.directory_uuid)))
 
 
-def place_cookie(cookie: Cookie, title: str) -> PlaceCookie:
-    """What a place outside of the data directory carries."""
-    return PlaceCookie(cookie.bookie_id, cookie.directory_uuid, cookie.cluster_id, title)
+def place_cookie(cookie: Cookie, title: str) -> DirectoryCookie:
+    """The cookie of a storage directory outside of the data directory."""
+    return DirectoryCookie(cookie.bookie_id, cookie.directory_uuid, cookie.cluster_id, title)
 
 
 async def title_at(disk: Disk, root: str, cookie: Cookie, path: str) -> str | None:
-    """Which of a bookie's places lies at ``path``, by its cookie; ``None`` where there is no cookie.
+    """The title of the storage directory at ``path``, from its cookie; ``None`` if there is no cookie.
 
     Args:
         root: the data directory.
         cookie: its identity.
 
     Raises:
-        ForeignDirectory: it is not one of this bookie.
+        ForeignDirectory: it belongs to another bookie.
         DamagedFile: the cookie fails its checks.
-        NewerFormat: one is of a later version.
+        NewerFormat: it has a later version.
         DiskFailed: it cannot be read.
     """
-    file = f"{path}/{_COOKIE}"
+    file = f"{path}/{_COOKIE_FILE}"
     data = await disk.read_file(file, MAX_RECORD_BYTES)
     if data is None:
         return None
@@ -308,8 +310,8 @@ def _is_of_journal(name: str) -> bool:
     return name == SUPERBLOCK_FILE or name.startswith(SEGMENT_PREFIX)
 
 
-def _decode(data: bytes, path: str) -> PlaceCookie:
+def _decode(data: bytes, path: str) -> DirectoryCookie:
     values = decode_record(PLACE_KIND, PLACE_VERSION, data, path)
     if tuple(values) != _FIELDS:
-        raise DamagedFile(f"{path}: it does not hold the values of a place's cookie: {', '.join(values)}")
-    return PlaceCookie(**values)
+        raise DamagedFile(f"{path}: wrong fields for the cookie of a storage directory: {', '.join(values)}")
+    return DirectoryCookie(**values)

@@ -1,27 +1,25 @@
-"""The collector of garbage: drops, round by round, the ledgers that need not be kept, and removes dead entry logs.
+"""The garbage collector: drops ledgers that need not be kept, pass by pass, and removes dead entry logs.
 
-A round goes through all ledgers with rows in the index, in pages, and asks the metadata for
-each, at a pace. What ``garbage.Judge`` condemns is dropped, in this order:
+A pass examines all ledgers with index rows, in pages, and looks each up in the metadata, rate-limited. A ledger that
+``plan.GarbagePolicy`` selects is dropped in this order:
 
-1. it is refused for ever: the deletion is durable in the journal before anything is taken away.
-   From then on every answer about it is NoSuchLedger, and replay takes none of its batches;
-2. the caches let go of it. What a checkpoint is writing of it just now would be put into the
-   index after it was dropped from there, so such a ledger waits for the next round; not so
-   what a checkpoint finds no room for on the disk: that is let go of, too;
-3. one write batch of the index takes its rows and leaves a *tombstone*, some 20 bytes that stay:
-   it refuses the ledger when the journal has long forgotten the deletion.
+1. It is refused permanently: the deletion is durable in the journal before anything is removed. From then on every
+   answer about it is NoSuchLedger, and replay skips its batches.
+2. The caches drop it. If a checkpoint is writing some of it, its rows would be put into the index after they were
+   dropped, so such a ledger waits for the next pass; not so if that checkpoint waits for disk space.
+3. One write batch of the index removes its rows and leaves a *tombstone* of some 20 bytes, which stays and refuses the
+   ledger after the journal has trimmed the deletion.
 
-A crash before 1 is durable leaves the ledger as it was; after it, the ledger answers nothing,
-and a later round, which meets its rows again, does the rest.
+A crash before step 1 is durable leaves the ledger unchanged; after it, a later pass finds its rows and completes the
+work.
 
-Copies of a closed ledger that names others by now (``leftovers.py``) go too, and the ledger stays known: it is fenced
-for ever instead of refused, so that no writer of long ago finds an ack here, and a repair may bring copies back.
+Over-replicated copies of a closed ledger (``over_replicated.py``) are dropped, too, but the ledger stays known: it is
+fenced instead of refused, so that no old writer gets an ack here, and a repair may bring copies back.
 
-Then entry logs: ``reclaimer`` removes those in which nothing counts any more, and compacts others. At last, when very
-much was dropped, the index is compacted (``index_upkeep``).
+Then ``reclaimer`` removes dead entry logs and compacts others. Last, if very much was dropped, the index is compacted.
 
-A part of the index that cannot be read is passed over. Ledgers that may have rows there are garbage for nobody, as long
-as that is so, and logs in which they have batches stay.
+Parts of the index that cannot be read are skipped. Ledgers that may have rows there are not dropped, and logs with
+batches of theirs stay.
 """
 
 from __future__ import annotations
@@ -31,9 +29,9 @@ import math
 from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine, Iterable, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
-from tallybook.core.config import CollectionSettings
+from tallybook.core.coverage import sometimes
 from tallybook.core.errors import (
     Busy,
     Conflict,
@@ -45,170 +43,164 @@ from tallybook.core.errors import (
     TallybookError,
     is_defect,
 )
-from tallybook.core.marks import sometimes
+from tallybook.core.settings import CollectionSettings
 from tallybook.runtime.clock import Clock
-from tallybook.runtime.histogram import LONG_SECONDS
+from tallybook.runtime.concurrency.rate_limit import RateLimiter
 from tallybook.runtime.logging import logger
-from tallybook.runtime.meter import Meter
-from tallybook.runtime.pace import Pace
-from tallybook.runtime.tasks import Tasks, unless_set
+from tallybook.runtime.metrics.histogram import LONG_SECONDS
+from tallybook.runtime.metrics.part_metrics import PartMetrics
+from tallybook.runtime.metrics.usage import Meter
+from tallybook.runtime.tasks import Tasks, run_until_set
 
-from .damage import DamageList
-from .fates import FateOfLedger, fate_in_time
-from .garbage import Delays, Fate, Judge
-from .index_upkeep import IndexUpkeep
-from .late_identities import LateIdentities
-from .ledger_state import TOMBSTONE, encode_row
-from .ledger_table import LedgerTable
-from .leftovers import Leftovers
-from .limbo_count import LimboCount, NamedLedgers
-from .reclaimer import ReclaimableLogs, Reclaimer
-from .storage.index import WRITE_BATCH_ROWS, Index
-from .storage.stored import StoredBatches
-from .storage.write_cache import WriteCache
-from .store_check import StoreCheck
+from ..ledgers.disposition import DispositionOf, LedgerDisposition, disposition_in_time
+from ..ledgers.late_identities import LateIdentities
+from ..ledgers.over_replicated import OverReplicationPolicy
+from ..ledgers.state import TOMBSTONE, encode_row
+from ..ledgers.table import LedgerTable
+from ..recovery.limbo_count import LimboCount, NamedLedgers
+from ..recovery.store_check import StoreCheck
+from ..scrub.damage_list import DamageList
+from ..storage.entry_log.logs import EntryLogs
+from ..storage.flushed_batches import FlushedBatches
+from ..storage.index.compaction import IndexMaintenance
+from ..storage.index.port import WRITE_BATCH_ROWS, Index
+from ..storage.write_cache import WriteCache
+from ..write.fencing import LedgerFencing
+from . import reclaimer
+from .plan import GarbagePolicy, GcDelays
+from .reclaimer import EntryLogReclaimer
 
 _log = logger("bookie.collector")
 
 PAGE_LEDGERS: Final = WRITE_BATCH_ROWS // 2
-"""Ledgers looked at together: the rows of all of them go, and their tombstones come, in one write batch."""
+"""Ledgers examined together: one write batch drops their rows and adds their tombstones."""
 
-ENDED_AT_ONCE: Final = 50
-"""Ledgers that are refused together: they share commits of the journal. Each begins with work that is done in one turn
-of the event loop with that of the others: 450 of them held up adds for 36 ms (measured)."""
-LOOKUPS_AT_ONCE: Final = 4
-SUSPECTS_SECONDS: Final = 5.0
-"""Time between two looks at the store because of requests, which must not have it asked without end."""
-
-
-class Ends(Protocol):
-    """How nothing more is taken of a ledger: ``fences.Fences``."""
-
-    async def delete(self, ledger_id: int) -> None:
-        """Refuse it for ever."""
-
-    async def fence_unasked(self, ledger_id: int) -> None:
-        """Refuse all that writers send of it."""
+MAX_CONCURRENT_ENDS: Final = 50
+"""Ledgers refused together, to share journal commits. Each starts with work in the same turn of the event loop: 450 of
+them delayed adds by 36 ms (measured)."""
+MAX_CONCURRENT_LOOKUPS: Final = 4
+SUSPECT_CHECK_SECONDS: Final = 5.0
+"""Interval of store checks that requests cause, so that they cannot cause them endlessly."""
 
 
 @dataclass(frozen=True, slots=True)
-class Holdings:
-    """Where a bookie has what it holds.
+class LedgerStorage:
+    """The parts of a bookie that hold its data.
 
     Attributes:
-        fences: makes a ledger refused for ever, or fenced, durably; ``Busy`` where there is no room for that now.
+        fences: refuses or fences a ledger durably; ``Busy`` if the journal has no space for that now.
     """
 
     index: Index
-    logs: ReclaimableLogs
+    logs: EntryLogs
     cache: WriteCache
-    stored: StoredBatches
+    stored: FlushedBatches
     table: LedgerTable
-    fences: Ends
+    fences: LedgerFencing
 
 
-class Collector:
+class GarbageCollector:
     """Drops what need not be kept.
 
     Args:
-        fate_of: what the metadata say of a ledger; whatever keeps them from it is ``Fate.UNKNOWN``, and no error.
-        leftovers: when copies may go that the metadata give to others.
-        check: whether the metadata store is an older copy of itself; then nothing is dropped.
-        fail_safe: ends the node; called with the reason when the device failed in the middle of a change.
-        settle_bytes, pressed, damage: see ``Reclaimer``.
+        disposition_of: looks up the disposition of a ledger; if that fails, it is ``LedgerDisposition.UNKNOWN``.
+        over_replication: decides when over-replicated copies may be dropped.
+        check: detects a metadata store that is an older copy of itself; then nothing is dropped.
+        fail_safe: ends the process; called with the reason when the device failed in the middle of a change.
+        finish_bytes, pressed, damage: see ``EntryLogReclaimer``.
+        requests: set to request a pass, as ``request`` does.
         named: see ``LimboCount``.
-        late: gives ledgers their identity that are held without one.
+        late: sets the identities of ledgers that are held without one.
     """
 
     def __init__(
         self,
-        held: Holdings,
-        fate_of: FateOfLedger,
+        held: LedgerStorage,
+        disposition_of: DispositionOf,
         settings: CollectionSettings,
-        leftovers: Leftovers,
+        over_replication: OverReplicationPolicy,
         check: StoreCheck,
         *,
         clock: Clock,
         tasks: Tasks,
         fail_safe: Callable[[str], None],
-        settle_bytes: int,
+        finish_bytes: int,
         pressed: Callable[[], bool],
+        requests: asyncio.Event,
         damage: DamageList,
         named: NamedLedgers | None = None,
         late: LateIdentities | None = None,
     ) -> None:
         self._held = held
-        self._fate_of = fate_of
+        self._fate_of = disposition_of
         self._interval_seconds = settings.interval_ms / 1000
-        self._pace = Pace(clock, settings.lookups_per_second)
+        self._pace = RateLimiter(clock, settings.lookups_per_second)
         self._clock = clock
         self._tasks = tasks
         self._fail_safe = fail_safe
-        delays = Delays(settings.deleted_delay_s, settings.missing_delay_s, settings.max_deleted_percent / 100)
-        self._judge = Judge(delays)
+        delays = GcDelays(settings.deleted_delay_s, settings.missing_delay_s, settings.max_deleted_percent / 100)
+        self._policy = GarbagePolicy(delays)
         self._pressed = pressed
-        self._leftovers = leftovers
+        self._leftovers = over_replication
         self._late = late
         self.check = check
         self._paused = False
         self._drop_approved = False
-        """Whether the next round is approved. The approval ends with that round, also where it fails."""
+        """Whether the next pass is approved. The approval ends with that pass, also if it fails."""
         self._round = asyncio.Lock()
-        self._wanted = asyncio.Event()
+        self._wanted = requests
         self._rounds: asyncio.Task[None] | None = None
         self._counting: asyncio.Task[None] | None = None
-        self._looking: asyncio.Task[None] | None = None
+        self._checking: asyncio.Task[None] | None = None
         self._looks_again, self._look_due_at = False, clock.monotonic()
         self._change: asyncio.Task[None] | None = None
-        self.reclaimer = Reclaimer(
+        self.reclaimer = EntryLogReclaimer(
             held.index,
             held.logs,
             settings,
-            settle_bytes=settle_bytes,
+            finish_bytes=finish_bytes,
             clock=clock,
             undisturbed=self._undisturbed,
             pressed=pressed,
             damage=damage,
         )
-        self.upkeep = IndexUpkeep(held.index, settings.compact_index_after)
+        self.maintenance = IndexMaintenance(held.index, settings.compact_index_after)
         self._damage = damage
         self.meter = Meter(clock, LONG_SECONDS)
-        """Of rounds."""
-        self.rounds = 0
-        """Rounds that came to their end."""
-        self.failures = 0
-        """Those that did not."""
+        """Meter of passes."""
+        self.rounds = self.failures = 0
+        """Completed and failed passes."""
         self.dropped_ledgers = 0
-        self.dropped_leftovers = 0
-        """Ledgers of which copies were dropped because others have them now."""
+        self.dropped_copies = 0
+        """Ledgers of which over-replicated copies were dropped."""
         self._limbo = LimboCount(held.table, named, self._pace)
         self.deleted_ledgers = 0
-        """Deleted ledgers that stay whole for now, as of the last round."""
+        """Deleted ledgers that are kept for now, as of the last pass."""
         self.missing_ledgers = 0
-        """Ledgers whose metadata are missing without a record of their deletion, as of the last round."""
+        """Ledgers whose metadata is missing without a record of their deletion, as of the last pass."""
         self.held = False
-        """Whether the last round dropped no deleted ledger, since an operator is to see first that it is meant."""
+        """Whether the last pass dropped no deleted ledger, because an operator must approve it first."""
         self._due_at: float | None = None
-        """When an approved round would drop some of what waits for one, as of the last round."""
+        """When an approved pass would drop some of the waiting ledgers, as of the last pass."""
 
     @property
     def ledgers_in_limbo(self) -> int:
-        """Ledgers that may have lost something, as of the last round."""
+        """Ledgers that may have lost entries, as of the last pass."""
         return self._limbo.ledgers
 
     def start(self) -> None:
-        """Begin with the rounds, unless the settings want none."""
+        """Start the background passes, unless the settings disable them."""
         if self._interval_seconds:
-            self._rounds = self._tasks.spawn(self._run_for_ever(), name="collector", essential=True)
+            self._rounds = self._tasks.spawn(self._run(), name="collector", essential=True)
 
     def request(self) -> None:
-        """Ask for a round at once, where there are rounds at all."""
+        """Request a pass now, if passes are enabled."""
         self._wanted.set()
 
     async def approve_store(self) -> None:
-        """An operator lets the bookies of the cluster go on with a metadata store that was found behind.
+        """Trust a metadata store that was found to be behind, for all bookies of the cluster; an operator's decision.
 
-        How long ledgers are deleted or missing counts anew, and dropping what waits for an operator takes an approval
+        The delays of deleted and missing ledgers start again, and dropping what waits for an operator needs an approval
         of its own.
 
         Raises:
@@ -219,15 +211,15 @@ class Collector:
         self.request()
 
     async def approve_drop(self) -> None:
-        """An operator lets one round, which begins at once, drop what waits for one.
+        """Start a pass now that may drop the ledgers that wait for an operator.
 
         Raises:
-            Conflict: no ledger waits for that, or none for long enough, or the metadata store was found behind.
-            MetadataUnavailable, NewerFormat: whether it was cannot be told.
+            Conflict: no ledger waits for that, or none for long enough, or the metadata store was found to be behind.
+            MetadataUnavailable, NewerFormat: it is unknown whether the store is behind.
         """
         await self.check.refuse_if_behind()
         if self._due_at is None:
-            raise Conflict("no deleted or missing ledger waits for an operator, as of the last round of this bookie")
+            raise Conflict("no deleted or missing ledger waits for an operator, as of the last pass of this bookie")
         left_seconds = self._due_at - self._clock.monotonic()
         if left_seconds > 0:
             raise Conflict(
@@ -238,33 +230,33 @@ class Collector:
         self.request()
 
     def suspect(self, ledger_id: int) -> None:
-        """A request is about another ledger of this id than is held here: see soon whether the store is behind."""
+        """A request means another ledger of this id than is held here: check soon whether the store is behind."""
         if self.check.suspect(ledger_id):
             self._looks_again = True
-            if self._looking is None or self._looking.done():
-                self._looking = self._tasks.spawn(self._look_at_suspects(), name="look at the metadata store")
+            if self._checking is None or self._checking.done():
+                self._checking = self._tasks.spawn(self._check_suspects(), name="look at the metadata store")
 
-    async def _look_at_suspects(self) -> None:
+    async def _check_suspects(self) -> None:
         while self._looks_again:
             await self._clock.sleep(max(0.0, self._look_due_at - self._clock.monotonic()))
-            self._look_due_at = self._clock.monotonic() + SUSPECTS_SECONDS
+            self._look_due_at = self._clock.monotonic() + SUSPECT_CHECK_SECONDS
             self._looks_again = False
             if await self.check.other_suspected():
                 await self._stop_dropping()
 
     async def _stop_dropping(self) -> None:
-        """The metadata know another ledger of an id: drop nothing more in this round, and note it."""
+        """The metadata has another ledger with a held id: drop nothing more in this pass, and record that."""
         self._pause()
         if (await self.check.look()).paused:
-            self._pause()  # also a round that began meanwhile
+            self._pause()  # also a pass that began meanwhile
 
     def _pause(self) -> None:
         self._paused = True
-        self._judge.pause()
+        self._policy.pause()
 
     async def close(self) -> None:
-        """End the rounds, and wait for the change that is under way: half of one would leave storage unusable."""
-        for task in (self._rounds, self._counting, self._looking):
+        """Stop the passes, and wait for the change in flight: half of a change would corrupt the storage."""
+        for task in (self._rounds, self._counting, self._checking):
             if task is not None:
                 task.cancel()
                 await asyncio.gather(task, return_exceptions=True)
@@ -272,7 +264,7 @@ class Collector:
             await asyncio.gather(self._change, return_exceptions=True)
 
     async def collect(self) -> None:
-        """One round, and the count of ledgers in limbo.
+        """Run one pass, and count the ledgers in limbo.
 
         Raises:
             As ``_collect_once``.
@@ -281,12 +273,12 @@ class Collector:
         await self._limbo.count(in_limbo, believed=not self._paused)
 
     async def _collect_once(self) -> int:
-        """One round. How many ledgers in limbo it has met.
+        """Run one pass. Returns the number of ledgers in limbo that it has met.
 
         Raises:
-            EntryUnknown: the index is not there to be asked; what was found until then was dropped.
-            DiskFull: there is no room for the changes; the next round does them.
-            DiskFailed: the device failed, and the node ends.
+            EntryUnknown: the index cannot be read; what was found before was dropped.
+            DiskFull: there is no space for the changes; the next pass makes them.
+            DiskFailed: the device failed, and the process ends.
         """
         async with self._round:
             approved, self._drop_approved = self._drop_approved, False
@@ -296,21 +288,21 @@ class Collector:
                     in_limbo = await self._collect(approved=approved)
             finally:
                 if approved:
-                    self._tell_approved(self.dropped_ledgers - before)
+                    self._log_approved(self.dropped_ledgers - before)
             self.rounds += 1
             return in_limbo
 
-    def _tell_approved(self, dropped: int) -> None:
-        """An approval is for one round: say what came of it."""
-        left = self._judge.count(Fate.DELETED) + self._judge.count(Fate.MISSING)
-        _log.warning("the round that an operator approved has ended", ledger_count=dropped, left_count=left)
+    def _log_approved(self, dropped: int) -> None:
+        """Log the result of an approved pass: an approval is for one pass."""
+        left = self._policy.count(LedgerDisposition.DELETED) + self._policy.count(LedgerDisposition.MISSING)
+        _log.warning("the pass that an operator approved has ended", ledger_count=dropped, left_count=left)
 
     async def _collect(self, *, approved: bool) -> int:
         store = await self.check.look()
         self._paused = store.paused
         if approved and store.paused:
-            _log.error("approval to drop ledgers is void", error="nothing is dropped in this round: see above")
-        self._judge.begin(
+            _log.error("approval to drop ledgers is void", error="nothing is dropped in this pass: see above")
+        self._policy.begin(
             store.id_counter,
             self._clock.monotonic(),
             short_of_space=self._pressed(),
@@ -322,46 +314,49 @@ class Collector:
         in_limbo = 0
         async with aclosing(self._pages()) as pages:
             async for page in pages:
-                garbage, leftovers = await self._judged(page)
+                garbage, over_replication = await self._select(page)
                 if garbage:
                     await self._undisturbed(self._drop(garbage))
-                if leftovers and not self._paused:
-                    await self._undisturbed(self._drop_leftovers(leftovers))
+                if over_replication and not self._paused:
+                    await self._undisturbed(self._drop_over_replicated(over_replication))
                 if self._late is not None:
                     await (self._late.drop() if self._paused else self._late.give(self._pace, store.reused_up_to))
-                in_limbo += await self._count_limbo(set(page) - {*garbage, *leftovers})
+                in_limbo += await self._count_in_limbo(set(page) - {*garbage, *over_replication})
         self._report()
-        # Where ledgers are in limbo, the index may lack rows, and an older copy of the metadata does not know of all.
+        # With ledgers in limbo, the index may lack rows, and an older copy of the metadata may lack ledgers.
         in_doubt = self._paused or in_limbo > 0 or self._limbo.index_in_doubt
         await self.reclaimer.reclaim(in_doubt=in_doubt)
-        await self.upkeep.compact_if_worth()
+        await self.maintenance.compact_if_worth()
         return in_limbo
 
     def _report(self) -> None:
-        """Count what waits, and say what waits for an operator."""
-        judge = self._judge
-        self.deleted_ledgers, self.missing_ledgers = judge.count(Fate.DELETED), judge.count(Fate.MISSING)
-        self.held, self._due_at = judge.held, judge.due_at()
+        """Count the waiting ledgers, and log those that wait for an operator."""
+        policy = self._policy
+        self.deleted_ledgers, self.missing_ledgers = (
+            policy.count(LedgerDisposition.DELETED),
+            policy.count(LedgerDisposition.MISSING),
+        )
+        self.held, self._due_at = policy.held, policy.due_at()
         if self.held:
             _log.error(
                 "dropping deleted ledgers waits for an operator",
                 ledger_count=self.deleted_ledgers,
-                error="a large share of all ledgers is deleted: see that this is meant, then POST gc/approve_drop",
+                error="a large share of all ledgers is deleted: check that this is intended, then POST gc/approve_drop",
             )
         if self.missing_ledgers:
             _log.error(
-                "metadata of ledgers are missing",
+                "metadata of ledgers is missing",
                 ledger_count=self.missing_ledgers,
-                error="there is no record that these were deleted: bring their metadata back, or POST gc/approve_drop",
+                error="there is no record that they were deleted: restore their metadata, or POST gc/approve_drop",
             )
 
-    async def _run_for_ever(self) -> None:
+    async def _run(self) -> None:
         while True:
-            await unless_set(self._wanted, self._clock.sleep(self._interval_seconds))
+            await run_until_set(self._wanted, self._clock.sleep(self._interval_seconds))
             self._wanted.clear()
             try:
                 in_limbo = await self._collect_once()
-                # It may read the metadata of all ledgers: a round that is asked for meanwhile does not wait for it.
+                # The count may read the metadata of all ledgers: a requested pass does not wait for it.
                 if self._counting is None or self._counting.done():
                     count = self._limbo.count(in_limbo, believed=not self._paused)
                     self._counting = self._tasks.spawn(count, name="count of ledgers in limbo")
@@ -372,62 +367,62 @@ class Collector:
                 if is_defect(error):
                     raise
                 self.failures += 1
-                _log.warning("garbage is collected later", error=error.message)
+                _log.warning("garbage collection postponed", error=error.message)
 
     async def _undisturbed(self, change: Coroutine[Any, Any, None]) -> None:
-        """Make a change to its end, even if the round is cancelled."""
+        """Complete a change even if the pass is cancelled."""
         self._change = self._tasks.spawn(change, name="collector's change")
         await asyncio.shield(self._change)
 
-    # -- which ledgers ------------------------------------------------------------------------
+    # -- selection ----------------------------------------------------------------------------
 
     async def _pages(self) -> AsyncGenerator[list[int], None]:
-        """All ledgers of which it can be told that they have rows, so many at a time."""
+        """All ledgers that are known to have rows, in pages."""
         after: int | None = -1
         while after is not None:
             page = await self._held.index.survey_ledgers(after, PAGE_LEDGERS)
-            for untold in page.untold:
+            for unreadable in page.unreadable:
                 sometimes("collector: passes over what the index cannot tell")
-                first, last = untold
-                _log.warning("which ledgers have rows cannot be told", first_ledger_id=first, last_ledger_id=last)
-                self._damage.untold += 1
+                first, last = unreadable
+                _log.warning("the index cannot be read for some ledgers", first_ledger_id=first, last_ledger_id=last)
+                self._damage.unreadable += 1
             if page.ledger_ids:
                 yield page.ledger_ids
             after = page.after
 
-    async def _judged(self, page: Sequence[int]) -> tuple[list[int], list[int]]:
-        """Which of these ledgers are garbage, and of which the copies may go."""
+    async def _select(self, page: Sequence[int]) -> tuple[list[int], list[int]]:
+        """The ledgers of a page that are garbage, and those whose copies are over-replicated."""
         garbage: list[int] = []
-        leftovers: list[int] = []
-        for start in range(0, len(page), LOOKUPS_AT_ONCE):
-            asked = page[start : start + LOOKUPS_AT_ONCE]
+        over_replication: list[int] = []
+        for start in range(0, len(page), MAX_CONCURRENT_LOOKUPS):
+            asked = page[start : start + MAX_CONCURRENT_LOOKUPS]
             await self._pace.spend(len(asked))
-            fates = await asyncio.gather(*(fate_in_time(self._fate_of, each) for each in asked))
-            for ledger_id, fate in zip(asked, fates, strict=True):
-                if fate is Fate.OTHER:
-                    await self._met_other(ledger_id)
-            for ledger_id, fate in zip(asked, fates, strict=True):
-                if self._judge.is_garbage(ledger_id, fate):
+            dispositions = await asyncio.gather(*(disposition_in_time(self._fate_of, each) for each in asked))
+            for ledger_id, disposition in zip(asked, dispositions, strict=True):
+                if disposition is LedgerDisposition.OTHER:
+                    await self._note_reused_id(ledger_id)
+            for ledger_id, disposition in zip(asked, dispositions, strict=True):
+                if self._policy.is_garbage(ledger_id, disposition):
                     garbage.append(ledger_id)
-                elif not self._paused and self._leftovers.may_go(ledger_id, fate):
-                    leftovers.append(ledger_id)
-        return ([], []) if self._paused else (garbage, leftovers)
+                elif not self._paused and self._leftovers.may_be_dropped(ledger_id, disposition):
+                    over_replication.append(ledger_id)
+        return ([], []) if self._paused else (garbage, over_replication)
 
-    async def _met_other(self, ledger_id: int) -> None:
-        """The metadata know another ledger of this id: they are an older copy, unless an operator knows of that."""
+    async def _note_reused_id(self, ledger_id: int) -> None:
+        """The metadata has another ledger with a held id: the store is behind, unless an operator has approved it."""
         if not self._paused and self.check.met_other(ledger_id):
             sometimes("collector: another ledger of the same id shows that the store is behind")
             await self._stop_dropping()
 
-    async def _count_limbo(self, ledger_ids: Iterable[int]) -> int:
-        """How many of these ledgers are in limbo. Nothing is looked at where this bookie has never lost anything."""
+    async def _count_in_limbo(self, ledger_ids: Iterable[int]) -> int:
+        """Count the ledgers of these that are in limbo. Returns 0 at once if this bookie never lost anything."""
         limbo, count = self._held.table.limbo, 0
         for ledger_id in sorted(ledger_ids):
             if limbo.covers(ledger_id, 0):
                 try:
                     count += (await self._held.table.look(ledger_id)).limbo
                 except StorageError:
-                    count += 1  # what it is cannot be told, which is what limbo means
+                    count += 1  # its state is unknown, which is what limbo means
         return count
 
     # -- dropping -----------------------------------------------------------------------------
@@ -448,56 +443,56 @@ class Collector:
                     gone.append(ledger_id)
         if gone:
             sometimes("collector: drops ledgers")
-            had = await self.reclaimer.held_by(gone)
+            had = await self.reclaimer.data_of(gone)
             tombstones = {ledger_id: encode_row(ledger_id, TOMBSTONE) for ledger_id in gone}
-            await held.index.apply((), tombstones, drop_ledgers=gone, makes_room=True)
+            await held.index.apply((), tombstones, drop_ledgers=gone, frees_space=True)
             self.reclaimer.dropped(had.by_log)
-            self.upkeep.dropped(gone, had.row_count)
+            self.maintenance.dropped(gone, had.row_count)
             self._damage.forget_ledgers(gone)
             for ledger_id in gone:
-                self._judge.dropped(ledger_id)
+                self._policy.dropped(ledger_id)
             self.dropped_ledgers += len(gone)
-            _tell_dropped("ledgers dropped", gone)
+            _log_dropped("ledgers dropped", gone)
 
-    async def _drop_leftovers(self, ledger_ids: Sequence[int]) -> None:
-        """Fence them, durably; then their rows go, and nothing else."""
+    async def _drop_over_replicated(self, ledger_ids: Sequence[int]) -> None:
+        """Fence the ledgers durably, then drop their rows and nothing else."""
         held = self._held
-        fenced = await _ended(held.fences.fence_unasked, ledger_ids)
+        fenced = await _ended(held.fences.fence_closed, ledger_ids)
         known = [ledger_id for ledger_id, is_fenced in zip(ledger_ids, fenced, strict=True) if is_fenced]
-        had = {ledger_id: await self.reclaimer.held_by([ledger_id]) for ledger_id in known}
-        # In one turn, the call of the index included: what comes into a buffer from here on is put behind what goes.
-        gone = [ledger_id for ledger_id in known if self._is_at_rest(ledger_id)]
+        had = {ledger_id: await self.reclaimer.data_of([ledger_id]) for ledger_id in known}
+        # In one turn, including the call of the index: batches that enter a buffer later get rows after this change.
+        gone = [ledger_id for ledger_id in known if self._is_idle(ledger_id)]
         if gone:
             sometimes("collector: drops copies that others have now")
             with self._leftovers.visits.shut(gone):
-                await held.index.apply((), {}, drop_rows=gone, makes_room=True)
+                await held.index.apply((), {}, drop_rows=gone, frees_space=True)
             for ledger_id in gone:
                 held.stored.forget(ledger_id)
                 self.reclaimer.dropped(had[ledger_id].by_log)
-                self.upkeep.dropped([ledger_id], had[ledger_id].row_count)
+                self.maintenance.dropped([ledger_id], had[ledger_id].row_count)
             self._damage.forget_ledgers(gone)
-            self.dropped_leftovers += len(gone)
-            _tell_dropped("copies dropped that others have now", gone)
+            self.dropped_copies += len(gone)
+            _log_dropped("over-replicated copies dropped", gone)
 
-    def _is_at_rest(self, ledger_id: int) -> bool:
-        """Whether nobody is at the ledger in this turn, and no repair has been for long."""
+    def _is_idle(self, ledger_id: int) -> bool:
+        """Whether no request uses the ledger in this turn, and no repair has for a while."""
         ledger = self._held.table.get(ledger_id)
         if (ledger is not None and ledger.users) or self._held.cache.holds(ledger_id):
-            sometimes("collector: somebody is at copies that others have now")
+            sometimes("collector: a repair works on copies that others have now")
             return False
-        return self._leftovers.is_left_alone(ledger_id)
+        return self._leftovers.is_unvisited(ledger_id)
 
 
 async def _ended(end: Callable[[int], Awaitable[None]], ledger_ids: Sequence[int]) -> list[bool]:
-    """Of each ledger, whether nothing more is taken of it now."""
+    """For each ledger, whether it is ended now: nothing more is taken of it."""
     found: list[bool] = []
-    for at in range(0, len(ledger_ids), ENDED_AT_ONCE):
-        found += await asyncio.gather(*(_is_ended(end(each)) for each in ledger_ids[at : at + ENDED_AT_ONCE]))
+    for at in range(0, len(ledger_ids), MAX_CONCURRENT_ENDS):
+        found += await asyncio.gather(*(_is_ended(end(each)) for each in ledger_ids[at : at + MAX_CONCURRENT_ENDS]))
     return found
 
 
 async def _is_ended(ending: Awaitable[None]) -> bool:
-    """Whether nothing more is taken of a ledger now; a later round tries what could not be done in this one."""
+    """Whether a ledger is ended now; a failure is left to a later pass."""
     try:
         await ending
     except (Busy, EntryUnknown, MetadataUnavailable, NoSuchLedger):
@@ -505,5 +500,78 @@ async def _is_ended(ending: Awaitable[None]) -> bool:
     return True
 
 
-def _tell_dropped(event: str, gone: Sequence[int]) -> None:
+def _log_dropped(event: str, gone: Sequence[int]) -> None:
     _log.info(event, ledger_count=len(gone), first_ledger_id=gone[0], last_ledger_id=gone[-1])
+
+
+METRICS: Final = (
+    PartMetrics[GarbageCollector]()
+    .gauge(
+        "ledgers_in_limbo",
+        "tallybook_bookie_ledgers_in_limbo",
+        "Ledgers assigned to the bookie that may have lost entries here (UNKNOWN), as of the last garbage collection.",
+        lambda collector: collector.ledgers_in_limbo,
+    )
+    .gauge(
+        "ledgers_deleted",
+        "tallybook_bookie_ledgers_deleted",
+        "Deleted ledgers kept for collection.deleted_delay_s, as of the last garbage collection.",
+        lambda collector: collector.deleted_ledgers,
+    )
+    .gauge(
+        "ledgers_missing",
+        "tallybook_bookie_ledgers_missing",
+        "Ledgers whose metadata is missing without a record of their deletion, as of the last garbage collection.",
+        lambda collector: collector.missing_ledgers,
+    )
+    .gauge(
+        "collection_held",
+        "tallybook_bookie_collection_held",
+        "1 while dropping deleted ledgers waits for an operator, because they are a large share of all.",
+        lambda collector: int(collector.held),
+    )
+    .gauge(
+        "metadata_behind",
+        "tallybook_bookie_metadata_behind",
+        "1 while nothing is dropped, because the metadata store was restored from an older copy.",
+        lambda collector: int(collector.check.behind),
+    )
+    .counter(
+        "collector_rounds_total",
+        "tallybook_bookie_collector_rounds_total",
+        "Garbage collection passes.",
+        lambda collector: collector.rounds,
+    )
+    .meter(
+        "collections",
+        "tallybook_bookie_collection",
+        "Garbage collection passes, compaction included",
+        lambda collector: collector.meter,
+    )
+    .counter(
+        "collector_failures_total",
+        "tallybook_bookie_background_failures_total",
+        "Failed passes of garbage collection or scrub, which are retried; the log has the reason.",
+        lambda collector: collector.failures,
+        ("task", "collector"),
+    )
+    .counter(
+        "leftovers_dropped_total",
+        "tallybook_bookie_leftovers_dropped_total",
+        "Closed ledgers of which over-replicated copies were dropped.",
+        lambda collector: collector.dropped_copies,
+    )
+    .counter(
+        "ledgers_dropped_total",
+        "tallybook_bookie_ledgers_dropped_total",
+        "Ledgers dropped because they were deleted, or released to the archive.",
+        lambda collector: collector.dropped_ledgers,
+    )
+    .counter(
+        "index_compactions_total",
+        "tallybook_bookie_index_compactions_total",
+        "Compactions of the index after many drops.",
+        lambda collector: collector.maintenance.compactions,
+    )
+    .of(reclaimer.METRICS, lambda collector: collector.reclaimer)
+)

@@ -1,79 +1,60 @@
-"""Compaction: copies what still counts out of an entry log, and removes the log.
+"""Compaction: copies live batches out of an entry log, and removes the log.
 
-One log at a time, in pieces of some MiB, which is what a crash may leave to be written twice; each in this order:
+One log at a time, in pieces of some MiB, which is what a crash may cause to be written twice. The steps of each piece:
 
-1. the batches that the index has in this log are read, and checked like any that is read;
-2. they are written to a log that only compaction writes, so that what lasts lies with what lasts, and synced;
-3. the rows of the index are changed to point there.
+1. the batches that the index has in this log are read, and verified like any read;
+2. they are written to a log that only compaction writes, so that long-lived batches are together, and synced;
+3. the index rows are changed to point there.
 
-When the whole log was gone through and nothing in it counts, the index is synced and the log removed. A crash before 3
-leaves copies without rows, which are nothing; after it, the batch has moved, and is not copied again. So at no time is
-a row without its batch.
+When nothing in the log is live, the index is synced and the log removed. A crash before step 3 leaves copies without
+rows, which are dead; after it, the batch has moved. So a row never lacks its batch.
 
-What is damaged cannot be copied. Then the log stays, and with it the rows that point at the damage: whoever reads there
-is told so, until a repair has brought another copy. The rest of it has moved nevertheless. Where a log does not tell
-all that is in it, since its footer or a table is damaged, the rows of the index that point into it say what counts.
+Damaged batches cannot be copied. Then the log stays, and with it the rows that point to the damage, so that reads
+report it until a repair has brought another copy; the other batches have moved nevertheless. For a log whose footer or
+a table is damaged, the index rows that point into it say what is live.
 
-It runs between rounds of the collector, never beside one: a ledger that is dropped gets no rows from here.
+It runs between passes of the collector, never at the same time: a dropped ledger gets no rows from here.
 """
 
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Collection, Coroutine, Sequence
 from contextlib import aclosing
-from typing import Any, Protocol
+from typing import Any
 
 from tallybook.core.batch import Buffer
+from tallybook.core.coverage import sometimes
 from tallybook.core.errors import EntryCorrupt
-from tallybook.core.marks import sometimes
+from tallybook.runtime.concurrency.rate_limit import RateLimiter
 from tallybook.runtime.logging import logger
-from tallybook.runtime.pace import Pace
 
-from .damage import DamageList, batch_of
-from .storage.index import Index
-from .storage.location import IndexRow, Location
-from .storage.log_contents import LogContents, WalkableLogs, in_pieces
+from ..scrub.damage_list import DamageList, batch_of
+from ..storage.entry_log.logs import EntryLogs
+from ..storage.index.port import Index
+from ..storage.location import IndexRow
+from ..storage.log_contents import LogContents, in_pieces
 
 _log = logger("bookie.compaction")
 
 Undisturbed = Callable[[Coroutine[Any, Any, None]], Awaitable[None]]
-"""Makes a change to its end, also where whoever waits for it is cancelled."""
-
-
-class CompactableLogs(WalkableLogs, Protocol):
-    """The part of the entry logs that compaction needs."""
-
-    async def read_many(self, rows: Sequence[IndexRow]) -> list[bytes]:
-        """The batches of ``rows``, up to the first that cannot be had."""
-
-    async def append(self, batches: Sequence[Buffer], *, paced: bool = True, aside: bool = False) -> list[Location]:
-        """Write batches."""
-
-    async def sync(self) -> None:
-        """Make them durable."""
-
-    async def remove(self, log_id: int) -> int:
-        """Delete a log, durably; how many bytes it had."""
-
-    async def give_back(self) -> None:
-        """Give back the room of what was removed, piece by piece."""
+"""Completes a change even if its caller is cancelled."""
 
 
 class Compaction:
-    """Copies logs.
+    """Compacts entry logs.
 
     Args:
-        pace: of what is copied, in bytes.
+        pace: limits the bytes copied per second.
         undisturbed: see ``Undisturbed``.
-        damage: where batches are noted that cannot be copied.
+        damage: list of damaged batches, which cannot be copied.
     """
 
     def __init__(
         self,
         contents: LogContents,
         index: Index,
-        logs: CompactableLogs,
-        pace: Pace,
+        logs: EntryLogs,
+        pace: RateLimiter,
         undisturbed: Undisturbed,
         damage: DamageList,
     ) -> None:
@@ -87,11 +68,11 @@ class Compaction:
         self.copied_bytes = 0
 
     async def compact(self, log_id: int) -> int:
-        """Move all that counts out of a settled log; the bytes of the log if it could be removed, else 0.
+        """Move all live batches out of a settled log. Returns the size of the log if it could be removed, else 0.
 
         Raises:
-            DamagedFile: it is not certain what was in it; it stays.
-            EntryUnknown: index or log cannot be read; some of it may have moved.
+            DamagedFile: its contents are uncertain; it stays.
+            EntryUnknown: index or log cannot be read; some batches may have moved.
             DiskFull: likewise.
             DiskFailed: the device failed in the middle of a change.
         """
@@ -104,11 +85,11 @@ class Compaction:
             return 0
         return await self.remove(log_id)
 
-    async def compact_by_index(self, log_ids: Collection[int], pace: Pace) -> dict[int, int]:
-        """Move all that counts out of settled logs whose tables are damaged; the bytes of those that were removed.
+    async def compact_by_index(self, log_ids: Collection[int], pace: RateLimiter) -> dict[int, int]:
+        """Move all live batches out of settled logs whose tables are damaged. Returns the sizes of the removed ones.
 
         Args:
-            pace: of the rows of the index that are looked at.
+            pace: limits the index rows examined per second.
 
         Raises:
             EntryUnknown, DiskFull, DiskFailed: as for ``compact``.
@@ -123,17 +104,17 @@ class Compaction:
         return {log_id: await self.remove(log_id) for log_id in sorted(whole)}
 
     async def remove(self, log_id: int) -> int:
-        """Remove a log that no row points into; how many bytes it had.
+        """Remove a log that no row points into; returns its size in bytes.
 
         Raises:
-            DiskFull: it is there yet.
+            DiskFull: it still exists.
             DiskFailed: the device failed in the middle of a change.
         """
         removed = 0
 
         async def remove() -> None:
             nonlocal removed
-            # A row that was changed and is not durable would point into this log again after a crash.
+            # After a crash, a changed row that is not durable would point into this log again.
             await self._index.sync()
             removed = await self._logs.remove(log_id)
 
@@ -142,7 +123,7 @@ class Compaction:
         return removed
 
     async def _move(self, rows: Sequence[IndexRow]) -> bool:
-        """Move these batches; whether none of them is left behind."""
+        """Move these batches; returns whether all have moved."""
         whole = True
         while rows:
             try:
@@ -173,6 +154,6 @@ class Compaction:
         await self._index.apply(
             [row._replace(location=location) for row, location in zip(rows, locations, strict=True)],
             {},
-            makes_room=True,
+            frees_space=True,
         )
         sometimes("compaction: moves batches")

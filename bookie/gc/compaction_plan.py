@@ -1,11 +1,12 @@
-"""Which entry logs are worth copying what is left of them: decisions, no I/O.
+"""Selects the entry logs worth compacting. Decisions only, no I/O.
 
-Copying a log of which a fifth counts writes one byte for four that come free; at four fifths it is four bytes for
-one. So little is left alone for long, and much only until the bookie is short of disk, or once in a while.
+Compacting a log with a fifth of live bytes writes one byte for four that are freed; with four fifths live, four bytes
+for one. So logs with few live bytes are compacted soon, others only when the bookie is short of disk space, or once in
+a while.
 
-A share of each log says nothing of the whole: where nine of ten ledgers go at once, logs of which a quarter is left may
-be most of what the bookie has. So there is a bound for the whole, too: beyond it, logs that are worth it one by one
-only once in a while are copied at once, until the rest is within it.
+The live part of each log is not enough: if nine of ten ledgers are deleted at once, logs with a quarter of live bytes
+may be most of the storage. So there is a limit for all logs together: above it, logs that would otherwise be compacted
+only once in a while are compacted at once, until the total is within the limit.
 """
 
 from __future__ import annotations
@@ -14,8 +15,8 @@ from collections.abc import Iterable
 from typing import NamedTuple
 
 
-class LogFacts(NamedTuple):
-    """One log to which nothing is added any more: bytes of all batches in it, and of those that count."""
+class LogUsage(NamedTuple):
+    """A complete log: bytes of all batches in it, and of the live ones."""
 
     log_id: int
     all_bytes: int
@@ -23,17 +24,17 @@ class LogFacts(NamedTuple):
 
     @property
     def live_part(self) -> float:
-        """Part of it that counts."""
+        """Live part, 0 to 1."""
         return self.live_bytes / self.all_bytes if self.all_bytes else 0.0
 
 
-class Bounds(NamedTuple):
-    """What is worth copying.
+class CompactionLimits(NamedTuple):
+    """Limits that decide which logs are compacted.
 
     Attributes:
-        below: a log of which less than this part counts.
-        garbage: of all logs together; where more than this part counts no more, the next bound holds.
-        below_if_much: a log of which less than this part counts, while so much is garbage.
+        below: compact logs with a smaller live part.
+        garbage: if a larger part of all logs together is dead, the next limit applies.
+        below_if_much: compact logs with a smaller live part, while so much is dead.
     """
 
     below: float
@@ -41,13 +42,13 @@ class Bounds(NamedTuple):
     below_if_much: float = 0.0
 
     def of_one(self, all_bytes: int, garbage_bytes: int) -> float:
-        """The bound of one log, where all together have so many bytes."""
+        """The limit for one log, given the bytes of all logs together."""
         much = garbage_bytes > self.garbage * all_bytes
         return max(self.below, self.below_if_much) if much else self.below
 
 
-def worth_copying(logs: Iterable[LogFacts], bounds: Bounds) -> list[LogFacts]:
-    """Those worth copying, and those of which nothing counts, in the order in which copying gives most for least."""
+def worth_copying(logs: Iterable[LogUsage], bounds: CompactionLimits) -> list[LogUsage]:
+    """The logs worth compacting, and those without live bytes, those with most gain for least cost first."""
     ordered = sorted(logs, key=lambda facts: (facts.live_part, facts.log_id))
     all_bytes, garbage_bytes = _totals(ordered)
     chosen = []
@@ -60,13 +61,13 @@ def worth_copying(logs: Iterable[LogFacts], bounds: Bounds) -> list[LogFacts]:
     return chosen
 
 
-def worth_finishing(log: LogFacts, others: Iterable[LogFacts], bounds: Bounds) -> bool:
-    """Whether a log that is written is worth copying as well as ``others``, so that it should end now."""
+def worth_finishing(log: LogUsage, others: Iterable[LogUsage], bounds: CompactionLimits) -> bool:
+    """Whether a growing log would be worth compacting as well as ``others``, so that it should be finished now."""
     return log in worth_copying([log, *others], bounds)
 
 
-def _totals(logs: Iterable[LogFacts]) -> tuple[int, int]:
-    """Bytes of all batches, and of those that do not count."""
+def _totals(logs: Iterable[LogUsage]) -> tuple[int, int]:
+    """Bytes of all batches, and of the dead ones."""
     all_bytes = live_bytes = 0
     for facts in logs:
         all_bytes += facts.all_bytes

@@ -1,5 +1,7 @@
-"""The write-ahead journal of a bookie: a ring of recycled segment files, one group commit a block.
+"""The write-ahead journal of a bookie: a ring of recycled segment files; each group commit is one block.
 
-Start with ``journal.py`` (what the bookie calls), then ``format.py`` (what is on the disk),
-``replay.py`` (how a torn tail is told from damage) and ``group_commit.py`` (the hot path).
+``journals.py`` combines the journals of several disks. Start with ``journal.py`` (the interface), then ``format.py``
+(the bytes on the disk) and ``group_commit.py`` (the hot path). After a crash, ``replay.py`` reads the ring, and
+``torn_tail.py`` tells a torn tail from damage.
+Nothing here knows ledgers: a record is bytes with a kind.
 """

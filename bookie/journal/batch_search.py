@@ -1,7 +1,7 @@
-"""Finding one batch in the journal of a bookie that runs: for an operator with a question, for no request on its way.
+"""Finds one batch in the journal of a running bookie, for ``trace`` only.
 
-The journal has no index: it is read from its mark on, as a replay would, and whatever is written meanwhile may be seen
-or not. So a batch that is not found may be there all the same, and nobody concludes anything from that.
+The journal has no index: it is scanned from its mark on, as by a replay, and records written meanwhile may be missed.
+So a batch that is not found may still be there.
 """
 
 from __future__ import annotations
@@ -12,44 +12,44 @@ from contextlib import aclosing
 from typing import Final, NamedTuple, cast
 
 from tallybook.core.errors import StorageError
-from tallybook.runtime.disk import Disk
+from tallybook.runtime.disk.port import Disk
 
-from .format import Mark
+from .format import JournalMark
 from .inspect import BlockView, RecordView, inspect_journal, live_blocks
 
 LOCATE_SECONDS: Final = 5.0
-"""After so long a batch counts as not found."""
+"""After this long a batch counts as not found."""
 
 
-class Located(NamedTuple):
-    """Where a batch lies."""
+class JournalLocation(NamedTuple):
+    """Where a batch is in the journal."""
 
     path: str
-    mark: Mark
+    mark: JournalMark
     offset: int
-    """Of its block, in the file."""
+    """Offset of its block in the file."""
     size: int
-    """Of the batch."""
+    """Size of the batch."""
 
 
-async def locate(disk: Disk, directory: str, ledger_id: int, entry_id: int) -> Located | None:
-    """The block with the newest record of the batch that holds ``entry_id``, or ``None`` if it was not found."""
+async def locate(disk: Disk, directory: str, ledger_id: int, entry_id: int) -> JournalLocation | None:
+    """Find the block with the newest record of the batch that holds ``entry_id``; ``None`` if it was not found."""
     try:
         async with asyncio.timeout(LOCATE_SECONDS):
             return await _located(disk, directory, ledger_id, entry_id)
     except (TimeoutError, StorageError):
-        # It is being written while it is read: a block that is half there is no damage.
+        # The journal is being written while it is read: an incomplete block is no damage.
         return None
 
 
-async def _located(disk: Disk, directory: str, ledger_id: int, entry_id: int) -> Located | None:
-    found: Located | None = None
+async def _located(disk: Disk, directory: str, ledger_id: int, entry_id: int) -> JournalLocation | None:
+    found: JournalLocation | None = None
     view = await inspect_journal(disk, directory)
     async with aclosing(cast("AsyncGenerator[BlockView, None]", live_blocks(disk, view))) as blocks:
         async for block in blocks:
             for record in block.records:
                 if record.ledger_id == ledger_id and _holds(record, entry_id):
-                    found = Located(block.path, block.mark, block.offset, record.size_bytes)
+                    found = JournalLocation(block.path, block.mark, block.offset, record.size_bytes)
     return found
 
 

@@ -1,10 +1,10 @@
-"""What is on the disk, apart from the superblock: segment headers, block headers, positions.
+"""Journal format apart from the superblock: segment headers, block headers, positions.
 
 A segment is a file of fixed size. Its first 4 KiB are the *segment header*; after it come
 *blocks*, one per group commit, each a whole number of 4 KiB long. A block is a block header
 of 128 bytes, then records back to back (``records.py``), then zeros up to the next 4 KiB.
 
-Segment header, little-endian (docs/formats/journal.md shows an example)::
+Segment header, little-endian (docs/reference/formats/journal.md shows an example)::
 
     offset  size  field
          0     4  magic "TJSG"
@@ -36,10 +36,9 @@ Block header::
         60    64  reserved, zero
        124     4  CRC-32C of bytes 0 .. 123 (the header CRC)
 
-The header CRC covers the body CRC, so it stands for the whole block. A block says where it
-belongs (instance, segment, offset): bytes left over from an earlier life of the segment, of
-another journal, or written to the wrong place never pass for a live block. The padding is
-not covered: what it holds is never read.
+The header CRC covers the body CRC, so it stands for the whole block. A block says where it belongs (instance, segment,
+offset): bytes of an earlier life of the segment, of another journal, or written to the wrong place are never accepted
+as a live block. The padding is neither covered nor read.
 """
 
 from __future__ import annotations
@@ -62,8 +61,8 @@ _SEGMENT_CRC_AT: Final = 52
 
 BLOCK_MAGIC: Final = b"TJBK"
 BLOCK_HEADER_BYTES: Final = 128
-"""More than the fields need, for speed. Large messages begin a little behind a page boundary, where ``malloc`` puts
-them; with a header of 64 bytes the first body would land a few bytes further on in its page, and some processors copy
+"""More than the fields need, for speed. Large messages begin shortly after a page boundary, where ``malloc`` puts
+them; with a header of 64 bytes the first body would start a few bytes further on in its page, and some processors copy
 between such addresses at a tenth of their speed (measured: 8 against 90 us for 256 KiB)."""
 FLAG_SEAL: Final = 1
 _BLOCK: Final = struct.Struct("<4sBBH16sQQIIIII64sI")
@@ -71,37 +70,37 @@ _BLOCK_CRC_AT: Final = 124
 _UNUSED: Final = bytes(64)
 _CRC: Final = struct.Struct("<I")
 _HOLD_GIL: Final = 0
-"""Third argument of ``crc32c``: a checksum takes microseconds; to give other threads a turn meanwhile costs more."""
+"""Third argument of ``crc32c``: a checksum takes microseconds, less than releasing the GIL costs."""
 
 RECORD_HEADER_BYTES: Final = 8
-"""Before each record in a block's body; ``records.py`` has its table."""
+"""Size of the header before each record in a block's body; ``records.py`` has its layout."""
 
 
-class Mark(NamedTuple):
+class JournalMark(NamedTuple):
     """A position between two blocks: everything up to and including ``block`` lies below it. Ordered."""
 
     segment: int
     block: int
 
 
-class Geometry(NamedTuple):
-    """The shape of the ring."""
+class RingGeometry(NamedTuple):
+    """Size and number of segments of the ring."""
 
     segment_bytes: int
     segment_count: int
 
     @property
     def blocks_per_segment(self) -> int:
-        """Most blocks one segment can hold: every one is at least 4 KiB."""
+        """Maximum number of blocks in one segment: each is at least 4 KiB."""
         return self.segment_bytes // BLOCK_BYTES - 1
 
     def file_name(self, segment: int) -> str:
-        """The file that holds segment number ``segment``."""
+        """The file of segment number ``segment``."""
         return segment_file_name(segment % self.segment_count)
 
 
 SEGMENT_PREFIX: Final = "segment-"
-"""What the names of segment files begin with."""
+"""Prefix of the names of segment files."""
 
 
 def segment_file_name(slot: int) -> str:
@@ -110,12 +109,12 @@ def segment_file_name(slot: int) -> str:
 
 
 def aligned(size: int) -> int:
-    """``size`` rounded up to whole 4 KiB."""
+    """``size`` rounded up to a multiple of 4 KiB."""
     return -(-size // BLOCK_BYTES) * BLOCK_BYTES
 
 
 class SegmentHeader(NamedTuple):
-    """What the first 4 KiB of a segment say."""
+    """The header in the first 4 KiB of a segment."""
 
     instance: bytes
     segment: int
@@ -124,7 +123,7 @@ class SegmentHeader(NamedTuple):
 
 
 def encode_segment_header(header: SegmentHeader) -> bytes:
-    """The first 4 KiB of a segment."""
+    """Encode the first 4 KiB of a segment."""
     plain = _SEGMENT.pack(
         SEGMENT_MAGIC, VERSION, header.instance, header.segment, header.boot, header.segment_bytes, 0
     )[:_SEGMENT_CRC_AT]
@@ -132,10 +131,10 @@ def encode_segment_header(header: SegmentHeader) -> bytes:
 
 
 def decode_segment_header(data: Buffer) -> SegmentHeader | None:
-    """The header in the first bytes of ``data``, or ``None`` where there is no valid one.
+    """The header in the first bytes of ``data``, or ``None`` if there is no valid one.
 
     Raises:
-        NewerFormat: it is intact, and of a later version, which has magic, version and checksum in the same places.
+        NewerFormat: it is intact and has a later version; magic, version and checksum stay in the same places.
     """
     if len(data) < _SEGMENT.size:
         return None
@@ -150,7 +149,7 @@ def decode_segment_header(data: Buffer) -> SegmentHeader | None:
 
 
 class BlockHeader(NamedTuple):
-    """What the first bytes of a block say."""
+    """The header of a block."""
 
     instance: bytes
     segment: int
@@ -170,13 +169,13 @@ class BlockHeader(NamedTuple):
         return aligned(BLOCK_HEADER_BYTES + self.body_bytes)
 
     @property
-    def mark(self) -> Mark:
-        """The position right behind this block."""
-        return Mark(self.segment, self.block)
+    def mark(self) -> JournalMark:
+        """The position directly after this block."""
+        return JournalMark(self.segment, self.block)
 
 
 def add_to_crc(crc: int, piece: memoryview) -> int:
-    """The CRC of a body that goes on with ``piece``; that of an empty body is 0."""
+    """The CRC of a body extended by ``piece``; the CRC of an empty body is 0."""
     return int(crc32c(piece, crc, _HOLD_GIL))
 
 
@@ -184,17 +183,17 @@ def put_block_header(
     buffer: memoryview,
     *,
     instance: bytes,
-    mark: Mark,
+    mark: JournalMark,
     offset: int,
     record_count: int,
     body_bytes: int,
     body_crc: int,
     previous_crc: int,
 ) -> int:
-    """Finish the block whose body already stands in ``buffer`` behind the header: write the header, zero the padding.
+    """Finish the block whose body is in ``buffer`` after the header: write the header, zero the padding.
 
     Args:
-        body_crc: of exactly that body; see ``add_to_crc``.
+        body_crc: CRC of the body; see ``add_to_crc``.
 
     Returns:
         The header CRC, which the next block carries.
@@ -215,10 +214,10 @@ def put_block_header(
 
 
 def decode_block_header(data: Buffer) -> BlockHeader | None:
-    """The block header in the first bytes of ``data``, or ``None`` where there is no valid one.
+    """The block header in the first bytes of ``data``, or ``None`` if there is no valid one.
 
-    Whether the block belongs where it was found, and whether its body is intact, is for the
-    caller to say. One of a later version is none; see ``newer_block``.
+    The caller checks whether the block belongs there, and whether its body is intact. A header of a later version is
+    not accepted; see ``newer_block``.
     """
     view = memoryview(data)
     if len(view) < BLOCK_HEADER_BYTES or bytes(view[:4]) != BLOCK_MAGIC:
@@ -238,10 +237,10 @@ def decode_block_header(data: Buffer) -> BlockHeader | None:
 
 
 def newer_block(data: Buffer, instance: bytes, segment: int, offset: int) -> NewerFormat | None:
-    """The error for a block of a later version that belongs at this place; ``None`` where there is no such block.
+    """The error for a block of a later version that belongs at this place; ``None`` if there is no such block.
 
-    Every version has the first 44 bytes of a header, and its checksum, in the same places. Where it belongs is asked
-    because clients can store what looks like a block.
+    Every version has the first 44 bytes of a header, and its checksum, in the same places. The place is checked because
+    clients can store bytes that look like a block.
     """
     view = memoryview(data)
     if len(view) < BLOCK_HEADER_BYTES or bytes(view[:4]) != BLOCK_MAGIC:
@@ -254,5 +253,5 @@ def newer_block(data: Buffer, instance: bytes, segment: int, offset: int) -> New
 
 
 def body_is_intact(header: BlockHeader, body: Buffer) -> bool:
-    """Whether ``body`` holds exactly the bytes that ``header`` was made for."""
+    """Whether ``body`` is exactly the bytes that ``header`` was made for."""
     return len(body) == header.body_bytes and crc32c(body) == header.body_crc

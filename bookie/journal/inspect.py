@@ -1,12 +1,11 @@
-"""Looking into the journal of a stopped bookie: the library behind ``journal dump`` and ``journal verify``.
+"""Reads the journal of a stopped bookie, for the commands ``journal dump`` and ``journal verify``.
 
-Everything here reads only, and hands out plain values. ``inspect_journal`` says what the
-superblock and the files hold and what is damaged; ``live_blocks`` walks through what the next
-boot would replay, in order; ``every_block`` walks through whatever well-formed blocks the
-files still hold, recycled ones included, file by file.
+Everything here only reads, and returns plain values. ``inspect_journal`` reports the contents of superblock and files,
+and damage; ``live_blocks`` iterates over what the next boot would replay, in order; ``every_block`` iterates over all
+well-formed blocks in the files, recycled ones included, file by file.
 
-What is intact and of a later format is told as that, and is no damage. Where it is more than a batch, nothing of a
-journal is to be believed, and nothing is handed out of it.
+Intact data of a later format is reported as such, not as damage. If it is more than a batch, the journal cannot be
+interpreted, and nothing of it is returned.
 """
 
 from __future__ import annotations
@@ -17,10 +16,9 @@ from dataclasses import dataclass
 from tallybook.core.batch import verify_batch
 from tallybook.core.errors import InvalidArgument, InvalidBatch, NewerFormat
 from tallybook.core.limits import BLOCK_BYTES
-from tallybook.runtime.disk import Disk
+from tallybook.runtime.disk.port import Disk
 
-from .chain import Damage, Run
-from .format import BLOCK_HEADER_BYTES, BlockHeader, Mark, SegmentHeader, body_is_intact, decode_block_header
+from .format import BLOCK_HEADER_BYTES, BlockHeader, JournalMark, SegmentHeader, body_is_intact, decode_block_header
 from .records import (
     BatchRecord,
     DeleteRecord,
@@ -32,10 +30,11 @@ from .records import (
     Record,
     decode_records,
 )
-from .replay import Window, look_at, read_blocks, survey
+from .replay import FileWindow, look_at, read_blocks, survey
 from .segments import segment_file_names
 from .superblock import Superblock
 from .superblock_file import read_superblock
+from .torn_tail import BlockRange, JournalDamage
 
 _KINDS = {
     BatchRecord: "batch",
@@ -49,21 +48,21 @@ _KINDS = {
 
 @dataclass(frozen=True, slots=True)
 class SegmentView:
-    """One file of the ring. ``header`` is ``None`` where it has none that is valid."""
+    """One file of the ring. ``header`` is ``None`` if there is no valid one."""
 
     path: str
     size_bytes: int
     header: SegmentHeader | None
     live: bool
-    """Replay would read it."""
+    """Whether replay would read it."""
 
 
 @dataclass(frozen=True, slots=True)
 class RecordView:
-    """One record. Of a batch: its entries.
+    """One record; entry ids are set for a batch.
 
-    ``problem`` says why its own checks fail, empty where they pass; ``later_format`` that only a newer Tallybook can
-    tell.
+    ``problem`` says which of its own checks fails, empty if none; ``later_format`` that only a newer Tallybook can
+    read it.
     """
 
     kind: str
@@ -81,13 +80,13 @@ class RecordView:
 class BlockView:
     """One block.
 
-    ``records`` is empty for a seal, where ``problem`` says that its body is damaged, and where ``later_format`` says
-    that a newer Tallybook has written some of them.
+    ``records`` is empty for a seal, for a damaged body (see ``problem``), and if a newer Tallybook has written some of
+    them (see ``later_format``).
     """
 
     path: str
     offset: int
-    mark: Mark
+    mark: JournalMark
     size_bytes: int
     is_seal: bool
     records: tuple[RecordView, ...]
@@ -102,21 +101,21 @@ class JournalView:
     directory: str
     facts: Superblock
     slots: tuple[bool, ...]
-    """Which slots of the superblock pass their checks. One that does not is normal after a crash."""
+    """Which slots of the superblock pass their checks. A bad one is normal after a crash."""
     segments: tuple[SegmentView, ...]
-    runs: tuple[Run, ...]
-    damage: tuple[Damage, ...]
-    end: Mark
+    ranges: tuple[BlockRange, ...]
+    damage: tuple[JournalDamage, ...]
+    end: JournalMark
     """The last intact block."""
 
 
 async def inspect_journal(disk: Disk, directory: str) -> JournalView:
-    """Read superblock and segments of the journal in ``directory``; change nothing.
+    """Read superblock and segments of the journal in ``directory``; writes nothing.
 
     Raises:
         InvalidArgument: there is no journal.
         DamagedFile: neither slot of the superblock passes its checks.
-        NewerFormat: some of it is of a later version.
+        NewerFormat: part of it has a later version.
         DiskFailed: a file cannot be opened.
     """
     read = await read_superblock(disk, directory)
@@ -132,12 +131,12 @@ async def inspect_journal(disk: Disk, directory: str) -> JournalView:
 
 
 async def live_blocks(disk: Disk, view: JournalView) -> AsyncIterator[BlockView]:
-    """What the next boot would replay, in order.
+    """The blocks that the next boot would replay, in order.
 
     Raises:
         DamagedFile: a file changed since ``inspect_journal``.
     """
-    for run in view.runs:
+    for run in view.ranges:
         async for header, body in read_blocks(disk, view.facts, run):
             yield _describe(run.path, header, body)
 
@@ -151,7 +150,7 @@ async def every_block(disk: Disk, view: JournalView) -> AsyncIterator[BlockView]
     for segment in view.segments:
         file = await disk.open(segment.path, writable=False)
         try:
-            window = Window(file)
+            window = FileWindow(file)
             offset = BLOCK_BYTES
             while offset < segment.size_bytes:
                 header = decode_block_header(await window.view(offset, BLOCK_BYTES))
@@ -160,7 +159,7 @@ async def every_block(disk: Disk, view: JournalView) -> AsyncIterator[BlockView]
                     continue
                 whole = await window.view(offset, header.total_bytes)
                 yield _describe(segment.path, header, whole[BLOCK_HEADER_BYTES:][: header.body_bytes])
-                # Not by its length: within an old block, a newer one may begin.
+                # Advance block by block, not by this block's length: a newer block may begin inside an old one.
                 offset += BLOCK_BYTES
         finally:
             await file.close()

@@ -1,21 +1,21 @@
-"""The write-ahead journal of a bookie: what is in it survives a crash.
+"""The write-ahead journal of a bookie: records in it survive a crash.
 
 The life of a journal::
 
     recovered = await Journal.recover(disk, directory, settings, rng)     # reads only
     async for record in recovered.records(): ...                          # what was never checkpointed
     ... the caller checkpoints all of it ...
-    journal = await recovered.start(clock, tasks, on_failure)             # forgets it, begins to write
+    journal = await recovered.start(...)                                  # trims it, begins to write
     journal.append(record, on_durable)
     mark = journal.durable_mark()
     ... the caller checkpoints everything up to the mark ...
     await journal.trim(mark)
     await journal.close(clean=True)
 
-Until ``start`` nothing is written, so recovering twice is the same as once, and a crash
-during recovery changes nothing. A failed write ends the journal: ``on_failure`` is called
-once, nothing is acked any more, and nothing is tried again. docs/formats/journal.md has the
-format, docs/storage-assumptions.md what is asked of the device.
+Nothing is written before ``start``, so recovering twice is the same as once, and a crash during recovery changes
+nothing. A failed write ends the journal: ``on_failure`` is called once, nothing is acked any more, and nothing is
+retried. docs/reference/formats/journal.md has the format, docs/understand/guarantees.md the requirements on the
+device.
 """
 
 from __future__ import annotations
@@ -27,47 +27,46 @@ from dataclasses import replace
 from functools import partial
 from typing import Final
 
-from tallybook.core.config import JournalSettings
 from tallybook.core.errors import DamagedFile, DiskFailed, InvalidArgument, StorageError, check
+from tallybook.core.settings import JournalSettings
 from tallybook.runtime.clock import Clock
-from tallybook.runtime.disk import Disk
-from tallybook.runtime.histogram import Histogram
+from tallybook.runtime.disk.port import Disk
+from tallybook.runtime.metrics.histogram import Histogram
 from tallybook.runtime.rng import Rng
 from tallybook.runtime.tasks import Tasks
 
-from .chain import Damage, DamageKind, Findings
-from .format import INSTANCE_BYTES, Geometry, Mark
-from .group_commit import Commit, GroupCommit
-from .keeper import Keeper
-from .open_block import OnDurable
+from .format import INSTANCE_BYTES, JournalMark, RingGeometry
+from .group_commit import Commit, GroupCommit, OnDurable
+from .keeper import SegmentKeeper
 from .records import Record, encode_record
 from .replay import read_records, survey
-from .room import Ring, charge_bytes
 from .segments import SegmentFiles, segment_file_names
+from .space import RingSpace, charge_bytes
 from .superblock import Superblock
 from .superblock_file import FILE_NAME, SuperblockFile, read_superblock
+from .torn_tail import DamageKind, JournalDamage, ScanFindings
 
 PREPARED_AT_START: Final = 2
-"""Segments made ready before ``start`` returns, so that the writer never waits for the first roll."""
+"""Segments prepared before ``start`` returns, so that the writer never waits for the first roll."""
 
 STALLED_SECONDS: Final = 60.0
-"""A device that keeps a record waiting for so long has failed, whatever becomes of its write later."""
+"""A device that keeps a record waiting this long has failed, even if its write ends later."""
 
 WATCH_SECONDS: Final = 5.0
-"""Between two looks at the device."""
+"""Interval of checks of the device."""
 
 _TIMER_SLACK_SECONDS: Final = 0.001
 
 
-class Recovered:
-    """What a journal holds, before anything is written to it.
+class RecoveredJournal:
+    """The contents of a journal before anything is written to it.
 
     Attributes:
-        boot: the boot counter that the next life will have; 1 in the first.
+        boot: the boot counter of the next life; 1 in the first.
         fresh: there was no journal here.
         clean: the last life ended with everything checkpointed; there is nothing to replay.
-        damage: what cannot be read though it was durable. The caller decides what that means
-            for its ledgers; records behind it are replayed nevertheless.
+        damage: parts that were durable and cannot be read. The caller decides what that means for its ledgers;
+            records after them are replayed nevertheless.
     """
 
     def __init__(
@@ -76,7 +75,7 @@ class Recovered:
         directory: str,
         settings: JournalSettings,
         facts: Superblock,
-        findings: Findings,
+        findings: ScanFindings,
         *,
         fresh: bool,
     ) -> None:
@@ -89,20 +88,20 @@ class Recovered:
         self.fresh = fresh
         self.boot = facts.boot + 1
         self.clean = facts.clean
-        self.damage: tuple[Damage, ...] = findings.damage
+        self.damage: tuple[JournalDamage, ...] = findings.damage
 
     @property
     def refused(self) -> bool:
-        """The device refused to read a part of it: another attempt may find more."""
+        """Whether the device refused to read part of it: another attempt may read more."""
         return any(damage.kind is DamageKind.UNREADABLE for damage in self.damage)
 
     async def records(self) -> AsyncIterator[Record]:
-        """Every record behind the trim mark, in the order of its append. May be read more than once.
+        """Every record after the trim mark, in the order of its append. May be read more than once.
 
         Raises:
             DamagedFile: a file changed since ``Journal.recover`` read it.
         """
-        async for record in read_records(self._disk, self._facts, self._findings.runs):
+        async for record in read_records(self._disk, self._facts, self._findings.ranges):
             yield record
 
     async def start(
@@ -111,23 +110,24 @@ class Recovered:
         tasks: Tasks,
         on_failure: Callable[[Exception], None],
         *,
+        on_space: Callable[[], None],
         min_free_bytes: int = 0,
         boot: int = 0,
     ) -> Journal:
-        """Forget what was replayed, which the caller has checkpointed, and begin to write.
+        """Trim what was replayed, which the caller has checkpointed, and begin to write.
 
-        The new boot counter is durable before anything else happens. Writing begins in a new
-        segment, with block numbers above anything that may be on the disk, so whatever a
-        crash left behind is never next to a live block. Geometry that changed in the
-        settings changes now, when nothing on the disk is needed.
+        The new boot counter is durable before anything else. Writing begins in a new segment, with block numbers above
+        anything that may be on the disk, so leftovers of a crash are never next to a live block. A changed geometry
+        takes effect now, when nothing on the disk is needed.
 
         Args:
             on_failure: called once, on the loop, when the journal has failed.
-            min_free_bytes: room on the disk that the journal takes only for a segment without which it could not go on.
-            boot: the boot counter of the bookie, where that is higher than this journal's.
+            on_space: called on the loop when ``Journal.space_bytes`` may have grown.
+            min_free_bytes: free space that the journal uses only for a segment without which it could not continue.
+            boot: the boot counter of the bookie, if that is higher than this journal's.
 
         Raises:
-            DiskFull, DiskFailed: it cannot start; everything is as it was, or as after a crash.
+            DiskFull, DiskFailed: it cannot start; everything is unchanged, or as after a crash.
             InvariantViolation: it was called before; a second life begins with ``recover``.
         """
         check(not self._started, "a recovered journal is started once")
@@ -142,9 +142,9 @@ class Recovered:
             async def free_bytes() -> int:
                 return (await self._disk.space(self._directory)).free_bytes
 
-            least_ready = Ring(superblock.facts.geometry, self._settings.max_commit_bytes).least_ready
-            keeper = partial(Keeper, superblock, files, clock, tasks, free_bytes, min_free_bytes, least_ready)
-            journal = Journal(self._disk, self._settings, superblock.facts, keeper, clock, tasks, on_failure)
+            least_ready = RingSpace(superblock.facts.geometry, self._settings.max_commit_bytes).least_ready
+            keeper = partial(SegmentKeeper, superblock, files, clock, tasks, free_bytes, min_free_bytes, least_ready)
+            journal = Journal(self._disk, self._settings, superblock.facts, keeper, clock, tasks, on_failure, on_space)
             undo.pop_all()
             undo.push_async_callback(journal.close, clean=False)
             await journal.begin()
@@ -170,10 +170,10 @@ class Recovered:
             self._facts,
             boot=self.boot,
             clean=False,
-            trim=Mark(begin.segment, begin.block - 1),
+            trim=JournalMark(begin.segment, begin.block - 1),
             begin=begin,
             prepared=begin.segment - 1,
-            geometry=Geometry(self._settings.segment_bytes, self._settings.segment_count),
+            geometry=RingGeometry(self._settings.segment_bytes, self._settings.segment_count),
             previous_clean=self.clean,
             previous_end=self._findings.end,
             previous_damage=len(self.damage),
@@ -188,19 +188,19 @@ class Journal:
         disk: Disk,
         settings: JournalSettings,
         facts: Superblock,
-        make_keeper: Callable[[Callable[[], None], Callable[[Exception], None]], Keeper],
+        make_keeper: Callable[[Callable[[], None], Callable[[Exception], None]], SegmentKeeper],
         clock: Clock,
         tasks: Tasks,
         on_failure: Callable[[Exception], None],
+        on_space: Callable[[], None],
     ) -> None:
         self._clock = clock
         self._tasks = tasks
         self._on_failure = on_failure
-        self._ring = Ring(facts.geometry, settings.max_commit_bytes)
+        self._on_space = on_space
+        self._ring = RingSpace(facts.geometry, settings.max_commit_bytes)
         self._max_body_bytes = self._ring.max_body_bytes
         self._seal_after_seconds = settings.seal_after_ms / 1000
-        self.on_room: Callable[[], None] = _nobody_waits
-        """Called on the loop when ``room_bytes`` may have grown."""
         self._keeper = make_keeper(self._segment_ready, self._fail)
         self._source = GroupCommit(
             instance=facts.instance,
@@ -219,7 +219,7 @@ class Journal:
         self.written_bytes = 0
         """Bytes of all blocks written, headers and padding included."""
         self.commit_seconds = Histogram()
-        """Of each group commit, the time from its oldest record's append until it was durable."""
+        """For each group commit, the time from its oldest record's append until it was durable."""
         self._pump = disk.pump(self._source, name="journal")
         self._mark = facts.trim
         self._last_records = facts.trim
@@ -233,39 +233,39 @@ class Journal:
         self._background: list[asyncio.Task[None]] = []
 
     @staticmethod
-    async def recover(disk: Disk, directory: str, settings: JournalSettings, rng: Rng) -> Recovered:
-        """Read the journal in ``directory``; write nothing. Where there is none, one begins with ``start``.
+    async def recover(disk: Disk, directory: str, settings: JournalSettings, rng: Rng) -> RecoveredJournal:
+        """Read the journal in ``directory``; writes nothing. If there is none, ``start`` creates one.
 
         Raises:
-            DamagedFile: the superblock is unreadable, or missing beside segment files. The
+            DamagedFile: the superblock is unreadable, or missing although there are segment files. The
                 message names it.
             DiskFailed: the device refuses to open a file.
         """
         read = await read_superblock(disk, directory)
         if read is not None:
             findings = await survey(disk, directory, read.facts)
-            return Recovered(disk, directory, settings, read.facts, findings, fresh=False)
+            return RecoveredJournal(disk, directory, settings, read.facts, findings, fresh=False)
         await _refuse_orphans(disk, directory)
         facts = _facts_before_the_first_life(rng.token(INSTANCE_BYTES), settings)
-        return Recovered(disk, directory, settings, facts, Findings((), (), facts.trim), fresh=True)
+        return RecoveredJournal(disk, directory, settings, facts, ScanFindings((), (), facts.trim), fresh=True)
 
     @staticmethod
     async def create(disk: Disk, directory: str, settings: JournalSettings, rng: Rng, *, boot: int) -> None:
-        """Have an empty journal in ``directory``, which is there, before its first life.
+        """Create an empty journal in ``directory``, which exists, before its first life.
 
         Args:
             boot: the boot counter of the bookie so far.
 
         Raises:
             DamagedFile: there are segment files.
-            DiskFull, DiskFailed: it could not be made; it may be there or not.
+            DiskFull, DiskFailed: it could not be created, or may exist.
         """
         await _refuse_orphans(disk, directory)
         facts = _facts_before_the_first_life(rng.token(INSTANCE_BYTES), settings)
         await (await SuperblockFile.create(disk, directory, replace(facts, boot=boot))).close()
 
     async def begin(self) -> None:
-        """Make the first segments ready and start the background work. ``Recovered.start`` does it."""
+        """Prepare the first segments and start the background work; called by ``RecoveredJournal.start``."""
         for _ in range(PREPARED_AT_START):
             await self._keeper.prepare_next()
         self._keeper.run_in_background()
@@ -279,8 +279,8 @@ class Journal:
     def append(self, record: Record, on_durable: OnDurable) -> None:
         """Queue ``record``; ``on_durable`` is called on the loop once it is durable. Never waits.
 
-        Records become durable in the order of their appends. What ``room_bytes`` does not
-        cover stays queued until a trim makes room.
+        Records become durable in the order of their appends. Records beyond ``space_bytes`` stay queued until a trim
+        frees space.
 
         Raises:
             InvalidArgument: the record does not fit one group commit.
@@ -297,8 +297,8 @@ class Journal:
         try:
             self._source.put((header, body, charge, on_durable, self._clock.monotonic()))
         except Exception as error:
-            # A defect. Whether the record will be written is not known, so nothing more may be promised. The caller
-            # hears of it first.
+            # A defect. Whether the record will be written is unknown, so the journal ends; the caller gets the error
+            # first.
             self._source.stop()
             asyncio.get_running_loop().call_soon(self._fail, error)
             raise
@@ -306,13 +306,13 @@ class Journal:
         self._queued_bytes += charge
         self._pump.kick()
 
-    def room_bytes(self, *, urgent: bool = False) -> int:
-        """How much can be appended now and will be written without waiting for a trim.
+    def space_bytes(self, *, urgent: bool = False) -> int:
+        """How many bytes can be appended now and will be written without waiting for a trim.
 
-        A batch of at most this size fits, whatever is queued; a larger one has to be refused.
-        A part of the ring is kept back for ``urgent`` records: fences and LACs.
+        A batch of at most this size fits, in addition to everything queued; a larger one must be refused. Part of the
+        ring is kept for ``urgent`` records: fences and LACs.
         """
-        # As ``max_queued_bytes`` has it, which says why in this order; without its call, as each batch comes here.
+        # Inlines ``max_queued_bytes``, which explains the order, to save a call for each batch.
         remaining = self._ring.geometry.segment_bytes - self._source.position.offset
         free = self._ring.writable_bytes(remaining, len(self._keeper.ready)) - self._queued_bytes
         reserve = 0 if urgent else self._ring.reserve_bytes
@@ -320,47 +320,47 @@ class Journal:
 
     @property
     def queued_bytes(self) -> int:
-        """Bytes appended and not yet durable, as room in the ring: each record in blocks of its own."""
+        """Bytes appended and not yet durable, as space in the ring: each record charged alone in a block."""
         return self._queued_bytes
 
     @property
     def max_queued_bytes(self) -> int:
-        """What may be queued now, so that all of it will be written without waiting for a trim."""
-        # In this order: the pump takes a ready segment first and moves its position second,
-        # so a segment may be missed for a moment, but is never counted twice.
+        """How many bytes may be queued now, such that all of it will be written without waiting for a trim."""
+        # In this order: the pump takes a ready segment first and moves its position second, so a segment may be missed
+        # for a moment, but is never counted twice.
         remaining = self._ring.geometry.segment_bytes - self._source.position.offset
         return self._ring.writable_bytes(remaining, len(self._keeper.ready))
 
     def oldest_queued_age_seconds(self) -> float:
-        """How long the oldest record that is not durable has been waiting; 0 where there is none."""
+        """How long the oldest record that is not durable has been waiting; 0 if there is none."""
         since = self._source.oldest_since()
         return 0.0 if since is None else max(0.0, self._clock.monotonic() - since)
 
     @property
     def write_seconds(self) -> Histogram:
-        """How long the device took for each of the journal's writes."""
+        """Durations of the journal's writes."""
         return self._pump.write_seconds
 
     @property
     def used_fraction(self) -> float:
-        """How much of the ring lies between trim mark and writer, 0 to 1, in whole segments at the mark's end."""
+        """Part of the ring between trim mark and writer, 0 to 1; at the mark's end in whole segments."""
         geometry = self._ring.geometry
         position = self._source.position
         segments = position.segment - self._keeper.facts.trim.segment
         used = segments * geometry.segment_bytes + position.offset
         return min(1.0, max(0.0, used / (geometry.segment_bytes * geometry.segment_count)))
 
-    def durable_mark(self) -> Mark:
-        """Every record up to here is durable, and its ``on_durable`` was called."""
+    def durable_mark(self) -> JournalMark:
+        """The position up to which every record is durable, and its ``on_durable`` was called."""
         return self._mark
 
     # -- trimming and stopping ------------------------------------------------------------
 
-    async def trim(self, mark: Mark) -> None:
-        """Forget everything up to ``mark``, a former ``durable_mark``, which is checkpointed.
+    async def trim(self, mark: JournalMark) -> None:
+        """Discard everything up to ``mark``, an earlier ``durable_mark``, which is checkpointed.
 
-        Returns when the mark is durable. Marks never go back: a lower one changes nothing.
-        Segments that lie wholly below are recycled; the one that holds the mark is not.
+        Returns when the mark is durable. Marks never go back: a lower one changes nothing. Segments that lie wholly
+        below are recycled; the one that holds the mark is not.
 
         Raises:
             DiskFull, DiskFailed: the journal has failed.
@@ -370,7 +370,7 @@ class Journal:
         await self._keeper.trim(mark)
 
     async def drained(self, timeout_seconds: float) -> bool:
-        """Wait until everything appended is durable. ``False``: it was not, within ``timeout_seconds``.
+        """Wait until everything appended is durable. ``False`` on a timeout.
 
         Raises:
             DiskFull, DiskFailed: the journal has failed.
@@ -387,15 +387,13 @@ class Journal:
         return True
 
     async def close(self, *, clean: bool) -> None:
-        """Stop. What is queued and not on its way to the device is dropped, without a call.
+        """Stop. Records that are queued and not being written are dropped, without a callback.
 
         Args:
-            clean: everything appended is durable, checkpointed and trimmed; the next boot
-                then replays nothing.
+            clean: everything appended is durable, checkpointed and trimmed; the next boot then replays nothing.
 
         Raises:
-            InvariantViolation: ``clean`` is not true. The journal is closed all the same, as
-                after a crash.
+            InvariantViolation: ``clean`` is not true. The journal is closed nevertheless, as after a crash.
             DiskFull, DiskFailed: the last facts could not be written.
         """
         if self._closed:
@@ -406,7 +404,7 @@ class Journal:
         try:
             await self._pump.close()
         except BaseException:
-            self._source.stop()  # the write that does not end must not be told of later
+            self._source.stop()  # a write that ends later must not be reported
             raise
         all_trimmed = self._failure is None and not self._queued_count and self._last_records <= self._keeper.facts.trim
         self._source.stop()
@@ -414,14 +412,14 @@ class Journal:
         check(all_trimmed or not clean, "a clean stop with records that are not trimmed")
 
     def _clean_facts(self, facts: Superblock) -> Superblock:
-        # A last seal may lie behind the caller's mark.
+        # A last seal may lie after the caller's mark.
         return replace(facts, clean=True, trim=max(facts.trim, self._mark))
 
     # -- events ---------------------------------------------------------------------------
 
     def _segment_ready(self) -> None:
         self._pump.kick()
-        self.on_room()
+        self._on_space()
 
     def _committed(self, commit: Commit) -> None:
         self.written_bytes += commit.size_bytes
@@ -438,11 +436,11 @@ class Journal:
                 for on_durable in commit.on_durable:
                     on_durable()
             except Exception as error:  # noqa: BLE001 - a callback that raises is a defect; it ends the journal
-                # The rest of this block was never told: going on would leave it waiting for ever.
+                # The rest of this block was never notified, and would wait for ever.
                 self._fail(error)
                 return
         self._mark = commit.mark
-        self.on_room()
+        self._on_space()
         if not self._queued_count:
             self._idle.set()
 
@@ -455,10 +453,10 @@ class Journal:
         self._on_failure(error)
 
     async def _watch_device(self) -> None:
-        """A write that never returns raises nothing: end the journal once a record has waited too long.
+        """End the journal once a record has waited too long: a write that never returns raises nothing.
 
-        Two looks in a row must say so. After a pause of the whole process the first one means nothing: the device
-        was not slow, nobody looked.
+        Two checks in a row must agree. After a pause of the whole process the first one means nothing, since the device
+        was not slow.
         """
         stalled = False
         while self._failure is None:
@@ -470,10 +468,11 @@ class Journal:
                 self._fail(DiskFailed(f"the journal's device has kept a record waiting for {age_seconds:.0f} seconds"))
             else:
                 stalled = True
-        await asyncio.Event().wait()  # essential, so it may not end by itself; ``close`` ends it
+        await asyncio.Event().wait()  # an essential task must not end by itself; ``close`` cancels it
 
     async def _seal_in_silence(self) -> None:
-        """Once nothing was written for a while, have the last block vouched for."""
+        """Write a seal after the last block once nothing was written for a while, as proof that the block was
+        durable."""
         while True:
             await self._unsealed.wait()
             self._unsealed.clear()
@@ -487,31 +486,27 @@ class Journal:
             self._pump.kick()
 
 
-def _nobody_waits() -> None:
-    """Nobody waits for room."""
-
-
 def _facts_before_the_first_life(instance: bytes, settings: JournalSettings) -> Superblock:
     return Superblock(
         sequence=0,
         instance=instance,
         boot=0,
         clean=True,
-        trim=Mark(0, 0),
-        begin=Mark(0, 1),
+        trim=JournalMark(0, 0),
+        begin=JournalMark(0, 1),
         prepared=0,
-        geometry=Geometry(settings.segment_bytes, settings.segment_count),
+        geometry=RingGeometry(settings.segment_bytes, settings.segment_count),
         previous_clean=True,
-        previous_end=Mark(0, 0),
+        previous_end=JournalMark(0, 0),
         previous_damage=0,
     )
 
 
 async def _refuse_orphans(disk: Disk, directory: str) -> None:
-    """Segment files without a superblock are somebody's data, not a fresh directory."""
+    """Refuse to create a journal where there are segment files: a superblock is missing, not a journal."""
     try:
         orphans = await segment_file_names(disk, directory)
     except FileNotFoundError:
         return
     if orphans:
-        raise DamagedFile(f"{directory}/{FILE_NAME} is missing, but segment files are there")
+        raise DamagedFile(f"{directory}/{FILE_NAME} is missing, but there are segment files")

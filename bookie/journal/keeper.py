@@ -1,14 +1,13 @@
-"""The journal's housekeeping: the superblock, and segments made ready ahead of the writer.
+"""Maintains the superblock, and prepares segments ahead of the writer.
 
-Everything here is off the path of an add. One lock serialises all its writes, so that there
-is never more than one change of the superblock under way, and so that closing can wait for
-the device to be left alone.
+Everything here is off the add path. One lock serialises all writes, so that only one change of the superblock is in
+flight, and ``close`` can wait until the device is idle.
 
 The order that keeps the journal safe, for every segment:
 
 1. the trim mark that frees its old life is durable in both slots of the superblock;
 2. its file is filled and its new header is durable;
-3. the superblock says that it may hold blocks;
+3. the superblock lists it as prepared;
 4. only then does the writer get it.
 """
 
@@ -20,14 +19,14 @@ from collections.abc import Awaitable, Callable
 from dataclasses import replace
 from typing import Final
 
+from tallybook.core.coverage import sometimes
 from tallybook.core.errors import DiskFailed, DiskFull, StorageError
-from tallybook.core.marks import sometimes
 from tallybook.runtime.clock import Clock
 from tallybook.runtime.logging import logger
 from tallybook.runtime.tasks import Tasks
 
-from .format import Mark
-from .group_commit import Segment
+from .format import JournalMark
+from .group_commit import ReadySegment
 from .segments import SegmentFiles
 from .superblock import Superblock
 from .superblock_file import SuperblockFile
@@ -35,21 +34,21 @@ from .superblock_file import SuperblockFile
 _log = logger("bookie.journal")
 
 FILL_PAUSE_SECONDS: Final = 0.001
-"""Between two pieces of zeros: leaves most of the device to the journal's own writes."""
+"""Pause between two pieces of zeros: leaves most of the device to the journal's own writes."""
 
 FULL_PAUSE_SECONDS: Final = 1.0
-"""Before a file is filled further after the disk was full."""
+"""Pause before filling continues after the disk was full."""
 
 
-class Keeper:
-    """Owner of the superblock and of the segment files.
+class SegmentKeeper:
+    """Owns the superblock and the segment files.
 
     Args:
-        free_bytes: how much room the file system has.
-        min_free_bytes: how much of it is left alone as long as ``least_ready`` segments are there.
+        free_bytes: free space of the file system.
+        min_free_bytes: free space that is left untouched while ``least_ready`` segments are ready.
         least_ready: with fewer segments ready, adds may be refused until there are more.
         on_ready: called on the loop when ``ready`` has one more segment.
-        on_failure: called on the loop when a write failed; nothing is written after it.
+        on_failure: called on the loop when a write failed; nothing is written afterwards.
     """
 
     def __init__(
@@ -79,24 +78,24 @@ class Keeper:
         self._failure: Exception | None = None
         self._closed = False
         self._running: asyncio.Task[None] | None = None
-        self.ready: deque[Segment] = deque()
-        """Segments that may be written next, in order."""
+        self.ready: deque[ReadySegment] = deque()
+        """Segments ready for writing, in order."""
 
     @property
     def facts(self) -> Superblock:
-        """What both slots of the superblock hold durably."""
+        """The durable contents of both slots of the superblock."""
         return self._superblock.facts
 
     def run_in_background(self) -> None:
-        """From now on, make segments ready as soon as they are free."""
+        """Start to prepare segments as soon as they are free."""
         self._wake.set()
         self._running = self._tasks.spawn(self._prepare_for_ever(), name="journal-keeper", essential=True)
 
     async def prepare_next(self) -> None:
-        """Make the next segment ready, which must be free.
+        """Prepare the next segment, which must be free.
 
         Raises:
-            DiskFull, DiskFailed: it could not be done.
+            DiskFull, DiskFailed: it could not be prepared.
         """
         segment = self.facts.prepared + 1
         while await self._fill_piece(segment):
@@ -107,22 +106,22 @@ class Keeper:
         self.ready.append(made)
         self._on_ready()
 
-    async def trim(self, mark: Mark) -> None:
-        """Make ``mark`` durable as the trim mark, unless it is behind a later one; then free what lies below it.
+    async def trim(self, mark: JournalMark) -> None:
+        """Make ``mark`` durable as the trim mark, unless a later one is; then free the segments below it.
 
         Raises:
             DiskFull, DiskFailed: the journal has failed.
         """
         if mark <= self.facts.trim:
             return
-        # In a task of its own: a caller who gives up must not leave half a write behind for the next to run into.
+        # In a task of its own: a cancelled caller must not leave half a write to collide with the next one.
         task = self._tasks.spawn(self._write_trim(mark), name="journal-trim")
         error = await asyncio.shield(task)
         if error is not None:
             raise error
 
     async def close(self, *, final: Callable[[Superblock], Superblock] | None = None) -> None:
-        """Let the write under way finish and stop; ``final`` makes the last facts to be written.
+        """Wait for the write in flight and stop; ``final`` makes the facts that are written last.
 
         Raises:
             DiskFull, DiskFailed: the final facts could not be written.
@@ -140,7 +139,7 @@ class Keeper:
         if self._running is not None:
             await asyncio.gather(self._running, return_exceptions=True)
 
-    async def _write_trim(self, mark: Mark) -> Exception | None:
+    async def _write_trim(self, mark: JournalMark) -> Exception | None:
         async with self._lock:
             if self._closed:
                 return DiskFailed("the journal was closed before the mark was durable")
@@ -170,7 +169,7 @@ class Keeper:
                 raise
 
     async def _fill_patiently(self, segment: int) -> None:
-        """Fill the file of ``segment`` without getting in the way of the journal's own writes."""
+        """Fill the file of ``segment`` without delaying the journal's own writes."""
         more = True
         while more:
             pause_seconds = FILL_PAUSE_SECONDS
@@ -181,16 +180,16 @@ class Keeper:
                     pause_seconds = FULL_PAUSE_SECONDS
             except DiskFull:
                 sometimes("journal: no space for a segment")
-                # The writer passes over no file: once the ready ones are used, it waits until there is space for this.
+                # The writer uses segments strictly in order: once the ready ones are used, it waits for this one.
                 pause_seconds = FULL_PAUSE_SECONDS
             if more:
                 await self._clock.sleep(pause_seconds)
 
     async def _may_grow(self, segment: int) -> bool:
-        """Whether the file of ``segment``, if it still grows, leaves the room alone that checkpoints need.
+        """Whether the file of ``segment`` may still grow, given the free space that checkpoints need.
 
-        It need not where too few others are ready: no file is used again before all of them were, so the writer would
-        stop here for good.
+        If too few other segments are ready, it may: no file is used again before all others were, so the writer would
+        otherwise stop for good.
         """
         growth_bytes = self._files.next_piece_bytes(segment)
         if not self._min_free_bytes or not growth_bytes or len(self.ready) < self._least_ready:
@@ -208,7 +207,7 @@ class Keeper:
         return not full
 
     def _next_is_free(self) -> bool:
-        """Whether the file of the next segment holds nothing that replay would need."""
+        """Whether the file of the next segment holds nothing that replay needs."""
         old_life = self.facts.prepared + 1 - self.facts.geometry.segment_count
         return old_life < self.facts.trim.segment
 

@@ -1,4 +1,4 @@
-"""The records inside a block: what the bookie wants remembered.
+"""The records inside a block: batches, fences and other changes of ledger state.
 
 A record is a header of 8 bytes and a body. Records stand back to back, unpadded; the block
 around them has the checksum. Record header, little-endian::
@@ -17,9 +17,9 @@ around them has the checksum. Record header, little-endian::
     5 DELETE         ledger id (8)
     6 LEDGER_IDENTITY  ledger id (8), key verifier (32), identity (16)
 
-LEDGER_IDENTITY is written instead of LEDGER_KEY where the identity of the ledger is known. A fence
-carries the key, so that fencing a ledger this bookie never met creates its state
-on replay too. Kinds are never reused: a number that was once on a disk keeps its meaning.
+LEDGER_IDENTITY is written instead of LEDGER_KEY if the identity of the ledger is known. A fence carries the key
+verifier, so that replaying the fence of an unknown ledger creates its state, too. Kinds are never reused: a number that
+was once on a disk keeps its meaning.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from __future__ import annotations
 import struct
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Final, NamedTuple, TypeAlias
+from typing import Final, NamedTuple, TypeAlias, assert_never
 
 from tallybook.core.batch import Buffer
 from tallybook.core.errors import InvalidArgument, NewerFormat
@@ -54,9 +54,9 @@ _ID: Final = struct.Struct("<q")
 
 
 class BatchRecord(NamedTuple):
-    """A batch, as the writer sent it. ``recovery``: it came from a recoverer and passes a fence.
+    """A batch, as the writer sent it. ``recovery``: it came from a recovery and passes a fence.
 
-    A tuple, because one is made for every batch, and tuples are made fastest.
+    A tuple, because one is made for every batch, and tuples are created fastest.
     """
 
     batch: Buffer
@@ -65,7 +65,7 @@ class BatchRecord(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class FenceRecord:
-    """The ledger is fenced. ``verifier`` (32 bytes) recognises its key."""
+    """The ledger is fenced. ``verifier`` (32 bytes) verifies its key."""
 
     ledger_id: int
     verifier: bytes
@@ -73,7 +73,7 @@ class FenceRecord:
 
 @dataclass(frozen=True, slots=True)
 class LedgerKeyRecord:
-    """The bookie met the ledger. ``verifier`` (32 bytes) recognises its key."""
+    """The bookie met the ledger. ``verifier`` (32 bytes) verifies its key."""
 
     ledger_id: int
     verifier: bytes
@@ -81,7 +81,7 @@ class LedgerKeyRecord:
 
 @dataclass(frozen=True, slots=True)
 class LedgerIdentityRecord:
-    """The bookie met the ledger. ``verifier`` (32 bytes) recognises its key, ``identity`` (16 bytes) the ledger."""
+    """The bookie met the ledger. ``verifier`` (32 bytes) verifies its key, ``identity`` (16 bytes) names the ledger."""
 
     ledger_id: int
     verifier: bytes
@@ -90,7 +90,7 @@ class LedgerIdentityRecord:
 
 @dataclass(frozen=True, slots=True)
 class ExplicitLacRecord:
-    """A last add confirmed that came without a batch."""
+    """An explicit LAC, which came without a batch."""
 
     ledger_id: int
     lac: int
@@ -104,41 +104,49 @@ class DeleteRecord:
 
 
 StateRecord: TypeAlias = FenceRecord | LedgerKeyRecord | ExplicitLacRecord | DeleteRecord | LedgerIdentityRecord
-"""One about the state of a ledger."""
+"""A record about the state of a ledger."""
 Record: TypeAlias = BatchRecord | StateRecord
 
 
 class MalformedRecord(ValueError):
-    """Bytes that are no record. The reader of the file turns it into damage, with file and offset."""
+    """Bytes that are no record. The reader of the file reports them as damage, with file and offset."""
 
 
 def encode_record(record: Record) -> tuple[bytes, Buffer]:
-    """The header of ``record`` and its body, which is not copied: of a batch that happens once, seldom twice.
+    """The header of ``record`` and its body, which is not copied.
 
     Raises:
-        InvalidArgument: an id, a LAC or a verifier outside its domain.
+        InvalidArgument: an id, a LAC or a verifier is out of range.
     """
     if isinstance(record, BatchRecord):
-        # First and without further checks: this is the one on the hot path, and the bookie has verified the batch.
+        # First and without further checks: this is the hot path, and the bookie has verified the batch.
         flags = FLAG_RECOVERY if record.recovery else 0
         return _HEADER.pack(len(record.batch), KIND_BATCH, flags, 0), record.batch
     if not 0 <= record.ledger_id <= MAX_ID:
         raise InvalidArgument(f"ledger id {record.ledger_id} is out of range")
-    if isinstance(record, ExplicitLacRecord):
-        if not NO_ENTRY <= record.lac <= MAX_ID:
-            raise InvalidArgument(f"last add confirmed {record.lac} is out of range")
-        return _wire(KIND_EXPLICIT_LAC, _ID_AND_LAC.pack(record.ledger_id, record.lac))
-    if isinstance(record, DeleteRecord):
-        return _wire(KIND_DELETE, _ID.pack(record.ledger_id))
-    if len(record.verifier) != KEY_BYTES:
-        raise InvalidArgument(f"a key verifier has {KEY_BYTES} bytes, not {len(record.verifier)}")
-    if isinstance(record, LedgerIdentityRecord):
-        if len(record.identity) != IDENTITY_BYTES:
-            raise InvalidArgument(f"the identity of a ledger has {IDENTITY_BYTES} bytes, not {len(record.identity)}")
-        body = _ID_KEY_AND_IDENTITY.pack(record.ledger_id, record.verifier, record.identity)
-        return _wire(KIND_LEDGER_IDENTITY, body)
-    kind = KIND_FENCE if isinstance(record, FenceRecord) else KIND_LEDGER_KEY
-    return _wire(kind, _ID_AND_KEY.pack(record.ledger_id, record.verifier))
+    match record:
+        case ExplicitLacRecord(ledger_id, lac):
+            if not NO_ENTRY <= lac <= MAX_ID:
+                raise InvalidArgument(f"last add confirmed {lac} is out of range")
+            return _wire(KIND_EXPLICIT_LAC, _ID_AND_LAC.pack(ledger_id, lac))
+        case DeleteRecord(ledger_id):
+            return _wire(KIND_DELETE, _ID.pack(ledger_id))
+        case FenceRecord(ledger_id, verifier):
+            return _wire(KIND_FENCE, _ID_AND_KEY.pack(ledger_id, _checked(verifier)))
+        case LedgerKeyRecord(ledger_id, verifier):
+            return _wire(KIND_LEDGER_KEY, _ID_AND_KEY.pack(ledger_id, _checked(verifier)))
+        case LedgerIdentityRecord(ledger_id, verifier, identity):
+            if len(identity) != IDENTITY_BYTES:
+                raise InvalidArgument(f"the identity of a ledger has {IDENTITY_BYTES} bytes, not {len(identity)}")
+            return _wire(KIND_LEDGER_IDENTITY, _ID_KEY_AND_IDENTITY.pack(ledger_id, _checked(verifier), identity))
+        case _:
+            assert_never(record)
+
+
+def _checked(verifier: bytes) -> bytes:
+    if len(verifier) != KEY_BYTES:
+        raise InvalidArgument(f"a key verifier has {KEY_BYTES} bytes, not {len(verifier)}")
+    return verifier
 
 
 def _wire(kind: int, body: bytes) -> tuple[bytes, Buffer]:
@@ -146,7 +154,7 @@ def _wire(kind: int, body: bytes) -> tuple[bytes, Buffer]:
 
 
 class RecordSpan(NamedTuple):
-    """Where one record lies in a block's body, and what its header says."""
+    """The place of one record in a block's body, and its header fields."""
 
     kind: int
     flags: int
@@ -158,8 +166,8 @@ def record_spans(body: Buffer, record_count: int) -> list[RecordSpan]:
     """The records of a block's body, by their headers alone.
 
     Raises:
-        MalformedRecord: they do not fill the body exactly, or there is one that cannot be.
-        NewerFormat: there is one of a kind, or with a flag, that a later version has added.
+        MalformedRecord: they do not fill the body exactly, or one is impossible.
+        NewerFormat: one has a kind, or a flag, that a later version has added.
     """
     spans = []
     at = 0
@@ -171,13 +179,13 @@ def record_spans(body: Buffer, record_count: int) -> list[RecordSpan]:
         at = start + size
         if at > len(body):
             raise MalformedRecord(f"record at {start} of {size} bytes leaves a body of {len(body)} bytes")
-        # The checksum of the body has passed: this is what somebody meant to write.
+        # The checksum of the body has passed, so these values were written on purpose.
         if kind > NEWEST_KIND:
             raise NewerFormat.of(f"the record at {start} of a block", f"kind {kind}", f"kinds up to {NEWEST_KIND}")
         if flags & ~(FLAG_RECOVERY if kind == KIND_BATCH else 0):
             raise NewerFormat.of(f"the record at {start} of a block", f"kind {kind} with flags {flags}", "no such flag")
         if reserved or kind not in _BODY_BYTES or size != (_BODY_BYTES[kind] or size):
-            raise MalformedRecord(f"record at {start}: kind {kind}, {size} bytes is none that can be read")
+            raise MalformedRecord(f"record at {start}: kind {kind} with {size} bytes is invalid")
         spans.append(RecordSpan(kind, flags, start, at))
     if at != len(body):
         raise MalformedRecord(f"{record_count} records end at {at} of {len(body)} bytes")

@@ -1,9 +1,8 @@
-"""Reading a journal back: where its blocks lie, what is damaged, and the records in order.
+"""Reads a journal back: finds its blocks, classifies damage, and returns the records in order.
 
-Reading happens twice. ``survey`` walks every place where a block can lie, checks everything
-and classifies what fails (``chain.py``); nothing is handed out before the whole ring was
-seen. ``read_records`` then reads the intact stretches once more. Memory is bounded by a few
-times the largest block, whatever the size of the ring.
+There are two passes. ``survey`` examines every place where a block can lie, checks everything and classifies failures
+(``torn_tail.py``); nothing is returned before it has seen the whole ring. ``read_records`` then reads the intact runs
+again. Memory is bounded by a few times the largest block, independent of the size of the ring.
 """
 
 from __future__ import annotations
@@ -13,9 +12,8 @@ from typing import Final, NamedTuple
 
 from tallybook.core.errors import DamagedFile, DiskFailed, NewerFormat
 from tallybook.core.limits import BLOCK_BYTES, MAX_COMMIT_BYTES
-from tallybook.runtime.disk import Disk, DiskFile
+from tallybook.runtime.disk.port import Disk, DiskFile
 
-from .chain import Chain, DamageKind, Findings, Run
 from .format import (
     BLOCK_HEADER_BYTES,
     BlockHeader,
@@ -27,13 +25,14 @@ from .format import (
 )
 from .records import MalformedRecord, Record, decode_records, record_spans
 from .superblock import Superblock
+from .torn_tail import BlockRange, Chain, DamageKind, ScanFindings
 
 PIECE_BYTES: Final = MAX_COMMIT_BYTES
-"""How much is read at once."""
+"""How many bytes are read at once."""
 
 
-class Window:
-    """A file, read in pieces and looked at in slices."""
+class FileWindow:
+    """A file that is read in pieces and viewed in slices."""
 
     def __init__(self, file: DiskFile) -> None:
         self._file = file
@@ -55,7 +54,7 @@ class Window:
         try:
             data = await self._file.read(offset, max(size, PIECE_BYTES))
         except DiskFailed:
-            # The bad place may lie further on: only what is asked for decides.
+            # The unreadable part may lie further on: retry with only the requested bytes.
             data = await self._file.read(offset, size)
         self._start, self._data = offset, data
 
@@ -65,18 +64,18 @@ class SegmentFile(NamedTuple):
 
     path: str
     size: int
-    """Bytes, or -1 where the file is missing."""
+    """Size in bytes, or -1 if the file is missing."""
     header: SegmentHeader | None
     readable: bool = True
-    """Whether the device gave its first block."""
+    """Whether the device could read its first block."""
 
 
-async def survey(disk: Disk, directory: str, facts: Superblock) -> Findings:
-    """Find every block behind the trim mark, and everything that is damaged.
+async def survey(disk: Disk, directory: str, facts: Superblock) -> ScanFindings:
+    """Find every block after the trim mark, and everything that is damaged.
 
     Raises:
         DiskFailed: the directory or a file cannot be opened.
-        NewerFormat: there is something of a later version, or that needs one: nothing of the journal is to be believed.
+        NewerFormat: something has a later version, or needs one; then the journal cannot be interpreted.
     """
     chain = Chain(facts)
     expected = facts.expected_segments()
@@ -90,11 +89,11 @@ async def survey(disk: Disk, directory: str, facts: Superblock) -> Findings:
     return chain.findings()
 
 
-async def read_records(disk: Disk, facts: Superblock, runs: tuple[Run, ...]) -> AsyncIterator[Record]:
+async def read_records(disk: Disk, facts: Superblock, runs: tuple[BlockRange, ...]) -> AsyncIterator[Record]:
     """The records of ``runs``, in the order in which they were appended.
 
     Raises:
-        DamagedFile: a block that ``survey`` found intact is no longer.
+        DamagedFile: a block that ``survey`` found intact is no longer intact.
     """
     for run in runs:
         async for header, body in read_blocks(disk, facts, run):
@@ -102,15 +101,15 @@ async def read_records(disk: Disk, facts: Superblock, runs: tuple[Run, ...]) -> 
                 yield record
 
 
-async def read_blocks(disk: Disk, facts: Superblock, run: Run) -> AsyncIterator[tuple[BlockHeader, memoryview]]:
-    """The blocks of one run: header and body. A body is valid until the next one is asked for.
+async def read_blocks(disk: Disk, facts: Superblock, run: BlockRange) -> AsyncIterator[tuple[BlockHeader, memoryview]]:
+    """The blocks of one run: header and body. A body is valid until the next one is read.
 
     Raises:
-        DamagedFile: a block that ``survey`` found intact is no longer.
+        DamagedFile: a block that ``survey`` found intact is no longer intact.
     """
     file = await disk.open(run.path, writable=False)
     try:
-        window = Window(file)
+        window = FileWindow(file)
         offset = run.start
         while offset < run.end:
             header = await _header_at(window, offset, run.segment, facts)
@@ -127,7 +126,7 @@ async def look_at(disk: Disk, path: str) -> SegmentFile:
 
     Raises:
         DiskFailed: it cannot be opened.
-        NewerFormat: the header is of a later version.
+        NewerFormat: the header has a later version.
     """
     try:
         file = await disk.open(path, writable=False)
@@ -146,7 +145,7 @@ async def _first_bytes(file: DiskFile) -> bytes | None:
     try:
         return await file.read(0, BLOCK_BYTES)
     except DiskFailed:
-        # A header that cannot be read is as good as none: the segment is reported.
+        # An unreadable header counts as none; the segment is reported.
         return None
 
 
@@ -167,11 +166,11 @@ async def _survey_segment(disk: Disk, facts: Superblock, segment: int, files: li
     file = await disk.open(found.path, writable=False)
     try:
         end = min(found.size, facts.geometry.segment_bytes)
-        await _walk(Window(file), found.path, segment, end, facts, chain)
+        await _walk(FileWindow(file), found.path, segment, end, facts, chain)
     finally:
         await file.close()
     if found.size < facts.geometry.segment_bytes:
-        # Told behind the blocks that are there: what is missing lies behind them.
+        # Reported after the existing blocks: the missing ones come after them.
         chain.broken(DamageKind.SHORT, found.path, found.size)
 
 
@@ -185,8 +184,8 @@ def _what_is_wrong(file: SegmentFile, facts: Superblock) -> DamageKind:
     return DamageKind.FOREIGN if file.header.instance != facts.instance else DamageKind.MISPLACED
 
 
-async def _walk(window: Window, path: str, segment: int, end: int, facts: Superblock, chain: Chain) -> None:
-    """Tell ``chain`` about every place of one segment at which a block of it can begin."""
+async def _walk(window: FileWindow, path: str, segment: int, end: int, facts: Superblock, chain: Chain) -> None:
+    """Report to ``chain`` every place of one segment at which a block of it can begin."""
     offset = BLOCK_BYTES
     told_unreadable = False
     while offset < end:
@@ -208,8 +207,8 @@ async def _walk(window: Window, path: str, segment: int, end: int, facts: Superb
         offset += step
 
 
-async def _header_at(window: Window, offset: int, segment: int, facts: Superblock) -> BlockHeader | None:
-    """The header of the block at ``offset``, if there is one and this is where it belongs."""
+async def _header_at(window: FileWindow, offset: int, segment: int, facts: Superblock) -> BlockHeader | None:
+    """The header of the block at ``offset``, if there is one and it belongs there."""
     data = await window.view(offset, BLOCK_BYTES)
     header = decode_block_header(data)
     if header is None and (newer := newer_block(data, facts.instance, segment, offset)) is not None:
@@ -219,12 +218,12 @@ async def _header_at(window: Window, offset: int, segment: int, facts: Superbloc
     return header
 
 
-async def _body_at(window: Window, offset: int, header: BlockHeader) -> memoryview:
+async def _body_at(window: FileWindow, offset: int, header: BlockHeader) -> memoryview:
     whole = await window.view(offset, header.total_bytes)
     return whole[BLOCK_HEADER_BYTES : BLOCK_HEADER_BYTES + header.body_bytes]
 
 
-async def _is_intact(window: Window, offset: int, header: BlockHeader) -> bool:
+async def _is_intact(window: FileWindow, offset: int, header: BlockHeader) -> bool:
     body = await _body_at(window, offset, header)
     if not body_is_intact(header, body):
         return False

@@ -1,9 +1,8 @@
-"""The segment files of the ring, and making one ready to be written.
+"""The segment files of the ring, and how one is prepared for writing.
 
-A file is filled with zeros by us, once, before its first use: from then on every block
-overwrites allocated space, which needs no work of the file system. For each new life of a
-file its segment header is written anew; the old blocks stay until they are overwritten, and
-do not pass for blocks of the new life, because they carry the old segment number.
+A file is filled with zeros once, before its first use, so that every block overwrites allocated space, which needs no
+work of the file system. For each new life of a file its segment header is written again; the old blocks stay until they
+are overwritten, and are not accepted in the new life, because they carry the old segment number.
 """
 
 from __future__ import annotations
@@ -12,10 +11,10 @@ import contextlib
 from typing import Final
 
 from tallybook.core.limits import BLOCK_BYTES, KIB
-from tallybook.runtime.disk import Disk, DiskFile
+from tallybook.runtime.disk.port import Disk, DiskFile
 
-from .format import SEGMENT_PREFIX, Geometry, SegmentHeader, encode_segment_header, segment_file_name
-from .group_commit import Segment
+from .format import SEGMENT_PREFIX, RingGeometry, SegmentHeader, encode_segment_header, segment_file_name
+from .group_commit import ReadySegment
 
 FILL_PIECE_BYTES: Final = 256 * KIB
 """Zeros written at once: small, because the journal's own writes wait behind them on the device."""
@@ -26,19 +25,19 @@ _ZEROS: Final = bytes(FILL_PIECE_BYTES)
 class SegmentFiles:
     """All files of the ring, open for durable writing."""
 
-    def __init__(self, files: list[DiskFile], filled_bytes: list[int], geometry: Geometry) -> None:
+    def __init__(self, files: list[DiskFile], filled_bytes: list[int], geometry: RingGeometry) -> None:
         self._files = files
         self._filled_bytes = filled_bytes
         self._geometry = geometry
 
     @classmethod
-    async def open(cls, disk: Disk, directory: str, geometry: Geometry) -> SegmentFiles:
-        """Open the files, creating what is missing; bring files of another size to this geometry.
+    async def open(cls, disk: Disk, directory: str, geometry: RingGeometry) -> SegmentFiles:
+        """Open the files, create missing ones, and resize others to this geometry.
 
-        To be called when nothing in them is needed any more.
+        Must be called only when nothing in them is needed any more.
 
         Raises:
-            DiskFailed: one of them cannot be opened.
+            DiskFailed: a file cannot be opened.
         """
         files, filled = [], []
         async with contextlib.AsyncExitStack() as undo:
@@ -52,13 +51,13 @@ class SegmentFiles:
                 files.append(file)
                 filled.append(min(size, geometry.segment_bytes) // BLOCK_BYTES * BLOCK_BYTES)
             await _remove_others(disk, directory, geometry)
-            # Nothing is acked out of a file whose name a crash could take away.
+            # Otherwise a crash could remove the name of a file from which records were acked.
             await disk.sync_directory(directory)
             undo.pop_all()
         return cls(files, filled, geometry)
 
     def next_piece_bytes(self, segment: int) -> int:
-        """By how much ``fill_piece`` would grow the file of ``segment``; 0 where it has its full size."""
+        """By how much ``fill_piece`` would grow the file of ``segment``; 0 if it has its full size."""
         done = self._filled_bytes[segment % self._geometry.segment_count]
         return min(FILL_PIECE_BYTES, self._geometry.segment_bytes - done)
 
@@ -81,8 +80,8 @@ class SegmentFiles:
         self._filled_bytes[slot] = done + size
         return True
 
-    async def begin_life(self, segment: int, instance: bytes, boot: int) -> Segment:
-        """Write the header that makes the file hold ``segment``, durably.
+    async def begin_life(self, segment: int, instance: bytes, boot: int) -> ReadySegment:
+        """Write the header of ``segment`` to its file, durably.
 
         Raises:
             DiskFull, DiskFailed: the device refused it.
@@ -90,7 +89,7 @@ class SegmentFiles:
         file = self._files[segment % self._geometry.segment_count]
         header = SegmentHeader(instance, segment, boot, self._geometry.segment_bytes)
         await file.write(0, [encode_segment_header(header)])
-        return Segment(segment, file)
+        return ReadySegment(segment, file)
 
     async def close(self) -> None:
         """Release the files."""
@@ -100,7 +99,7 @@ class SegmentFiles:
 
 
 async def segment_file_names(disk: Disk, directory: str) -> list[str]:
-    """The names in ``directory`` that are segment files, whatever the geometry.
+    """The names in ``directory`` that are segment files, of any geometry.
 
     Raises:
         FileNotFoundError: there is no such directory.
@@ -108,7 +107,7 @@ async def segment_file_names(disk: Disk, directory: str) -> list[str]:
     return [name for name in await disk.list(directory) if name.startswith(SEGMENT_PREFIX)]
 
 
-async def _remove_others(disk: Disk, directory: str, geometry: Geometry) -> None:
+async def _remove_others(disk: Disk, directory: str, geometry: RingGeometry) -> None:
     """Remove files of a larger ring than this one."""
     wanted = {segment_file_name(slot) for slot in range(geometry.segment_count)}
     for name in await segment_file_names(disk, directory):

@@ -1,11 +1,11 @@
-"""The superblock: the few facts about a journal that must never be in doubt.
+"""The superblock: the facts about a journal that must survive any crash.
 
-It is one file with two slots of 4 KiB. Every change is written to both, one after the other,
-each with the next sequence number, and takes effect only when both are durable. So a crash
-tears at most one slot, rot in one slot loses nothing, and the facts of the older slot are
-always safe to start from: whatever the newer one permits has not been done yet.
+It is one file with two slots of 4 KiB. Every change is written to both, one after the other, each with the next
+sequence number, and takes effect only when both are durable. So a crash tears at most one slot, damage to one slot
+loses nothing, and the facts of the older slot are always safe to start from: what the newer one permits was not done
+yet.
 
-A slot, little-endian (docs/formats/journal.md shows an example)::
+A slot, little-endian (docs/reference/formats/journal.md shows an example)::
 
     offset  size  field
          0     4  magic "TJSB"
@@ -39,7 +39,7 @@ from tallybook.core.batch import Buffer
 from tallybook.core.errors import NewerFormat
 from tallybook.core.limits import BLOCK_BYTES
 
-from .format import INSTANCE_BYTES, Geometry, Mark
+from .format import INSTANCE_BYTES, JournalMark, RingGeometry
 
 SLOT_COUNT: Final = 2
 SLOT_BYTES: Final = BLOCK_BYTES
@@ -57,45 +57,44 @@ _CRC: Final = struct.Struct("<I")
 
 @dataclass(frozen=True, slots=True)
 class Superblock:
-    """What one slot says."""
+    """The contents of one slot."""
 
     sequence: int
     instance: bytes
     boot: int
     clean: bool
     """Stopped with everything checkpointed: the next boot replays nothing."""
-    trim: Mark
+    trim: JournalMark
     """Everything up to here is checkpointed."""
-    begin: Mark
+    begin: JournalMark
     """Segment and block number of the first block this boot may write. No earlier life used either number."""
     prepared: int
     """Highest segment whose header is durable; blocks are only ever written up to there."""
-    geometry: Geometry
+    geometry: RingGeometry
     previous_clean: bool
-    """How the life before this one ended."""
-    previous_end: Mark
-    """The last block that was found of the life before."""
+    """Whether the life before this one ended cleanly."""
+    previous_end: JournalMark
+    """The last block that was found of the previous life."""
     previous_damage: int
-    """How many damaged places were found in what the life before had left."""
+    """Number of damaged places found in what the previous life left."""
 
     def expected_segments(self) -> range:
-        """The segments that replay must find: they may hold blocks behind the trim mark."""
+        """The segments that replay must find: they may hold blocks after the trim mark."""
         if self.clean:
             return range(0)
         return range(self.trim.segment, self.prepared + 1)
 
-    def next_begin(self) -> Mark:
+    def next_begin(self) -> JournalMark:
         """Segment and block numbers above anything that may be on the disk, readable or not.
 
-        Every block takes at least 4 KiB of a segment that was prepared, which bounds the
-        block numbers this life can have used, whatever became of the blocks.
+        Every block takes at least 4 KiB of a prepared segment, which bounds the block numbers this life can have used.
         """
         most_blocks = len(self.expected_segments()) * self.geometry.blocks_per_segment
-        return Mark(self.prepared + 1, self.trim.block + most_blocks + 1)
+        return JournalMark(self.prepared + 1, self.trim.block + most_blocks + 1)
 
 
 def encode_slot(facts: Superblock) -> bytes:
-    """One slot: 4 KiB."""
+    """Encode one slot of 4 KiB."""
     flags = _FLAG_CLEAN * facts.clean | _FLAG_PREVIOUS_CLEAN * facts.previous_clean
     plain = _SLOT.pack(
         MAGIC, VERSION, flags, 0, facts.sequence, facts.instance, facts.boot, *facts.trim, *facts.begin,
@@ -106,10 +105,10 @@ def encode_slot(facts: Superblock) -> bytes:
 
 
 def decode_slot(data: Buffer) -> Superblock | None:
-    """The facts in one slot, or ``None`` where it fails its checks.
+    """The facts in one slot, or ``None`` if it fails its checks.
 
     Raises:
-        NewerFormat: they are intact, and of a later version, which has magic, version and checksum in the same places.
+        NewerFormat: they are intact and have a later version; magic, version and checksum stay in the same places.
     """
     if len(data) < _SLOT.size:
         return None
@@ -123,7 +122,7 @@ def decode_slot(data: Buffer) -> Superblock | None:
         return None
     if reserved or flags & ~(_FLAG_CLEAN | _FLAG_PREVIOUS_CLEAN) or len(instance) != INSTANCE_BYTES:
         return None
-    # What is prepared lies in the ring, which a replay goes through.
+    # Prepared segments lie in the ring, which a replay scans.
     if segment_bytes % BLOCK_BYTES or segment_bytes < 2 * BLOCK_BYTES or not count or prepared - marks[0] > count:
         return None
     return Superblock(
@@ -131,18 +130,18 @@ def decode_slot(data: Buffer) -> Superblock | None:
         instance=instance,
         boot=boot,
         clean=bool(flags & _FLAG_CLEAN),
-        trim=Mark(marks[0], marks[1]),
-        begin=Mark(marks[2], marks[3]),
+        trim=JournalMark(marks[0], marks[1]),
+        begin=JournalMark(marks[2], marks[3]),
         prepared=prepared,
-        geometry=Geometry(segment_bytes, count),
+        geometry=RingGeometry(segment_bytes, count),
         previous_clean=bool(flags & _FLAG_PREVIOUS_CLEAN),
-        previous_end=Mark(end_segment, end_block),
+        previous_end=JournalMark(end_segment, end_block),
         previous_damage=damage,
     )
 
 
 def slot_offset(sequence: int) -> int:
-    """Where in the file the contents with this sequence number go."""
+    """Offset in the file of the contents with this sequence number."""
     return sequence % SLOT_COUNT * SLOT_BYTES
 
 
@@ -152,5 +151,5 @@ def newest(slots: Sequence[Superblock | None]) -> Superblock | None:
 
 
 def next_versions(facts: Superblock) -> list[Superblock]:
-    """``facts`` once for each slot, in the order in which they are written, with the next sequence numbers."""
+    """``facts`` once for each slot, in writing order, with the next sequence numbers."""
     return [replace(facts, sequence=facts.sequence + step) for step in range(1, SLOT_COUNT + 1)]

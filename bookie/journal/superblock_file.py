@@ -1,4 +1,4 @@
-"""The superblock on the disk: read both slots, write both slots."""
+"""Reads and writes the superblock file."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import Final, NamedTuple
 
 from tallybook.core.errors import DamagedFile, NewerFormat
-from tallybook.runtime.disk import Disk, DiskFile
+from tallybook.runtime.disk.port import Disk, DiskFile
 
 from .superblock import (
     SLOT_BYTES,
@@ -24,20 +24,19 @@ FILE_NAME: Final = "superblock"
 
 
 class SuperblockRead(NamedTuple):
-    """What the file holds."""
+    """Contents of the file."""
 
     facts: Superblock
     slots: tuple[Superblock | None, ...]
-    """Slot by slot; ``None`` fails its checks, as after a crash in the middle of a write."""
+    """Slot by slot; ``None`` if it fails its checks, as after a crash in the middle of a write."""
 
 
 async def read_superblock(disk: Disk, directory: str) -> SuperblockRead | None:
-    """The facts in force, or ``None`` where no journal was ever created.
+    """The facts in force, or ``None`` if no journal was ever created.
 
     Raises:
-        DamagedFile: neither slot passes its checks. Without the facts nothing can be told
-            about the segments, so there is nothing to go on with.
-        NewerFormat: one of them is of a later version: the other one no longer counts.
+        DamagedFile: neither slot passes its checks. Without the facts, the segments cannot be interpreted.
+        NewerFormat: one of them has a later version; then the other one does not count.
     """
     path = f"{directory}/{FILE_NAME}"
     try:
@@ -59,16 +58,16 @@ async def read_superblock(disk: Disk, directory: str) -> SuperblockRead | None:
 
 
 class SuperblockFile:
-    """The superblock of a running journal. One ``write`` at a time: the owner sees to it."""
+    """The superblock of a running journal. The owner serialises calls of ``write``."""
 
     def __init__(self, file: DiskFile, facts: Superblock) -> None:
         self._file = file
         self.facts = facts
-        """What both slots hold durably."""
+        """The durable contents of both slots."""
 
     @classmethod
     async def create(cls, disk: Disk, directory: str, facts: Superblock) -> SuperblockFile:
-        """Make the file, whole or not at all, with ``facts`` in both slots."""
+        """Create the file atomically, with ``facts`` in both slots."""
         versions = next_versions(facts)
         slots = sorted(versions, key=lambda version: slot_offset(version.sequence))
         await disk.replace_file(f"{directory}/{FILE_NAME}", b"".join(map(encode_slot, slots)))
@@ -80,7 +79,7 @@ class SuperblockFile:
         return cls(await disk.open(f"{directory}/{FILE_NAME}", durable=True), facts)
 
     async def write(self, facts: Superblock) -> None:
-        """Make ``facts`` (whose sequence number is chosen here) durable in both slots.
+        """Make ``facts`` durable in both slots, with the next sequence numbers.
 
         Raises:
             DiskFull, DiskFailed: the facts may or may not hold after a restart.
@@ -91,5 +90,5 @@ class SuperblockFile:
         self.facts = versions[-1]
 
     async def close(self) -> None:
-        """Release the file."""
+        """Close the file."""
         await self._file.close()

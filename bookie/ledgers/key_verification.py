@@ -1,9 +1,9 @@
-"""Who may write, and which ledger it is: key verifier and identity of a ledger, learned when it is first met.
+"""Key verifier and identity of ledgers: they decide who may write, and whether a request means the held ledger.
 
-Both are in the ledger's metadata. They are read once, when a key is first shown for a ledger this bookie
-knows nothing of, and from then on travel with the ledger's state: in the journal before the first
-batch or the fence, later in the ledger's row. So a bookie knows its ledgers even if the metadata are lost: where
-these are restored from an older copy and an id is handed out again, the new ledger is refused (``OtherLedger``).
+Both come from the ledger's metadata. They are read once, when a key is first presented for an unknown ledger, and are
+stored with the ledger's state: in the journal before the first batch or the fence, later in the ledger's row. So a
+bookie knows its ledgers even if the metadata is lost. If the metadata is restored from an older copy and an id is
+assigned again, requests about the new ledger are refused (``OtherLedger``).
 """
 
 from __future__ import annotations
@@ -17,42 +17,42 @@ from tallybook.core.ids import NO_IDENTITY
 from tallybook.core.limits import KEY_BYTES
 from tallybook.metadata.store import MetadataStore
 
-from .journal.records import LedgerIdentityRecord, LedgerKeyRecord
-from .ledger_state import Ledger
+from ..journal.records import LedgerIdentityRecord, LedgerKeyRecord
+from .state import Ledger
 
 
 class LedgerFacts(NamedTuple):
-    """What a bookie keeps of the metadata of a ledger. ``verifier`` is empty for one without a password."""
+    """The part of a ledger's metadata that a bookie keeps. ``verifier`` is empty if there is no password."""
 
     verifier: bytes
     identity: bytes = NO_IDENTITY
 
 
 FactsLookup = Callable[[int], Awaitable[LedgerFacts | None]]
-"""The facts of a ledger; ``None`` if a linearizable read finds no ledger."""
+"""Looks up the facts of a ledger; ``None`` if a linearizable read finds no ledger."""
 
 LOOKUP_SECONDS: Final = 10.0
 """Longest wait for the metadata."""
 
 NO_PASSWORD: Final = bytes(KEY_BYTES)
-"""How a journal record, whose verifier has a fixed length, says that there is no password."""
+"""The verifier in a journal record, where it has a fixed length, of a ledger without a password."""
 
 
 def verifier_to_record(verifier: bytes) -> bytes:
-    """A verifier as journal records carry it."""
+    """Convert a verifier to its form in journal records."""
     return verifier or NO_PASSWORD
 
 
 def verifier_from_record(recorded: bytes) -> bytes:
-    """A verifier out of a journal record."""
+    """Convert a verifier from its form in journal records."""
     return b"" if recorded == NO_PASSWORD else recorded
 
 
 async def facts_of(store: MetadataStore, ledger_id: int) -> LedgerFacts | None:
-    """The facts of a ledger; that there is none is said only after a linearizable read.
+    """Look up the facts of a ledger; ``None`` only after a linearizable read.
 
     Raises:
-        MetadataUnavailable: the metadata do not answer.
+        MetadataUnavailable: the metadata store does not respond.
     """
     for linearizable in (False, True):
         try:
@@ -63,27 +63,27 @@ async def facts_of(store: MetadataStore, ledger_id: int) -> LedgerFacts | None:
     return None
 
 
-def introduction_of(ledger: Ledger) -> LedgerIdentityRecord | LedgerKeyRecord:
-    """The record that makes a ledger known: replay needs no metadata."""
+def introducing_record(ledger: Ledger) -> LedgerIdentityRecord | LedgerKeyRecord:
+    """The record that introduces a ledger, so that replay needs no metadata."""
     verifier = verifier_to_record(ledger.verifier or b"")
     if ledger.identity:
         return LedgerIdentityRecord(ledger.ledger_id, verifier, ledger.identity)
     return LedgerKeyRecord(ledger.ledger_id, verifier)
 
 
-class Verifiers:
-    """Learns verifiers and identities; many callers that meet one ledger at a time share one look into the metadata."""
+class KeyVerification:
+    """Learns verifiers and identities, and checks keys. Concurrent callers for one ledger share one metadata read."""
 
     def __init__(self, lookup: FactsLookup) -> None:
         self._lookup = lookup
         self._running: dict[int, asyncio.Future[None]] = {}
 
     async def learn(self, ledger: Ledger) -> None:
-        """Make sure that the verifier of ``ledger`` is known, and its identity if the metadata say it.
+        """Make the verifier of ``ledger`` known, and its identity if the metadata has one.
 
         Raises:
-            NoSuchLedger: the ledger was deleted here, or the metadata, read linearizably, does not know it.
-            MetadataUnavailable: the metadata does not answer in time.
+            NoSuchLedger: the ledger was deleted here, or the metadata, read linearizably, does not have it.
+            MetadataUnavailable: the metadata store does not respond in time.
         """
         while ledger.verifier is None:
             if ledger.deleted:
@@ -98,15 +98,15 @@ class Verifiers:
         """Learn the verifier and check ``key`` against it.
 
         Raises:
-            Unauthorized: the key does not fit.
+            Unauthorized: the key is wrong.
             NoSuchLedger, MetadataUnavailable: as for ``learn``.
         """
         await self.learn(ledger)
         if not ledger.fits(key):
-            raise Unauthorized(f"the key does not fit ledger {ledger.ledger_id}")
+            raise Unauthorized(f"ledger {ledger.ledger_id}: wrong password")
 
     async def facts(self, ledger_id: int) -> LedgerFacts:
-        """What the metadata say of a ledger now.
+        """Read the facts of a ledger from the metadata now.
 
         Raises:
             NoSuchLedger, MetadataUnavailable: as for ``learn``.
@@ -115,9 +115,9 @@ class Verifiers:
             async with asyncio.timeout(LOOKUP_SECONDS):
                 facts = await self._lookup(ledger_id)
         except TimeoutError as error:
-            raise MetadataUnavailable(f"no answer about ledger {ledger_id} within {LOOKUP_SECONDS} seconds") from error
+            raise MetadataUnavailable(f"ledger {ledger_id}: no response within {LOOKUP_SECONDS} seconds") from error
         if facts is None:
-            raise NoSuchLedger(f"the metadata does not know ledger {ledger_id}")
+            raise NoSuchLedger(f"ledger {ledger_id} is not in the metadata")
         return facts
 
     async def _look_up(self, ledger: Ledger) -> None:
@@ -126,11 +126,11 @@ class Verifiers:
             facts = await self.facts(ledger.ledger_id)
             ledger.verifier = facts.verifier
             if not ledger.was_met:
-                # What is held of it already may be of another ledger of this id: that cannot be told.
+                # Entries held already may belong to another ledger with this id, so the identity is not set.
                 ledger.identity = facts.identity
         except Exception as error:
             done.set_exception(error)
-            done.exception()  # looked at here, since there may be nobody who shares this look-up
+            done.exception()  # retrieved here, since no other caller may share this lookup
             raise
         finally:
             del self._running[ledger.ledger_id]

@@ -1,9 +1,9 @@
-"""Gives ledgers their identity that are held without one: an earlier version met them, or their index was rebuilt.
+"""Assigns identities to ledgers that are held without one: from an earlier version, or after an index rebuild.
 
-Rounds of the garbage collector come upon them, and ask the metadata. What these say is taken only while the store is
-not known to be behind, and where the key verifier, if it is known, is the same. Ids that may have been handed out
-twice, since the store was behind once, get none: the entries may be the earlier ledger's, and the metadata the later
-one's. The next checkpoint writes an identity; what a crash takes away, a later round gives again.
+Passes of the garbage collector find them, and this module reads their metadata. The result is used only while the
+metadata store is not known to be behind, and if the key verifier, when known, is the same. Ids that may have been
+assigned twice, since the store was once behind, get no identity: the entries may belong to the earlier ledger, and the
+metadata to the later one. The next checkpoint writes an identity; if a crash loses it, a later pass sets it again.
 """
 
 from __future__ import annotations
@@ -12,25 +12,25 @@ import asyncio
 from collections.abc import Callable
 from typing import Final
 
+from tallybook.core.coverage import sometimes
 from tallybook.core.errors import PeerError, StorageError
-from tallybook.core.marks import sometimes
+from tallybook.runtime.concurrency.rate_limit import RateLimiter
 from tallybook.runtime.logging import logger
-from tallybook.runtime.pace import Pace
 
-from .ledger_table import LedgerTable
-from .verifiers import LOOKUP_SECONDS, FactsLookup
+from .key_verification import LOOKUP_SECONDS, FactsLookup
+from .table import LedgerTable
 
 _log = logger("bookie.collector")
 
 MAX_NOTED: Final = 10_000
-"""Ledgers that wait for their identity; others are met again in the next round."""
+"""Ledgers that wait for their identity; the next pass finds the others again."""
 
 
 class LateIdentities:
-    """Remembers which ledgers have none, and asks for it.
+    """Collects ledgers without identity, and sets it.
 
     Args:
-        has_room: whether some more ledgers may wait for a checkpoint.
+        has_room: whether more ledgers may become dirty.
     """
 
     def __init__(self, table: LedgerTable, facts_of: FactsLookup, has_room: Callable[[], bool]) -> None:
@@ -40,19 +40,19 @@ class LateIdentities:
         self._noted: dict[int, None] = {}
 
     def note(self, ledger_id: int) -> None:
-        """A ledger that the metadata have is held without an identity."""
+        """Note a ledger that the metadata has and that is held without an identity."""
         if len(self._noted) < MAX_NOTED:
             self._noted[ledger_id] = None
 
     async def drop(self) -> None:
-        """Forget them: the metadata are not to be believed now."""
+        """Forget all noted ledgers: the metadata cannot be trusted now."""
         self._noted = {}
 
-    async def give(self, pace: Pace, above: int) -> None:
-        """Ask for the identities of those that were noted; what cannot be had now waits for the next round.
+    async def give(self, pace: RateLimiter, above: int) -> None:
+        """Set the identities of the noted ledgers; failures wait for the next pass.
 
         Args:
-            above: ids up to this one may have been handed out twice.
+            above: ids up to this one may have been assigned twice.
         """
         noted, self._noted = self._noted, {}
         try:
@@ -64,7 +64,7 @@ class LateIdentities:
                 await pace.spend(1)
                 await self._give(ledger_id)
         except (TimeoutError, PeerError, StorageError) as error:
-            _log.info("identities of ledgers are learned later", error=str(error))
+            _log.info("setting ledger identities postponed", error=str(error))
 
     async def _give(self, ledger_id: int) -> None:
         async with asyncio.timeout(LOOKUP_SECONDS):

@@ -1,13 +1,13 @@
-"""When copies may go that no metadata name: those of a bookie that was lost and came back, or was emptied.
+"""Decides when over-replicated copies may be dropped: copies at a bookie that the metadata no longer names.
 
-They are worth nothing to readers, who ask those that are named. But a repair copies first and names later, so between
-the two a copy that is needed looks just like one that is left over. Nothing in the metadata tells them apart, and a
-repair may be slow: so copies go only when for a long while, by the monotonic clock of one life of the bookie,
+Readers do not use them. But a repair copies first and changes the metadata later, so in between a needed copy looks
+just like an over-replicated one, nothing in the metadata distinguishes them, and a repair may be slow. So copies are
+dropped only if, for a long time by the monotonic clock of one life of the bookie,
 
-- every look at the metadata has found them unnamed, and
-- no repair has given the bookie a batch of the ledger, or asked what it holds of it.
+- every metadata lookup has found them unnamed, and
+- no repair has sent the bookie a batch of the ledger, or asked what it holds of it.
 
-Pure; ``collector.py`` looks and drops.
+Pure; ``collector.py`` does the lookups and drops.
 """
 
 from __future__ import annotations
@@ -20,18 +20,18 @@ from typing import Final
 from tallybook.core.errors import Busy
 from tallybook.runtime.clock import Clock
 
-from .garbage import Fate
+from .disposition import LedgerDisposition
 
 MAX_REMEMBERED: Final = 100_000
-"""Ledgers of which it is remembered since when they are unnamed, and as many of which, when a repair was here."""
+"""Maximum number of ledgers for which the time of being unnamed, or of the last repair, is remembered."""
 
 
 RETRY_MS: Final = 50
-"""When a repair may come again for a ledger whose copies go just now."""
+"""Retry hint for a repair of a ledger whose copies are being dropped."""
 
 
 class RepairVisits:
-    """When a repair was last here for a ledger."""
+    """When a repair last visited each ledger."""
 
     def __init__(self, clock: Clock, max_remembered: int = MAX_REMEMBERED) -> None:
         self._clock = clock
@@ -39,11 +39,11 @@ class RepairVisits:
         self._last: OrderedDict[int, float] = OrderedDict()
         self._shut: frozenset[int] = frozenset()
         self._forgotten = float("-inf")
-        """Of any ledger that is not remembered, a repair was here at this time at the latest."""
+        """Latest possible visit of all ledgers that are not remembered."""
 
     @contextmanager
     def shut(self, ledger_ids: Collection[int]) -> Iterator[None]:
-        """While copies of these ledgers go, no repair may be told that they are here."""
+        """Refuse repairs of these ledgers during the block, while their copies are dropped."""
         self._shut = frozenset(ledger_ids)
         try:
             yield
@@ -51,10 +51,10 @@ class RepairVisits:
             self._shut = frozenset()
 
     def note(self, ledger_id: int) -> None:
-        """A repair is here for the ledger.
+        """Note a visit of a repair.
 
         Raises:
-            Busy: its copies go just now.
+            Busy: the copies are being dropped.
         """
         if ledger_id in self._shut:
             raise Busy(f"copies of ledger {ledger_id} are being dropped", retry_after_ms=RETRY_MS)
@@ -64,16 +64,16 @@ class RepairVisits:
             self._forgotten = self._last.popitem(last=False)[1]
 
     def last(self, ledger_id: int) -> float:
-        """No repair was here for the ledger since then."""
+        """The latest time at which a repair may have visited the ledger."""
         return self._last.get(ledger_id, self._forgotten)
 
 
-class Leftovers:
-    """Decides round by round which unnamed copies may go.
+class OverReplicationPolicy:
+    """Decides pass by pass which unnamed copies may be dropped.
 
     Args:
-        visits: when repairs were here, and what keeps them away.
-        delay_seconds: how long it must have looked as if nobody needed them.
+        visits: visits of repairs; also keeps them away during a drop.
+        delay_seconds: how long copies must have been unnamed and unvisited.
     """
 
     def __init__(self, visits: RepairVisits, clock: Clock, delay_seconds: float) -> None:
@@ -81,30 +81,30 @@ class Leftovers:
         self._clock = clock
         self._delay_seconds = delay_seconds
         self._before: dict[int, float] = {}
-        """Ledgers that the round before found unnamed, and since when they are."""
+        """Ledgers that the previous pass found unnamed, and since when they are."""
         self._now: dict[int, float] = {}
 
     def begin(self) -> None:
-        """A round begins."""
+        """Begin a pass."""
         self._before, self._now = self._now, {}
 
-    def may_go(self, ledger_id: int, fate: Fate) -> bool:
-        """Whether the copies of the ledger may be dropped, if it ``is_left_alone``, too.
+    def may_be_dropped(self, ledger_id: int, disposition: LedgerDisposition) -> bool:
+        """Whether the copies of the ledger have been unnamed for long enough; ``is_unvisited`` must hold, too.
 
         Args:
-            fate: what the metadata say, asked in this round.
+            disposition: the one looked up in this pass.
         """
         since = self._before.get(ledger_id)
-        if since is None and fate is Fate.UNNAMED:
+        if since is None and disposition is LedgerDisposition.UNNAMED:
             since = self._clock.monotonic()
-        if since is None or fate not in (Fate.UNNAMED, Fate.UNKNOWN):
+        if since is None or disposition not in (LedgerDisposition.UNNAMED, LedgerDisposition.UNKNOWN):
             return False
         if len(self._now) < MAX_REMEMBERED:
             self._now[ledger_id] = since
-        return fate is Fate.UNNAMED and self._is_long_ago(since)
+        return disposition is LedgerDisposition.UNNAMED and self._is_long_ago(since)
 
-    def is_left_alone(self, ledger_id: int) -> bool:
-        """Whether no repair was here for the ledger for as long."""
+    def is_unvisited(self, ledger_id: int) -> bool:
+        """Whether no repair has visited the ledger for as long."""
         return self._is_long_ago(self.visits.last(ledger_id))
 
     def _is_long_ago(self, moment: float) -> bool:

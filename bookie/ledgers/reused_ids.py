@@ -1,7 +1,7 @@
-"""Ledgers of which the metadata may know another one under the same id: requests and rounds of the collector say so.
+"""Ledgers whose id the metadata may have assigned to another ledger, as requests and collector passes suggest.
 
-Any client may send a request about another ledger. So a suspicion is looked up before it counts, few are kept, and one
-that came to nothing is no news for a while.
+Any client may send such a request. So a suspicion is verified before it counts, only a few are kept, and one that
+proved false is ignored for a while.
 """
 
 from __future__ import annotations
@@ -10,32 +10,31 @@ from typing import Final
 
 from tallybook.runtime.clock import Clock
 
-from .fates import FateOfLedger, fates_until
-from .garbage import Fate
+from .disposition import DispositionOf, LedgerDisposition, dispositions_until
 
 MAX_SUSPECTS: Final = 100
-"""Ledgers that wait to be looked up because of requests; a few will do."""
+"""Suspected ledgers from requests that wait to be verified; a few suffice."""
 CLEARED_SECONDS: Final = 300.0
-"""How long a request is no news that is about a ledger of which the metadata know no other one."""
+"""How long requests about a ledger are ignored after its suspicion proved false."""
 MAX_CLEARED: Final = 10_000
 
 
-class Suspects:
-    """The ledgers that are suspected, and those that were lately.
+class ReusedIds:
+    """The suspected ledgers, and those whose suspicion proved false lately.
 
     Args:
-        fate_of: what the metadata say of a ledger that is held here.
+        disposition_of: looks up the disposition of a held ledger.
     """
 
-    def __init__(self, fate_of: FateOfLedger, clock: Clock) -> None:
-        self._fate_of = fate_of
+    def __init__(self, disposition_of: DispositionOf, clock: Clock) -> None:
+        self._disposition_of = disposition_of
         self._clock = clock
         self._waiting: dict[int, None] = {}
         self._cleared: dict[int, float] = {}
-        """When it was found of a suspected ledger that the metadata know no other one of its id."""
+        """When the suspicion of each ledger proved false."""
 
     def add_requested(self, ledger_id: int) -> bool:
-        """A request is about another ledger of this id. Whether that is news."""
+        """Note that a request means another ledger of this id. Returns whether that is new."""
         cleared_at = self._cleared.get(ledger_id)
         is_cleared = cleared_at is not None and self._clock.monotonic() < cleared_at + CLEARED_SECONDS
         if is_cleared or ledger_id in self._waiting or len(self._waiting) >= MAX_SUSPECTS:
@@ -44,22 +43,24 @@ class Suspects:
         return True
 
     def add_met(self, ledger_id: int) -> None:
-        """A round has read metadata of another ledger of this id."""
+        """Note that a collector pass has read the metadata of another ledger of this id."""
         self._waiting[ledger_id] = None
 
     async def lowest_other(self, noted_up_to: int) -> int | None:
-        """The lowest of which the metadata do know another one.
+        """The lowest suspected id that does belong to another ledger in the metadata.
 
         Args:
-            noted_up_to: it is on record already that ids up to this one may have been handed out twice.
+            noted_up_to: ids up to this one are already recorded as possibly reused.
         """
         waiting = sorted(self._waiting)
         noted = [ledger_id for ledger_id in waiting if ledger_id <= noted_up_to]
-        found = await fates_until(self._fate_of, waiting[len(noted) :], (Fate.OTHER,), self._clock)
-        for ledger_id, fate in (dict.fromkeys(noted, Fate.KEPT) | found).items():
-            if fate is Fate.OTHER:
+        found = await dispositions_until(
+            self._disposition_of, waiting[len(noted) :], (LedgerDisposition.OTHER,), self._clock
+        )
+        for ledger_id, disposition in (dict.fromkeys(noted, LedgerDisposition.KEPT) | found).items():
+            if disposition is LedgerDisposition.OTHER:
                 return ledger_id
-            if fate is not Fate.UNKNOWN:
+            if disposition is not LedgerDisposition.UNKNOWN:
                 self._waiting.pop(ledger_id, None)
                 self._clear(ledger_id)
         return None

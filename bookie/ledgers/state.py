@@ -1,6 +1,6 @@
-"""What a bookie remembers of a ledger besides its entries: as one row of the index, and in memory.
+"""The state of a ledger apart from its entries: as a row of the index, and in memory.
 
-The row (little-endian; docs/formats/ledger-state.md shows an example)::
+The row (little-endian; docs/reference/formats/ledger-state.md shows an example)::
 
     offset  size  field
          0     4  CRC-32C of the ledger id (8 bytes) and of all bytes after this field
@@ -13,17 +13,16 @@ The row (little-endian; docs/formats/ledger-state.md shows an example)::
         32     4  limbo events of this bookie that were repaired for this ledger
         36     v  verifier of the ledger key
 
-Version 3 is the same with the identity of the ledger (16 bytes) behind the verifier. A row of version 1 says of no
-identity: the ledger was met by an earlier version, and requests of any identity are taken for it.
+Version 3 is the same with the identity of the ledger (16 bytes) after the verifier. A row of version 1 has no
+identity: an earlier version wrote it, and requests with any identity are accepted for the ledger.
 
-The checksum covers the ledger id, so the row of another ledger never passes for this one's.
+The checksum covers the ledger id, so the row of another ledger is never accepted.
 
-Of a ledger that was deleted nothing else matters any more. Its row, the *tombstone*, is the
-first 6 bytes only, with version 2 and the deleted flag alone; it stays for ever, and is all that
-stays of a ledger that was dropped.
+The row of a deleted ledger, the *tombstone*, is only the first 6 bytes, with version 2 and the deleted flag alone. It
+stays permanently.
 
-There is at most one ``Ledger`` object for a ledger, and every decision about an add is made
-on it in one turn of the event loop: what a fence set there, no add can fail to see.
+There is at most one ``Ledger`` object for a ledger, and every decision about an add is made on it in one turn of the
+event loop, so no add can miss a fence.
 """
 
 from __future__ import annotations
@@ -45,7 +44,7 @@ from tallybook.core.errors import (
     OtherLedger,
 )
 from tallybook.core.ids import IDENTITY_BYTES, NO_ENTRY, NO_IDENTITY
-from tallybook.core.keys import key_fits, same_secret
+from tallybook.core.keys import key_matches, same_secret
 from tallybook.core.limits import KEY_BYTES
 
 VERSION: Final = 1
@@ -70,7 +69,7 @@ _TOMBSTONE_BODY: Final = bytes([TOMBSTONE_VERSION, _DELETED])
 class LedgerRow:
     """The durable state of one ledger.
 
-    ``verifier`` is ``None`` while it is not known, empty for no password; ``identity`` is empty while it is not known.
+    ``verifier`` is ``None`` while unknown, empty for no password; ``identity`` is empty while unknown.
     """
 
     verifier: bytes | None = None
@@ -85,11 +84,11 @@ class LedgerRow:
 
 
 TOMBSTONE: Final = LedgerRow(deleted=True)
-"""What stays of a ledger that was deleted."""
+"""The row of a deleted ledger."""
 
 
 def encode_row(ledger_id: int, row: LedgerRow) -> bytes:
-    """The bytes of a row."""
+    """Encode a row."""
     if row == TOMBSTONE:
         return _checked(ledger_id, _TOMBSTONE_BODY)
     flags = (
@@ -111,11 +110,11 @@ def _checked(ledger_id: int, body: bytes) -> bytes:
 
 
 def decode_row(ledger_id: int, data: bytes) -> LedgerRow:
-    """Understand a row.
+    """Decode a row.
 
     Raises:
         DamagedFile: it fails its checks, or is the row of another ledger.
-        NewerFormat: it is of a later version.
+        NewerFormat: it has a later version.
     """
     name = f"state row of ledger {ledger_id}"
     if data == _checked(ledger_id, _TOMBSTONE_BODY):
@@ -153,31 +152,49 @@ class Ledger:
     """One ledger in memory. Only the event loop touches it.
 
     Attributes:
-        refuses_add, refuses_recovery: wire code with which an ordinary or a recovery add is
-            refused whatever its bytes, 0 for none. Kept up to date by the methods, because
-            the add path reads them once a batch.
+        refuses_add, refuses_recovery: wire code of the refusal of ordinary or recovery adds, 0 for none. The methods
+            keep them up to date, because the add path reads them for every batch.
         verifier: verifier of the ledger key; ``None`` until it was read, empty for no password.
-        identity: what tells the ledger from another one of the same id; empty while it is not known. It is learned
-            with the verifier.
-        verifier_recorded: a journal record or the row carries the verifier, and the identity if it is known.
-        fitting_key: the last key that passed, so that the next one takes one comparison.
-        limbo: what this bookie held of the ledger, its fence included, may have been lost.
-        doubted: its identity was lost, too, and its id may have been handed out twice: whose entries these are cannot
-            be told. Only a repair may be about it, which proves them (``proven.py``).
-        given_back: limbo events of which peers made good what was lost, if that is not durable yet; else ``None``.
-        given_fence: whether the ledger is fenced with that.
+        identity: tells the ledger from another one with the same id; empty while unknown. Learned with the verifier.
+        verifier_recorded: a journal record or the row has the verifier, and the identity if it is known.
+        fitting_key: the last key that passed, so that the next check is one comparison.
+        limbo: entries of the ledger, and its fence, may have been lost.
+        doubted: its identity was lost as well, and its id may have been assigned twice: the entries may belong to
+            another ledger. Only repair adds are accepted, which verify them (``verified_copies.py``).
+        given_back: number of limbo events that a repair made good, while that is not durable yet; else ``None``.
+        given_fence: whether the ledger becomes fenced together with that.
         last_flushed: no batch with a higher id has left the write cache, or leaves it with the running checkpoint,
-            and no row of the index is about a higher one.
-        last_record: number of the last journal record about this ledger (``Commits``).
+            and no index row is about a higher one.
+        last_record: number of the last journal record about this ledger (``PendingAcks``).
         dirty: differs from its row in the index since the last checkpoint began.
         flushing: a running checkpoint is writing its row.
-        users: how many hold it across a wait; it stays in memory meanwhile.
+        users: number of tasks that use it across a wait; it stays in memory meanwhile.
     """
 
     __slots__ = (
-        "deleted", "dirty", "doubted", "explicit_lac", "fenced", "fitting_key", "flushing", "given_back", "given_fence",
-        "identity", "lac", "lac_waiters", "last_flushed", "last_held", "last_record", "ledger_id", "limbo",
-        "refuses_add", "refuses_recovery", "repaired_limbo", "users", "verifier", "verifier_recorded",
+        "deleted",
+        "dirty",
+        "doubted",
+        "explicit_lac",
+        "fenced",
+        "fitting_key",
+        "flushing",
+        "identity",
+        "lac",
+        "lac_waiters",
+        "last_flushed",
+        "last_held",
+        "last_record",
+        "ledger_id",
+        "limbo",
+        "refuses_add",
+        "refuses_recovery",
+        "repair_events",
+        "repair_fence",
+        "repaired_limbo",
+        "users",
+        "verifier",
+        "verifier_recorded",
     )  # fmt: skip
 
     def __init__(self, ledger_id: int, row: LedgerRow) -> None:
@@ -191,8 +208,8 @@ class Ledger:
         self.limbo = row.limbo
         self.doubted = False
         self.repaired_limbo = row.repaired_limbo
-        self.given_back: int | None = None
-        self.given_fence = False
+        self.repair_events: int | None = None
+        self.repair_fence = False
         self.lac = max(row.lac, row.explicit_lac)
         self.explicit_lac = row.explicit_lac
         self.last_held = row.last_held
@@ -206,11 +223,11 @@ class Ledger:
 
     @property
     def was_met(self) -> bool:
-        """Anything of this ledger is, or was, held here."""
+        """Whether anything of this ledger is, or was, held here."""
         return self.verifier_recorded or self.fenced or self.last_held > NO_ENTRY or self.lac > NO_ENTRY
 
     def row(self) -> LedgerRow:
-        """What the ledger says now."""
+        """The current state as a row."""
         if self.deleted:
             return TOMBSTONE
         return LedgerRow(
@@ -219,61 +236,61 @@ class Ledger:
         )  # fmt: skip
 
     def row_to_write(self) -> LedgerRow:
-        """What a checkpoint writes: the same, but for an end of limbo, which is written before it is said."""
-        if self.given_back is None or self.deleted:
+        """The row that a checkpoint writes: the current state; an end of limbo is written before it takes effect."""
+        if self.repair_events is None or self.deleted:
             return self.row()
-        fenced = self.fenced or self.given_fence
-        return replace(self.row(), limbo=False, fenced=fenced, repaired_limbo=self.given_back)
+        fenced = self.fenced or self.repair_fence
+        return replace(self.row(), limbo=False, fenced=fenced, repaired_limbo=self.repair_events)
 
     def may_hold(self, entry_id: int) -> bool:
-        """Whether a batch with ``entry_id``, or with a higher id, may be held. In limbo that cannot be told."""
+        """Whether a batch with ``entry_id`` or a higher id may be held; always true in limbo."""
         return entry_id <= self.last_held or self.limbo
 
     def may_be_flushed(self, entry_id: int) -> bool:
-        """Whether a batch with ``entry_id``, or with a higher id, may be in the index, or soon. See ``may_hold``."""
+        """Whether a batch with ``entry_id`` or a higher id may be in the index, or soon. See ``may_hold``."""
         return entry_id <= self.last_flushed or self.limbo
 
     def fits(self, key: bytes) -> bool:
-        """Whether ``key`` opens this ledger, compared in constant time. The verifier must be known."""
+        """Whether ``key`` is right for this ledger, compared in constant time. The verifier must be known."""
         if self.fits_again(key):
             return True
-        if self.verifier is None or not (key_fits(key, self.verifier) if self.verifier else not key):
+        if self.verifier is None or not (key_matches(key, self.verifier) if self.verifier else not key):
             return False
         self.fitting_key = bytes(key)
         return True
 
     def fits_again(self, key: bytes) -> bool:
-        """Whether ``key`` is the one that has opened this ledger before, which takes one comparison to tell."""
+        """Whether ``key`` is the one that passed last; a single comparison."""
         return self.fitting_key is not None and same_secret(key, self.fitting_key)
 
     def is_identity(self, identity: bytes) -> bool:
-        """Whether a request that states ``identity`` may be about this ledger: where either is not known, it may."""
+        """Whether a request with ``identity`` may mean this ledger; true if either identity is unknown."""
         return self.identity == identity or not identity or not self.identity
 
     def check_identity(self, identity: bytes, *, for_repair: bool = False) -> None:
-        """Make sure that a request that states ``identity`` is about this ledger.
+        """Check that a request with ``identity`` means this ledger.
 
         Args:
-            for_repair: it is a repair's, which may be about a ledger in doubt.
+            for_repair: the request comes from a repair, which is accepted for a ledger in doubt.
 
         Raises:
-            OtherLedger: it is about another one of the same id.
-            EntryUnknown: that cannot be told.
+            OtherLedger: the request means another ledger with the same id.
+            EntryUnknown: the ledger is in doubt, so that cannot be decided.
         """
         if self.is_identity(identity):
             if self.doubted and identity and not for_repair:
                 raise EntryUnknown(
-                    f"ledger {self.ledger_id}: until it is repaired, the bookie cannot tell whether it holds this "
-                    "ledger, or another one that had its id"
+                    f"ledger {self.ledger_id}: its id may have been reused, and the bookie cannot tell which ledger "
+                    "it holds until it is repaired"
                 )
             return
         if not self.was_met and self.users <= 1:
-            # Learned from the metadata and not yet kept: they may have been restored since. Ask them again.
+            # Learned from the metadata and not durable here; the metadata may have been restored since, so ask again.
             self.verifier, self.identity, self.fitting_key = None, NO_IDENTITY, None
         raise OtherLedger(f"ledger {self.ledger_id}: the bookie holds another ledger under this id")
 
     def learn_verifier(self, verifier: bytes, identity: bytes = NO_IDENTITY) -> None:
-        """A journal record told the verifier, and maybe the identity."""
+        """Set the verifier, and the identity if given, from a journal record."""
         self.verifier = verifier
         self.verifier_recorded = True
         self.identity = identity or self.identity
@@ -291,62 +308,61 @@ class Ledger:
         self.wake_lac_waiters()
 
     def set_limbo(self) -> None:
-        """What was held may be lost: nothing is ABSENT, no ordinary add is taken."""
+        """Enter limbo: entries may be lost, so nothing is ABSENT, and no ordinary add is taken."""
         self.limbo = True
         self._settle()
 
     def unset_limbo(self) -> None:
-        """Nothing was lost after all: there was nothing that could be."""
+        """Leave limbo: nothing was lost, since there was nothing to lose."""
         self.limbo = self.doubted = False
         self._settle()
 
     def doubt(self, reused_up_to: int) -> None:
-        """Ids up to this one may have been handed out twice."""
+        """Mark the ledger as doubted if ids up to ``reused_up_to`` may have been assigned twice."""
         unnamed = self.limbo and self.was_met and not self.identity
         self.doubted = unnamed and self.ledger_id <= reused_up_to
         self._settle()
 
     def prove(self, verifier: bytes, identity: bytes) -> None:
-        """A repair has shown whose entries these are: they are this ledger's."""
+        """End the doubt: a repair has verified that the entries belong to this ledger."""
         self.verifier, self.identity, self.fitting_key, self.doubted = verifier, identity, None, False
         self._settle()
 
-    def got_back(self, repaired: int, *, fence: bool) -> None:
-        """Peers gave back what was lost in the first ``repaired`` limbo events: the next checkpoint writes that.
+    def note_repaired(self, repaired: int, *, fence: bool) -> None:
+        """Note that a repair restored what the first ``repaired`` limbo events lost; the next checkpoint writes that.
 
-        Until it is durable the ledger says that it is in limbo: who heard otherwise would not look again after a
-        crash that brings the limbo back.
+        Until it is durable, the ledger still reports limbo: a repair would not come back after a crash that restores
+        the limbo.
 
         Args:
-            fence: a fence that was lost cannot be told from one that never was, so a ledger that may have had one is
-                fenced. One that is still open, and grows elsewhere, has had none: recovery is told to the metadata
-                before any bookie.
+            fence: fence the ledger: a lost fence cannot be told from none. False for an open ledger that grows at other
+                bookies, since a recovery changes the metadata before any bookie.
         """
-        self.given_back, self.given_fence = repaired, fence
+        self.repair_events, self.repair_fence = repaired, fence
 
     def end_limbo(self) -> bool:
-        """It is durable that what was lost was given back; false if the ledger came to be in doubt meanwhile.
+        """End limbo once the repair is durable; false if the ledger became doubted meanwhile.
 
-        Its limbo is to be written again then.
+        In that case its limbo must be written again.
         """
         if self.doubted:
-            self.given_back = None
+            self.repair_events = None
             return False
-        if self.given_back is not None:
+        if self.repair_events is not None:
             self.limbo = False
-            self.fenced = self.fenced or self.given_fence
-            self.repaired_limbo, self.given_back = self.given_back, None
+            self.fenced = self.fenced or self.repair_fence
+            self.repaired_limbo, self.repair_events = self.repair_events, None
             self._settle()
         return True
 
-    def saw_lac(self, lac: int) -> None:
-        """A batch or a message told a LAC. It never falls."""
+    def raise_lac(self, lac: int) -> None:
+        """Raise the LAC to ``lac`` from a batch or a request; it never falls."""
         if lac > self.lac:
             self.lac = lac
             self.wake_lac_waiters()
 
     def wake_lac_waiters(self) -> None:
-        """Let everyone who waits for news of this ledger look again."""
+        """Wake every long poll of this ledger."""
         if self.lac_waiters:
             waiters, self.lac_waiters = self.lac_waiters, {}
             for waiter in waiters:

@@ -1,8 +1,7 @@
-"""The ledgers in memory: loaded when they are met, kept while they matter, forgotten when idle.
+"""The ledgers in memory: loaded on first use, and forgotten when idle.
 
-At any time there is at most one ``Ledger`` object for a ledger (two would let a fence set on
-one be missed on the other), so an object leaves the table only when nobody holds it across a
-wait, and when its row in the index says all that it says.
+At any time there is at most one ``Ledger`` object for a ledger (with two, an add could miss a fence), so an object
+leaves the table only when no task uses it across a wait, and its row in the index is up to date.
 """
 
 from __future__ import annotations
@@ -12,24 +11,26 @@ from collections import OrderedDict
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import asynccontextmanager
 from dataclasses import replace
+from typing import Final
 
 from tallybook.core.errors import check
 from tallybook.core.ids import NO_LEDGER
+from tallybook.runtime.metrics.part_metrics import PartMetrics
 
-from .ledger_state import Ledger, LedgerRow, encode_row
-from .limbo import Limbo
+from ..directories.limbo import Limbo
+from .state import Ledger, LedgerRow, encode_row
 
 LoadRow = Callable[[int], Awaitable[LedgerRow | None]]
-"""Reads the durable state of a ledger; ``None`` where nothing is known of it."""
+"""Reads the durable state of a ledger; ``None`` if there is no row."""
 
 
 class LedgerTable:
     """Every ledger that is in memory.
 
     Args:
-        load_row: how a ledger that is not in memory is read.
-        limbo: which ledgers may have lost something.
-        max_idle: how many ledgers stay that are neither dirty nor in use.
+        load_row: reads a ledger that is not in memory.
+        limbo: which ledgers may have lost entries.
+        max_idle: number of ledgers kept that are neither dirty nor in use.
     """
 
     def __init__(self, load_row: LoadRow, limbo: Limbo, *, max_idle: int) -> None:
@@ -38,14 +39,14 @@ class LedgerTable:
         self._max_idle = max_idle
         self._doubted: set[int] = set()
         self.reused_up_to = NO_LEDGER
-        """Ids up to this one may have been handed out twice; changed by ``doubt_up_to``."""
+        """Ids up to this one may have been assigned twice; changed by ``doubt_up_to``."""
         self._all: dict[int, Ledger] = {}
         self._idle: OrderedDict[int, Ledger] = OrderedDict()
         self._dirty: dict[int, Ledger] = {}
         self._flushing: list[Ledger] = []
         self._loading: dict[int, asyncio.Future[None]] = {}
         self.get: Callable[[int], Ledger | None] = self._all.get
-        """The ledger if it is in memory. Must not be held across a wait: see ``using``."""
+        """The ledger if it is in memory. Must not be used across a wait: see ``using``."""
 
     def __len__(self) -> int:
         return len(self._all)
@@ -60,11 +61,11 @@ class LedgerTable:
 
     @property
     def limbo(self) -> Limbo:
-        """Which ledgers may have lost something."""
+        """Which ledgers may have lost entries."""
         return self._limbo
 
     def end_doubt(self, limbo: Limbo) -> None:
-        """``limbo`` tells from now on; ledgers that were in it only until this was known leave it."""
+        """Replace the limbo marker by a narrower one; ledgers that it does not cover leave limbo."""
         self._limbo = limbo
         doubted, self._doubted = self._doubted, set()
         for ledger_id in doubted:
@@ -74,7 +75,7 @@ class LedgerTable:
                 self.mark_dirty(ledger)
 
     def widen_limbo(self, limbo: Limbo) -> None:
-        """``limbo`` tells from now on, and takes in no fewer ledgers; those in memory enter it in this turn."""
+        """Replace the limbo marker by a wider one; ledgers in memory that it covers enter limbo in this turn."""
         self._limbo = limbo
         for ledger in self._all.values():
             if not ledger.limbo and limbo.covers(ledger.ledger_id, ledger.repaired_limbo):
@@ -82,7 +83,7 @@ class LedgerTable:
                 ledger.doubt(self.reused_up_to)
 
     def doubt_up_to(self, reused_up_to: int) -> None:
-        """The metadata may have handed out ids up to this one twice."""
+        """Mark ids up to this one as possibly assigned twice."""
         if reused_up_to != self.reused_up_to:
             self.reused_up_to = reused_up_to
             for ledger in self._all.values():
@@ -90,7 +91,7 @@ class LedgerTable:
 
     @asynccontextmanager
     async def using(self, ledger_id: int) -> AsyncIterator[Ledger]:
-        """Hold a ledger across waits, loading it first if need be.
+        """Use a ledger across waits, loading it first if needed.
 
         Raises:
             DiskFailed: its state cannot be read.
@@ -106,7 +107,7 @@ class LedgerTable:
             self._rest(ledger)
 
     async def look(self, ledger_id: int) -> LedgerRow:
-        """What is known of a ledger now, for who only wants to know: it is not brought into memory.
+        """The current state of a ledger, without bringing it into memory.
 
         Raises:
             DiskFailed: its state cannot be read.
@@ -120,16 +121,16 @@ class LedgerTable:
         return ledger.row()
 
     def mark_dirty(self, ledger: Ledger) -> None:
-        """``ledger`` now differs from its row."""
+        """Note that ``ledger`` differs from its row."""
         if not ledger.dirty:
             ledger.dirty = True
             self._dirty[ledger.ledger_id] = ledger
             self._idle.pop(ledger.ledger_id, None)
 
     def begin_flush(self) -> int:
-        """Take the ledgers whose rows a checkpoint must write; how many these are. One flush at a time.
+        """Start a flush: take the ledgers whose rows must be written; returns their number. One flush at a time.
 
-        In one turn, because the cut must be that of the journal's mark: 10 ms for the most ledgers there can be.
+        In one turn, because the cut must match the journal's mark: 10 ms for the maximum number of dirty ledgers.
         """
         check(not self._flushing, "a checkpoint of ledger states began while another one ran")
         self._flushing = list(self._dirty.values())
@@ -141,16 +142,16 @@ class LedgerTable:
         return len(self._flushing)
 
     def flushing_rows(self, start: int, count: int) -> dict[int, bytes]:
-        """Rows of some of the ledgers taken, as of now: what a ledger says later is never less true."""
+        """Rows of some of the taken ledgers, in their current state, which may be newer than the cut."""
         return {
             ledger.ledger_id: encode_row(ledger.ledger_id, ledger.row_to_write())
             for ledger in self._flushing[start : start + count]
         }
 
     def end_flush(self, count: int | None = None) -> int:
-        """The rows of the running flush are durable: let go of ``count`` ledgers, or of all. How many are left.
+        """Finish the flush for ``count`` ledgers, or for all, whose rows are durable. Returns how many are left.
 
-        Where others run in between, they find some ledgers still flushing, which keeps these in memory and no more.
+        Other tasks may run between calls; ledgers still marked flushing just stay in memory.
         """
         flushed = self._flushing[:count]
         self._flushing = self._flushing[len(flushed) :]
@@ -160,7 +161,7 @@ class LedgerTable:
         return len(self._flushing)
 
     def _rest(self, ledger: Ledger) -> None:
-        """Nobody holds ``ledger`` any more, or its row was written: it may be forgotten once it is idle."""
+        """Keep ``ledger`` as idle if no task uses it and its row is written, so that it may be forgotten."""
         if ledger.users or ledger.dirty or ledger.flushing:
             return
         self._idle[ledger.ledger_id] = ledger
@@ -170,7 +171,7 @@ class LedgerTable:
             del self._all[forgotten]
 
     async def _load(self, ledger_id: int) -> None:
-        """Bring a ledger into the table. Callers that come meanwhile share one read, and go on in their order."""
+        """Load a ledger into the table. Concurrent callers share one read, and continue in their order."""
         running = self._loading.get(ledger_id)
         if running is not None:
             await asyncio.shield(running)
@@ -180,7 +181,7 @@ class LedgerTable:
             row = await self._load_row(ledger_id) or LedgerRow()
             ledger = Ledger(ledger_id, row)
             if self._limbo.covers(ledger_id, row.repaired_limbo):
-                if self._limbo.awaits_enrolment and not row.limbo:
+                if self._limbo.awaits_registration and not row.limbo:
                     self._doubted.add(ledger_id)
                 ledger.set_limbo()
             ledger.doubt(self.reused_up_to)
@@ -188,9 +189,27 @@ class LedgerTable:
             self._rest(ledger)
         except Exception as error:
             done.set_exception(error)
-            done.exception()  # asyncio complains of errors that nobody looked at; here there may be no other caller
+            done.exception()  # retrieved here, since no other caller may wait for it
             raise
         finally:
             del self._loading[ledger_id]
             if not done.done():
                 done.set_result(None)
+
+
+METRICS: Final = (
+    PartMetrics[LedgerTable]()
+    .gauge("ledgers_in_memory", "tallybook_bookie_ledgers_in_memory", "Ledgers whose state is in memory.", len)
+    .gauge(
+        "ledgers_dirty",
+        "tallybook_bookie_ledgers_dirty",
+        "Ledgers in memory whose state is newer than the index.",
+        lambda table: table.dirty_count,
+    )
+    .counter(
+        "limbo_events_total",
+        "tallybook_bookie_limbo_events_total",
+        "Losses in all lives of the bookie: each puts the existing ledgers into limbo until they are repaired.",
+        lambda table: table.limbo.events,
+    )
+)

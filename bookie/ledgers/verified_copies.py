@@ -1,9 +1,9 @@
-"""What is proven of ledgers in doubt: copies that a repair has given once more, and that are what is held.
+"""Verified copies of ledgers in doubt: held entries that a repair brought again, with the same bytes.
 
-A ledger is in doubt where its identity was lost with the index, and the metadata may have handed out its id twice: what
-is held may be the earlier ledger's, and the metadata the later one's. A repair copies from bookies that know the
-identity, so what it gives is the ledger's that it states. This is remembered for one life of the bookie; what is
-forgotten is given once more.
+A ledger is in doubt if its identity was lost with the index and the metadata may have assigned its id twice: the held
+entries may belong to the earlier ledger, and the metadata to the later one. A repair copies from bookies that know the
+identity, so its copies belong to the ledger that it states. The list is kept in memory for one life of the bookie;
+a repair brings forgotten entries again.
 """
 
 from __future__ import annotations
@@ -15,14 +15,14 @@ from typing import Final
 
 from tallybook.core.answers import EntryRange
 from tallybook.core.ids import NO_IDENTITY
-from tallybook.core.ranges import lacking
+from tallybook.core.ranges import missing_ranges
 
 MAX_RANGES: Final = 100_000
-"""Ranges of entries that are remembered, of all ledgers; those of the ledger that was longest without news go first."""
+"""Ranges of entries that are kept, of all ledgers; the least recently changed ledger is dropped first."""
 
 
-class ProvenCopies:
-    """Entries that are proven, by ledger, and the identity of the ledger that they are proven to be of."""
+class VerifiedCopies:
+    """Verified entries by ledger, with the identity of the ledger that they belong to."""
 
     def __init__(self, max_ranges: int = MAX_RANGES) -> None:
         self._max_ranges = max_ranges
@@ -30,7 +30,7 @@ class ProvenCopies:
         self._count = 0
 
     def note(self, ledger_id: int, identity: bytes, first: int, last: int) -> None:
-        """These entries are held, and are those of the ledger of this identity."""
+        """Note that these entries are held and belong to the ledger with this identity."""
         if ledger_id in self._of and self._of[ledger_id][0] != identity:
             self.forget(ledger_id)
         _, ranges = self._of.setdefault(ledger_id, (identity, []))
@@ -47,18 +47,18 @@ class ProvenCopies:
             self.forget(next(iter(self._of)))
 
     def of(self, held: Sequence[EntryRange], ledger_id: int) -> list[EntryRange]:
-        """Which of these entries are proven."""
+        """The verified part of these ranges."""
         _, ranges = self._of.get(ledger_id, (NO_IDENTITY, []))
-        return list(lacking(held, list(lacking(held, ranges))))
+        return list(missing_ranges(held, list(missing_ranges(held, ranges))))
 
     def are_all(self, wanted: Iterable[EntryRange], ledger_id: int, identity: bytes) -> bool:
-        """Whether all these entries are those of the ledger of this identity, and any entry is: none prove nothing."""
+        """Whether all these entries are verified for the ledger with this identity; false if there are none."""
         if ledger_id not in self._of:
             return False
         proven_to_be, ranges = self._of[ledger_id]
-        return proven_to_be == identity and next(lacking(wanted, ranges), None) is None
+        return proven_to_be == identity and next(missing_ranges(wanted, ranges), None) is None
 
     def forget(self, ledger_id: int) -> None:
-        """Remember nothing of a ledger."""
+        """Forget a ledger."""
         _, ranges = self._of.pop(ledger_id, (NO_IDENTITY, []))
         self._count -= len(ranges)

@@ -1,12 +1,12 @@
-"""What a bookie says and does over its own HTTP port, beside health and numbers.
+"""HTTP endpoints of a bookie, besides health and metrics.
 
-GET  /api/v1/bookie/state                    how it is
-GET  /api/v1/bookie/gc                       what its collector of garbage has done
-POST /api/v1/bookie/gc                       have a round of it now
-POST /api/v1/bookie/gc/approve_store         go on with a metadata store that was found behind
-POST /api/v1/bookie/gc/approve_drop          have a round now that also drops what waits for an operator
-POST /api/v1/bookie/gc/suspend_compaction    let it compact nothing
-POST /api/v1/bookie/gc/resume_compaction     let it compact again
+GET  /api/v1/bookie/state                    status of the bookie
+GET  /api/v1/bookie/gc                       results of garbage collection
+POST /api/v1/bookie/gc                       start a pass now
+POST /api/v1/bookie/gc/approve_store         trust a metadata store that was found to be behind
+POST /api/v1/bookie/gc/approve_drop          start a pass now that also drops what waits for an operator
+POST /api/v1/bookie/gc/suspend_compaction    suspend compaction
+POST /api/v1/bookie/gc/resume_compaction     resume compaction
 GET  /api/v1/bookie/config                   the settings in force
 """
 
@@ -16,11 +16,11 @@ from collections.abc import Callable, Mapping
 from typing import Final
 
 from tallybook.core.access import Permission
-from tallybook.core.config import BookieSettings
 from tallybook.core.errors import BookieUnavailable, InvalidConfig, Outcome
-from tallybook.runtime.http_api import Asked, Endpoint, Handler
+from tallybook.core.settings import BookieSettings
+from tallybook.runtime.http.endpoints import Endpoint, EndpointRequest, Handler
 
-from .bookie import Bookie
+from ..bookie import Bookie
 
 _GC_NUMBERS: Final = (
     "collector_rounds_total",
@@ -38,19 +38,22 @@ _GC_NUMBERS: Final = (
 
 
 class BookieEndpoints:
-    """What the endpoints do. The port is served before there is a bookie: until then they say so.
+    """Handlers of the endpoints.
 
     Args:
-        why_not_ready: as ``/readyz`` has it.
+        why_not_ready: the reason that ``/readyz`` reports.
+        bookie: the bookie; ``None`` while it boots, and the endpoints answer 503.
     """
 
-    def __init__(self, settings: BookieSettings, why_not_ready: Callable[[], str | None]) -> None:
+    def __init__(
+        self, settings: BookieSettings, why_not_ready: Callable[[], str | None], bookie: Callable[[], Bookie | None]
+    ) -> None:
         self._settings = settings
         self._why_not_ready = why_not_ready
-        self.bookie: Bookie | None = None
+        self._bookie = bookie
 
     def table(self) -> list[Endpoint]:
-        """All of them."""
+        """All endpoints."""
         return [
             Endpoint("GET", "/api/v1/bookie/state", Permission.READ, self._state),
             Endpoint("GET", "/api/v1/bookie/gc", Permission.READ, self._gc),
@@ -63,11 +66,12 @@ class BookieEndpoints:
         ]
 
     def _there(self) -> Bookie:
-        if self.bookie is None:
+        bookie = self._bookie()
+        if bookie is None:
             raise BookieUnavailable("the bookie is starting", outcome=Outcome.NOT_DONE)
-        return self.bookie
+        return bookie
 
-    async def _state(self, asked: Asked) -> object:
+    async def _state(self, asked: EndpointRequest) -> object:
         bookie = self._there()
         status = await bookie.status()
         return {
@@ -78,20 +82,20 @@ class BookieEndpoints:
             "directories": [directory._asdict() for directory in status.directories],
         }
 
-    async def _gc(self, asked: Asked) -> object:
+    async def _gc(self, asked: EndpointRequest) -> object:
         return self._collected()
 
-    async def _collect(self, asked: Asked) -> object:
+    async def _collect(self, asked: EndpointRequest) -> object:
         bookie = self._with_rounds()
         before = self._collected()
         bookie.request_collection()
         return {"requested": True, **before}
 
-    async def _approve_store(self, asked: Asked) -> object:
+    async def _approve_store(self, asked: EndpointRequest) -> object:
         await self._there().approve_store()
         return {"approved": True, **self._collected()}
 
-    async def _approve_drop(self, asked: Asked) -> object:
+    async def _approve_drop(self, asked: EndpointRequest) -> object:
         bookie = self._with_rounds()
         before = self._collected()
         await bookie.approve_drop()
@@ -100,14 +104,14 @@ class BookieEndpoints:
     def _with_rounds(self) -> Bookie:
         bookie = self._there()
         if not self._settings.collection.interval_ms:
-            raise InvalidConfig("there are no rounds of this collector: collection.interval_ms is 0")
+            raise InvalidConfig("garbage collection is disabled: collection.interval_ms is 0")
         return bookie
 
-    async def _suspend(self, asked: Asked) -> object:
+    async def _suspend(self, asked: EndpointRequest) -> object:
         self._there().suspend_compaction(True)
         return self._collected()
 
-    async def _resume(self, asked: Asked) -> object:
+    async def _resume(self, asked: EndpointRequest) -> object:
         self._there().suspend_compaction(False)
         return self._collected()
 
@@ -117,7 +121,7 @@ class BookieEndpoints:
         found = {name.removesuffix("_total"): numbers[name] for name in _GC_NUMBERS}
         return {**found, "compaction_suspended": bookie.compaction_suspended}
 
-    async def _config(self, asked: Asked) -> object:
+    async def _config(self, asked: EndpointRequest) -> object:
         return self._settings.model_dump(mode="json")
 
 

@@ -1,16 +1,17 @@
-"""One bookie as a process: everything real, put together, from the start to the clean stop.
+"""One bookie as a process, from start to clean stop.
 
     metadata -> boot the bookie on its disk -> gRPC and HTTP -> registered -> ready
-    stop     -> not ready, not registered -> no connections -> flushed, clean superblock -> done
+    stop     -> not ready, deregistered -> no connections -> flushed, clean superblock -> done
 
-A bookie that loses its registration serves on and registers again. One that can no longer
-keep its promises (a failed sync, a dead essential task) ends through ``Process.fail_safe``,
-at once. Nothing here runs per entry; metrics are read off ``Bookie.stats`` when asked for.
+A bookie that loses its registration keeps serving and registers again. One that can no longer keep its promises (a
+failed sync, a dead essential task) ends at once through ``Process.fail_safe``. Nothing here runs per entry; metrics are
+read from ``Bookie.readings`` on request.
 """
 
 from __future__ import annotations
 
 import asyncio
+import importlib.metadata
 import json
 import os
 import sys
@@ -20,49 +21,51 @@ from functools import partial
 from typing import Final
 
 from tallybook.core.access import OpenAccess
-from tallybook.core.config import BookieSettings, StorageSettings
 from tallybook.core.errors import InvalidConfig
-from tallybook.metadata.behind import BehindRecord
+from tallybook.core.settings import BookieSettings, StorageSettings
 from tallybook.metadata.client import MetadataClient
-from tallybook.metadata.metered import METADATA_METRICS
-from tallybook.metadata.record_format import FIRST
-from tallybook.metadata.secured import require_security
+from tallybook.metadata.metered_store import METADATA_METRICS
+from tallybook.metadata.records.format import FIRST
+from tallybook.metadata.records.restored_store import RestoreRecordStore
+from tallybook.metadata.records.security_required import require_security
 from tallybook.metadata.store import BookieInfo, BookieMode
 from tallybook.metadata.uri import open_metadata
 from tallybook.runtime.clock import RealClock
-from tallybook.runtime.descriptors import raise_descriptor_limit
-from tallybook.runtime.directories import how_to_close, other_writer
-from tallybook.runtime.disk_real import RealDisk
-from tallybook.runtime.grpc_load import GRPC_METRICS, GrpcLoad
-from tallybook.runtime.grpc_transport import GrpcTransport
-from tallybook.runtime.http import HttpServer, refuse_open_port
-from tallybook.runtime.http_api import Offer
+from tallybook.runtime.disk.directories import other_writer, permission_remedy
+from tallybook.runtime.disk.os_disk import RealDisk
+from tallybook.runtime.grpc.load import GRPC_METRICS, GrpcLoad
+from tallybook.runtime.http.endpoints import HttpApi
+from tallybook.runtime.http.server import HttpServer, refuse_open_port
 from tallybook.runtime.logging import add_to_every_line, logger
-from tallybook.runtime.metrics import Metrics
-from tallybook.runtime.open_tracing import open_tracer
+from tallybook.runtime.metrics.registry import Metrics
 from tallybook.runtime.process import Process
-from tallybook.runtime.quiet_memory import give_back_when_quiet
-from tallybook.runtime.refusals import Refusals
+from tallybook.runtime.process_memory.descriptors import raise_descriptor_limit
+from tallybook.runtime.process_memory.idle_trim import trim_when_idle
 from tallybook.runtime.rng import SystemRng
-from tallybook.runtime.security import security_of_server
-from tallybook.runtime.span_catalogue import TRACE_METRICS
-from tallybook.runtime.tasks import Tasks, ThreadWorkers, unless_set
-from tallybook.runtime.tracing import Tracer
+from tallybook.runtime.security.denial_log import DenialLog
+from tallybook.runtime.security.in_flight import RequestsInFlight
+from tallybook.runtime.security.server_security import security_of_server
+from tallybook.runtime.tasks import Tasks, ThreadWorkers, run_until_set
+from tallybook.runtime.tracing.catalogue import TRACE_METRICS
+from tallybook.runtime.tracing.opening import open_tracer
+from tallybook.runtime.tracing.port import Tracer
 from tallybook.runtime.tuning import settle_memory
-from tallybook.runtime.under_way import UnderWay
+from tallybook.wire.bookie_transport import bookie_transport
 
-from .bookie import Bookie
-from .boot import BookieWorld, boot
-from .endpoints import BookieEndpoints
-from .enrolment import Enrolment
-from .fates import fate_of
-from .limbo_count import named_ledgers
-from .metrics import BOOKIE_METRICS
-from .modes import follow_mode, look_at_mode
-from .service import BookieService
-from .settled import closed_up_to
-from .storage.index_rocks import IndexWorkers, RocksIndex
-from .verifiers import facts_of
+from ..bookie import Bookie
+from ..ledgers.confirmed_prefix import confirmed_prefix_of
+from ..ledgers.disposition import disposition_of
+from ..ledgers.key_verification import facts_of
+from ..metrics import BOOKIE_METRICS
+from ..recovery.limbo_count import named_ledgers
+from ..rpc.service import METRICS as SERVICE_METRICS
+from ..rpc.service import BookieService
+from ..storage.index.rocksdb import IndexWorkers, RocksIndex
+from .boot import boot
+from .http_endpoints import BookieEndpoints
+from .operator_modes import follow_mode, poll_mode
+from .registration import BookieRegistration
+from .world import BookieWorld
 
 _log = logger("bookie.server")
 
@@ -70,54 +73,54 @@ METADATA_SECONDS: Final = 10.0
 """Deadline of one metadata operation."""
 
 GRACE_SECONDS: Final = 0.2
-"""How long streams may finish what they are sending when the bookie stops."""
+"""How long streams may finish sending when the bookie stops."""
 
 SWITCH_INTERVAL_SECONDS: Final = 1e-4
-"""How long a thread that computes keeps the interpreter from the journal thread."""
+"""How long a computing thread may keep the interpreter from the journal thread."""
 
 RUN_FILE: Final = "run.json"
 
 OWN_DESCRIPTORS: Final = 512
-"""Files and connections besides those of clients and the journals' segments: index, entry logs, metadata, HTTP."""
+"""File descriptors besides client connections and journal segments: index, entry logs, metadata, HTTP."""
 
-LEAST_CONNECTIONS: Final = 64
-"""With room for fewer, a bookie does not start."""
+MIN_CONNECTIONS: Final = 64
+"""If fewer connections are possible, a bookie does not start."""
 
 
 async def serve(settings: BookieSettings, stop: asyncio.Event, process: Process, ready: asyncio.Event) -> None:
-    """Run one bookie until ``stop`` is set, then stop it cleanly; where it is not ready by then, it never becomes so.
+    """Run one bookie until ``stop`` is set, then stop it cleanly. If ``stop`` is set early, it never becomes ready.
 
     Args:
-        ready: set once the bookie serves; an error after that is no refusal to start.
+        ready: set once the bookie serves; a later error is not a failed start.
 
     Raises:
         ForeignDirectory, DirectoryInUse, DiskFull, DamagedFile, InvalidConfig, MetadataUnavailable, ...:
-            it cannot start; nothing was changed that the next start would trip over.
-        MetadataConflict: another process is registered under its id, now or while it ran; it has stopped cleanly.
+            it cannot start; it changed nothing that would affect the next start.
+        MetadataConflict: another process is registered under its id, at start or later; it has stopped cleanly.
     """
     refuse_open_port("a bookie", settings.listen, security=settings.security, insecure=settings.insecure)
     refuse_open_directories(settings)
     sys.setswitchinterval(SWITCH_INTERVAL_SECONDS)
     max_connections = connections_within(settings, raise_descriptor_limit())
     async with AsyncExitStack() as undo:
-        await _Server(fitting(settings, max_connections), max_connections, process, undo).run(stop, ready)
+        await _BookieProcess(fitting(settings, max_connections), max_connections, process, undo).run(stop, ready)
 
 
 def connections_within(settings: BookieSettings, descriptors: int) -> int:
-    """How many connections of clients there may be, so that the bookie can always open the files it needs.
+    """Maximum number of client connections, such that the bookie can always open its own files.
 
     Raises:
-        InvalidConfig: next to none.
+        InvalidConfig: fewer than ``MIN_CONNECTIONS``.
     """
     own = OWN_DESCRIPTORS + settings.journal.segment_count * max(1, len(settings.journal_directories))
-    if descriptors - own < LEAST_CONNECTIONS:
-        needed = own + LEAST_CONNECTIONS
-        raise InvalidConfig(f"{descriptors} files may be open at once (ulimit -n), and a bookie needs {needed}")
+    if descriptors - own < MIN_CONNECTIONS:
+        needed = own + MIN_CONNECTIONS
+        raise InvalidConfig(f"the limit of open files is {descriptors} (ulimit -n), and a bookie needs {needed}")
     return descriptors - own
 
 
 def fitting(settings: BookieSettings, max_connections: int) -> BookieSettings:
-    """The settings, with fewer streams if that many need more connections; a quarter is for those without streams."""
+    """The settings, with fewer streams if these need too many connections; a quarter is for other connections."""
     wanted, fits = settings.admission.max_streams, max_connections * 3 // 4
     if wanted <= fits:
         return settings
@@ -128,40 +131,40 @@ def fitting(settings: BookieSettings, max_connections: int) -> BookieSettings:
 
 
 def refuse_open_directories(settings: BookieSettings) -> None:
-    """Refuse directories where other users may put files: entries, journals, or links to files of others.
+    """Refuse directories in which other users may create files: entries, journals, or links to other files.
 
     Raises:
-        InvalidConfig: one is; the message says how to mend it.
+        InvalidConfig: there is one; the message says how to correct it.
     """
     for path in (settings.data_directory, *settings.journal_directories, *settings.ledger_directories):
         if who := other_writer(path):
-            raise InvalidConfig(f"{who} may put files into {path}: {how_to_close(path, who)}")
+            raise InvalidConfig(f"{who} may put files into {path}: {permission_remedy(path, who)}")
 
 
 class IndexThreads:
-    """Threads of the index and of checkpoints: readers, however many, hold up no add, no fence and no checkpoint."""
+    """Thread pools of the index and of checkpoints: readers, however many, delay no add, no fence and no checkpoint."""
 
     def __init__(self, read_threads: int) -> None:
         self.reads = ThreadWorkers(max(2, read_threads), "index-read")
         self.states = ThreadWorkers(2, "index-state")
         self.changes = ThreadWorkers(1, "checkpoint")
-        self.upkeep = ThreadWorkers(1, "index-upkeep")
+        self.maintenance = ThreadWorkers(1, "index-upkeep")
 
     async def open_index(
         self, disk: RealDisk, directory: str, settings: StorageSettings, *, create: bool
     ) -> RocksIndex:
-        """Open the index over these threads."""
-        workers = IndexWorkers(self.reads, self.states, self.changes, self.upkeep)
+        """Open the index with these threads."""
+        workers = IndexWorkers(self.reads, self.states, self.changes, self.maintenance)
         return await RocksIndex.open(disk, directory, workers, settings, create=create)
 
     async def close(self) -> None:
-        """End them, after what they do now."""
-        for workers in (self.reads, self.states, self.changes, self.upkeep):
+        """Stop the threads after their current work."""
+        for workers in (self.reads, self.states, self.changes, self.maintenance):
             await workers.close()
 
 
-class _Server:
-    """The parts of the process; each registers with ``undo`` how it ends, so that they end in reverse order."""
+class _BookieProcess:
+    """The parts of the process; each adds its cleanup to ``undo``, so that they end in reverse order."""
 
     def __init__(self, settings: BookieSettings, max_connections: int, process: Process, undo: AsyncExitStack) -> None:
         self._settings = settings
@@ -173,10 +176,11 @@ class _Server:
         self._disk = RealDisk(direct=settings.direct_io, read_threads=settings.storage.read_threads)
         self._tasks = Tasks("bookie", self._essential_task_died)
         self._chores = ThreadWorkers(1, "memory")
+        self._bookie: Bookie | None = None
         self._why_not_ready: Callable[[], str | None] = lambda: "starting"
 
     async def run(self, stop: asyncio.Event, ready: asyncio.Event) -> None:
-        """From the start to the moment when stopping begins; ``undo`` does the rest."""
+        """Start and serve until stopping begins; ``undo`` does the rest."""
         await self._run(stop, ready)
         if not ready.is_set():
             _log.info("stopped before it was ready")
@@ -188,70 +192,72 @@ class _Server:
         undo.push_async_callback(self._tasks.close)
         tracer = self._open_tracer(metrics)
         security = security_of_server(settings.security, self._clock, self._tasks, metrics)
-        endpoints = BookieEndpoints(settings, self._readiness)
+        endpoints = BookieEndpoints(settings, self._readiness, lambda: self._bookie)
         names = (settings.advertise.rpartition(":")[0],) if settings.advertise else ()
-        refusals, under_way = Refusals(self._clock, security or OpenAccess()), UnderWay()
+        refusals, in_flight = DenialLog(self._clock, security or OpenAccess()), RequestsInFlight()
         load = GrpcLoad()
-        offer = Offer(endpoints.table(), hosts=names)
-        http = HttpServer(metrics, self._readiness, security, offer, refusals, under_way)
+        offer = HttpApi(endpoints.table(), hosts=names)
+        http = HttpServer(metrics, self._readiness, security, offer, refusals, in_flight)
         await http.start(settings.http_listen, self._tasks)
         undo.push_async_callback(http.close)
-        metadata = await unless_set(stop, self._open_metadata())
+        metadata = await run_until_set(stop, self._open_metadata())
         if metadata is None:
             return
         undo.push_async_callback(metadata.close)
         if metadata.load is not None:
             metrics.add(METADATA_METRICS, metadata.load.readings)
-        bookie = await unless_set(stop, self._boot(metadata))
+        bookie = await run_until_set(stop, self._boot(metadata))
         if bookie is None or stop.is_set():
             return
+        self._bookie = bookie
         add_to_every_line(bookie_id=bookie.bookie_id)
-        endpoints.bookie = bookie
         cluster_id = await metadata.store.cluster_id()
         fail_safe = self._process.fail_safe
         service = BookieService(
-            bookie, settings, self._clock, self._tasks, cluster_id, fail_safe, security, tracer, refusals, under_way
+            bookie, settings, self._clock, self._tasks, cluster_id, fail_safe, security, tracer, refusals, in_flight
         )
-        metrics.add(BOOKIE_METRICS, lambda: {**bookie.readings(), **service.readings()})
-        transport = GrpcTransport(
+        metrics.add(BOOKIE_METRICS.catalogue, bookie.readings)
+        metrics.add(SERVICE_METRICS.catalogue, service.readings)
+        transport = bookie_transport(
             max_streams=settings.admission.max_streams,
             max_connections=self._max_connections,
             security=security,
             refusals=refusals,
-            under_way=under_way,
+            in_flight=in_flight,
             load=load,
         )
         metrics.add(GRPC_METRICS, load.readings)
         listener = await transport.listen(settings.listen, service.accept)
         undo.push_async_callback(listener.close, GRACE_SECONDS)
-        # Before it is listed: whoever is to take no writes is never chosen for any.
-        mode = await look_at_mode(metadata.store, bookie.bookie_id, bookie.set_read_only)
-        enrolment = Enrolment(
+        # Before registration, so that no client chooses a bookie that must not take writes.
+        mode = await poll_mode(metadata.store, bookie.bookie_id, bookie.set_read_only)
+        enrolment = BookieRegistration(
             metadata.membership,
             self._info(bookie, listener.address, http.address),
             partial(_mode, bookie),
             self._free_bytes,
             self._clock,
+            self._rng,
         )
         await enrolment.enter()
         undo.push_async_callback(enrolment.leave)
-        await bookie.enrolled()
+        await bookie.registered()
         self._tasks.spawn(
             follow_mode(metadata.store, bookie.bookie_id, bookie.set_read_only, self._clock, mode),
             name="mode",
             essential=True,
         )
-        # Before it is told where to ask.
+        # Before clients learn the address.
         self._why_not_ready = lambda: None if enrolment.listed else "not registered"
         await self._publish_run_file(bookie, {"grpc": _port(listener.address), "http": _port(http.address)})
         await self._serve(bookie, listener.address, stop, ready, enrolment)
 
     async def _serve(
-        self, bookie: Bookie, address: str, stop: asyncio.Event, ready: asyncio.Event, enrolment: Enrolment
+        self, bookie: Bookie, address: str, stop: asyncio.Event, ready: asyncio.Event, enrolment: BookieRegistration
     ) -> None:
-        """Be ready until it is to stop."""
+        """Be ready until the bookie is to stop."""
         settle_memory()
-        self._tasks.spawn(give_back_when_quiet(self._clock, self._chores), name="memory")
+        self._tasks.spawn(trim_when_idle(self._clock, self._chores), name="memory")
         ready.set()
         _log.info("ready", bookie_id=bookie.bookie_id, address=address, boot=bookie.incarnation.boot)
         await self._until_stopped(stop, enrolment)
@@ -282,11 +288,11 @@ class _Server:
         return tracer
 
     def _readiness(self) -> str | None:
-        """What /readyz says: nothing, or why this bookie is not ready."""
+        """The reason that /readyz reports, or ``None`` if the bookie is ready."""
         return self._why_not_ready()
 
     def _info(self, bookie: Bookie, address: str, http_address: str) -> BookieInfo:
-        """What the bookie registers."""
+        """The data to register."""
         settings = self._settings
         return BookieInfo(
             bookie.bookie_id,
@@ -294,10 +300,11 @@ class _Server:
             bookie.incarnation,
             http_address=http_address,
             rack=settings.rack,
+            version=importlib.metadata.version("tallybook"),
         )
 
     async def _free_bytes(self) -> int:
-        """Where the next entry log will go."""
+        """Free bytes where the next entry log will be created."""
         directories = self._settings.ledger_directories or (self._settings.data_directory,)
         return max([(await self._disk.space(directory)).free_bytes for directory in directories])
 
@@ -318,22 +325,22 @@ class _Server:
             workers=threads.changes,
             open_index=open_index,
             facts_of=partial(facts_of, store),
-            fate_of=partial(fate_of, store),
+            disposition_of=partial(disposition_of, store),
             id_counter=store.id_counter,
-            closed_up_to=partial(closed_up_to, store),
+            confirmed_prefix_of=partial(confirmed_prefix_of, store),
             registry=store,
             fail_safe=self._process.fail_safe,
             named=partial(named_ledgers, store),
-            behind=BehindRecord(store, self._clock, self._rng),
+            behind=RestoreRecordStore(store, self._clock, self._rng),
         )
         bookie = await boot(settings, world)
         self._undo.push_async_callback(bookie.close)
-        # Before it is registered: the ids of what it holds are handed out no more once it can be in an ensemble.
+        # Before registration: once the bookie can be in an ensemble, ids of ledgers that it holds must not be assigned.
         await bookie.compare_store()
         return bookie
 
-    async def _until_stopped(self, stop: asyncio.Event, enrolment: Enrolment) -> None:
-        """Wait for the signal, or until somebody else has taken this bookie's place."""
+    async def _until_stopped(self, stop: asyncio.Event, enrolment: BookieRegistration) -> None:
+        """Wait for the signal, or until another process has registered under this bookie's id."""
         stopping = self._tasks.spawn(stop.wait(), name="stop")
         keeping = self._tasks.spawn(enrolment.keep(), name="enrolment")
         try:
@@ -341,12 +348,12 @@ class _Server:
             if keeping.done():
                 await keeping
         finally:
-            # Or it would register again what leaves from here on.
+            # Otherwise it would register again after ``leave``.
             keeping.cancel()
             await asyncio.gather(keeping, return_exceptions=True)
 
     async def _publish_run_file(self, bookie: Bookie, ports: Mapping[str, int]) -> None:
-        """Say, for scripts and for ``tallybook up``, how to reach this process; gone again when it stops cleanly."""
+        """Write the address and ports of this process for scripts and ``tallybook up``; removed by a clean stop."""
         path = f"{self._settings.data_directory.rstrip('/')}/{RUN_FILE}"
         facts = {"format": FIRST, "pid": os.getpid(), "ports": dict(ports), "bookie_id": bookie.bookie_id}
         await self._disk.replace_file(path, json.dumps(facts).encode())
@@ -361,14 +368,14 @@ def _mode(bookie: Bookie) -> BookieMode:
 
 
 def _reachable(address: str) -> str:
-    """The address listened on, if clients can be told it.
+    """The address listened on, if clients can use it.
 
     Raises:
-        InvalidConfig: it stands for every interface of this machine.
+        InvalidConfig: it is a wildcard address.
     """
     host = address.rpartition(":")[0].strip("[]")
     if host in ("0.0.0.0", "::", "*", ""):  # noqa: S104 (told apart, not bound)
-        raise InvalidConfig(f"listening on {address}: say with 'advertise' which address clients are to use")
+        raise InvalidConfig(f"listening on {address}: set 'advertise' to the address that clients are to use")
     return address
 
 

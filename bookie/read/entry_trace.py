@@ -1,8 +1,8 @@
-"""Tracing one entry: every place where this bookie has its batch, and whether what is stored is intact.
+"""Traces one entry: where this bookie has its batch, and whether the stored copy is intact.
 
-For an operator with a question, not for the read path: what is on the disk is read anew and checked,
-whatever the caches have. A copy in the write cache is the newest one, and will be written over what lies
-in an entry log, so it decides where there is one; else the disk does, and the read cache never.
+For an operator, not for the read path: the copy on the disk is read and checked again, independent of the caches.
+A copy in the write cache is the newest and will replace the one in an entry log, so it decides the verdict if there
+is one; else the disk decides, and the read cache never does.
 """
 
 from __future__ import annotations
@@ -15,20 +15,20 @@ from tallybook.core.batch import Buffer, verify_batch
 from tallybook.core.errors import EntryCorrupt, EntryUnknown, InvalidArgument, InvalidBatch, NewerFormat
 from tallybook.core.ids import MAX_ID, NO_ENTRY
 
-from .journal.locate import Located
-from .ledger_state import Ledger
-from .ledger_table import LedgerTable
-from .storage.index import Index
-from .storage.read_cache import ReadCache
-from .storage.stored import StoredBatches
-from .storage.write_cache import WriteCache
+from ..journal.batch_search import JournalLocation
+from ..ledgers.state import Ledger
+from ..ledgers.table import LedgerTable
+from ..storage.flushed_batches import FlushedBatches
+from ..storage.index.port import Index
+from ..storage.read_cache import ReadCache
+from ..storage.write_cache import WriteCache
 
-JournalLookup: TypeAlias = Callable[[int, int], Awaitable[Located | None]]
-"""Where the journal has the batch of an entry, if it was found there."""
+JournalLookup: TypeAlias = Callable[[int, int], Awaitable[JournalLocation | None]]
+"""Finds the batch of an entry in the journal, if it is there."""
 
 
 class _Finding(NamedTuple):
-    """What is to be said of the batch."""
+    """The verdict about the batch."""
 
     verdict: str
     why: str = ""
@@ -38,8 +38,8 @@ class _Finding(NamedTuple):
     size: int = 0
 
 
-class Tracer:
-    """Answers where a copy lies."""
+class EntryTracer:
+    """Answers where a copy is stored."""
 
     def __init__(
         self,
@@ -47,7 +47,7 @@ class Tracer:
         cache: WriteCache,
         read_cache: ReadCache,
         index: Index,
-        stored: StoredBatches,
+        stored: FlushedBatches,
         in_journal: JournalLookup,
     ) -> None:
         self._table = table
@@ -61,11 +61,11 @@ class Tracer:
         """See ``LedgerStore.trace``.
 
         Raises:
-            InvalidArgument: no such entry can be.
+            InvalidArgument: the id is out of range.
             DiskFailed: the state of the ledger cannot be read.
         """
         if not 0 <= entry_id <= MAX_ID:
-            raise InvalidArgument(f"cannot trace entry {entry_id}")
+            raise InvalidArgument(f"entry id {entry_id} is out of range")
         async with self._table.using(ledger_id) as ledger:
             places: list[CopyPlace] = []
             in_memory = await self._in_memory(ledger_id, entry_id, places)
@@ -81,12 +81,12 @@ class Tracer:
             )  # fmt: skip
 
     async def _in_memory(self, ledger_id: int, entry_id: int, places: list[CopyPlace]) -> _Finding | None:
-        """What the write cache says, if it has the entry; copies in the journal and the read cache are only told of."""
+        """The verdict of the write cache, if it has the entry; also lists copies in the journal and the read cache."""
         cached = self._cache.find(ledger_id, entry_id)
         kept = self._read_cache.peek(ledger_id, entry_id)
         if cached is not None:
             places.append(CopyPlace("write cache", "waits for a checkpoint", len(cached.batch)))
-            # Only now: what has left the write cache needs no journal any more.
+            # Only now: a batch that has left the write cache does not need the journal any more.
             located = await self._in_journal(ledger_id, entry_id)
             if located is not None:
                 segment, block = located.mark
@@ -94,7 +94,7 @@ class Tracer:
                 places.append(CopyPlace("journal", where, located.size))
         if kept is not None:
             places.append(CopyPlace("read cache", f"entries {kept.first} to {kept.last}", len(kept.batch)))
-        return None if cached is None else _judged(cached.batch, cached.first, cached.last)
+        return None if cached is None else _verdict(cached.batch, cached.first, cached.last)
 
     async def _on_disk(self, ledger: Ledger, entry_id: int, places: list[CopyPlace]) -> _Finding:
         try:
@@ -104,19 +104,19 @@ class Tracer:
             return _Finding("unknown", error.message)
         if copy is None:
             if ledger.limbo:
-                return _Finding("unknown", "it may have been lost: the ledger is in limbo")
+                return _Finding("unknown", "the entry may have been lost: the ledger is in limbo")
             return _Finding("absent")
         row, batch, failure = copy
         at = row.location
         places.append(CopyPlace("entry log", f"log {at.log_id} offset {at.offset}", at.size))
         if batch is not None:
-            return _judged(batch, row.first_entry_id, row.last_entry_id)
+            return _verdict(batch, row.first_entry_id, row.last_entry_id)
         verdict = "damaged" if isinstance(failure, EntryCorrupt) else "unknown"
         why = "" if failure is None else failure.message
         return _Finding(verdict, why, row.first_entry_id, row.last_entry_id, 0, at.size)
 
 
-def _judged(batch: Buffer, first: int, last: int) -> _Finding:
+def _verdict(batch: Buffer, first: int, last: int) -> _Finding:
     try:
         crc = verify_batch(batch).crc
     except NewerFormat as error:

@@ -1,12 +1,12 @@
-"""What a bookie holds, told from its index and its write cache without reading any of it.
+"""Which entries a bookie holds, from its index and its write cache, without reading entry data.
 
-The write cache is looked at first and the index after it: a batch moves from there to here, and is in
-the later place before it leaves the earlier, so none is missed. An answer waits until all that it names
-is durable. Each question costs bounded work; the answer says how far it has come.
+The write cache is read first and the index second: a batch moves from the first to the second, and is in the second
+before it leaves the first, so none is missed. An answer waits until all that it names is durable. Each request costs
+bounded work; the answer says how far it got.
 
-A row that leads nowhere, or into a log that is lost, is as good as none: a repair must give these entries back. So is
-one that is damaged, and a part of the index that cannot be read; only that ABSENT cannot be said there either. Of a
-ledger in doubt only counts what is proven (``proven.py``).
+A dangling row, or one into a log that is lost, counts as not held, so that a repair restores these entries. So does a
+damaged row, or a part of the index that cannot be read; but there ABSENT must not be answered either. Of a ledger in
+doubt, only verified copies count (``verified_copies.py``).
 """
 
 from __future__ import annotations
@@ -19,31 +19,31 @@ from tallybook.core.errors import InvalidArgument, NoSuchLedger
 from tallybook.core.ids import MAX_ID
 from tallybook.core.limits import MAX_PAGE
 
-from .commits import Commits
-from .ledger_table import LedgerTable
-from .leftovers import RepairVisits
-from .present_rows import PresentRows
-from .proven import ProvenCopies
-from .storage.index import Index
-from .storage.write_cache import WriteCache
+from ..ledgers.over_replicated import RepairVisits
+from ..ledgers.table import LedgerTable
+from ..ledgers.verified_copies import VerifiedCopies
+from ..storage.index.port import Index
+from ..storage.index.present_rows import PresentRows
+from ..storage.write_cache import WriteCache
+from ..write.pending_acks import PendingAcks
 
 MAX_BATCHES: Final = 4_000
-"""Batches of the index that one question looks at, and of each buffer of the write cache."""
+"""Batches of the index that one request examines, and of each buffer of the write cache."""
 
 MAX_RANGES: Final = MAX_PAGE
 """Ranges in one answer."""
 
 
-class _Stored(NamedTuple):
-    """What the index has, and up to where it was looked at. With ``untold``, it may have had more."""
+class _IndexedRanges(NamedTuple):
+    """Ranges found in the index, and up to where it was searched. ``unreadable``: part of it could not be read."""
 
     ranges: list[EntryRange]
     looked_up_to: int
-    untold: bool
+    unreadable: bool
 
 
-class Held:
-    """Answers what is held."""
+class Inventory:
+    """Answers which entries are held."""
 
     def __init__(
         self,
@@ -51,9 +51,9 @@ class Held:
         cache: WriteCache,
         index: Index,
         rows: PresentRows,
-        commits: Commits,
+        commits: PendingAcks,
         visits: RepairVisits,
-        proven: ProvenCopies,
+        verified: VerifiedCopies,
     ) -> None:
         self._table = table
         self._cache = cache
@@ -61,7 +61,7 @@ class Held:
         self._rows = rows
         self._commits = commits
         self._visits = visits
-        self._proven = proven
+        self._proven = verified
 
     async def ranges(self, ledger_id: int, first: int, last: int) -> HeldAnswer:
         """See ``LedgerStore.held``.
@@ -69,10 +69,10 @@ class Held:
         Raises:
             InvalidArgument: not 0 <= ``first`` <= ``last``.
             NoSuchLedger: the ledger was deleted.
-            EntryUnknown: the index is not there to be asked.
+            EntryUnknown: the index cannot be read.
         """
         if not 0 <= first <= last <= MAX_ID:
-            raise InvalidArgument(f"cannot look at entries {first} .. {last}")
+            raise InvalidArgument(f"entries {first} .. {last} are not a range")
         self._visits.note(ledger_id)
         async with self._table.using(ledger_id) as ledger:
             limbo, looked_up_to = ledger.limbo, last
@@ -82,7 +82,7 @@ class Held:
                 if len(cached) == MAX_BATCHES:
                     looked_up_to = min(looked_up_to, cached[-1].last)
             stored = await self._stored(ledger_id, first, looked_up_to)
-            found, looked_up_to, limbo = found + stored.ranges, stored.looked_up_to, limbo or stored.untold
+            found, looked_up_to, limbo = found + stored.ranges, stored.looked_up_to, limbo or stored.unreadable
             await self._commits.durable(ledger)
             if ledger.deleted:
                 raise NoSuchLedger(f"ledger {ledger_id} was deleted")
@@ -95,28 +95,28 @@ class Held:
             looked_up_to = min(looked_up_to, ranges[-1].last)
         return HeldAnswer(tuple(ranges), looked_up_to, limbo)
 
-    async def _stored(self, ledger_id: int, first: int, last: int) -> _Stored:
-        """What the index has in logs that are there."""
+    async def _stored(self, ledger_id: int, first: int, last: int) -> _IndexedRanges:
+        """Ranges in the index whose logs exist."""
         found: list[EntryRange] = []
         looked_at = 0
-        untold = False
+        unreadable = False
         while first <= last:
             rows = await self._rows.page(ledger_id, first, last)
             found += [EntryRange(row.first_entry_id, row.last_entry_id) for row in rows.present]
             looked_at += rows.seen
-            untold = untold or rows.untold
+            unreadable = unreadable or rows.unreadable
             if rows.complete:
                 break
             first = rows.looked_up_to + 1
             if looked_at >= MAX_BATCHES:
-                return _Stored(found, rows.looked_up_to, untold)
-        return _Stored(found, last, untold)
+                return _IndexedRanges(found, rows.looked_up_to, unreadable)
+        return _IndexedRanges(found, last, unreadable)
 
     async def ledgers(self, after: int, limit: int) -> HeldLedgers:
         """See ``LedgerStore.held_ledgers``.
 
         Raises:
-            EntryUnknown: the index is not there to be asked.
+            EntryUnknown: the index cannot be read.
         """
         limit = min(limit, MAX_PAGE)
         found: list[HeldLedger] = []
@@ -133,7 +133,7 @@ class Held:
             after = page[-1]
 
     async def _page(self, after: int, limit: int) -> list[int]:
-        """The first ``limit`` ledgers above ``after`` of which it can be told that there is a batch."""
+        """The first ``limit`` ledgers above ``after`` that have a readable batch."""
         cached = self._cache.ledger_ids(after, limit)
         stored: list[int] = []
         next_after: int | None = after
@@ -144,7 +144,7 @@ class Held:
 
 
 def _joined(ranges: Iterable[EntryRange]) -> list[EntryRange]:
-    """The same entries in ascending ranges, none of which adjoins another."""
+    """The same entries as ascending ranges; adjacent ones are merged."""
     joined: list[EntryRange] = []
     for each in sorted(ranges):
         if joined and each.first <= joined[-1].last + 1:

@@ -1,7 +1,7 @@
-"""The last add confirmed (LAC) of ledgers: telling it, waiting for it, being told it.
+"""The last add confirmed (LAC) of ledgers: reads, long polls, and explicit LACs from writers.
 
-The LAC of a ledger rides on every batch. A writer that falls silent, or wants readers to see at once what is confirmed,
-sends it alone, which is journaled, because readers of a bookie that restarts must not see it fall.
+Every batch carries the LAC of its ledger. A writer that pauses, or wants readers to see confirmed entries at once,
+sends an explicit LAC. It is journaled, because readers must not see the LAC fall when the bookie restarts.
 """
 
 from __future__ import annotations
@@ -11,31 +11,34 @@ from typing import Final
 
 from tallybook.core.answers import LacAnswer
 from tallybook.core.errors import BookieUnavailable, Busy, EntryAbsent, EntryUnknown, NoSuchLedger
+from tallybook.runtime.metrics.part_metrics import PartMetrics
 
-from .admission import Admission
-from .commits import Commits
-from .journal.records import ExplicitLacRecord
-from .ledger_state import Ledger
-from .ledger_table import LedgerTable
-from .verifiers import Verifiers, introduction_of
+from ..journal.records import ExplicitLacRecord
+from ..ledgers.key_verification import KeyVerification, introducing_record
+from ..ledgers.state import Ledger
+from ..ledgers.table import LedgerTable
+from ..write.admission import Admission
+from ..write.pending_acks import PendingAcks
 
 MAX_WAITERS: Final = 65_536
-"""Long polls at once; more are BUSY."""
+"""Concurrent long polls; more are BUSY."""
 
 _RETRY_MS: Final = 1_000
 
 
-class Lacs:
-    """Everything about the LAC but what rides on batches."""
+class LastAddConfirmed:
+    """Serves the LAC requests of a bookie; ``AddPath`` handles the LAC that batches carry."""
 
-    def __init__(self, table: LedgerTable, commits: Commits, admission: Admission, verifiers: Verifiers) -> None:
+    def __init__(
+        self, table: LedgerTable, commits: PendingAcks, admission: Admission, verifiers: KeyVerification
+    ) -> None:
         self._table = table
         self._commits = commits
         self._admission = admission
         self._verifiers = verifiers
         self._closed = False
         self.waiter_count = 0
-        """Long polls under way."""
+        """Number of long polls in flight."""
 
     async def read(self, ledger_id: int) -> LacAnswer:
         """See ``LedgerStore.read_lac``."""
@@ -50,14 +53,14 @@ class Lacs:
 
         Raises:
             EntryUnknown: the ledger is in limbo.
-            NoSuchLedger: it was deleted.
-            Busy: too many wait already.
+            NoSuchLedger: the ledger was deleted.
+            Busy: there are too many long polls.
         """
         async with self._table.using(ledger_id) as ledger:
             _check_known(ledger)
             if ledger.lac <= above and not ledger.fenced:
                 if self.waiter_count >= MAX_WAITERS:
-                    raise Busy("too many long polls", retry_after_ms=_RETRY_MS)
+                    raise Busy(f"more than {MAX_WAITERS} long polls", retry_after_ms=_RETRY_MS)
                 self.waiter_count += 1
                 try:
                     await self._news(ledger, above, timeout_ms / 1000)
@@ -70,7 +73,7 @@ class Lacs:
 
         Raises:
             Unauthorized, NoSuchLedger: as for a fence.
-            Busy: there is no room for the record.
+            Busy: the journal has no space for the record.
         """
         async with self._table.using(ledger_id) as ledger:
             await self._verifiers.authorise(ledger, key)
@@ -80,19 +83,19 @@ class Lacs:
                 refusal = self._admission.urgent_refusal()
                 if refusal is not None:
                     self._admission.count(refusal)
-                    raise Busy("no room in the journal", retry_after_ms=refusal.retry_after_ms)
-                # The journal first: a LAC that it does not take must not be told, because it would fall.
+                    raise Busy("the journal is full", retry_after_ms=refusal.retry_after_ms)
+                # The journal first: a LAC that it refuses must not be shown to readers, because it would fall again.
                 if not ledger.verifier_recorded:
-                    self._commits.append(introduction_of(ledger), ledger)
+                    self._commits.append(introducing_record(ledger), ledger)
                     ledger.verifier_recorded = True
                 self._commits.append(ExplicitLacRecord(ledger_id, lac), ledger)
                 ledger.explicit_lac = lac
-                ledger.saw_lac(lac)
+                ledger.raise_lac(lac)
                 self._table.mark_dirty(ledger)
             await self._commits.durable(ledger)
 
     def close(self) -> None:
-        """End every long poll: the bookie stops."""
+        """End every long poll: the bookie is stopping."""
         self._closed = True
         for ledger in self._table:
             ledger.wake_lac_waiters()
@@ -105,7 +108,7 @@ class Lacs:
             async with asyncio.timeout(timeout_seconds):
                 while ledger.lac <= above and not ledger.fenced and not ledger.deleted:
                     if self._closed:
-                        raise BookieUnavailable("the bookie stops")
+                        raise BookieUnavailable("the bookie is stopping")
                     waiter = loop.create_future()
                     ledger.lac_waiters[waiter] = None
                     await waiter
@@ -119,4 +122,12 @@ def _check_known(ledger: Ledger) -> None:
     if ledger.deleted:
         raise NoSuchLedger(f"ledger {ledger.ledger_id} was deleted")
     if ledger.limbo:
-        raise EntryUnknown(f"what was held of ledger {ledger.ledger_id} may have been lost")
+        raise EntryUnknown(f"ledger {ledger.ledger_id} is in limbo: entries may have been lost")
+
+
+METRICS: Final = PartMetrics[LastAddConfirmed]().gauge(
+    "lac_waiters",
+    "tallybook_bookie_lac_waiters",
+    "Long polls waiting for a LAC.",
+    lambda lacs: lacs.waiter_count,
+)

@@ -1,51 +1,42 @@
-"""The read path: write cache, then what is stored; and what may be said where there is nothing.
+"""The read path: write cache, then storage, and the right error for an entry that is not found.
 
-A batch moves one way only, from the active buffer to the flushing one to the index, and is in
-the later place before it leaves the earlier. So looking in that order never misses it, and no
-read holds up an add.
+A batch moves from the active buffer to the flushing one to the index, and is in the next place before it leaves the
+previous one. Searching in that order never misses it, and no read delays an add.
 
-A ledger that was deleted is read no more, whatever is left of it: so nobody sees how far its
-removal has come.
+A deleted ledger is not read any more, even if part of it is left, so that clients never see a partial removal.
 
-Where an entry is not found, the answer depends on what is known: ABSENT is a promise that it
-was never acked here, or is others' by now (``leftovers.py``), and cannot have been lost. In limbo,
-and where the index cannot be read, it is UNKNOWN; where its bytes fail their checks, CORRUPT.
+The error for an entry that is not found depends on what is known. ABSENT promises that it was never acked here, or was
+over-replicated and dropped (``over_replicated.py``), and cannot have been lost. In limbo, and where the index cannot be
+read, it is UNKNOWN; where its bytes fail their checks, CORRUPT.
 """
 
 from __future__ import annotations
 
-from typing import Protocol
+from typing import Final
 
 from tallybook.core.answers import ReadAnswer
 from tallybook.core.batch import Buffer, EntrySlice, cut_entry, decode_header
+from tallybook.core.coverage import sometimes
 from tallybook.core.errors import EntryAbsent, EntryUnknown, InvalidArgument, NoSuchLedger, StorageError
 from tallybook.core.ids import MAX_ID
-from tallybook.core.marks import sometimes
 from tallybook.runtime.clock import Clock
-from tallybook.runtime.meter import Meter
-from tallybook.runtime.tracing import current_span
+from tallybook.runtime.metrics.part_metrics import PartMetrics
+from tallybook.runtime.metrics.usage import Meter
+from tallybook.runtime.tracing.port import current_span
 
-from .fences import Fences
-from .ledger_state import Ledger
-from .ledger_table import LedgerTable
-from .storage.write_cache import WriteCache
-
-
-class Stored(Protocol):
-    """What was flushed: ``storage/stored.py``."""
-
-    async def read_run(self, ledger_id: int, first: int, last: int, max_bytes: int) -> list[Buffer]:
-        """Stored batches from the one that holds ``first``, without a gap; none if it is not stored.
-
-        Raises:
-            EntryCorrupt, EntryUnknown: what is known of entry ``first``.
-        """
+from ..ledgers.state import Ledger
+from ..ledgers.table import LedgerTable
+from ..storage.flushed_batches import FlushedBatches
+from ..storage.write_cache import WriteCache
+from ..write.fencing import LedgerFencing
 
 
-class Reads:
-    """Answers reads of entries."""
+class ReadPath:
+    """Serves reads of entries."""
 
-    def __init__(self, table: LedgerTable, cache: WriteCache, stored: Stored, fences: Fences, clock: Clock) -> None:
+    def __init__(
+        self, table: LedgerTable, cache: WriteCache, stored: FlushedBatches, fences: LedgerFencing, clock: Clock
+    ) -> None:
         self._table = table
         self._cache = cache
         self._stored = stored
@@ -55,7 +46,7 @@ class Reads:
         self.stored_batches = 0
         """Batches answered from storage."""
         self.meter = Meter(clock)
-        """Of reads: from the question to the bytes, wherever they were."""
+        """Latency of reads, wherever the batches were."""
 
     async def read(self, ledger_id: int, first: int, last: int, max_bytes: int) -> ReadAnswer:
         """See ``LedgerStore.read_batches``.
@@ -65,7 +56,7 @@ class Reads:
             NoSuchLedger: the ledger was deleted.
         """
         if not 0 <= first <= last <= MAX_ID:
-            raise InvalidArgument(f"cannot read entries {first} .. {last}")
+            raise InvalidArgument(f"entries {first} .. {last} are not a range")
         async with self._table.using(ledger_id) as ledger:
             _check_there(ledger)
             with self.meter.timing():
@@ -73,7 +64,7 @@ class Reads:
             return ReadAnswer(tuple(batches), ledger.lac)
 
     async def recovery_read(self, ledger_id: int, entry_id: int, key: bytes, max_bytes: int = 0) -> ReadAnswer:
-        """See ``LedgerStore.recovery_read``: nothing is answered before the fence is durable."""
+        """See ``LedgerStore.recovery_read``; answers only after the fence is durable."""
         async with self._table.using(ledger_id) as ledger:
             await self._fences.fence_durably(ledger, key)
             return await self.read(ledger_id, entry_id, MAX_ID if max_bytes else entry_id, max(max_bytes, 1))
@@ -95,7 +86,7 @@ class Reads:
             except StorageError:
                 sometimes("read: a copy is damaged, or cannot be read")
                 if found:
-                    break  # it is told to whoever asks for that entry
+                    break  # the request for that entry gets the error
                 raise
             if not piece or (found and len(piece[0]) > left):
                 break
@@ -106,7 +97,7 @@ class Reads:
         span = current_span()
         if span is not None:
             span.set(cached_batches=len(found) - stored, stored_batches=stored)
-        return found or self._nothing(ledger, first)
+        return found or self._not_found(ledger, first)
 
     def _cached_run(self, ledger: Ledger, first: int, last: int, max_bytes: int) -> list[Buffer]:
         """Batches of the write cache from the one that holds ``first``, without a gap."""
@@ -121,15 +112,35 @@ class Reads:
         self.cached_batches += len(found)
         return found
 
-    def _nothing(self, ledger: Ledger, entry_id: int) -> list[Buffer]:
-        """Say what is true of an entry that was not found."""
+    def _not_found(self, ledger: Ledger, entry_id: int) -> list[Buffer]:
+        """The error for an entry that was not found."""
         _check_there(ledger)
         if ledger.limbo:
             sometimes("read: UNKNOWN in limbo")
-            raise EntryUnknown(f"entry {entry_id} of ledger {ledger.ledger_id} may have been lost")
-        raise EntryAbsent(f"entry {entry_id} of ledger {ledger.ledger_id} is not here")
+            raise EntryUnknown(f"ledger {ledger.ledger_id}: entry {entry_id} may have been lost")
+        raise EntryAbsent(f"ledger {ledger.ledger_id}: entry {entry_id} is not here")
 
 
 def _check_there(ledger: Ledger) -> None:
     if ledger.deleted:
         raise NoSuchLedger(f"ledger {ledger.ledger_id} was deleted")
+
+
+METRICS: Final = (
+    PartMetrics[ReadPath]()
+    .counter(
+        "reads_cached_batches_total",
+        "tallybook_bookie_read_batches_total",
+        "Batches read, by where they were found.",
+        lambda reads: reads.cached_batches,
+        ("source", "cache"),
+    )
+    .counter(
+        "reads_stored_batches_total",
+        "tallybook_bookie_read_batches_total",
+        "Batches read, by where they were found.",
+        lambda reads: reads.stored_batches,
+        ("source", "entry_log"),
+    )
+    .meter("reads", "tallybook_bookie_read", "Reads from memory and disk", lambda reads: reads.meter)
+)

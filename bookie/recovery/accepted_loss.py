@@ -1,23 +1,23 @@
-"""Accepting a loss: ``bookie init --accept-loss``.
+"""Accepts a loss: ``bookie init --accept-loss``.
 
-A bookie that cannot find its journal, a part of its directory or one of the files that tell about them refuses to
-start, because what it acked may be there, on a disk that is not mounted. Only somebody who knows that it is gone can
-say so. Then the bookie is made fit to start, on what is left:
+A bookie that cannot find its journal, a part of its directory or one of the files that describe them refuses to start,
+because its acked entries may be on a disk that is not mounted. Only an operator can know that they are lost. This
+command then makes the bookie startable with the rest:
 
-1. every ledger there is goes into limbo, durably, before anything else: it answers UNKNOWN for what it does not hold,
-   and takes no ordinary adds, until a repair has given back what is missing;
-2. the format file says that a journal was given up, where one was, and above which number boots and entry logs are
-   counted: no later life is taken for an earlier one, and nothing that was in a lost log is looked for in another; a
-   lost directory outside of the data directory that is not configured any more is not listed any more;
-3. what is left of a journal that cannot be read is put aside under other names, so that nobody loses more by this;
-4. lost parts are made again, empty, their cookies last, because a part without one keeps the bookie from starting. A
-   directory of entry logs outside of the data directory gets another name: so the one that was lost is not taken for
-   it, should its disk be mounted again.
+1. every existing ledger enters limbo, durably, before anything else: the bookie answers UNKNOWN for entries it does not
+   hold, and takes no ordinary adds, until a repair has restored what is missing;
+2. the format file records that a journal was given up, if one was, and minimum numbers of boots and entry logs: so that
+   no later life is taken for an earlier one, and no batch of a lost log is looked for in another; a lost directory that
+   is no longer configured is removed from the list;
+3. the rest of an unreadable journal is renamed, not deleted;
+4. lost parts are created again, empty, their cookies last, because a part without one prevents a start. An entry log
+   directory outside of the data directory gets a new name, so that the lost one is not mistaken for it if its disk is
+   mounted again.
 
-After a crash in between, the same command does the rest. Where the limbo marker itself is lost, nobody knows which
-index is in use, nor which ledgers were repaired; so the index counts as lost, too, and the next start makes another.
+After a crash in between, the same command completes the work. If the limbo marker itself is lost, it is unknown which
+index is in use and which ledgers were repaired; so the index counts as lost, too, and the next start rebuilds it.
 
-Identity is not a loss that can be accepted: the cookie of the directory must be there, and be the registered one.
+A lost identity cannot be accepted: the cookie of the directory must exist, and be the registered one.
 """
 
 from __future__ import annotations
@@ -27,12 +27,13 @@ from dataclasses import dataclass, replace
 from hashlib import sha256
 from typing import Final
 
-from tallybook.core.config import BookieSettings
 from tallybook.core.errors import DamagedFile
-from tallybook.runtime.disk import Disk
+from tallybook.core.settings import BookieSettings
+from tallybook.runtime.disk.port import Disk
 
-from .cookie import Cookie
-from .directories import (
+from ..directories.cookie import Cookie
+from ..directories.journal_changes import old_journal
+from ..directories.layout import (
     BEGUN,
     BOOTS,
     COOKIE,
@@ -41,7 +42,7 @@ from .directories import (
     JOURNAL_STATE,
     LOGS,
     CookieRegistry,
-    Layout,
+    DirectoryLayout,
     identified,
     read_format,
     read_limbo,
@@ -49,15 +50,24 @@ from .directories import (
     wanted_paths,
     write_format,
 )
-from .journal.segments import segment_file_names
-from .journal.superblock_file import FILE_NAME as SUPERBLOCK
-from .journal.superblock_file import read_superblock
-from .journal_places import old_journal
-from .limbo import Limbo, store_limbo
-from .lost_below import lost_below
-from .lost_places import FoundPlaces, find_places
-from .places import JOURNAL, LEDGERS, NAME_LENGTH, OWN, Place, Places, listed_places, place_cookie, places_of
-from .storage.entry_log_format import parse_log_name
+from ..directories.limbo import Limbo, store_limbo
+from ..directories.loss_bound import lost_below
+from ..directories.storage_directories import (
+    JOURNAL,
+    LEDGERS,
+    NAME_LENGTH,
+    OWN,
+    StorageDirectories,
+    StorageDirectory,
+    listed_places,
+    place_cookie,
+    places_of,
+)
+from ..journal.segments import segment_file_names
+from ..journal.superblock_file import FILE_NAME as SUPERBLOCK
+from ..journal.superblock_file import read_superblock
+from ..storage.entry_log.format import parse_log_name
+from .missing_directories import FoundDirectories, find_places
 
 NUMBERS_OF_A_LIFE: Final = 1 << 32
 """More boots than one journal ever counts, and more entry logs than one directory ever has."""
@@ -66,19 +76,19 @@ _INDEX_AFTER_A_LOST_MARKER: Final = 1
 
 
 @dataclass(frozen=True, slots=True)
-class Losses:
-    """What cannot be found, in words, and what of it matters for what is done about it."""
+class MissingData:
+    """Descriptions of what cannot be found, and the facts that decide what to do about it."""
 
     words: tuple[str, ...]
     limbo: Limbo | None
-    """The marker, where it can be read."""
+    """The marker, if it can be read."""
     format: dict[str, str] | None
-    """The format file, where it can be read."""
-    found: FoundPlaces
-    journals: tuple[Place, ...]
-    """Those that are lost and are to be made again."""
+    """The fields of the format file, if it can be read."""
+    found: FoundDirectories
+    journals: tuple[StorageDirectory, ...]
+    """Those that are lost and are to be created again."""
     journal: bool
-    """One was lost."""
+    """Whether a journal was lost."""
 
 
 async def accept_loss(
@@ -87,9 +97,9 @@ async def accept_loss(
     registry: CookieRegistry,
     ids_below: Callable[[], Awaitable[int]],
 ) -> tuple[Cookie, list[str]]:
-    """Make the directory fit to start on what is left; what counts as lost from now on, in words.
+    """Make the directory startable; returns descriptions of what counts as lost from now on.
 
-    Where nothing is lost, nothing is changed.
+    If nothing is lost, nothing is changed.
 
     Args:
         ids_below: see ``lost_below``.
@@ -97,16 +107,16 @@ async def accept_loss(
     Raises:
         ForeignDirectory: the directory, or a part of it, is not that of the registered bookie.
         DirectoryInUse, DamagedFile, DiskFailed, DiskFull: it cannot be used.
-        MetadataUnavailable: the metadata do not answer.
+        MetadataUnavailable: the metadata store does not respond.
     """
     async with identified(settings, disk, registry) as directory:
         layout, cookie = directory
         losses = await _losses(settings, disk, layout, cookie)
         if losses.words:
             below = await lost_below(ids_below, seen_ids(losses.format or {}))
-            limbo = await _into_limbo(disk, layout, losses, below, cookie)
+            limbo = await _enter_limbo(disk, layout, losses, below, cookie)
             lost = [each.place for each in losses.found.lost_of(LEDGERS) if each.wanted]
-            again = {place: _named_anew(place, limbo) for place in lost}
+            again = {place: _renamed(place, limbo) for place in lost}
             places = places_of([again.get(place, place) for place in losses.found.places])
             await _write_format(disk, layout, losses, limbo, places, cookie)
             for place in losses.journals:
@@ -117,10 +127,10 @@ async def accept_loss(
         return cookie, list(losses.words)
 
 
-# -- what is lost --------------------------------------------------------------------------------
+# -- finding what is lost ------------------------------------------------------------------------
 
 
-async def _losses(settings: BookieSettings, disk: Disk, layout: Layout, cookie: Cookie) -> Losses:
+async def _losses(settings: BookieSettings, disk: Disk, layout: DirectoryLayout, cookie: Cookie) -> MissingData:
     words: list[str] = []
     limbo, values = None, None
     try:
@@ -144,22 +154,22 @@ async def _losses(settings: BookieSettings, disk: Disk, layout: Layout, cookie: 
         if why:
             words.append(f"what only the journal had: {why}")
             again.append(place)
-    return Losses(tuple(words), limbo, values, found, tuple(again), bool(lost_journals or again))
+    return MissingData(tuple(words), limbo, values, found, tuple(again), bool(lost_journals or again))
 
 
-async def _has_begun_journal(disk: Disk, found: FoundPlaces, values: dict[str, str] | None) -> bool:
-    """Whether there must be something of a journal that is a part of the data directory."""
+async def _has_begun_journal(disk: Disk, found: FoundDirectories, values: dict[str, str] | None) -> bool:
+    """Whether the journal in the data directory must have left something."""
     if values is None:
         return True
     state = values.get(JOURNAL_STATE)
     return state != GIVEN_UP and (state == BEGUN or await _has_logs(disk, found))
 
 
-async def _lost_journal(disk: Disk, place: Place, *, begun: bool, boots: int) -> str:
-    """Why a journal counts as lost, though its directory is there.
+async def _lost_journal(disk: Disk, place: StorageDirectory, *, begun: bool, boots: int) -> str:
+    """Why a journal counts as lost, though its directory exists.
 
     Args:
-        boots: a journal whose lives are all up to here was given up before; the one in its place is lost.
+        boots: a journal with lives up to here was given up before; then its replacement is lost.
     """
     try:
         read = await read_superblock(disk, place.path)
@@ -172,7 +182,7 @@ async def _lost_journal(disk: Disk, place: Place, *, begun: bool, boots: int) ->
     return ""
 
 
-async def _has_logs(disk: Disk, found: FoundPlaces) -> bool:
+async def _has_logs(disk: Disk, found: FoundDirectories) -> bool:
     lost = {each.place for each in found.lost}
     for place in found.places.ledgers:
         if place not in lost and any(parse_log_name(name) is not None for name in await disk.list(place.path)):
@@ -180,16 +190,16 @@ async def _has_logs(disk: Disk, found: FoundPlaces) -> bool:
     return False
 
 
-# -- what is done about it -----------------------------------------------------------------------
+# -- the steps ------------------------------------------------------------------------------------
 
 
-async def _into_limbo(disk: Disk, layout: Layout, losses: Losses, below: int, cookie: Cookie) -> Limbo:
+async def _enter_limbo(disk: Disk, layout: DirectoryLayout, losses: MissingData, below: int, cookie: Cookie) -> Limbo:
     """Step 1."""
     if losses.limbo is not None:
         limbo = losses.limbo.again(below)
     else:
-        # Whether somebody else may still ack under this id was in the marker: it is lost as well.
-        limbo = replace(Limbo(index=_INDEX_AFTER_A_LOST_MARKER).again(below), awaits_enrolment=True)
+        # The marker also said whether another bookie may still ack under this id; that is lost, too.
+        limbo = replace(Limbo(index=_INDEX_AFTER_A_LOST_MARKER).again(below), awaits_registration=True)
         await disk.unlink(f"{layout.index(limbo.index)}/{COOKIE}")
         await _sync_if_there(disk, layout.index(limbo.index))
     limbo = replace(limbo, directory=cookie.directory_uuid)
@@ -197,28 +207,28 @@ async def _into_limbo(disk: Disk, layout: Layout, losses: Losses, below: int, co
     return limbo
 
 
-def _named_anew(place: Place, limbo: Limbo) -> Place:
-    """The place that is made where one was lost."""
+def _renamed(place: StorageDirectory, limbo: Limbo) -> StorageDirectory:
+    """The directory that replaces a lost one."""
     if place.name == OWN:
         return place
     return replace(place, name=sha256(f"{place.name} {limbo.events}".encode()).hexdigest()[:NAME_LENGTH])
 
 
 async def _write_format(
-    disk: Disk, layout: Layout, losses: Losses, limbo: Limbo, places: Places, cookie: Cookie
+    disk: Disk, layout: DirectoryLayout, losses: MissingData, limbo: Limbo, places: StorageDirectories, cookie: Cookie
 ) -> None:
     """Step 2."""
     values = dict(losses.format or {JOURNAL_STATE: BEGUN}) | {DIRECTORY: cookie.directory_uuid}
     if losses.journal:
-        values |= {JOURNAL_STATE: GIVEN_UP, BOOTS: _further(values.get(BOOTS, "0"), limbo)}
+        values |= {JOURNAL_STATE: GIVEN_UP, BOOTS: _above(values.get(BOOTS, "0"), limbo)}
     if losses.found.lost_of(LEDGERS) or losses.format is None:
-        # Without the file it is not known which logs were lost before.
-        values[LOGS] = _further(values.get(LOGS, "0"), limbo)
+        # Without the file, earlier losses of logs are unknown.
+        values[LOGS] = _above(values.get(LOGS, "0"), limbo)
     await write_format(disk, layout, values, places)
 
 
-def _further(number: str, limbo: Limbo) -> str:
-    """A number above all that were counted from ``number`` on, also where that one is not known any more."""
+def _above(number: str, limbo: Limbo) -> str:
+    """A number above all that were counted from ``number`` on, even if that one is unknown."""
     return str((max(int(number) // NUMBERS_OF_A_LIFE, limbo.events) + 1) * NUMBERS_OF_A_LIFE)
 
 
@@ -234,7 +244,7 @@ async def _put_aside(disk: Disk, directory: str, number: int) -> None:
     await disk.sync_directory(directory)
 
 
-async def _make_place(disk: Disk, place: Place, cookie: Cookie) -> None:
+async def _make_place(disk: Disk, place: StorageDirectory, cookie: Cookie) -> None:
     """Step 4."""
     await disk.make_directory(place.path)
     data = cookie.encode() if place.name == OWN else place_cookie(cookie, place.title).encode()

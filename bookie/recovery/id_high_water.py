@@ -1,22 +1,22 @@
-"""The highest id counter of the metadata store that a bookie has seen, durably: a lower one is an older copy's.
+"""Stores the highest id counter of the metadata store that a bookie has seen; a lower one shows an older copy.
 
-It is a value of the format file, written when it is compared and has grown: at each start, and in each round of the
+It is a field of the format file, written when a comparison finds a higher one: at each start, and in each pass of the
 garbage collector.
 """
 
 from __future__ import annotations
 
 from tallybook.core.errors import DiskFull
-from tallybook.runtime.disk import Disk
+from tallybook.runtime.disk.port import Disk
 from tallybook.runtime.logging import logger
 
-from .directories import BEGUN, IDS, JOURNAL_STATE, DataDirectory, write_format
+from ..directories.layout import BEGUN, IDS, JOURNAL_STATE, DataDirectory, write_format
 
 _log = logger("bookie.store_check")
 
 
-class SeenCounter:
-    """Keeps it for a running bookie, whose journal was begun, and which alone writes the format file."""
+class IdHighWater:
+    """Updates it for a running bookie, which is the only writer of the format file then."""
 
     def __init__(self, disk: Disk, directory: DataDirectory) -> None:
         self._disk = disk
@@ -24,7 +24,7 @@ class SeenCounter:
         self.value = directory.ids
 
     async def saw(self, counter: int) -> None:
-        """Remember a counter, if it is the highest. Where the disk is full, a later call does it.
+        """Store a counter, if it is the highest. If the disk is full, a later call does it.
 
         Raises:
             DiskFailed: it could not be written.
@@ -36,6 +36,6 @@ class SeenCounter:
         try:
             await write_format(self._disk, directory.layout, values, directory.places)
         except DiskFull as error:
-            _log.warning("id counter not noted", path=directory.layout.root, error=error.message)
+            _log.warning("id counter not stored", path=directory.layout.root, error=error.message)
             return
         self.value = counter

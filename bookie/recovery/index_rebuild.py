@@ -1,64 +1,47 @@
-"""Rebuilding: an index made again from the entry logs, as far as they tell.
+"""Rebuilds an index from the entry logs.
 
-The tables of the logs name every batch with its place. They do not tell whether a ledger was fenced, what its key is,
-which LAC its writer sent by itself, and which ledgers were deleted. So
+The tables of the logs list every batch with its location, but not fences, keys, explicit LACs and deletions. So
 
 - every ledger is in limbo afterwards: its fence may be lost, and with a damaged log some of its entries;
-- ledgers that were dropped before come back, as far as their batches are still in a log. The garbage collector drops
-  them again, with the delays, the share and the operator's approval that hold for any ledger (garbage.py).
+- dropped ledgers come back if their batches are still in a log. The garbage collector drops them again, with the usual
+  delays, limits and approvals (gc/plan.py).
 
-A batch may be found twice: compaction was cut off between its copies and the removal of the log, or a repair brought a
-good copy of a damaged one. Then the one that passes its checks counts. Two that pass and differ cannot both be what was
-acked, and nothing here can tell which one was. So neither counts: a row that leads nowhere takes their place, the
-answer is UNKNOWN, and a repair puts in what the other bookies have.
+A batch may be found twice: compaction was interrupted before it removed the log, or a repair brought a good copy of a
+damaged one. Then the one that passes its checks counts. If two pass and differ, only one can have been acked, and it is
+unknown which. So neither counts: a dangling row replaces them, the answer is UNKNOWN, and a repair restores the entries
+from other bookies.
 
-What lies behind the end of what was durable in a log is looked at byte for byte before it gets a row, because a crash
-may have torn it. All else is left to be checked by who reads it, and by the scrub.
+Batches after the durable end of a log are verified byte for byte before they get a row, because a crash may have torn
+them. Other batches are verified when they are read, or by the scrub.
 """
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass, field, replace
-from typing import Final, Protocol
+from typing import Final
 
+from tallybook.core.coverage import sometimes
 from tallybook.core.errors import DamagedFile, EntryCorrupt, EntryUnknown
 from tallybook.core.ids import NO_ENTRY
-from tallybook.core.marks import sometimes
 from tallybook.runtime.logging import logger
 
-from .ledger_state import LedgerRow, decode_row, encode_row
-from .storage.entry_log_format import TableRow
-from .storage.index import MAX_FIND_ROWS, WRITE_BATCH_ROWS, Index
-from .storage.location import NOWHERE_LOG_ID, IndexRow, Location
+from ..ledgers.state import LedgerRow, decode_row, encode_row
+from ..storage.entry_log.format import TableRow
+from ..storage.entry_log.logs import EntryLogs
+from ..storage.index.port import MAX_FIND_ROWS, WRITE_BATCH_ROWS, Index
+from ..storage.location import NOWHERE_LOG_ID, IndexRow, Location
 
 _log = logger("bookie.index_rebuild")
 
 PIECE_BATCHES: Final = WRITE_BATCH_ROWS // 2
-"""Batches that are looked at together: their rows and the states of their ledgers are one write batch."""
-
-
-class ScannableLogs(Protocol):
-    """The part of the entry logs that a rebuild reads."""
-
-    @property
-    def log_ids(self) -> list[int]:
-        """All logs, ascending."""
-
-    def scan(self, log_id: int) -> AsyncGenerator[tuple[TableRow, Location], None]:
-        """Every batch of a log; ``DamagedFile`` at the end, where any are missing."""
-
-    async def certain_bytes(self, log_id: int) -> int:
-        """Below this offset of a log everything was durable."""
-
-    async def read_many(self, rows: Sequence[IndexRow]) -> list[bytes]:
-        """The batches of ``rows``, up to the first that cannot be had."""
+"""Batches processed together: their rows and the states of their ledgers are one write batch."""
 
 
 @dataclass
 class RebuildReport:
-    """What a rebuild found."""
+    """The result of a rebuild."""
 
     logs: int = 0
     batches: int = 0
@@ -66,17 +49,17 @@ class RebuildReport:
     twice: int = 0
     """Batches that were found more than once."""
     torn: int = 0
-    """Batches left out, because a crash cut them off before they were durable."""
+    """Batches left out because a crash had torn them before they were durable."""
     damage: list[str] = field(default_factory=list)
     """Logs of which a part cannot be read."""
     conflicts: list[str] = field(default_factory=list)
-    """Entries of which there are different copies."""
+    """Entries with different copies."""
 
 
-class Rebuild:
+class IndexRebuild:
     """Fills an empty index."""
 
-    def __init__(self, index: Index, logs: ScannableLogs) -> None:
+    def __init__(self, index: Index, logs: EntryLogs) -> None:
         self._index = index
         self._logs = logs
         self.report = RebuildReport()
@@ -86,7 +69,7 @@ class Rebuild:
 
         Raises:
             DiskFailed, EntryUnknown: a log or the new index cannot be read or written.
-            DiskFull: there is no room for the index.
+            DiskFull: there is no space for the index.
         """
         for log_id in self._logs.log_ids:
             await self._add_log(log_id)
@@ -118,10 +101,10 @@ class Rebuild:
         self.report.logs += 1
 
     async def _add(self, piece: Sequence[tuple[TableRow, IndexRow]]) -> None:
-        """Give rows to batches of one log, and their ledgers a state."""
+        """Put rows for batches of one log, and states for their ledgers."""
         waiting: list[IndexRow] = []
         reached: dict[int, int] = {}
-        """The last entry that waits, by ledger."""
+        """The last entry of each ledger in the pending rows."""
         for run in _runs([row for _, row in piece]):
             ledger_id, first, last = run[0].ledger_id, run[0].first_entry_id, run[-1].last_entry_id
             if first > reached.get(ledger_id, NO_ENTRY) and not await self._held(ledger_id, first, last):
@@ -142,31 +125,31 @@ class Rebuild:
         return await self._index.find_range(ledger_id, first, last, MAX_FIND_ROWS)
 
     async def _settle(self, row: IndexRow) -> None:
-        """Give a row to a batch of which some entries may have one."""
+        """Put a row for a batch whose entries may have rows already."""
         held = await self._held(row.ledger_id, row.first_entry_id, row.last_entry_id)
         if not held:
             await self._put([row])
             return
         self.report.twice += 1
         if len(held) > 1 or (held[0].first_entry_id, held[0].last_entry_id) != (row.first_entry_id, row.last_entry_id):
-            await self._contradict(held, row)
+            await self._replace_by_dangling(held, row)
         elif held[0].location.log_id != NOWHERE_LOG_ID:
             await self._choose(held[0], row)
 
     async def _choose(self, held: IndexRow, row: IndexRow) -> None:
-        """Of two copies, let the one count that passes its checks; of two that do, the later one."""
+        """Of two copies, keep the one that passes its checks; if both do and are equal, the later one."""
         found = await self._bytes(row)
         if found is None:
             return
         before = await self._bytes(held)
         if before is not None and before != found:
-            await self._contradict([held], row)
+            await self._replace_by_dangling([held], row)
             return
         sometimes("rebuild: a batch is there twice")
         await self._index.apply([row], {})
 
-    async def _contradict(self, held: Sequence[IndexRow], row: IndexRow) -> None:
-        """Nobody can tell which of these copies was acked: none of their entries is known any more."""
+    async def _replace_by_dangling(self, held: Sequence[IndexRow], row: IndexRow) -> None:
+        """Replace different copies by dangling rows: it is unknown which one was acked."""
         where = ", ".join(f"log {each.location.log_id} at {each.location.offset}" for each in (*held, row))
         what = (
             f"ledger {row.ledger_id} has different copies of entries "
@@ -176,7 +159,7 @@ class Rebuild:
         sometimes("rebuild: copies of a batch differ")
         _log.error("copies differ: UNKNOWN until repaired", ledger_id=row.ledger_id, error=what)
         self.report.conflicts.append(what)
-        await self._index.apply([*map(_leading_nowhere, held), *_gaps(held, row)], {})
+        await self._index.apply([*map(_dangling, held), *_gaps(held, row)], {})
 
     async def _bytes(self, row: IndexRow) -> bytes | None:
         """The batch, if it passes its checks."""
@@ -193,7 +176,7 @@ class Rebuild:
             return None
 
     async def _states(self, found: Sequence[TableRow]) -> dict[int, bytes]:
-        """The states of the ledgers of these batches: in limbo, with the highest LAC that a batch has told."""
+        """The states of the ledgers of these batches: in limbo, with the highest LAC found in a batch."""
         lacs: dict[int, int] = {}
         for row in found:
             lacs[row.ledger_id] = max(lacs.get(row.ledger_id, NO_ENTRY), row.lac)
@@ -207,7 +190,7 @@ class Rebuild:
 
 
 def _runs(rows: Sequence[IndexRow]) -> Iterator[Sequence[IndexRow]]:
-    """Cut ``rows`` wherever a batch does not follow the one before."""
+    """Split ``rows`` where a batch does not follow the previous one."""
     start = 0
     for end in range(1, len(rows) + 1):
         if end == len(rows) or not _follows(rows[end - 1], rows[end]):
@@ -216,24 +199,24 @@ def _runs(rows: Sequence[IndexRow]) -> Iterator[Sequence[IndexRow]]:
 
 
 def _follows(row: IndexRow, other: IndexRow) -> bool:
-    """Whether ``other`` begins with the entry behind ``row``."""
+    """Whether ``other`` begins with the entry after ``row``."""
     return (row.ledger_id, row.last_entry_id + 1) == (other.ledger_id, other.first_entry_id)
 
 
-def _leading_nowhere(row: IndexRow) -> IndexRow:
-    return _nowhere(row, row.first_entry_id, row.last_entry_id)
+def _dangling(row: IndexRow) -> IndexRow:
+    return _dangling_row(row, row.first_entry_id, row.last_entry_id)
 
 
 def _gaps(held: Sequence[IndexRow], row: IndexRow) -> Iterator[IndexRow]:
-    """Rows that lead nowhere, for those entries of ``row`` of which ``held`` has none."""
+    """Dangling rows for the entries of ``row`` that ``held`` does not have."""
     next_id = row.first_entry_id
     for each in held:
         if next_id < each.first_entry_id:
-            yield _nowhere(row, next_id, each.first_entry_id - 1)
+            yield _dangling_row(row, next_id, each.first_entry_id - 1)
         next_id = each.last_entry_id + 1
     if next_id <= row.last_entry_id:
-        yield _nowhere(row, next_id, row.last_entry_id)
+        yield _dangling_row(row, next_id, row.last_entry_id)
 
 
-def _nowhere(row: IndexRow, first: int, last: int) -> IndexRow:
+def _dangling_row(row: IndexRow, first: int, last: int) -> IndexRow:
     return IndexRow(row.ledger_id, first, Location(NOWHERE_LOG_ID, 0, row.location.size, last - first + 1))

@@ -1,4 +1,4 @@
-"""Keeps the limbo marker of a running bookie, in memory and on the disk."""
+"""Maintains the limbo marker of a running bookie, in memory and on the disk."""
 
 from __future__ import annotations
 
@@ -7,23 +7,23 @@ from collections.abc import Awaitable, Callable
 from dataclasses import replace
 from typing import Final
 
+from tallybook.core.coverage import sometimes
 from tallybook.core.errors import DiskFull
-from tallybook.core.marks import sometimes
 from tallybook.runtime.clock import Clock
-from tallybook.runtime.disk import Disk
+from tallybook.runtime.disk.port import Disk
 from tallybook.runtime.logging import logger
 
-from .ledger_table import LedgerTable
-from .limbo import Limbo, store_limbo
+from ..directories.limbo import Limbo, store_limbo
+from ..ledgers.table import LedgerTable
 
 _log = logger("bookie.limbo")
 
-SETTLES_SECONDS: Final = 3600.0
-"""The least time of a life until ``below`` is final: all bookies compare the metadata several times meanwhile."""
+FINAL_SECONDS: Final = 3600.0
+"""Minimum uptime until ``below`` is final: by then all bookies have compared the metadata several times."""
 
 
 class LimboMarker:
-    """Changes the marker while the bookie runs; the table has it, and applies it to ledgers in memory.
+    """Changes the marker while the bookie runs; the ledger table applies it to ledgers in memory.
 
     Args:
         path: of the marker.
@@ -42,30 +42,30 @@ class LimboMarker:
         self._stored = table.limbo
         self._changing = asyncio.Lock()
 
-    async def enrolled(self) -> None:
-        """No other bookie acks under this id any more: now it can be told for good what may have been lost.
+    async def registered(self) -> None:
+        """Note the registration: no other bookie acks under this id any more, so the extent of the loss is final.
 
         Raises:
-            DiskFull, DiskFailed: it could not be noted.
-            MetadataUnavailable: it cannot be told.
+            DiskFull, DiskFailed: it could not be written.
+            MetadataUnavailable: the id counter cannot be read.
         """
-        if self._table.limbo.awaits_enrolment:
+        if self._table.limbo.awaits_registration:
             async with self._changing:
                 sometimes("boot: enrolled in the place of another bookie")
-                limbo = self._table.limbo.reaching(await self._below(), awaits_enrolment=False)
+                limbo = self._table.limbo.reaching(await self._below(), awaits_registration=False)
                 await self._store(limbo)
                 self._table.end_doubt(limbo)
-            _log.warning("in limbo until repaired: in the place of another bookie", below_ledger_id=limbo.below)
+            _log.warning("in limbo until repaired: this bookie replaces another one", below_ledger_id=limbo.below)
 
     async def compared(self, below: int, *, certain: bool) -> None:
-        """The metadata were compared with what is held. Where the disk is full, the next comparison notes that.
+        """Note a comparison of the metadata with held ledgers. If the disk is full, the next comparison notes it.
 
         Args:
-            below: ids below it were in use when they were found to be an older copy; 0: they were not.
-            certain: that they are not an older copy now.
+            below: ids below it were in use when the store was found to be an older copy; 0: it was not.
+            certain: whether the store is certainly up to date now.
 
         Raises:
-            DiskFailed: it could not be noted.
+            DiskFailed: it could not be written.
         """
         async with self._changing:
             limbo = self._table.limbo
@@ -75,8 +75,8 @@ class LimboMarker:
                 sometimes("bookie: limbo reaches further, since the metadata were an older copy")
                 limbo = replace(limbo, below=below)
                 self._table.widen_limbo(limbo)
-                _log.warning("more ledgers in limbo: the metadata did not know of them", below_ledger_id=below)
-            elif certain and not limbo.awaits_enrolment and self._clock.monotonic() - self._began >= SETTLES_SECONDS:
+                _log.warning("more ledgers in limbo: the metadata did not have them", below_ledger_id=below)
+            elif certain and not limbo.awaits_registration and self._clock.monotonic() - self._began >= FINAL_SECONDS:
                 limbo = replace(limbo, provisional=False)
                 self._table.widen_limbo(limbo)
             if limbo != self._stored:

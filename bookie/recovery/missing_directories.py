@@ -1,12 +1,12 @@
-"""Which directories of journals and entry logs are there, and which are lost: for a bookie that does not run.
+"""Finds the storage directories of a stopped bookie that exist, and those that are lost.
 
-A start refuses wherever list, settings and cookies do not agree (places.py). Here an operator wants to know, or has
-said, that what cannot be found is lost. A place that carries its cookie is there, also at another path that the
-settings name. Where the format file is lost, the list is made again from the cookies, in the order of the settings:
-no journal is needed once it was replayed, so which order they had before does not matter.
+A start refuses if list, settings and cookies do not agree (storage_directories.py). Here an operator asks which
+directories are missing, or has accepted their loss. A directory with its cookie is found, also at another configured
+path. If the format file is lost, the list is made from the cookies, in the order of the settings: once the journals
+were replayed, their order does not matter.
 
-A lost place that is still wanted stays in the list, and is made again under its old name. One that is not wanted any
-more leaves the list. The parts of the data directory itself must be there whether they are used or not.
+A lost directory that is still configured stays in the list, and is created again under its old name; otherwise it is
+removed from the list. The parts of the data directory itself must exist whether they are used or not.
 """
 
 from __future__ import annotations
@@ -16,49 +16,53 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 from tallybook.core.errors import DamagedFile, ForeignDirectory
-from tallybook.runtime.disk import Disk
+from tallybook.runtime.disk.port import Disk
 
-from .cookie import Cookie
-from .directories import Layout, why_lost
-from .places import KINDS, OWN, Place, Places, places_of, title_at
+from ..directories.cookie import Cookie
+from ..directories.layout import DirectoryLayout, why_lost
+from ..directories.storage_directories import KINDS, OWN, StorageDirectories, StorageDirectory, places_of, title_at
 
 _NOT_KNOWN: Final = "?"
-"""Name of a place of which the list and the cookie are lost."""
+"""Name of a directory of which list and cookie are lost."""
 
 
 @dataclass(frozen=True, slots=True)
-class LostPlace:
-    """A place that cannot be found, and why."""
+class MissingDirectory:
+    """A storage directory that cannot be found, and why."""
 
-    place: Place
+    place: StorageDirectory
     why: str
     wanted: bool
-    """It is to be made again."""
+    """Whether it is to be created again."""
 
 
 @dataclass(frozen=True, slots=True)
-class FoundPlaces:
-    """``places`` are to be listed from now on, with the paths at which they are. Those that are ``lost`` among them."""
+class FoundDirectories:
+    """``places``: the list from now on, with current paths, lost directories included. ``lost``: the lost ones."""
 
-    places: Places
-    lost: tuple[LostPlace, ...]
+    places: StorageDirectories
+    lost: tuple[MissingDirectory, ...]
 
-    def lost_of(self, kind: str) -> list[LostPlace]:
+    def lost_of(self, kind: str) -> list[MissingDirectory]:
         """The lost ones of one kind."""
         return [lost for lost in self.lost if lost.place.kind == kind]
 
 
 async def find_places(
-    disk: Disk, layout: Layout, cookie: Cookie, listed: Places | None, wanted: Mapping[str, Sequence[str]]
-) -> FoundPlaces:
-    """Look for every place.
+    disk: Disk,
+    layout: DirectoryLayout,
+    cookie: Cookie,
+    listed: StorageDirectories | None,
+    wanted: Mapping[str, Sequence[str]],
+) -> FoundDirectories:
+    """Look for every storage directory.
 
     Args:
-        listed: what the format file says; ``None`` where it is lost.
-        wanted: paths by kind, what the settings say.
+        listed: from the format file; ``None`` if it is lost.
+        wanted: configured paths by kind.
 
     Raises:
-        ForeignDirectory: one of the directories belongs to another bookie, or to another place.
+        ForeignDirectory: one of the directories belongs to another bookie, or is another one of this bookie.
         DiskFailed: one cannot be read.
     """
     search = _Search(disk, layout, cookie)
@@ -68,53 +72,53 @@ async def find_places(
     if listed is None:
         listed = places_of([search.places.get(path) or search.unknown(kind, path) for kind, path in paths])
     at = {place.title: place.path for place in search.places.values()}
-    kept: list[Place] = []
-    lost: list[LostPlace] = []
+    kept: list[StorageDirectory] = []
+    lost: list[MissingDirectory] = []
     for place in (*listed, *_own_unlisted(layout, listed)):
         why = "" if place.title in at else await search.why_lost(place)
         is_wanted = place.name != _NOT_KNOWN and (place.name == OWN or place.path in wanted[place.kind])
         if why:
-            lost.append(LostPlace(place, why, is_wanted))
+            lost.append(MissingDirectory(place, why, is_wanted))
         if place in tuple(listed) and (is_wanted or not why) and place.name != _NOT_KNOWN:
             kept.append(replace(place, path=at.get(place.title, place.path)))
-    return FoundPlaces(places_of(kept), tuple(lost))
+    return FoundDirectories(places_of(kept), tuple(lost))
 
 
-def _own_unlisted(layout: Layout, listed: Places) -> list[Place]:
+def _own_unlisted(layout: DirectoryLayout, listed: StorageDirectories) -> list[StorageDirectory]:
     """Parts of the data directory that are not in use."""
     titles = {place.title for place in listed}
-    own = [Place(kind, OWN, layout.file(kind)) for kind in KINDS]
+    own = [StorageDirectory(kind, OWN, layout.file(kind)) for kind in KINDS]
     return [place for place in own if place.title not in titles]
 
 
 class _Search:
-    """Looks at one directory after the other."""
+    """Examines one directory after the other."""
 
-    def __init__(self, disk: Disk, layout: Layout, cookie: Cookie) -> None:
+    def __init__(self, disk: Disk, layout: DirectoryLayout, cookie: Cookie) -> None:
         self._disk = disk
         self._layout = layout
         self._cookie = cookie
-        self.places: dict[str, Place] = {}
-        """What is there, by its path."""
+        self.places: dict[str, StorageDirectory] = {}
+        """Found directories by path."""
 
     async def look(self, kind: str, path: str) -> None:
-        """See which place lies at a path of the settings."""
+        """Examine a configured path."""
         if path == self._layout.file(kind):
             if not await why_lost(self._disk, path, self._cookie):
-                self.places[path] = Place(kind, OWN, path)
+                self.places[path] = StorageDirectory(kind, OWN, path)
             return
         title = await self._title_at(path)
         if title is not None:
             if not title.startswith(f"{kind}-"):
-                raise ForeignDirectory(f"{path} is named for {kind}, and carries the cookie of {title}")
-            self.places[path] = Place(kind, title.partition("-")[2], path)
+                raise ForeignDirectory(f"{path} is configured for {kind}, and has the cookie of {title}")
+            self.places[path] = StorageDirectory(kind, title.partition("-")[2], path)
 
-    def unknown(self, kind: str, path: str) -> Place:
-        """A place of the settings that carries no cookie, where there is no list."""
-        return Place(kind, OWN if path == self._layout.file(kind) else _NOT_KNOWN, path)
+    def unknown(self, kind: str, path: str) -> StorageDirectory:
+        """A configured directory without a cookie, while there is no list."""
+        return StorageDirectory(kind, OWN if path == self._layout.file(kind) else _NOT_KNOWN, path)
 
-    async def why_lost(self, place: Place) -> str:
-        """Why a place is not where the list has it; nothing if it is."""
+    async def why_lost(self, place: StorageDirectory) -> str:
+        """Why a directory is not at its listed path; empty if it is."""
         if place.name == OWN:
             return await why_lost(self._disk, place.path, self._cookie)
         title = await self._title_at(place.path)
@@ -122,12 +126,12 @@ class _Search:
             return ""
         if title is not None:
             raise ForeignDirectory(
-                f"{place.path} is known as {place.title}, and carries the cookie of {title}: were two disks swapped?"
+                f"{place.path} is listed as {place.title}, and has the cookie of {title}: were two disks swapped?"
             )
         return f"{place.path} is missing or empty: it lost its cookie"
 
     async def _title_at(self, path: str) -> str | None:
-        """``None`` for a cookie that is damaged, too: it says nothing."""
+        """The title in the cookie; ``None`` also for a damaged cookie."""
         try:
             return await title_at(self._disk, self._layout.root, self._cookie, path)
         except DamagedFile:

@@ -1,19 +1,19 @@
-"""Replay: what the journal remembers, put back into the write cache and the ledger states.
+"""Journal replay: applies journal records to the write cache and the ledger states at boot.
 
-Every record was accepted once, so nothing is refused here. A batch that was checkpointed
-before the crash comes again under the same ids with the same bytes, and its row is simply
-written again. Memory stays bounded: whenever the write cache is full, it is flushed, and the
-journal keeps everything until all of it was.
+Every record was accepted once, so nothing is refused here. A batch that was checkpointed before the crash comes again
+with the same ids and bytes, and its row is written again. Memory stays bounded: whenever the write cache is full, it is
+flushed, and the journal keeps everything until all of it was.
 """
 
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Awaitable, Callable
+from typing import assert_never
 
 from tallybook.core.batch import decode_header
-from tallybook.core.marks import sometimes
+from tallybook.core.coverage import sometimes
 
-from .journal.records import (
+from ..journal.records import (
     BatchRecord,
     DeleteRecord,
     ExplicitLacRecord,
@@ -23,13 +23,13 @@ from .journal.records import (
     Record,
     StateRecord,
 )
-from .ledger_state import Ledger
-from .ledger_table import LedgerTable
-from .storage.write_cache import WriteCache
-from .verifiers import verifier_from_record
+from ..ledgers.key_verification import verifier_from_record
+from ..ledgers.state import Ledger
+from ..ledgers.table import LedgerTable
+from ..storage.write_cache import WriteCache
 
 
-class Replay:
+class JournalReplay:
     """Applies journal records.
 
     Args:
@@ -46,7 +46,7 @@ class Replay:
         """Apply ``records``, in order, and flush what they leave in memory.
 
         Raises:
-            DamagedFile, DiskFailed: the journal cannot be read, or what it holds cannot be stored.
+            DamagedFile, DiskFailed: the journal cannot be read, or its contents cannot be stored.
         """
         async for record in records:
             self.record_count += 1
@@ -68,7 +68,7 @@ class Replay:
                 return
             self._cache.put(header.ledger_id, header.first_entry_id, header.last_entry_id, record.batch)
             ledger.last_held = max(ledger.last_held, header.last_entry_id)
-            ledger.saw_lac(header.lac)
+            ledger.raise_lac(header.lac)
             self._table.mark_dirty(ledger)
 
     def _change(self, ledger: Ledger, record: StateRecord) -> None:
@@ -82,7 +82,9 @@ class Replay:
                 ledger.learn_verifier(verifier_from_record(verifier), identity)
             case ExplicitLacRecord(_, lac):
                 ledger.explicit_lac = max(ledger.explicit_lac, lac)
-                ledger.saw_lac(lac)
+                ledger.raise_lac(lac)
             case DeleteRecord():
                 ledger.set_deleted()
                 self._cache.forget(ledger.ledger_id)
+            case _:
+                assert_never(record)

@@ -1,16 +1,17 @@
-"""Compares the ledgers held here with the id counter of the metadata: was the store restored from an older copy?
+"""Detects a metadata store that was restored from an older copy, by comparing its id counter with held ledgers.
 
-All ids ever handed out lie below the counter, which never falls. Three things prove that the store is an older copy:
+All ids ever assigned are below the counter, which never falls. Three things prove that the store is an older copy:
 
-- a bookie has seen a higher counter (``seen_counter.py``);
+- a bookie has seen a higher counter (``id_high_water.py``);
 - it holds a ledger at or above the counter, and the store neither has that ledger nor a record of its deletion;
-- it holds another ledger than the store has, or has deleted, under one id. Requests that state another identity, and
-  rounds of the garbage collector, come upon that.
+- it holds one ledger, and the store has, or has deleted, another one with the same id. Requests with another identity,
+  and passes of the garbage collector, find that.
 
-The bookie notes that in the metadata and raises the counter (``metadata/behind.py``), each time it starts, before it is
-registered, and before each round of its garbage collector. Nothing is looked up where nothing is held above the counter
-and no identity was in question. Where the note is damaged, the bookie serves, and drops nothing until an operator
-approves. Until then all ids below the counter count as handed out twice: it was raised above those that were noted.
+The bookie records that in the metadata and raises the counter (``metadata/records/restored_store.py``) at each start,
+before it is registered, and before each pass of its garbage collector. No lookups are made unless ledgers above the
+counter are held or an identity was in question. If the record is damaged, the bookie serves, and drops nothing until an
+operator approves; until then all ids below the counter count as assigned twice, since it was raised above the recorded
+ones.
 """
 
 from __future__ import annotations
@@ -21,49 +22,49 @@ from typing import Final, NamedTuple, Protocol
 
 from tallybook.core.errors import Conflict, EntryUnknown, TallybookError, is_defect
 from tallybook.core.ids import NO_LEDGER
-from tallybook.metadata.behind import REMEDY, UNREADABLE, Behind
+from tallybook.metadata.records.restored_store import REMEDY, UNREADABLE, RestoreRecord
 from tallybook.runtime.clock import Clock
 from tallybook.runtime.logging import logger
 
-from .fates import FateOfLedger, counter_in_time, fates_until
-from .garbage import Fate
-from .ledger_table import LedgerTable
+from ..directories.loss_bound import counter_in_time
+from ..ledgers.disposition import DispositionOf, LedgerDisposition, dispositions_until
+from ..ledgers.reused_ids import ReusedIds
+from ..ledgers.table import LedgerTable
+from ..storage.index.port import Index
+from ..storage.write_cache import WriteCache
+from .id_high_water import IdHighWater
 from .limbo_marker import LimboMarker
-from .seen_counter import SeenCounter
-from .storage.index import Index
-from .storage.write_cache import WriteCache
-from .suspects import Suspects
 
 _log = logger("bookie.store_check")
 
 PAGE_LEDGERS: Final = 4_096
 MAX_LOOKUPS: Final = 1_000
-"""Ledgers at or above the counter, the highest first, of which the metadata are asked."""
+"""Ledgers at or above the counter, the highest first, that are looked up in the metadata."""
 
 
 class BehindNotes(Protocol):
-    """Where it is noted that the store was behind: ``metadata.behind.BehindRecord``."""
+    """The record that the store was behind: ``RestoreRecordStore``."""
 
-    async def read(self) -> Behind | None:
-        """What was found."""
+    async def read(self) -> RestoreRecord | None:
+        """The record, if any."""
 
-    async def report(self, bookie_id: str, id_counter: int, highest_id: int) -> Behind:
-        """Note it, and raise the counter."""
+    async def report(self, bookie_id: str, id_counter: int, highest_id: int) -> RestoreRecord:
+        """Record it, and raise the counter."""
 
     async def approve(self) -> bool:
-        """Let the bookies go on. Whether they did not."""
+        """Approve the store; returns whether that was necessary."""
 
 
 class NeverBehind:
-    """Of a bookie without a metadata store of its own."""
+    """For a bookie without a metadata store of its own."""
 
-    async def read(self) -> Behind | None:
-        """Nothing was ever found."""
+    async def read(self) -> RestoreRecord | None:
+        """There is no record."""
         return None
 
-    async def report(self, bookie_id: str, id_counter: int, highest_id: int) -> Behind:
-        """Remember nothing."""
-        return Behind(id_counter, highest_id, bookie_id, 0)
+    async def report(self, bookie_id: str, id_counter: int, highest_id: int) -> RestoreRecord:
+        """Record nothing."""
+        return RestoreRecord(id_counter, highest_id, bookie_id, 0)
 
     async def approve(self) -> bool:
         """There is nothing to approve."""
@@ -71,12 +72,12 @@ class NeverBehind:
 
 
 class StoreAge(NamedTuple):
-    """What a round of the collector has to know.
+    """What a pass of the collector needs to know.
 
     Attributes:
-        id_counter: all ledger ids ever handed out lie below it; ``None``: it cannot be told.
-        paused: nothing may be dropped: the store is behind, or that cannot be told.
-        reused_up_to: ids up to this one may have been handed out twice, approved or not; -1: none.
+        id_counter: an upper bound of all ledger ids ever assigned; ``None`` if unknown.
+        paused: nothing may be dropped: the store is behind, or may be.
+        reused_up_to: ids up to this one may have been assigned twice, approved or not; -1: none.
     """
 
     id_counter: int | None
@@ -85,33 +86,33 @@ class StoreAge(NamedTuple):
 
 
 class StoreCheck:
-    """Looks whether the metadata store is behind.
+    """Checks whether the metadata store is behind.
 
     Args:
-        fate_of: what the metadata say of a ledger that is held here.
+        disposition_of: looks up the disposition of a held ledger.
         id_counter: a linearizable read.
         seen: the highest counter that this bookie has seen.
-        marker: reaches further where the store was an older copy when it was asked which ledgers there are.
-        table: puts ledgers in doubt whose ids may have been handed out twice.
-        clock: how long lookups may take.
+        marker: limbo marker, extended if the store was an older copy when the extent of a loss was read from it.
+        table: marks ledgers as doubted whose ids may have been assigned twice.
+        clock: limits the time of lookups.
     """
 
     def __init__(
         self,
         index: Index,
         cache: WriteCache,
-        fate_of: FateOfLedger,
+        disposition_of: DispositionOf,
         id_counter: Callable[[], Awaitable[int]],
         notes: BehindNotes,
         bookie_id: str,
-        seen: SeenCounter,
+        seen: IdHighWater,
         marker: LimboMarker,
         table: LedgerTable,
         clock: Clock,
     ) -> None:
         self._index = index
         self._cache = cache
-        self._fate_of = fate_of
+        self._disposition_of = disposition_of
         self._id_counter = id_counter
         self._notes = notes
         self._bookie_id = bookie_id
@@ -120,39 +121,39 @@ class StoreCheck:
         self._table = table
         self._clock = clock
         self._comparing = asyncio.Lock()
-        self._suspects = Suspects(fate_of, clock)
-        self._found: Behind | None = None
+        self._suspects = ReusedIds(disposition_of, clock)
+        self._found: RestoreRecord | None = None
         self._reused_up_to = NO_LEDGER
-        """Ids up to this one may have been handed out twice, as of the last look."""
-        self._taken: Behind | None = None
-        """What was found when a round began last."""
+        """Ids up to this one may have been assigned twice, as of the last check."""
+        self._taken: RestoreRecord | None = None
+        """The record at the beginning of the last pass."""
         self.not_checked = 0
-        """Ledgers at or above the counter that were not looked at, or of which the store did not answer."""
+        """Ledgers at or above the counter that could not be looked up."""
         self.behind = False
-        """Whether the store was behind when it was looked at last, and nobody has approved it."""
+        """Whether the store was behind at the last check, without an approval."""
 
     def suspect(self, ledger_id: int) -> bool:
-        """Note that a request is about another ledger of this id. Whether that is news."""
+        """Note that a request means another ledger of this id. Returns whether that is new."""
         return ledger_id > self._reused_up_to and self._suspects.add_requested(ledger_id)
 
     def met_other(self, ledger_id: int) -> bool:
-        """Note that the metadata know another ledger of this id. Whether no approved note covers that."""
+        """Note that the metadata has another ledger of this id. Returns whether no approved record covers that."""
         if ledger_id <= self._reused_up_to and not self.behind:
             return False
         self._suspects.add_met(ledger_id)
         return True
 
     async def other_suspected(self) -> bool:
-        """Whether the metadata know another ledger under the id of one that requests were about."""
+        """Whether the metadata has another ledger under the id of a suspected one."""
         return await self._suspects.lowest_other(self._reused_up_to) is not None
 
     async def compare(self) -> int:
-        """Find out, note it, and raise the counter. The counter as it was before.
+        """Check the store, record the result, and raise the counter. Returns the previous counter.
 
         Raises:
-            MetadataUnavailable, MetadataConflict, MetadataOutcomeUnknown: it cannot be told now, or noted.
-            NewerFormat: what was noted before is of a later version.
-            DiskFailed: the index failed, or the highest counter cannot be noted.
+            MetadataUnavailable, MetadataConflict, MetadataOutcomeUnknown: the check or the record failed.
+            NewerFormat: the existing record has a later version.
+            DiskFailed: the index failed, or the highest counter cannot be stored.
         """
         async with self._comparing:
             return await self._compare()
@@ -174,13 +175,13 @@ class StoreCheck:
         await self._marker.compared(noted + 1, certain=not self.behind and not self.not_checked)
         if found is not None and self.behind:
             _log.error(
-                "nothing is dropped: the metadata store was behind", error=f"{found.told}: {REMEDY}",
+                "nothing is dropped: the metadata store was behind", error=f"{found.description}: {REMEDY}",
                 id_counter=found.id_counter, highest_ledger_id=self._reused_up_to,
             )  # fmt: skip
         return counter
 
     async def look(self) -> StoreAge:
-        """The same for rounds of the collector, which do not fail where it cannot be told."""
+        """The same for passes of the collector; if the check fails, the result is unknown, not an error."""
         try:
             counter = await self.compare()
         except TallybookError as error:
@@ -191,53 +192,55 @@ class StoreCheck:
         return StoreAge(counter, self.behind or self.not_checked > 0, self._reused_up_to)
 
     def take_change(self) -> bool:
-        """Whether the store was found behind, or approved, since the last call: what was found before counts no more.
+        """Whether the store was found to be behind, or approved, since the last call; then earlier findings are void.
 
-        Called when a round begins, and by nothing else: what a look for a request finds must reach the next round.
+        Only called when a pass begins, so that the finding of a check for a request reaches the next pass.
         """
         changed, self._taken = self._taken != self._found, self._found
         return changed
 
     async def approve(self) -> None:
-        """An operator goes on with the store as it is.
+        """Trust the store as it is; an operator's decision.
 
         Raises:
-            Conflict: it was not found behind, or that was approved already.
-            MetadataUnavailable, MetadataConflict, MetadataOutcomeUnknown: it was not noted, or may not have been.
-            DamagedFile, NewerFormat: see ``BehindRecord.approve``.
+            Conflict: it was not found to be behind, or that was approved already.
+            MetadataUnavailable, MetadataConflict, MetadataOutcomeUnknown: it was not recorded, or may not have been.
+            DamagedFile, NewerFormat: see ``RestoreRecordStore.approve``.
         """
         if not await self._notes.approve():
-            raise Conflict("the metadata store was not found behind, or an operator has approved it already")
+            raise Conflict("the metadata store was not found to be behind, or an operator has approved it already")
 
     async def refuse_if_behind(self) -> None:
-        """See that no bookie has found the store behind, unless an operator has approved it.
+        """Check that no bookie has found the store to be behind, unless an operator has approved it.
 
         Raises:
             Conflict: one has.
-            MetadataUnavailable, NewerFormat: it cannot be told.
+            MetadataUnavailable, NewerFormat: the record cannot be read.
         """
         found = await self._notes.read()
         if found is not None and found.pauses:
-            raise Conflict(f"nothing is dropped: {found.told}: {REMEDY}")
+            raise Conflict(f"nothing is dropped: {found.description}: {REMEDY}")
 
-    def _reused_by(self, found: Behind | None, counter: int) -> int:
-        """Ids up to this one may have been handed out twice: all so far, where it cannot be read which."""
+    def _reused_by(self, found: RestoreRecord | None, counter: int) -> int:
+        """Ids up to this one may have been assigned twice; all so far, if the record is damaged."""
         return max(counter, self._seen.value) - 1 if found is UNREADABLE else _noted_up_to(found)
 
     async def _highest_forgotten(self, counter: int) -> int:
-        """The highest ledger at or above the counter that is held here and that the store has forgotten, or -1."""
+        """The highest held ledger at or above the counter that the store does not have, or -1."""
         held = await self._held_from(counter)
-        sought = (Fate.MISSING, Fate.OTHER)
-        fates = await fates_until(self._fate_of, held[: -MAX_LOOKUPS - 1 : -1], sought, self._clock)
-        for ledger_id, fate in fates.items():
-            if fate in sought:
+        sought = (LedgerDisposition.MISSING, LedgerDisposition.OTHER)
+        dispositions = await dispositions_until(
+            self._disposition_of, held[: -MAX_LOOKUPS - 1 : -1], sought, self._clock
+        )
+        for ledger_id, disposition in dispositions.items():
+            if disposition in sought:
                 self.not_checked = 0
                 return ledger_id
-        told = sum(fate is not Fate.UNKNOWN for fate in fates.values())
+        told = sum(disposition is not LedgerDisposition.UNKNOWN for disposition in dispositions.values())
         self.not_checked = len(held) - told
         if self.not_checked:
             _log.warning(
-                "nothing is dropped: whether the metadata know ledgers at or above the id counter cannot be told",
+                "nothing is dropped: the metadata of ledgers at or above the id counter cannot be read",
                 ledger_count=self.not_checked, first_ledger_id=held[0], id_counter=counter,
             )  # fmt: skip
         return NO_LEDGER
@@ -256,7 +259,7 @@ class StoreCheck:
         return sorted({*found, *cached})
 
     async def _readable_from(self, counter: int) -> list[int]:
-        """The same, of ledgers with batches, where a part of the index cannot be read."""
+        """The same for ledgers with batches, if a part of the index cannot be read."""
         found: list[int] = []
         after: int | None = counter - 1
         while after is not None:
@@ -266,6 +269,6 @@ class StoreCheck:
         return found
 
 
-def _noted_up_to(found: Behind | None) -> int:
-    """It is on record that ids up to this one may have been handed out twice."""
+def _noted_up_to(found: RestoreRecord | None) -> int:
+    """Ids up to this one are recorded as possibly assigned twice."""
     return NO_LEDGER if found is None else found.highest_id

@@ -1,9 +1,8 @@
-"""One Add stream of a client, at the bookie: batches in, acks out.
+"""Serves one Add stream of a client: receives batches, sends acks.
 
-The client may have ``credit_bytes`` of batches unanswered; more is a violation that ends the
-stream. A batch costs credit until its ack is handed to the transport, so the acks that wait
-for a peer who does not read are bounded, too. Acks that gather while a message is on its way
-leave together in the next one.
+The client may have ``credit_bytes`` of batches unanswered; more is a violation that ends the stream. A batch uses
+credit until its ack is handed to the transport, so the acks that wait for a peer that does not read are bounded, too.
+Acks that accumulate while a message is being sent leave together in the next one.
 """
 
 from __future__ import annotations
@@ -13,6 +12,7 @@ from functools import partial
 from typing import Final
 
 from tallybook.core.access import Permission, Principal
+from tallybook.core.add_kind import AddKind
 from tallybook.core.answers import AddAnswer
 from tallybook.core.batch import Buffer, peek_ids
 from tallybook.core.errors import (
@@ -26,36 +26,36 @@ from tallybook.core.errors import (
 from tallybook.core.ids import IDENTITY_BYTES
 from tallybook.core.limits import KEY_BYTES
 from tallybook.runtime.clock import Clock
-from tallybook.runtime.grpc_messages import Ack, Attach, decode_adds, encode_acks
+from tallybook.runtime.concurrency.stream_sender import StreamSender
 from tallybook.runtime.logging import logger
-from tallybook.runtime.outbox import Outbox
-from tallybook.runtime.refusals import Refusals
-from tallybook.runtime.span_catalogue import SERVE
+from tallybook.runtime.security.denial_log import DenialLog
 from tallybook.runtime.tasks import Tasks
-from tallybook.runtime.tracing import NO_TRACER, Span, Tracer, under
+from tallybook.runtime.tracing.catalogue import SERVE
+from tallybook.runtime.tracing.port import NO_TRACER, Span, Tracer, under
 from tallybook.runtime.transport import MessageStream
-from tallybook.runtime.wire import add_cost_bytes
+from tallybook.wire.batches import add_cost_bytes
+from tallybook.wire.messages import Ack, Attach, decode_adds, encode_acks
 
-from .port import AddCallback, LedgerStore
-from .service_load import ServiceLoad
+from ..port import AddCallback, LedgerStore
+from .load import ServiceLoad
 
 _MAX_ACKS_IN_MESSAGE: Final = 4096
 _ADDS_IN_TURN: Final = 128
-"""Batches of one message taken before the event loop gets a turn."""
+"""Batches of one message that are taken before the event loop gets a turn."""
 _STOP_GRACE_SECONDS: Final = 1.0
 
 _log = logger("bookie.add_lane")
 
 
-class AddLane:
+class AddStreamServer:
     """Serves one Add stream after its hello.
 
     Args:
-        fail_safe: ends the node; called with the reason.
-        principal: on whose behalf. Readers have such a stream, too, and may send nothing on it.
-        load: counts what is refused, over all streams.
-        tracer: follows clients that have an add traced.
-        refusals: is told who may not add, and whose key is wrong.
+        fail_safe: ends the process; called with the reason.
+        principal: the authenticated caller. Readers have such a stream, too, and must not send on it.
+        load: counts refusals over all streams.
+        tracer: continues traces of clients.
+        refusals: audit log of adds without permission or with a wrong key.
     """
 
     def __init__(
@@ -69,7 +69,7 @@ class AddLane:
         principal: Principal,
         load: ServiceLoad,
         tracer: Tracer = NO_TRACER,
-        refusals: Refusals | None = None,
+        refusals: DenialLog | None = None,
     ) -> None:
         self._refusals = refusals
         self._store = store
@@ -79,21 +79,21 @@ class AddLane:
         self._fail_safe = fail_safe
         self._credit_bytes = credit_bytes
         self._load = load
-        self._attached = load.attached.begin(may_write=principal.may(Permission.WRITE))
+        self._attached = load.attached.begin(may_write=principal.is_authorized(Permission.WRITE))
         self._received = 0
         self._unanswered_bytes = 0
-        self._under_way = 0
-        """Batches that the store has not answered; acks may wait longer."""
+        self._in_flight = 0
+        """Batches in flight in the store; acks may wait longer."""
         self._acks: list[Ack] = []
         self._acked_bytes: list[int] = []
         self._ended = False
-        self._outbox = Outbox(stream, self._compose, tasks, f"acks to {stream.peer}")
+        self._sender = StreamSender(stream, self._compose, tasks, f"acks to {stream.peer}")
 
     async def serve(self) -> None:
         """Take batches until the client ends the stream.
 
         Raises:
-            ProtocolViolation: the client broke the rules; the stream must end.
+            ProtocolViolation: the client broke the protocol; the stream must end.
             BookieUnavailable: the stream broke.
         """
         try:
@@ -110,17 +110,17 @@ class AddLane:
                     else:
                         with under(span):
                             self._add(batch, len(message), span)
-                        span = None  # it is of the first one
+                        span = None  # it belongs to the first batch
                     if count % _ADDS_IN_TURN == 0:
                         await self._clock.sleep(0)
         finally:
             self._ended = True
             self._load.attached.end(self._attached)
-            await self._outbox.stop(_STOP_GRACE_SECONDS)
+            await self._sender.stop(_STOP_GRACE_SECONDS)
 
     def act_for(self, principal: Principal) -> None:
-        """From now on, whoever is at the other end may do what this principal may."""
-        self._attached.may_write = principal.may(Permission.WRITE)
+        """Apply the current permissions of the caller from now on."""
+        self._attached.may_write = principal.is_authorized(Permission.WRITE)
 
     def _attach(self, attach: Attach) -> None:
         if len(attach.identity) not in (0, IDENTITY_BYTES):
@@ -144,23 +144,29 @@ class AddLane:
         ids = peek_ids(batch)
         attached = self._attached.get(ids[0])
         if attached is None:
-            raise ProtocolViolation(f"a batch of ledger {ids[0]}, which is not attached")
+            raise ProtocolViolation(f"ledger {ids[0]}: a batch, but the ledger is not attached")
         if 2 * cost < message_bytes:
-            # What is kept of a message keeps all of it, though most of it may be refused.
+            # A slice keeps its whole message in memory, though most of that may be refused.
             batch = bytes(batch)
         answered: AddCallback = partial(self._answered, self._received, ids, cost)
         if span is not None:
             span.set(ledger_id=ids[0], first_entry_id=ids[1], entries=ids[2], batch_bytes=len(batch))
             answered = partial(_end_and_answer, span, answered)
-        beside = self._under_way > 0
-        self._under_way += 1
+        others = self._in_flight > 0
+        self._in_flight += 1
         if not self._attached.may_write:
             answered(AddAnswer(*ids, AccessDenied.wire_code))
-            self._note(AccessDenied("who may not write may not add"))
+            self._note(AccessDenied("no permission to write"))
             return
         try:
+            # The store passes it to ``AddPath.take`` (bookie/write/add_path.py).
             self._store.add(
-                batch, attached.key, answered, deferred=attached.deferred, beside=beside, identity=attached.identity
+                batch,
+                attached.key,
+                answered,
+                kind=AddKind.DEFERRED if attached.deferred else AddKind.ORDINARY,
+                others_in_flight=others,
+                identity=attached.identity,
             )
         except Exception as error:  # noqa: BLE001 - a defect met with one batch must not cost the others their answers
             _log.defect("add failed", error, ledger_id=ids[0], first_entry_id=ids[1])
@@ -169,21 +175,21 @@ class AddLane:
             answered(AddAnswer(*ids, TallybookError.wire_code))
 
     def _note(self, error: TallybookError) -> None:
-        """Have the audit log tell of a refusal."""
+        """Write a refusal to the audit log."""
         if self._refusals is not None:
             self._refusals.note(error, self._stream.presented, self._stream.peer, "bookie add")
 
     def _answered(self, number: int, ids: tuple[int, int, int], cost: int, answer: AddAnswer) -> None:
-        self._under_way -= 1
+        self._in_flight -= 1
         if answer.code:
             self._load.errors.count(answer.code)
             if answer.code == Unauthorized.wire_code:
-                self._note(Unauthorized(f"the key does not fit ledger {ids[0]}"))
+                self._note(Unauthorized(f"ledger {ids[0]}: wrong password"))
         if not self._ended:
-            # The ids as received: of bytes that are no batch, the store has none to tell.
+            # The ids as received: for bytes that are no batch, the store has none.
             self._acks.append(Ack(number, AddAnswer(*ids, answer.code, answer.retry_after_ms)))
             self._acked_bytes.append(cost)
-            self._outbox.kick()
+            self._sender.kick()
 
     def _compose(self) -> bytes | None:
         acks = self._acks[:_MAX_ACKS_IN_MESSAGE]
@@ -195,7 +201,7 @@ class AddLane:
 
 
 def _end_and_answer(span: Span, answered: AddCallback, answer: AddAnswer) -> None:
-    """The answer to a batch that is traced."""
+    """Answer a traced batch and end its span."""
     answered(answer)
     span.set(code=answer.code)
     span.end(error_class(answer.code).__name__ if answer.code else None)

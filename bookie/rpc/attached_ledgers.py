@@ -1,11 +1,11 @@
-"""Ledgers that a writer's connection has attached, over all Add streams of a bookie: it may have a writer.
+"""Ledgers attached by writers over all Add streams of a bookie: they may have a live writer.
 
-A writer whose connection is lost comes back after a while, and attaches its ledgers again. Until then it cannot be told
-whether they have one: after the start of the bookie, after the end of a stream that had the ledger attached, and while
-a stream has more ledgers than the bookie remembers.
+A writer that loses its connection reconnects and attaches its ledgers again. Until then it is unknown whether a ledger
+has a writer: after the start of the bookie, after the end of a stream that had the ledger attached, and while a stream
+has more ledgers than the bookie remembers.
 
-Only an attachment counts whose key opens the ledger, and whose identity is the ledger's: any client may attach any id.
-That is looked at when a bookie is asked for the writer of a ledger, and not when thousands of ledgers are attached.
+Only an attachment with the right key and identity counts, since any client may attach any id. They are checked when
+the writer of a ledger is asked for, not when thousands of ledgers are attached.
 """
 
 from __future__ import annotations
@@ -17,31 +17,31 @@ from typing import Final, Protocol, TypeAlias
 
 from tallybook.core.errors import MetadataUnavailable, NoSuchLedger
 from tallybook.runtime.clock import Clock
-from tallybook.runtime.grpc_messages import Attach
-from tallybook.runtime.wire import MAX_ATTACHED_LEDGERS, WRITER_RETURN_SECONDS
+from tallybook.wire.batches import MAX_ATTACHED_LEDGERS, WRITER_RETURN_SECONDS
+from tallybook.wire.messages import Attach
 
 MAX_LOST: Final = 2 * MAX_ATTACHED_LEDGERS
-"""Attachments of streams that have ended: a client that has as many as it may comes back twice in a while."""
+"""Remembered attachments of ended streams: a client with the maximum may reconnect twice within the window."""
 MAX_LOST_STREAMS: Final = 1_024
 FREED_IN_TURN: Final = 1_000
 
 Shown: TypeAlias = tuple[bytes, bytes]
-"""Key and identity that an attachment has shown."""
+"""Key and identity of an attachment."""
 
 
 class OpenableLedgers(Protocol):
-    """The part of a ``LedgerStore`` that knows which keys open a ledger."""
+    """The part of a ``LedgerStore`` that checks keys."""
 
     async def any_opens(self, ledger_id: int, shown: Sequence[Shown]) -> bool:
         """See the port."""
 
 
 class StreamAttachments:
-    """What one Add stream has attached, oldest first.
+    """The ledgers attached by one Add stream, oldest first.
 
     Attributes:
-        may_write: whether its client may write; another one is no writer of what it has attached.
-        overflowed: whether one was forgotten, since the stream has more than are remembered.
+        may_write: whether its client has permission to write; otherwise its attachments do not count.
+        overflowed: whether an attachment was dropped, since the stream has more than are remembered.
     """
 
     def __init__(self, may_write: bool) -> None:
@@ -57,7 +57,7 @@ class StreamAttachments:
         return self._ledgers.get(ledger_id)
 
     def attach(self, attach: Attach) -> None:
-        """Attach a ledger, in place of an attachment before."""
+        """Attach a ledger, replacing an earlier attachment."""
         self._ledgers.pop(attach.ledger_id, None)
         self._ledgers[attach.ledger_id] = attach
         if len(self._ledgers) > MAX_ATTACHED_LEDGERS:
@@ -65,11 +65,11 @@ class StreamAttachments:
             self.overflowed = True
 
     def detach(self, ledger_id: int) -> None:
-        """The client is through with a ledger."""
+        """The client has finished with a ledger."""
         self._ledgers.pop(ledger_id, None)
 
     def free(self) -> None:
-        """Forget all of them, some in each turn of the event loop: to free 65,536 at once takes 30 ms."""
+        """Drop all attachments, some in each turn of the event loop: to free 65,536 at once takes 30 ms."""
         for _ in range(min(FREED_IN_TURN, len(self._ledgers))):
             self._ledgers.popitem()
         if self._ledgers:
@@ -77,24 +77,24 @@ class StreamAttachments:
 
 
 class AttachedLedgers:
-    """The attachments of all streams, and of those that have ended lately: no step takes time for each ledger."""
+    """The attachments of all streams, including recently ended ones. No step takes time per ledger."""
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
         self._streams: set[StreamAttachments] = set()
         self._lost: deque[tuple[float, StreamAttachments]] = deque()
-        """Those that have ended, and when; the latest ones only."""
+        """Recently ended streams, and when each ended."""
         self._lost_count = 0
         self._not_known_until = clock.monotonic() + WRITER_RETURN_SECONDS
 
     def begin(self, *, may_write: bool) -> StreamAttachments:
-        """A stream begins."""
+        """Register a new stream."""
         stream = StreamAttachments(may_write)
         self._streams.add(stream)
         return stream
 
     def end(self, stream: StreamAttachments) -> None:
-        """A stream ended: its client may be on the way back."""
+        """Note the end of a stream: its client may be reconnecting."""
         self._streams.discard(stream)
         now = self._clock.monotonic()
         if stream.may_write and len(stream):
@@ -107,7 +107,7 @@ class AttachedLedgers:
             self._not_known_until = now + WRITER_RETURN_SECONDS
 
     async def writer_of(self, ledgers: OpenableLedgers, ledger_id: int) -> bool | None:
-        """Whether a stream has it attached; ``None``: its writer may be on the way back, or not be remembered."""
+        """Whether a stream has the ledger attached; ``None`` if its writer may be reconnecting, or was forgotten."""
         writing = [stream for stream in self._streams if stream.may_write]
         now = self._clock.monotonic()
         self._forget_lost(now)
@@ -123,7 +123,7 @@ class AttachedLedgers:
             return False
 
     def _forget_lost(self, now: float) -> None:
-        """Forget those whose writers had the time to come back; of too many, that cannot be told for a while."""
+        """Drop streams whose writers had time to reconnect; after an overflow, the answer stays unknown for a while."""
         while self._lost and (self._too_many_lost() or now - self._lost[0][0] >= WRITER_RETURN_SECONDS):
             ended_at, stream = self._lost.popleft()
             self._lost_count -= len(stream)
@@ -135,10 +135,10 @@ class AttachedLedgers:
 
 
 async def _any_opens(ledgers: OpenableLedgers, ledger_id: int, streams: Iterable[StreamAttachments]) -> bool:
-    """Whether one of these streams has the ledger attached with a key that opens it.
+    """Whether one of these streams has the ledger attached with the right key.
 
     Raises:
-        MetadataUnavailable: it cannot be told.
+        MetadataUnavailable: the key verifier is not available.
         NoSuchLedger: there is no such ledger.
     """
     found = (stream.get(ledger_id) for stream in streams)

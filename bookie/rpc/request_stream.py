@@ -1,13 +1,11 @@
-"""One Read or Control stream of a client, at the bookie: requests in, replies out, in any order.
+"""Serves one Read or Control stream of a client: receives requests, sends replies in any order.
 
-Each request runs in a task of its own. Three bounds keep a client, deaf or greedy, from making
-the bookie grow: how many requests (and, apart, how many long polls) may be unanswered, how
-many bytes of recovery and repair adds, and how many bytes of answers are being read or wait to be sent.
-A request beyond the first two is a violation; the third only makes reads wait their turn.
+Each request runs in a task of its own. Limits keep a client that does not read, or asks for too much, from growing the
+bookie's memory: unanswered requests (and, separately, long polls), bytes of recovery and repair adds, and bytes of
+answers that are being read or wait to be sent. Exceeding the first two is a violation; at the third, reads wait.
 
-What all streams together have of such answers is bounded, too. A read that finds no room there
-in time is BUSY, and a peer that takes nothing of what it asked for is cut, so that it does not
-keep the room from others.
+The answers of all streams together are limited, too. A read that finds no space there in time is BUSY, and a peer that
+does not take its replies is disconnected, so that it does not hold that space.
 """
 
 from __future__ import annotations
@@ -18,6 +16,7 @@ from collections.abc import Awaitable, Callable
 from typing import Any, Final, NamedTuple
 
 from tallybook.core.access import Permission, Principal
+from tallybook.core.add_kind import AddKind
 from tallybook.core.answers import AddAnswer, LacAnswer, ReadAnswer
 from tallybook.core.batch import Buffer
 from tallybook.core.errors import (
@@ -34,41 +33,42 @@ from tallybook.core.errors import (
 )
 from tallybook.core.ids import NO_ENTRY, check_entry_id, check_lac, check_ledger_id
 from tallybook.core.limits import KEY_BYTES, MAX_BATCH_BYTES, MAX_MESSAGE_BYTES, MIB
-from tallybook.runtime import grpc_inspection as inspection
-from tallybook.runtime import grpc_messages as wire
-from tallybook.runtime.allowance import Allowance
 from tallybook.runtime.audit import audit
+from tallybook.runtime.concurrency.stream_sender import StreamSender
+from tallybook.runtime.concurrency.weighted_semaphore import WeightedSemaphore
 from tallybook.runtime.logging import logger
-from tallybook.runtime.outbox import Outbox
-from tallybook.runtime.refusals import Refusals
-from tallybook.runtime.span_catalogue import SERVE
+from tallybook.runtime.security.denial_log import DenialLog
 from tallybook.runtime.tasks import Tasks
-from tallybook.runtime.tracing import NO_TRACER, Span, Tracer, under
-from tallybook.runtime.transport import Lane, MessageStream
-from tallybook.runtime.wire import MAX_FRAMES, MAX_LACS, add_cost_bytes
+from tallybook.runtime.tracing.catalogue import SERVE
+from tallybook.runtime.tracing.port import NO_TRACER, Span, Tracer, under
+from tallybook.runtime.transport import MessageStream
+from tallybook.wire import inspection
+from tallybook.wire import messages as wire
+from tallybook.wire.batches import MAX_FRAMES, MAX_LACS, add_cost_bytes
+from tallybook.wire.lanes import Lane
 
-from .port import LedgerStore
-from .service_load import ServiceLoad
-from .shares import Share
-from .tailing import with_batches
+from ..port import LedgerStore
+from .load import ServiceLoad
+from .long_poll import with_batches
+from .principal_quota import StreamQuota
 
 MAX_REQUESTS: Final = 1024
 MAX_WAITS: Final = 4096
 MAX_WAIT_MS: Final = 60_000
-"""A long poll that asks for more is answered after this long."""
+"""A long poll with a longer timeout is answered after this long."""
 
-ROOM_SECONDS: Final = 0.5
-"""How long a read waits for room among the answers of all streams before it is BUSY."""
-BRING_SECONDS: Final = 0.05
-"""How long the answer to a long poll waits for what it could bring along, which is in memory as a rule."""
-DEAF_SECONDS: Final = 30.0
-"""A peer that takes longer to take one reply is cut."""
+MAX_MEMORY_WAIT_SECONDS: Final = 0.5
+"""How long a read waits for space among the answers of all streams before it is BUSY."""
+MAX_BATCHES_WAIT_SECONDS: Final = 0.05
+"""How long the answer of a long poll waits for batches to add; they are usually in memory."""
+MAX_SEND_SECONDS: Final = 30.0
+"""A peer that takes longer to receive one reply is disconnected."""
 
 _RETRY_MS: Final = 100
 ANSWER_BYTES: Final = 8 * MIB
-"""Answers being read or waiting to be sent, per stream."""
+"""Bytes of answers being read or waiting to be sent, per stream."""
 _MAX_READ_BYTES: Final = MAX_MESSAGE_BYTES - MAX_BATCH_BYTES - MIB // 2
-"""Most a read may ask for: one batch more, and the framing of many small ones, still fit a message."""
+"""Maximum of a read: one more batch, and the framing of many small ones, still fit a message."""
 _STOP_GRACE_SECONDS: Final = 1.0
 
 _ON_LANE: Final[dict[Lane, tuple[type, ...]]] = {
@@ -99,19 +99,19 @@ _PERMISSIONS: Final[dict[type, Permission]] = {
     inspection.AskTrace: Permission.READ,
     inspection.Authorize: Permission.READ,
 }
-"""What each kind of request takes. One that is not here is not served. ``Authorize`` is about one more."""
+"""The permission that each kind of request needs; other kinds are refused."""
 
 _ASKED_FOR: Final = {each.value: each for each in (Permission.WRITE, Permission.KEEP, Permission.ADMINISTER)}
-"""What ``Authorize`` may ask for. Reading needs no permission of a bookie's, and leaves no line in the audit log."""
+"""Permissions that ``Authorize`` may ask about. Reading needs none of a bookie, and is not audited."""
 _MAX_COMMAND, _MAX_ARGUMENTS = 100, 1_000
 
 _MAX_AUDITED: Final = 1_024
-"""Ledgers of which a stream remembers that their fence was noted."""
+"""Ledgers for which a stream remembers that their fence was audited."""
 
 _WITH_BATCH: Final = (wire.RecoveryAdd, inspection.RepairAdd)
 
 _LEARNS: Final = (wire.Fence, wire.RecoveryRead, wire.WriteLac, wire.Force)
-"""Requests that the metadata decide of where the bookie does not know the ledger."""
+"""Requests for which a bookie that does not know the ledger reads the metadata."""
 
 _WITHOUT_KEY: Final = (inspection.RepairAdd, inspection.EndLimbo)
 
@@ -127,29 +127,29 @@ class _Reply(NamedTuple):
     reserved_bytes: int
 
 
-class AnswerRoom:
-    """Room for the answers of one stream: a part of its own, and part of what all streams share."""
+class AnswerBudget:
+    """Memory for the answers of one stream: a part of its own, and part of what all streams share."""
 
-    def __init__(self, own_bytes: int, shared: Allowance) -> None:
+    def __init__(self, own_bytes: int, shared: WeightedSemaphore) -> None:
         self._shared = shared
-        self._own = Allowance(own_bytes)
+        self._own = WeightedSemaphore(own_bytes)
         self._held_bytes = 0
         self._ended = False
 
     async def take(self, size: int) -> None:
-        """Wait for room: first for the stream's own, as long as it takes its peer to take earlier answers.
+        """Wait for space: first for the stream's own, until its peer has taken earlier answers.
 
         Raises:
-            Busy: the others leave none.
+            Busy: the other streams leave none.
         """
         await self._own.take(size)
         if not self._shared.try_take(size):
             try:
-                async with asyncio.timeout(ROOM_SECONDS):
+                async with asyncio.timeout(MAX_MEMORY_WAIT_SECONDS):
                     await self._shared.take(size)
             except TimeoutError:
                 self._own.give(size)
-                raise Busy("other reads take all the memory there is for them", retry_after_ms=_RETRY_MS) from None
+                raise Busy("the answers of other reads use all their memory", retry_after_ms=_RETRY_MS) from None
             except BaseException:
                 self._own.give(size)
                 raise
@@ -159,7 +159,7 @@ class AnswerRoom:
         self._held_bytes += size
 
     def try_take(self, size: int) -> bool:
-        """Take room if that needs no waiting, and say whether."""
+        """Take space if that needs no waiting; returns whether it did."""
         if self._ended or not self._own.try_take(size):
             return False
         if not self._shared.try_take(size):
@@ -169,30 +169,30 @@ class AnswerRoom:
         return True
 
     def give(self, size: int) -> None:
-        """Give room back."""
+        """Give space back."""
         if not self._ended:
             self._held_bytes -= size
             self._own.give(size)
             self._shared.give(size)
 
     def end(self) -> None:
-        """Give everything back: nothing of the stream is left."""
+        """Give everything back: the stream has ended."""
         if not self._ended:
             self._ended = True
             self._shared.give(self._held_bytes)
 
 
-class RequestLane:
+class RequestStreamServer:
     """Serves one Read or Control stream after its hello.
 
     Args:
-        load: counts what is asked, over all streams.
-        fail_safe: ends the node; called with the reason.
-        principal: on whose behalf.
-        share: what this stream may have under way.
-        answer_bytes: what this stream and others of its kind may have in answers together.
-        tracer: follows clients that have a request traced.
-        refusals: is told which callers may not do what they ask for, or have a wrong key.
+        load: counts requests over all streams.
+        fail_safe: ends the process; called with the reason.
+        principal: the authenticated caller.
+        share: what this stream may have in flight.
+        answer_bytes: limit of the answers of this stream and others of its kind together.
+        tracer: continues traces of clients.
+        refusals: audit log of requests without permission or with a wrong key.
     """
 
     def __init__(
@@ -203,11 +203,11 @@ class RequestLane:
         tasks: Tasks,
         fail_safe: Callable[[str], None],
         principal: Principal,
-        share: Share,
-        answer_bytes: Allowance,
+        share: StreamQuota,
+        answer_bytes: WeightedSemaphore,
         load: ServiceLoad,
         tracer: Tracer = NO_TRACER,
-        refusals: Refusals | None = None,
+        refusals: DenialLog | None = None,
     ) -> None:
         self._refusals = refusals
         self._lane = lane
@@ -219,7 +219,7 @@ class RequestLane:
         self._principal = principal
         self._share = share
         self._max_read_bytes = min(_MAX_READ_BYTES, share.answer_bytes - MAX_BATCH_BYTES)
-        self._room = AnswerRoom(share.answer_bytes, answer_bytes)
+        self._room = AnswerBudget(share.answer_bytes, answer_bytes)
         self._audited: OrderedDict[int, None] = OrderedDict()
         self._load = load
         self._running: dict[int, asyncio.Task[None]] = {}
@@ -228,7 +228,9 @@ class RequestLane:
         self._recovery_bytes = 0
         self._replies: deque[_Reply] = deque()
         self._being_sent_bytes = 0
-        self._outbox = Outbox(stream, self._compose, tasks, f"replies to {stream.peer}", send_seconds=DEAF_SECONDS)
+        self._sender = StreamSender(
+            stream, self._compose, tasks, f"replies to {stream.peer}", send_seconds=MAX_SEND_SECONDS
+        )
         self._serve_kind: dict[type, Callable[[Any], Awaitable[wire.Answer]]] = {
             wire.ReadBatches: self._read_batches,
             wire.ReadEntry: self._read_entry,
@@ -251,10 +253,10 @@ class RequestLane:
         }
 
     async def serve(self) -> None:
-        """Take requests until the client ends the stream.
+        """Serve requests until the client ends the stream.
 
         Raises:
-            ProtocolViolation: the client broke the rules; the stream must end.
+            ProtocolViolation: the client broke the protocol; the stream must end.
             BookieUnavailable: the stream broke.
         """
         try:
@@ -267,7 +269,7 @@ class RequestLane:
                 self._room.end()
 
     def act_for(self, principal: Principal) -> None:
-        """From now on, whoever is at the other end may do what this principal may."""
+        """Apply the current permissions of the caller from now on."""
         self._principal = principal
 
     async def _stop(self) -> None:
@@ -275,15 +277,15 @@ class RequestLane:
         for task in running:
             task.cancel()
         await asyncio.gather(*running, return_exceptions=True)
-        await self._outbox.stop(_STOP_GRACE_SECONDS)
+        await self._sender.stop(_STOP_GRACE_SECONDS)
 
     def _take(self, request: wire.Request, message_bytes: int) -> None:
         request_id, ask, traceparent, identity = request
         if isinstance(ask, _WITH_BATCH) and 2 * add_cost_bytes(len(ask.batch)) < message_bytes:
-            # What is kept of a message keeps all of it.
+            # A slice keeps its whole message in memory.
             ask = ask._replace(batch=bytes(ask.batch))
         if request_id in self._running:
-            raise ProtocolViolation(f"request {request_id} is already under way")
+            raise ProtocolViolation(f"request {request_id} is already in flight")
         self._count(ask, 1)
         if self._requests > self._share.requests or self._waits > self._share.waits:
             raise ProtocolViolation(f"{self._requests} requests and {self._waits} long polls are unanswered")
@@ -332,7 +334,7 @@ class RequestLane:
             span.end(error)
 
     async def _do(self, request_id: int, ask: wire.Ask | None, identity: bytes) -> TallybookError | None:
-        """Do what is asked and queue the reply. The error that it is, if it is one."""
+        """Execute a request and queue the reply. Returns the error that it was answered with, if any."""
         reserved = _answer_bytes(ask, self._max_read_bytes) if isinstance(ask, _ON_LANE[self._lane]) else 0
         try:
             await self._room.take(reserved)
@@ -358,7 +360,7 @@ class RequestLane:
         return outcome if isinstance(outcome, TallybookError) else None
 
     async def _with_batches(self, ask: wire.WaitLac, answer: LacAnswer) -> tuple[LacAnswer, int]:
-        """What a long poll brings along, and the room that is taken for it: only now, and only if there is some."""
+        """Batches to add to the answer of a long poll, and the space taken for them, if there is some right now."""
         if not ask.max_bytes or answer.lac <= ask.above:
             return answer, 0
         max_bytes = min(ask.max_bytes, self._max_read_bytes)
@@ -366,7 +368,7 @@ class RequestLane:
         if not self._room.try_take(room):
             return answer, 0
         try:
-            async with asyncio.timeout(BRING_SECONDS):
+            async with asyncio.timeout(MAX_BATCHES_WAIT_SECONDS):
                 return await with_batches(self._store, ask.ledger_id, ask.above, answer, max_bytes), room
         except TimeoutError:
             self._room.give(room)
@@ -377,27 +379,27 @@ class RequestLane:
 
     def _reply(self, request_id: int, ask: wire.Ask | None, message: bytes, reserved_bytes: int) -> None:
         self._replies.append(_Reply(request_id, ask, message, reserved_bytes))
-        self._outbox.kick()
+        self._sender.kick()
 
     def _encoded(self, request_id: int, ask: wire.Ask | None, outcome: wire.Answer | TallybookError) -> bytes:
         if isinstance(outcome, TallybookError):
             self._load.errors.count(outcome.wire_code)
         try:
             return wire.encode_reply(request_id, outcome)
-        except Exception as error:  # noqa: BLE001 - as above: a request is answered, whatever its answer was
+        except Exception as error:  # noqa: BLE001 - as above: every request gets an answer
             defect = self._defect(ask, request_id, error)
             self._load.errors.count(defect.wire_code)
             return wire.encode_reply(request_id, defect)
 
     def _defect(self, ask: wire.Ask | None, request_id: int, error: Exception) -> TallybookError:
-        """Log a defect; what the peer is told of it."""
+        """Log a defect and return the error for the peer."""
         kind, peer = type(ask).__name__, self._stream.peer
         _log.defect("request failed", error, kind=kind, request_id=request_id, peer=peer, **_about(ask))
         return TallybookError(f"internal error of {self._store.bookie_id}")
 
     async def _outcome(self, ask: wire.Ask | None, identity: bytes) -> wire.Answer:
         if ask is None:
-            raise InvalidArgument("a kind of request that this version does not know")
+            raise InvalidArgument("this version does not know this kind of request")
         if not isinstance(ask, _ON_LANE[self._lane]):
             raise InvalidArgument(f"the {self._lane.value} stream does not serve {type(ask).__name__}")
         try:
@@ -408,7 +410,7 @@ class RequestLane:
         _check(ask)
         self._audit(ask)
         try:
-            # What is denied in there is denied to this bookie, by the metadata for example.
+            # AccessDenied from the store means that the bookie was denied, for example by the metadata store.
             ledger_id = getattr(ask, "ledger_id", None)
             if not identity or ledger_id is None:
                 return await self._serve_kind[type(ask)](ask)
@@ -416,18 +418,18 @@ class RequestLane:
             async with self._store.identified(ledger_id, identity, for_write=writes, for_repair=repairs):
                 return await self._serve_kind[type(ask)](ask)
         except Unauthorized as error:
-            # A repair shows no key. It is told that it comes too early, while somebody may still write the ledger.
+            # A repair carries no key: it gets an error while a writer or a recovery may still write the ledger.
             if not isinstance(ask, _WITHOUT_KEY):
                 self._note(ask, error)
             raise
 
     def _note(self, ask: wire.Ask, error: AccessDenied | Unauthorized) -> None:
-        """Have the audit log tell of a refusal."""
+        """Write a refusal to the audit log."""
         if self._refusals is not None:
             self._refusals.note(error, self._stream.presented, self._stream.peer, f"bookie {type(ask).__name__}")
 
     def _audit(self, ask: wire.Ask) -> None:
-        """Note who fences a ledger, or declares what a bookie lost as given back; once for each ledger."""
+        """Audit fences and ends of limbo; once for each ledger."""
         if not isinstance(ask, wire.Fence | wire.RecoveryRead | inspection.EndLimbo) or ask.ledger_id in self._audited:
             return
         action = "end limbo" if isinstance(ask, inspection.EndLimbo) else "fence"
@@ -437,13 +439,13 @@ class RequestLane:
             self._audited.popitem(last=False)
 
     def _compose(self) -> bytes | None:
-        # That the next message is wanted means that the one before has left.
+        # The next message is requested once the previous one has left.
         self._room.give(self._being_sent_bytes)
         self._being_sent_bytes = 0
         if not self._replies:
             return None
         reply = self._replies.popleft()
-        # Unanswered until now, so that replies which a peer does not read are bounded like requests.
+        # These count as unanswered until now, so that replies that a peer does not read are limited like requests.
         del self._running[reply.request_id]
         self._count(reply.ask, -1)
         self._being_sent_bytes = reply.reserved_bytes
@@ -467,32 +469,30 @@ class RequestLane:
         return await self._store.fence(ask.ledger_id, ask.key)
 
     async def _recovery_read(self, ask: wire.RecoveryRead) -> wire.Answer:
-        # No more than one batch may bring: the reserve for recovery is for many such reads.
+        # At most the bytes of one batch: the reserve for recovery must serve many such reads.
         max_bytes = min(ask.max_bytes, MAX_BATCH_BYTES)
         batches, lac = await self._store.recovery_read(ask.ledger_id, ask.entry_id, ask.key, max_bytes)
         return ReadAnswer(batches[:MAX_FRAMES], lac)
 
     async def _recovery_add(self, ask: wire.RecoveryAdd) -> wire.Answer:
-        await self._urgent_add(ask.batch, ask.key, "recovery", ask.identity, recovery=True)
+        await self._urgent_add(ask.batch, ask.key, AddKind.RECOVERY, ask.identity)
         return None
 
     async def _repair_add(self, ask: inspection.RepairAdd) -> wire.Answer:
-        await self._urgent_add(ask.batch, b"", "repair", ask.identity, repair=True)
+        await self._urgent_add(ask.batch, b"", AddKind.REPAIR, ask.identity)
         return None
 
-    async def _urgent_add(
-        self, batch: Buffer, key: bytes, kind: str, identity: bytes, *, recovery: bool = False, repair: bool = False
-    ) -> None:
+    async def _urgent_add(self, batch: Buffer, key: bytes, kind: AddKind, identity: bytes) -> None:
         answered: asyncio.Future[AddAnswer] = asyncio.get_running_loop().create_future()
 
         def on_answer(answer: AddAnswer) -> None:
             if not answered.done():
                 answered.set_result(answer)
 
-        self._store.add(batch, key, on_answer, recovery=recovery, repair=repair, identity=identity)
+        self._store.add(batch, key, on_answer, kind=kind, identity=identity)
         answer = await answered
         if answer.code != OK_CODE:
-            refused = f"{self._store.bookie_id} refused a {kind} add"
+            refused = f"{self._store.bookie_id} refused a {kind.value} add"
             raise error_from_wire(answer.code, refused, answer.retry_after_ms)
 
     async def _held(self, ask: inspection.AskHeld) -> wire.Answer:
@@ -531,7 +531,7 @@ class RequestLane:
         return None
 
     async def _write_lacs(self, ask: wire.WriteLacs) -> wire.Answer:
-        """Take those that can be taken. One that cannot is no failure of the others, and is named."""
+        """Write several LACs. One that fails is named in the answer, and does not fail the others."""
         each = (self._outcome(wire.WriteLac(*lac[:3]), lac.identity) for lac in ask.lacs)
         outcomes = enumerate(await asyncio.gather(*each, return_exceptions=True))
         refused = [wire.RefusedLac.of(at, error) for at, error in outcomes if isinstance(error, BaseException)]
@@ -543,25 +543,25 @@ class RequestLane:
 
 
 def _answer_bytes(ask: wire.Ask | None, max_read_bytes: int) -> int:
-    """The most that the answer may bring into memory, apart from small change."""
+    """The maximum bytes of memory that the answer may need, apart from small overhead."""
     if isinstance(ask, wire.ReadBatches):
         return min(ask.max_bytes, max_read_bytes) + MAX_BATCH_BYTES
     if isinstance(ask, wire.ReadEntry | wire.RecoveryRead | inspection.AskDamaged | inspection.AskTrace):
         return MAX_BATCH_BYTES
     if isinstance(ask, inspection.AskHeld | inspection.AskHeldLedgers):
-        return MAX_BATCH_BYTES  # thousands of rows and ranges are looked at, which come to about as much
+        return MAX_BATCH_BYTES  # reads thousands of rows and ranges, which need about as much
     return 0
 
 
 def _about(ask: wire.Ask | None) -> dict[str, int]:
-    """Which ledger, and from which entry on, where a request names them."""
+    """Ledger and first entry of a request, if it names them, for logs."""
     ledger_id, first = getattr(ask, "ledger_id", None), getattr(ask, "first", getattr(ask, "entry_id", None))
     named = {"ledger_id": ledger_id, "first_entry_id": first}
     return {name: value for name, value in named.items() if value is not None}
 
 
 def _check(ask: Any) -> None:
-    """Raise InvalidArgument for values that no request may have, whatever the bookie holds."""
+    """Raise InvalidArgument for values that are invalid in any request."""
     if hasattr(ask, "ledger_id"):
         check_ledger_id(ask.ledger_id)
     if hasattr(ask, "entry_id"):
@@ -584,14 +584,14 @@ def _check(ask: Any) -> None:
 
 def _check_authorize(ask: inspection.Authorize) -> None:
     if ask.permission not in _ASKED_FOR:
-        raise InvalidArgument(f"a bookie knows no permission {ask.permission[:_MAX_COMMAND]!r}")
+        raise InvalidArgument(f"there is no permission {ask.permission[:_MAX_COMMAND]!r}")
     if len(ask.command) > _MAX_COMMAND or len(ask.arguments) > _MAX_ARGUMENTS:
         raise InvalidArgument(f"a command has at most {_MAX_COMMAND} characters, its arguments {_MAX_ARGUMENTS}")
 
 
 def _check_page(ask: inspection.AskDamaged | inspection.AskHeldLedgers) -> None:
     if ask.limit < 1:
-        raise InvalidArgument("a page has one line at least")
+        raise InvalidArgument("a page has at least one line")
     after = ask[:-1]
     if min(after) < NO_ENTRY:
-        raise InvalidArgument(f"a page cannot begin behind {after}")
+        raise InvalidArgument(f"a page cannot begin after {after}")

@@ -1,18 +1,15 @@
-"""A bookie on the wire: serves a ``LedgerStore`` to clients over any transport.
+"""Serves a ``LedgerStore`` to clients over any transport.
 
-Each client opens one stream per lane. What they have in common is here: how many there may
-be, the hello, and how a stream ends. What flows on them afterwards is in ``add_lane`` (adds
-and acks) and ``request_lane`` (reads, fences, recovery); docs/formats/wire.md shows it.
+Each client opens one stream per lane. This module has what they share: the limit of streams, the hello, access control,
+and the end of a stream. ``add_stream`` and ``request_stream`` serve a stream afterwards; docs/reference/formats/wire.md
+has the protocol.
 
-Where access is controlled, who a client is comes first: who is not let in takes no place and hears nothing of the
-bookie. The lanes see to what the others may do. Streams live as long as their clients, so who that is, is looked at
-again while they are served: they end, or are served by the rights of now.
+Where access is controlled, authentication comes first: a client that fails it occupies no slot and learns nothing about
+the bookie. Streams live as long as their clients, so authorization is checked again while they are served.
 
-A stream belongs to one life of the bookie. A client that means another
-life hears StaleIncarnation before any of its work is looked at. Whatever a client does, its stream is
-all that suffers: a message that the protocol forbids ends the stream, with a line in the log, if it has none for
-another one just now, and a peer that stops reading ties up no more than the credits of its stream, and not for
-long what it shares with others.
+A stream belongs to one incarnation of the bookie: a client that means another one gets StaleIncarnation. A client can
+harm only its own stream: a message that violates the protocol ends the stream with a rate-limited log line, and a peer
+that stops reading holds no more than the credits of its stream, and shared memory only for a short time.
 """
 
 from __future__ import annotations
@@ -22,7 +19,7 @@ from collections.abc import Callable
 from typing import Final, Protocol
 
 from tallybook.core.access import Access, OpenAccess, Permission, Principal
-from tallybook.core.config import BookieSettings
+from tallybook.core.coverage import sometimes
 from tallybook.core.errors import (
     AccessDenied,
     BookieUnavailable,
@@ -36,58 +33,61 @@ from tallybook.core.errors import (
     Unauthenticated,
 )
 from tallybook.core.limits import MAX_BATCH_BYTES
-from tallybook.core.marks import sometimes
-from tallybook.runtime.allowance import Allowance
-from tallybook.runtime.allowed import while_allowed
+from tallybook.core.settings import BookieSettings
 from tallybook.runtime.clock import Clock
-from tallybook.runtime.grpc_messages import Hello, Welcome, decode_hello, encode_refusal, encode_welcome
+from tallybook.runtime.concurrency.weighted_semaphore import WeightedSemaphore
 from tallybook.runtime.logging import logger
-from tallybook.runtime.meter import Reading
-from tallybook.runtime.refusals import Refusals
-from tallybook.runtime.seldom import Seldom
+from tallybook.runtime.metrics.part_metrics import PartMetrics
+from tallybook.runtime.metrics.usage import Reading
+from tallybook.runtime.rate_limited_log import LogRateLimiter
+from tallybook.runtime.security.denial_log import DenialLog
+from tallybook.runtime.security.in_flight import RequestsInFlight
+from tallybook.runtime.security.reauthorization import run_while_authorized
 from tallybook.runtime.tasks import Tasks
-from tallybook.runtime.tracing import NO_TRACER, Tracer
-from tallybook.runtime.transport import Lane, MessageStream
-from tallybook.runtime.under_way import UnderWay
-from tallybook.runtime.wire import MAX_ADD_COST_BYTES, MAX_ATTACHED_LEDGERS
-from tallybook.runtime.wire_versions import agreed
+from tallybook.runtime.tracing.port import NO_TRACER, Tracer
+from tallybook.runtime.transport import MessageStream
+from tallybook.wire.batches import MAX_ADD_COST_BYTES, MAX_ATTACHED_LEDGERS
+from tallybook.wire.lanes import Lane
+from tallybook.wire.messages import Hello, Welcome, decode_hello, encode_refusal, encode_welcome
+from tallybook.wire.versions import agreed
 
-from .add_lane import AddLane
-from .admission import RECOVERY_SHARE
-from .port import LedgerStore
-from .request_lane import ANSWER_BYTES, MAX_REQUESTS, MAX_WAITS, RequestLane
-from .service_load import ServiceLoad
-from .shares import Share, Shares
+from ..port import LedgerStore
+from ..write.admission import RECOVERY_SHARE
+from . import load
+from .add_stream import AddStreamServer
+from .load import ServiceLoad
+from .principal_quota import PrincipalQuotas, StreamQuota
+from .request_stream import ANSWER_BYTES, MAX_REQUESTS, MAX_WAITS, RequestStreamServer
 
 HELLO_TIMEOUT_SECONDS: Final = 10.0
 REFUSAL_TIMEOUT_SECONDS: Final = 5.0
-"""How long a peer may take to accept the reason for which its stream ends."""
-PARTING_SECONDS: Final = 1.0
-"""How long a client that is not let in may take to send its hello."""
+"""How long a peer may take to receive the error that ends its stream."""
+REFUSED_HELLO_SECONDS: Final = 1.0
+"""How long a client that is refused may take to send its hello."""
 
 _log = logger("bookie.service")
 
 
-class _LaneServer(Protocol):
-    """What serves a stream after the hello."""
+class _StreamServer(Protocol):
+    """Serves a stream after the hello."""
 
     async def serve(self) -> None:
-        """Return when the client ended the stream; raise what ends it otherwise."""
+        """Return when the client ended the stream; raise the error that ends it otherwise."""
 
     def act_for(self, principal: Principal) -> None:
-        """From now on, whoever is at the other end may do what this principal may."""
+        """Apply the current permissions of the caller from now on."""
 
 
 class BookieService:
-    """Serves one bookie. ``accept`` is what a transport's ``listen`` wants.
+    """Serves one bookie. ``accept`` is the handler for a transport's ``listen``.
 
     Args:
-        cluster_id: clients of another cluster are refused; empty refuses nobody.
-        fail_safe: ends the node; called with the reason when a defect shows that it cannot keep its promises.
-        access: tells who a client is.
-        tracer: follows clients that have something traced.
-        refusals: those of the process, where it refuses elsewhere, too.
-        under_way: the same of what is asked.
+        cluster_id: clients of another cluster are refused; if empty, none is.
+        fail_safe: ends the process; called with the reason when a defect shows that it cannot keep its promises.
+        access: authenticates and authorizes clients.
+        tracer: continues traces of clients.
+        refusals: audit log, if shared with other services of the process.
+        in_flight: counter of requests, likewise.
     """
 
     def __init__(
@@ -100,8 +100,8 @@ class BookieService:
         fail_safe: Callable[[str], None],
         access: Access | None = None,
         tracer: Tracer = NO_TRACER,
-        refusals: Refusals | None = None,
-        under_way: UnderWay | None = None,
+        refusals: DenialLog | None = None,
+        in_flight: RequestsInFlight | None = None,
     ) -> None:
         self._tracer = tracer
         self._store = store
@@ -111,17 +111,18 @@ class BookieService:
         self._cluster_id = cluster_id
         self._fail_safe = fail_safe
         self._access = access or OpenAccess()
-        self._refusals = refusals or Refusals(clock, self._access)
-        self._lines = Seldom()
+        self._refusals = refusals or DenialLog(clock, self._access)
+        self._lines = LogRateLimiter()
         self._streams = dict.fromkeys(Lane, 0)
-        self._load = ServiceLoad(clock)
+        self.load = ServiceLoad(clock)
+        self.max_streams = settings.admission.max_streams
         credit_bytes = max(int(settings.admission.stream_credit_bytes), MAX_ADD_COST_BYTES)
-        self._shares = Shares(Share(credit_bytes, ANSWER_BYTES, MAX_REQUESTS, MAX_WAITS), under_way)
+        self._shares = PrincipalQuotas(StreamQuota(credit_bytes, ANSWER_BYTES, MAX_REQUESTS, MAX_WAITS), in_flight)
         read_bytes = int(settings.admission.max_read_bytes)
         self._answer_bytes = {
-            Lane.READ: Allowance(read_bytes),
-            # A reserve for recovery, whatever readers do.
-            Lane.CONTROL: Allowance(max(read_bytes // RECOVERY_SHARE, MAX_BATCH_BYTES)),
+            Lane.READ: WeightedSemaphore(read_bytes),
+            # A reserve for recovery, independent of readers.
+            Lane.CONTROL: WeightedSemaphore(max(read_bytes // RECOVERY_SHARE, MAX_BATCH_BYTES)),
         }
 
     @property
@@ -130,37 +131,41 @@ class BookieService:
         return sum(self._streams.values())
 
     @property
+    def connection_count(self) -> int:
+        """Connected clients."""
+        return self._streams[Lane.ADD]
+
+    @property
+    def max_answer_bytes(self) -> int:
+        """Maximum of ``answer_bytes``."""
+        return sum(allowance.total for allowance in self._answer_bytes.values())
+
+    @property
     def answer_bytes(self) -> int:
         """Bytes of answers being read or waiting to be sent, over all streams."""
         return sum(allowance.in_use for allowance in self._answer_bytes.values())
 
     def readings(self) -> dict[str, Reading]:
-        """Numbers for metrics: who is connected, and what is asked."""
-        return {
-            "streams": self.stream_count,
-            "max_streams": self._settings.admission.max_streams,
-            "connections": self._streams[Lane.ADD],
-            "answer_bytes": self.answer_bytes,
-            "max_answer_bytes": sum(allowance.total for allowance in self._answer_bytes.values()),
-            **self._load.readings(),
-        }
+        """Values of ``METRICS``."""
+        return METRICS.readings(self)
 
-    async def accept(self, lane: Lane, stream: MessageStream) -> None:
+    async def accept(self, kind: str, stream: MessageStream) -> None:
         """Serve one stream until it ends."""
+        lane = Lane(kind)
         try:
             principal = self._principal(stream)
         except (Unauthenticated, AccessDenied) as error:
-            # The audit log tells it, in few lines.
+            # The audit log reports it, rate-limited.
             self._refusals.note(error, stream.presented, stream.peer, f"bookie {lane.value}")
-            await self._turn_away(stream, error)
+            await self._refuse_before_hello(stream, error)
             return
         await self._accept(lane, stream, principal)
 
     def _principal(self, stream: MessageStream) -> Principal:
-        """Who is at the other end, by the rules of now.
+        """Authenticate and authorize the peer by the current rules.
 
         Raises:
-            Unauthenticated, AccessDenied: nobody who may have a stream.
+            Unauthenticated, AccessDenied: the peer must not have a stream.
         """
         principal = self._access.principal(stream.presented)
         principal.check_everywhere(Permission.READ)
@@ -185,20 +190,20 @@ class BookieService:
             self._refusals.note(error, stream.presented, stream.peer, f"bookie {lane.value}", principal)
             await self._refuse(stream, error)
         except TallybookError as error:
-            self._tell(error, lane, stream.peer, client)
+            self._log_refused(error, lane, stream.peer, client)
             await self._refuse(stream, error)
         finally:
             self._streams[lane] -= 1
 
-    def _tell(self, error: TallybookError, lane: Lane, peer: str, client: str) -> None:
-        """Log that a stream is refused, unless one like it just was: a client may come again at once."""
+    def _log_refused(self, error: TallybookError, lane: Lane, peer: str, client: str) -> None:
+        """Log that a stream is refused, rate-limited, since a client may reconnect at once."""
         what = type(error).__name__
-        untold = self._lines.due(self._clock.monotonic(), (lane, what))
-        if untold is None:
+        suppressed = self._lines.due(self._clock.monotonic(), (lane, what))
+        if suppressed is None:
             return
         say = _log.warning if isinstance(error, ProtocolViolation) else _log.info
         about = {"lane": lane.value, "peer": peer, "client_id": client, "error_type": what, "error": error.message}
-        say("stream refused", **about, untold_count=untold)
+        say("stream refused", **about, untold_count=suppressed)
 
     async def _hello(self, stream: MessageStream) -> Hello:
         try:
@@ -207,13 +212,13 @@ class BookieService:
         except TimeoutError:
             raise RequestTimeout(f"no hello within {HELLO_TIMEOUT_SECONDS} s") from None
         if first is None:
-            raise BookieUnavailable("ended before its hello")
+            raise BookieUnavailable("the stream ended before its hello")
         return decode_hello(first)
 
     def _checked(self, hello: Hello) -> int:
-        """The version to speak with this client, or what it is refused with."""
-        if self.stream_count > self._settings.admission.max_streams:
-            raise Busy(f"{self._store.bookie_id} serves as many streams as it may", retry_after_ms=1000)
+        """Check the hello; returns the protocol version to use with this client."""
+        if self.stream_count > self.max_streams:
+            raise Busy(f"{self._store.bookie_id} serves its maximum number of streams", retry_after_ms=1000)
         version = agreed(hello.versions)
         if self._cluster_id and hello.cluster_id and hello.cluster_id != self._cluster_id:
             raise InvalidConfig(f"{self._store.bookie_id} is not of cluster {hello.cluster_id!r}")
@@ -226,7 +231,9 @@ class BookieService:
             )
         return version
 
-    async def _serve(self, lane: Lane, stream: MessageStream, version: int, principal: Principal, share: Share) -> None:
+    async def _serve(
+        self, lane: Lane, stream: MessageStream, version: int, principal: Principal, share: StreamQuota
+    ) -> None:
         store, tasks = self._store, self._tasks
         granted = (share.credit_bytes, share.requests, share.waits)
         welcome = Welcome(
@@ -238,9 +245,9 @@ class BookieService:
             max_attached=MAX_ATTACHED_LEDGERS if lane is Lane.ADD else 0,
         )
         await stream.send(encode_welcome(welcome))
-        server: _LaneServer
+        server: _StreamServer
         if lane is Lane.ADD:
-            server = AddLane(
+            server = AddStreamServer(
                 store,
                 stream,
                 self._clock,
@@ -248,13 +255,13 @@ class BookieService:
                 self._fail_safe,
                 share.credit_bytes,
                 principal,
-                self._load,
+                self.load,
                 self._tracer,
                 self._refusals,
             )
         else:
             room = self._answer_bytes[lane]
-            server = RequestLane(
+            server = RequestStreamServer(
                 lane,
                 store,
                 stream,
@@ -263,7 +270,7 @@ class BookieService:
                 principal,
                 share,
                 room,
-                self._load,
+                self.load,
                 self._tracer,
                 self._refusals,
             )
@@ -273,23 +280,56 @@ class BookieService:
             server.act_for(found)
             return found
 
-        await while_allowed(server.serve(), principal, look, self._clock)
+        await run_while_authorized(server.serve(), principal, look, self._clock)
 
-    async def _turn_away(self, stream: MessageStream, error: TallybookError) -> None:
-        """Refuse somebody who has said nothing yet."""
+    async def _refuse_before_hello(self, stream: MessageStream, error: TallybookError) -> None:
+        """Refuse a peer that has not sent its hello."""
         await self._refuse(stream, error)
         try:
-            # On a stream that has ended the client could not send it, and would take that for the reason.
-            async with asyncio.timeout(PARTING_SECONDS):
+            # Otherwise the client could not send its hello, and would report that instead of the reason.
+            async with asyncio.timeout(REFUSED_HELLO_SECONDS):
                 await stream.receive()
         except (TimeoutError, BookieUnavailable):
             return
 
     async def _refuse(self, stream: MessageStream, error: TallybookError) -> None:
-        """Tell the peer why its stream ends, if it still listens."""
-        self._load.errors.count(error.wire_code)
+        """Send the peer the error that ends its stream, if it still reads."""
+        self.load.errors.count(error.wire_code)
         try:
             async with asyncio.timeout(REFUSAL_TIMEOUT_SECONDS):
                 await stream.send(encode_refusal(error))
         except (TimeoutError, BookieUnavailable):
             stream.abort()
+
+
+METRICS: Final = (
+    PartMetrics[BookieService]()
+    .gauge(
+        "streams",
+        "tallybook_bookie_streams",
+        "Open client streams: three for each connection.",
+        lambda service: service.stream_count,
+    )
+    .gauge(
+        "max_streams",
+        "tallybook_bookie_max_streams",
+        "Maximum number of client streams.",
+        lambda service: service.max_streams,
+    )
+    .gauge(
+        "connections", "tallybook_bookie_connections", "Connected clients.", lambda service: service.connection_count
+    )
+    .gauge(
+        "answer_bytes",
+        "tallybook_bookie_answer_bytes",
+        "Bytes of answers to reads that are being read or wait to be sent.",
+        lambda service: service.answer_bytes,
+    )
+    .gauge(
+        "max_answer_bytes",
+        "tallybook_bookie_max_answer_bytes",
+        "Maximum bytes of answers.",
+        lambda service: service.max_answer_bytes,
+    )
+    .of(load.METRICS, lambda service: service.load)
+)

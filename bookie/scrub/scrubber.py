@@ -1,18 +1,18 @@
-"""Scrub: reads everything again while there are other copies, and looks whether index and entry logs agree.
+"""The scrubber: reads everything again while there are other copies, and compares index and entry logs.
 
-A copy that rots is noticed when somebody reads it, which may be never, until the other copies are gone. So a bookie
-goes through its logs, one after the other, at a pace at which it is through once in a while:
+A rotten copy is noticed only when it is read, which may be never, until the other copies are gone. So a bookie reads
+its logs, one after the other, at a rate that completes a pass within a period:
 
-- each batch that counts is read and checked, as for a reader; what fails is put on the list of damage, to be mended
-  from another bookie;
-- what the index has in a log must be in it: if fewer batches are found than rows point there, those are looked for;
-- of a log that still grows in the end, what the index has in it is read;
-- so is every row of the index: one that is damaged is put on the list. A part that cannot be read is passed over, and
-  where it is damaged, and not only refused by the device just now, the index is given up: nothing that is put there
-  could be found. It serves what it can, and the next start makes another one from the entry logs.
+- each live batch is read and verified, as for a read; failures are put on the damage list, to be repaired from another
+  bookie;
+- the batches that the index has in a log must be in it: if fewer are found than rows point there, those are searched;
+- of a log that is still growing at the end of the pass, the batches with rows are read;
+- every index row is read, too. A damaged row is put on the damage list. An unreadable part is skipped; if it is damaged
+  for good, and not only refused by the device, the index is abandoned, since changes there could not be found again:
+  the bookie serves what it can, and the next start rebuilds the index from the entry logs.
 
-How fast it reads is said in ``scrub_round.py``. Where it stands is noted in a file, so that a bookie that starts often
-comes to the end of its logs, too.
+``scrub_pass.py`` sets the rate. Progress is stored in a file, so that a bookie that restarts often completes its
+passes.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import AsyncGenerator, Awaitable, Callable, Container, Mapping, Sequence
 from contextlib import aclosing
-from typing import Final, NamedTuple, Protocol
+from typing import Final, NamedTuple
 
 from tallybook.core.answers import DamagedBatch
-from tallybook.core.config import ScrubSettings
+from tallybook.core.coverage import sometimes
 from tallybook.core.errors import (
     Busy,
     DamagedFile,
@@ -34,71 +34,65 @@ from tallybook.core.errors import (
     TallybookError,
     is_defect,
 )
-from tallybook.core.marks import sometimes
+from tallybook.core.settings import ScrubSettings
 from tallybook.runtime.clock import Clock
-from tallybook.runtime.disk import Disk
+from tallybook.runtime.disk.port import Disk
 from tallybook.runtime.logging import logger
+from tallybook.runtime.metrics.part_metrics import PartMetrics
 
-from .damage import DamageList, batch_of
-from .scrub_round import LogSizes, ScrubRound
-from .storage.index import Index
-from .storage.live_bytes import Measured
-from .storage.location import IndexRow
-from .storage.log_contents import LogContents, in_pieces, size_of
-from .storage.told import RowKey, Told
-from .text_record import MAX_RECORD_BYTES, decode_record, encode_record
+from ..storage.entry_log.live_bytes import LogBytes
+from ..storage.entry_log.logs import EntryLogs
+from ..storage.index.port import Index
+from ..storage.index.survey import RangeSurvey, RowKey
+from ..storage.location import IndexRow
+from ..storage.log_contents import LogContents, in_pieces, size_of
+from ..storage.text_record import MAX_RECORD_BYTES, decode_record, encode_record
+from .damage_list import DamageList, batch_of
+from .scrub_pass import ScrubPass
 
 _log = logger("bookie.scrub")
 
 KIND: Final = "scrub"
 VERSION: Final = 1
 PAGE_ROWS: Final = 1_000
-MAX_LOOKS: Final = 100
-"""Batches that are read again for one question what is damaged."""
+MAX_REREADS: Final = 100
+"""Batches that are read again for one ``damaged`` request."""
 RETRY_MS: Final = 20
-"""When to ask again where they all were mended."""
+"""Retry hint if all of them were repaired."""
 PAUSE_SECONDS: Final = 60.0
-"""Between two rounds, at least, and between two looks whether a log was finished meanwhile; a tenth of the period where
-that is less."""
-ON_TIME: Final = 0.9
-"""A round begins after so much of a period. What is read just before it rots is read again within a period, then, even
-if the next round gets to it a little later than this one."""
+"""Minimum pause between two passes, and between two checks for finished logs; a tenth of the period if that is less."""
+START_PART: Final = 0.9
+"""A pass begins after this part of a period. Then a batch that rots just after it was read is read again within a
+period, even if the next pass reaches it a little later than this one."""
 LATE_AFTER_ERROR: Final = 0.01
-"""Part of a period after which a round that failed is tried again, if that is longer than the pause."""
+"""Part of a period after which a failed pass is retried, if that is longer than the pause."""
 STEP_SECONDS: Final = 1.0
-"""How long a wait goes by one rate: the bookie may be filled meanwhile."""
+"""How long a wait uses one rate: the bookie may be written meanwhile."""
 
 
-class ReadableLogs(LogSizes, Protocol):
-    """The part of the entry logs that a scrub reads."""
-
-    async def read_many(self, rows: Sequence[IndexRow]) -> list[bytes]:
-        """The batches of ``rows``, up to the first that cannot be had."""
-
-
-class _Walk(NamedTuple):
-    """One way through a log."""
+class _LogWalk(NamedTuple):
+    """The result of reading one log."""
 
     batches: int
-    """That count, and were found."""
+    """Live batches that were found."""
     whole: bool
-    """Whether there are no others."""
+    """Whether these are all of them."""
 
 
-class Scrub:
-    """Goes through the logs, round after round.
+class Scrubber:
+    """Scrubs the logs, pass after pass.
 
     Args:
-        note_path: file in which it is noted how far a round has come.
-        give_up_index: lets the next start make another index.
-        measured: told how much of a log counts, now that it is known exactly.
+        note_path: file with the progress of a pass.
+        give_up_index: makes the next start rebuild the index.
+        measured: called with the live bytes of a log, which are known exactly after reading it.
     """
 
     def __init__(
         self,
         contents: LogContents,
         index: Index,
-        logs: ReadableLogs,
+        logs: EntryLogs,
         damage: DamageList,
         settings: ScrubSettings,
         *,
@@ -106,7 +100,7 @@ class Scrub:
         note_path: str,
         clock: Clock,
         give_up_index: Callable[[], Awaitable[None]],
-        measured: Callable[[int, Measured], None],
+        measured: Callable[[int, LogBytes], None],
     ) -> None:
         self._contents = contents
         self._index = index
@@ -121,19 +115,19 @@ class Scrub:
         self._notes = True
         self._round = self._new_round(after=0)
         self.rounds = 0
-        """Rounds that came to their end."""
+        """Completed passes."""
         self.failures = 0
-        """How often it had to go on later."""
+        """How often it had to pause after an error."""
         self.checked_bytes = 0
 
     async def run_for_ever(self) -> None:
-        """Scrub, round after round. The first one leaves a bookie that starts the time to do so."""
+        """Run passes until cancelled. The first one starts after a delay, so that the bookie can start undisturbed."""
         await self._clock.sleep(self._pause_seconds)
         is_looked_for_lost = False
         while True:
             try:
                 if not is_looked_for_lost:
-                    # What lay in a log that is not there any more need not wait for a round to be given back.
+                    # Damage in a log that no longer exists need not wait for the end of a pass.
                     await self._agree({}, growing=())
                     is_looked_for_lost = True
                 await self.round()
@@ -142,14 +136,14 @@ class Scrub:
                 if is_defect(error):
                     raise
                 self.failures += 1
-                _log.warning("scrub goes on later", error=error.message)
-                # What fails may be the last step of a round, and go on failing: not all before it is read every minute.
+                _log.warning("scrub postponed", error=error.message)
+                # If the last step of a pass keeps failing, the whole pass must not be repeated every minute.
                 late = self._settings.period_s * LATE_AFTER_ERROR if is_looked_for_lost else 0
                 await self._clock.sleep(max(self._pause_seconds, late))
 
     async def _rest(self) -> None:
-        """Until the next round. What is finished meanwhile does not wait for that: it may be far away."""
-        # What was left of a round that was cut off had only its part of a period.
+        """Wait for the next pass; read logs that are finished meanwhile, since that may take long."""
+        # The rest of an interrupted pass had only its part of a period.
         until = max(self._clock.monotonic(), self._round.ends_at) + self._pause_seconds
         while (left := until - self._clock.monotonic()) > 0:
             await self._clock.sleep(min(left, self._pause_seconds))
@@ -159,7 +153,7 @@ class Scrub:
                 if is_defect(error):
                     raise
                 self.failures += 1
-                _log.warning("scrub goes on later", error=error.message)
+                _log.warning("scrub postponed", error=error.message)
 
     async def _read_finished(self, until: float) -> None:
         in_part = set[int]()
@@ -175,11 +169,11 @@ class Scrub:
         return min(PAUSE_SECONDS, self._settings.period_s / 10)
 
     async def round(self) -> None:
-        """Go through all logs, from where the round before was cut off; then see whether the index agrees.
+        """Run one pass from where the previous one was interrupted; then compare the index.
 
         Raises:
-            EntryUnknown: the index is not there to be asked.
-            DiskFailed, DiskFull: it cannot be noted how far it has come.
+            EntryUnknown: the index cannot be read.
+            DiskFailed, DiskFull: the progress cannot be stored.
         """
         self._round = self._new_round(after=await self._noted())
         found: dict[int, int] = {}
@@ -187,17 +181,17 @@ class Scrub:
             found[log_id] = (await self._scrub(log_id)).batches
             self._round.passed(log_id)
             await self._note(self._round.passed_up_to)
-        # Of a log that still grows, only what has rows is known to be there: a bookie may take years to fill its last.
+        # Of a growing log, only batches with rows are known to exist: a bookie may take years to fill its last log.
         await self._agree(found, growing=self._round.growing())
         await self._note(0)
         self.rounds += 1
 
-    def _new_round(self, *, after: int) -> ScrubRound:
-        seconds = ON_TIME * self._settings.period_s - self._pause_seconds
-        return ScrubRound(self._logs, self._settings, after=after, now=self._clock.monotonic(), seconds=seconds)
+    def _new_round(self, *, after: int) -> ScrubPass:
+        seconds = START_PART * self._settings.period_s - self._pause_seconds
+        return ScrubPass(self._logs, self._settings, after=after, now=self._clock.monotonic(), seconds=seconds)
 
-    async def _scrub(self, log_id: int) -> _Walk:
-        """Check all that counts in a log, as far as it says what is in it."""
+    async def _scrub(self, log_id: int) -> _LogWalk:
+        """Check all live batches of a log, as far as its tables are intact."""
         count = everything = live_bytes = 0
         try:
             async with aclosing(self._contents.pieces(log_id)) as pieces:
@@ -209,15 +203,15 @@ class Scrub:
                         count + len(live),
                     )
                     await self._check(live)
-            self._measured(log_id, Measured(everything, live_bytes))
+            self._measured(log_id, LogBytes(everything, live_bytes))
         except (DamagedFile, NewerFormat, EntryUnknown, OutOfFiles) as error:
-            # What rows point at in it is looked for one by one.
+            # Batches that rows point to are searched one by one.
             _log.warning("entry log cannot be scrubbed as a whole", log_id=log_id, error=error.message)
-            return _Walk(count, whole=False)
-        return _Walk(count, whole=True)
+            return _LogWalk(count, whole=False)
+        return _LogWalk(count, whole=True)
 
     async def _check(self, rows: Sequence[IndexRow]) -> None:
-        """Read these batches, never more than a piece of them at a time."""
+        """Read these batches, at most a piece of them at a time."""
         for piece in in_pieces(rows):
             left = piece
             while left:
@@ -227,18 +221,18 @@ class Scrub:
                 await self._wait_for(size)
 
     async def _wait_for(self, size: int) -> None:
-        """Give what was read the time that it is to take."""
+        """Wait as long as the rate requires for the bytes read."""
         left = float(size)
         while left >= 1:
             began = self._clock.monotonic()
             rate = self._round.bytes_per_second(began)
             await self._clock.sleep(min(left / rate, STEP_SECONDS))
             left -= rate * (self._clock.monotonic() - began)
-        # Not before: of what is left, this is a part, and may be all.
+        # Only now: until then these bytes count as remaining.
         self._round.read(size)
 
     async def _read(self, rows: Sequence[IndexRow]) -> tuple[int, int]:
-        """Read up to the first that cannot be had; how many batches are dealt with, and their bytes."""
+        """Read up to the first unreadable batch; returns the number of batches handled, and their bytes."""
         try:
             batches = await self._logs.read_many(rows)
         except (EntryCorrupt, EntryUnknown) as error:
@@ -259,18 +253,18 @@ class Scrub:
         self._damage.add(batch_of(row))
 
     async def damaged(self, after: tuple[int, int], limit: int) -> list[DamagedBatch]:
-        """Batches that are known to be damaged, behind this ledger and first entry; those that still are.
+        """Batches on the damage list after this ledger and first entry that are still damaged.
 
-        None only if there are no more of them. Each is read, so one question costs about ``MAX_LOOKS`` reads at most.
+        Empty only if there are no more. Each is read again, so one request costs about ``MAX_REREADS`` reads at most.
 
         Raises:
-            Busy: so many were not damaged any more, and there are others. The next question need not look at them.
+            Busy: all batches read were intact again, and there are more; the next request skips them.
         """
         still: list[DamagedBatch] = []
         looks = 0
-        while not still and (page := self._damage.page(after, min(limit, MAX_LOOKS))):
-            if looks >= MAX_LOOKS:
-                raise Busy("what was damaged is mended, and the list is looked through", retry_after_ms=RETRY_MS)
+        while not still and (page := self._damage.page(after, min(limit, MAX_REREADS))):
+            if looks >= MAX_REREADS:
+                raise Busy("the listed batches read so far are repaired; ask again", retry_after_ms=RETRY_MS)
             for batch in page:
                 if await self._is_damaged(batch):
                     still.append(batch)
@@ -292,13 +286,13 @@ class Scrub:
     # -- index and logs -----------------------------------------------------------------------
 
     async def _agree(self, found: Mapping[int, int], *, growing: Container[int]) -> None:
-        """See whether all that rows point at was found in the logs that were gone through, and no log is missing.
+        """Compare the number of rows with the batches found in the logs that were read, and look for missing logs.
 
         Args:
-            growing: logs that were not, whose batches are read on the way.
+            growing: logs that were not read; their batches with rows are read here.
         """
         rows, present = await self._rows_by_log(growing), set(self._logs.log_ids)
-        # Fewer rows than batches is what drops leave behind.
+        # Fewer rows than batches is normal after drops.
         lacking = {
             log_id for log_id, count in rows.items() if count > found.get(log_id, count) or log_id not in present
         }
@@ -312,21 +306,21 @@ class Scrub:
         async with aclosing(self._pages()) as pages:
             async for page in pages:
                 counts.update(row.location.log_id for row in page.rows)
-                for untold in page.untold:
+                for unreadable in page.unreadable:
                     sometimes("scrub: passes over what the index cannot tell")
                     _log.error(
                         "scrub found damage in the index",
-                        first_ledger_id=untold.begin.ledger_id,
-                        first_entry_id=untold.begin.first_entry_id,
-                        last_ledger_id=untold.end.ledger_id,
-                        last_entry_id=untold.end.first_entry_id,
+                        first_ledger_id=unreadable.begin.ledger_id,
+                        first_entry_id=unreadable.begin.first_entry_id,
+                        last_ledger_id=unreadable.end.ledger_id,
+                        last_entry_id=unreadable.end.first_entry_id,
                     )
-                    self._damage.pass_over(untold)
-                    lost = lost or not (untold.is_row or untold.refused)
+                    self._damage.pass_over(unreadable)
+                    lost = lost or not (unreadable.is_row or unreadable.refused)
                 await self._check([row for row in page.rows if row.location.log_id in growing])
         if lost:
             sometimes("scrub: gives the index up")
-            _log.error("part of the index cannot be read: start the bookie again, and it makes another index")
+            _log.error("part of the index cannot be read: restart the bookie to rebuild the index")
             await self._give_up_index()
         return counts
 
@@ -335,23 +329,23 @@ class Scrub:
             async for page in pages:
                 await self._check([row for row in page.rows if row.location.log_id in log_ids])
 
-    async def _pages(self) -> AsyncGenerator[Told, None]:
+    async def _pages(self) -> AsyncGenerator[RangeSurvey, None]:
         at: RowKey | None = RowKey(0, 0)
         while at is not None:
             page = await self._index.survey_from(at, PAGE_ROWS)
             yield page
             at = page.behind
 
-    # -- where it stands ----------------------------------------------------------------------
+    # -- progress -----------------------------------------------------------------------------
 
     async def _noted(self) -> int:
         data = await self._disk.read_file(self._note_path, MAX_RECORD_BYTES)
         try:
             return 0 if data is None else int(decode_record(KIND, VERSION, data, self._note_path)["after"])
         except NewerFormat as error:
-            # It saves work, and no more: a newer version that comes back finds what it has written.
+            # The file only saves work; it is left for a newer version that wrote it.
             self._notes = False
-            _log.warning("the scrub begins anew and notes nothing", error=error.message)
+            _log.warning("the scrub starts from the beginning and stores no progress", error=error.message)
             return 0
         except (DamagedFile, KeyError, ValueError):
             return 0
@@ -359,3 +353,27 @@ class Scrub:
     async def _note(self, log_id: int) -> None:
         if self._notes:
             await self._disk.replace_file(self._note_path, encode_record(KIND, VERSION, {"after": str(log_id)}))
+
+
+METRICS: Final = (
+    PartMetrics[Scrubber]()
+    .counter(
+        "scrub_failures_total",
+        "tallybook_bookie_background_failures_total",
+        "Failed passes of garbage collection or scrub, which are retried; the log has the reason.",
+        lambda scrub: scrub.failures,
+        ("task", "scrub"),
+    )
+    .counter(
+        "scrub_rounds_total",
+        "tallybook_bookie_scrub_rounds_total",
+        "Complete scrub passes.",
+        lambda scrub: scrub.rounds,
+    )
+    .counter(
+        "scrubbed_bytes_total",
+        "tallybook_bookie_scrubbed_bytes_total",
+        "Bytes of batches scrubbed.",
+        lambda scrub: scrub.checked_bytes,
+    )
+)

@@ -1,8 +1,8 @@
-"""Batches that were flushed: kept from an earlier read, read ahead, or found through the index and read from the logs.
+"""Reads batches that were flushed: from the read cache, from read-ahead, or through the index from the entry logs.
 
-What is read was checked against its ids and its checksum, whatever the index said. Between a
-look into the index and the read, a compaction may move a batch and remove the old log; so
-before a failed read is believed, the index is asked whether the batch still lies there.
+Each batch is checked against its ids and its checksum, independent of the index. Between the index lookup and the read,
+compaction may move a batch and remove the old log; so before a read fails, the index is asked whether the batch is
+still there.
 """
 
 from __future__ import annotations
@@ -11,37 +11,37 @@ from collections.abc import Callable, Sequence
 from typing import Final, NamedTuple
 
 from tallybook.core.batch import Buffer, peek_ids
+from tallybook.core.coverage import sometimes
 from tallybook.core.errors import EntryCorrupt, EntryUnknown, OutOfFiles
-from tallybook.core.marks import sometimes
-from tallybook.runtime.meter import Meter
-from tallybook.runtime.span_catalogue import ENTRY_LOG, INDEX
-from tallybook.runtime.tracing import part
+from tallybook.runtime.metrics.usage import Meter
+from tallybook.runtime.tracing.catalogue import ENTRY_LOG, INDEX
+from tallybook.runtime.tracing.port import part
 
-from .index import MAX_FIND_ROWS, Index
+from .index.port import MAX_FIND_ROWS, Index
+from .index.survey import RowKey
 from .location import IndexRow
 from .read_ahead import BatchReader, ReadAhead
 from .read_cache import ReadCache
-from .told import RowKey
 
 _ATTEMPTS: Final = 3
-"""Looks into the index for one read; a batch that moves more often is reported as it was found last."""
+"""Index lookups for one read; for a batch that moves more often, the last error is reported."""
 
 
 class DiskCopy(NamedTuple):
-    """A batch as the disk has it: the bytes, or why they cannot be had."""
+    """A batch as read from the disk: the bytes, or the error."""
 
     row: IndexRow
     batch: Buffer | None
     error: EntryCorrupt | EntryUnknown | None
 
 
-class StoredBatches:
+class FlushedBatches:
     """Reads what was flushed.
 
     Args:
-        on_damage: told of each batch that fails its checks, or was in a log that is lost.
-        on_damaged_row: told of each row of the index that fails its check.
-        lookups: times what is asked of the index.
+        on_damage: called for each batch that fails its checks, or was in a log that is lost.
+        on_damaged_row: called for each row of the index that fails its check.
+        lookups: meter of index lookups.
     """
 
     def __init__(
@@ -68,7 +68,7 @@ class StoredBatches:
         None if no batch holds ``first``; at least one otherwise.
 
         Raises:
-            EntryCorrupt, EntryUnknown: what is known of entry ``first``.
+            EntryCorrupt, EntryUnknown: the state of entry ``first``.
         """
         batches = await self._read_run(ledger_id, first, last, max_bytes)
         if batches:
@@ -77,12 +77,12 @@ class StoredBatches:
         return batches
 
     def forget(self, ledger_id: int) -> None:
-        """Keep nothing of a ledger that was deleted."""
+        """Drop a deleted ledger from caches and read-ahead."""
         self._cache.forget(ledger_id)
         self._ahead.forget(ledger_id)
 
     async def _read_run(self, ledger_id: int, first: int, last: int, max_bytes: int) -> list[Buffer]:
-        """``read_run``, of which nobody takes notice."""
+        """``read_run`` without informing read-ahead."""
         kept = self._kept_run(ledger_id, first, last, max_bytes)
         if kept:
             return kept
@@ -106,19 +106,19 @@ class StoredBatches:
                     raise
                 sometimes("stored: a batch moved while it was read")
             else:
-                # It may have ended early, before a damaged one.
+                # The run may have ended early, before a damaged batch.
                 return [self._keep(row, batch, last) for row, batch in zip(rows, batches, strict=False)]
-        raise EntryUnknown(f"entry {first} of ledger {ledger_id} moves faster than it can be read")
+        raise EntryUnknown(f"ledger {ledger_id}: the batch of entry {first} moved during all {_ATTEMPTS} reads")
 
     async def overlapping(self, ledger_id: int, first: int, last: int, *, mending: bool = False) -> list[Buffer | None]:
-        """Every stored batch with an entry in ``first .. last``; ``None`` in place of one that is damaged.
+        """Every stored batch with an entry in ``first .. last``; ``None`` in place of a damaged one.
 
         Args:
-            mending: so it is with one that is lost, with one that the device refuses twice, and with one whose row is
-                damaged: a good copy is at hand.
+            mending: a good copy is at hand, so also ``None`` for a batch that is lost, that the device refuses twice,
+                or whose row is damaged.
 
         Raises:
-            EntryUnknown: it cannot be told.
+            EntryUnknown: the index cannot be read there.
         """
         found: list[Buffer | None] = []
         with self._lookups.timing():
@@ -142,27 +142,27 @@ class StoredBatches:
         return found
 
     async def to_mend(self, row: IndexRow) -> list[Buffer | None]:
-        """What a good copy of this batch would be put over: the bytes on the disk, or nothing if it was dropped since.
+        """The copy on the disk that a good copy of this batch would replace; empty if it was dropped since.
 
-        ``None`` in place of a copy that is damaged, lost with its log, or that the device refuses to give.
+        ``None`` in place of a copy that is damaged, lost with its log, or that the device refuses to read.
 
         Raises:
-            EntryUnknown: it cannot be told.
+            EntryUnknown: the state of the copy is unknown.
         """
         copy = await self.on_disk(row)
         if copy is None:
             return []
         if copy.error is not None and isinstance(copy.error.__cause__, OutOfFiles):
-            raise copy.error  # it may be had in a moment
+            raise copy.error  # may be transient
         return [copy.batch]
 
     async def on_disk(self, row: IndexRow) -> DiskCopy | None:
-        """The batch of a row as the disk has it, whatever is kept in memory and wherever it has moved since.
+        """Read the batch of a row from the disk, past the caches, also if it has moved since.
 
         ``None`` if it was dropped since.
 
         Raises:
-            EntryUnknown: it cannot be told where it is.
+            EntryUnknown: its location is unknown.
         """
         for _ in range(_ATTEMPTS):
             try:
@@ -176,10 +176,12 @@ class StoredBatches:
                         self._on_damage(row)
                     return DiskCopy(row, None, error)
                 row = now
-        raise EntryUnknown(f"entry {row.first_entry_id} of ledger {row.ledger_id} moves faster than it can be read")
+        raise EntryUnknown(
+            f"ledger {row.ledger_id}: the batch of entry {row.first_entry_id} moved during all {_ATTEMPTS} reads"
+        )
 
     def _keep(self, row: IndexRow, batch: Buffer, asked_to: int) -> Buffer:
-        """Put into the cache what is given to somebody who asked for entries up to ``asked_to``."""
+        """Put a batch into the read cache; the caller asked for entries up to ``asked_to``."""
         last = row.last_entry_id
         self._cache.put(row.ledger_id, row.first_entry_id, last, batch, min(last, asked_to))
         return batch
@@ -218,20 +220,20 @@ class StoredBatches:
         try:
             rows = await self._index.find_range(ledger_id, first, last, limit)
         except EntryUnknown:
-            return [start]  # a row further on: told to whoever asks for its entries
+            return [start]  # a damaged row follows: reported to reads of its entries
         return _contiguous(rows, first, max_bytes)
 
     async def _look_for_damaged_row(self, ledger_id: int, entry_id: int) -> None:
-        """Tell of the row that cannot be told, if that is why nothing is known of this entry."""
-        for each in (await self._index.survey(ledger_id, entry_id, entry_id, MAX_FIND_ROWS)).untold:
+        """Report the damaged row, if that is why this entry is unknown."""
+        for each in (await self._index.survey(ledger_id, entry_id, entry_id, MAX_FIND_ROWS)).unreadable:
             if each.is_row:
                 self._on_damaged_row(each.begin)
 
 
 def is_damage(error: EntryCorrupt | EntryUnknown) -> bool:
-    """Whether a batch that could not be read is gone for good: its bytes are wrong, or its log is lost.
+    """Whether a batch that could not be read is lost for good: its bytes are wrong, or its log is lost.
 
-    A device that refuses to read may have had a bad moment.
+    A read error of the device may be transient.
     """
     return isinstance(error, EntryCorrupt) or isinstance(error.__cause__, FileNotFoundError)
 

@@ -1,11 +1,11 @@
-"""Where a batch lies: what the entry logs hand out, and what the index keeps."""
+"""Location of a batch in the entry logs, as the index stores it."""
 
 from __future__ import annotations
 
 from typing import Final, NamedTuple
 
 NOWHERE_LOG_ID: Final = 0
-"""No entry log has this id: what a row points at there is UNKNOWN."""
+"""No entry log has this id. A row that points there is *dangling*: its entries are UNKNOWN."""
 
 
 class Location(NamedTuple):

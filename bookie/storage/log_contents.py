@@ -1,45 +1,37 @@
-"""What is in an entry log, and what of it counts: the batches that the index has where they lie.
+"""Contents of an entry log, and which batches are live: those that an index row points at.
 
-The index decides. A batch that no row points at was never acknowledged from there, or has moved, or is of a ledger that
-was dropped.
+A batch without a row was never acked from there, has moved, or belongs to a dropped ledger.
 """
 
 from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Container, Iterator, Sequence
 from contextlib import aclosing
-from typing import Final, Protocol
+from typing import Final
 
 from tallybook.core.errors import DiskFailed, EntryUnknown
 from tallybook.core.limits import MIB
-from tallybook.runtime.pace import Pace
+from tallybook.runtime.concurrency.rate_limit import RateLimiter
 
-from .entry_log_format import TableRow
-from .index import MAX_FIND_ROWS, WRITE_BATCH_ROWS, Index
-from .live_bytes import Measured
-from .location import IndexRow, Location
-from .told import RowKey
+from .entry_log.live_bytes import LogBytes
+from .entry_log.logs import EntryLogs
+from .index.port import MAX_FIND_ROWS, WRITE_BATCH_ROWS, Index
+from .index.survey import RowKey
+from .location import IndexRow
 
 PIECE_BYTES: Final = 4 * MIB
-"""About how much is looked at, or moved, at a time."""
-
-
-class WalkableLogs(Protocol):
-    """The part of the entry logs that tells what is in them."""
-
-    def durable_batches(self, log_id: int) -> AsyncGenerator[tuple[TableRow, Location], None]:
-        """Every batch of a settled log; ``DamagedFile`` at the end, where any may be missing."""
+"""About how many bytes are examined, or moved, at a time."""
 
 
 class LogContents:
-    """Goes through entry logs beside the index."""
+    """Compares entry logs with the index."""
 
-    def __init__(self, index: Index, logs: WalkableLogs) -> None:
+    def __init__(self, index: Index, logs: EntryLogs) -> None:
         self._index = index
         self._logs = logs
 
     async def pieces(self, log_id: int) -> AsyncGenerator[list[IndexRow], None]:
-        """All batches of a settled log as rows that would point at them, so many at a time.
+        """All batches of a settled log, as the rows that would point at them, in pieces.
 
         Raises:
             DamagedFile: at the end; some may be missing.
@@ -55,21 +47,21 @@ class LogContents:
                         yield piece
                         piece, size = [], 0
         except DiskFailed as error:
-            # A read that fails changes nothing; only a write that does ends the node.
+            # A failed read changes nothing; only a failed write ends the process.
             raise EntryUnknown(error.message) from error
         if piece:
             yield piece
 
     async def live(self, piece: Sequence[IndexRow]) -> list[IndexRow]:
-        """Those that the index has where they lie.
+        """The rows that the index has unchanged.
 
         Raises:
-            EntryUnknown: it cannot be told.
+            EntryUnknown: part of the index cannot be read.
         """
         return await self._index.known_among(piece)
 
-    async def measure(self, log_id: int) -> Measured:
-        """How much is in a settled log, and how much of it counts.
+    async def measure(self, log_id: int) -> LogBytes:
+        """Count all and live bytes of a settled log.
 
         Raises:
             DamagedFile, EntryUnknown: as for ``pieces`` and ``live``.
@@ -79,15 +71,13 @@ class LogContents:
             async for piece in pieces:
                 everything += size_of(piece)
                 live += size_of(await self.live(piece))
-        return Measured(everything, live)
+        return LogBytes(everything, live)
 
-    async def rows_into(self, log_ids: Container[int], pace: Pace) -> AsyncGenerator[list[IndexRow], None]:
-        """All rows that point into these logs, page by page: what counts in logs that do not tell what is in them.
-
-        It goes through the whole index.
+    async def rows_into(self, log_ids: Container[int], pace: RateLimiter) -> AsyncGenerator[list[IndexRow], None]:
+        """All rows that point into these logs, page by page, for logs whose tables are damaged. Scans the whole index.
 
         Args:
-            pace: of the rows that are looked at.
+            pace: limits the rows examined per second.
 
         Raises:
             EntryUnknown: a part of the index cannot be read, so that some may be missing.
@@ -95,16 +85,16 @@ class LogContents:
         at: RowKey | None = RowKey(0, 0)
         while at is not None:
             page = await self._index.survey_from(at, MAX_FIND_ROWS)
-            for untold in page.untold:
-                ledger_id, entry_id = untold.begin
-                raise EntryUnknown(f"the index does not tell what it has from ledger {ledger_id}, entry {entry_id} on")
+            for unreadable in page.unreadable:
+                ledger_id, entry_id = unreadable.begin
+                raise EntryUnknown(f"the index cannot be read from ledger {ledger_id}, entry {entry_id} on")
             yield [row for row in page.rows if row.location.log_id in log_ids]
             await pace.spend(len(page.rows))
             at = page.behind
 
 
 def in_pieces(rows: Sequence[IndexRow]) -> Iterator[Sequence[IndexRow]]:
-    """Rows cut to so many that their batches are a piece, or one that is larger."""
+    """Split rows into pieces of about ``PIECE_BYTES``; a larger batch is a piece of its own."""
     start = size = 0
     for at, row in enumerate(rows):
         if size + row.location.size > PIECE_BYTES and at > start:

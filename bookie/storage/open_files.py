@@ -1,4 +1,4 @@
-"""Files kept open for reading: a bounded number of them, the least recently used closed first."""
+"""Files kept open for reading: a bounded number, the least recently used closed first."""
 
 from __future__ import annotations
 
@@ -8,30 +8,29 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 
-from tallybook.runtime.disk import Disk, DiskFile
+from tallybook.runtime.disk.port import Disk, DiskFile
 
 
 @dataclass(slots=True, eq=False)
 class _Entry:
-    """One path: its file once opened, and who uses it now."""
+    """One path: its file once opened, and its number of users."""
 
     opening: asyncio.Lock = field(default_factory=asyncio.Lock)
     file: DiskFile | None = None
     users: int = 0
     forgotten: bool = False
     let_go: asyncio.Event = field(default_factory=asyncio.Event)
-    """Set once it was forgotten and nobody uses it."""
+    """Set once it was forgotten and has no users."""
 
 
 class OpenFiles:
     """Opens files on demand and keeps them open.
 
-    The system reads ahead in none of them: an entry log has the batches of many ledgers, and what lies behind those
-    that somebody reads is mostly another ledger's.
+    Read-ahead of the system is disabled: an entry log has the batches of many ledgers, and what follows a batch is
+    mostly another ledger's.
 
     Args:
-        max_open: files that stay open while nobody uses them. Those in use come on top; their
-            number is bounded by that of the readers.
+        max_open: number of unused files that stay open. Files in use come on top, bounded by the number of readers.
     """
 
     def __init__(self, disk: Disk, max_open: int) -> None:
@@ -63,19 +62,19 @@ class OpenFiles:
             await self._settle(path, entry)
 
     async def forget(self, path: str) -> asyncio.Event:
-        """Close the file, when its last user is done; what is returned is set then."""
+        """Close the file when its last user is done; the returned event is set then."""
         entry = self._entries.pop(path, None) or _Entry()
         entry.forgotten = True
         await self._settle(path, entry)
         return entry.let_go
 
     async def close(self) -> None:
-        """Close every file that nobody uses, the others when they are done."""
+        """Close every unused file, and the others when they are no longer used."""
         for path in list(self._entries):
             await self.forget(path)
 
     async def _settle(self, path: str, entry: _Entry) -> None:
-        """After a use: close what need not stay open."""
+        """After a use: close files that need not stay open."""
         if entry.users:
             return
         if entry.file is None and not entry.forgotten:
@@ -85,7 +84,7 @@ class OpenFiles:
                 if entry.file is not None:
                     await entry.file.close()
             finally:
-                # Also where who closes is cancelled: nobody reads it any more.
+                # Also if ``close`` is cancelled: the file has no users any more.
                 entry.let_go.set()
         if len(self._entries) > self.max_open:
             idle = next((each for each, other in self._entries.items() if not other.users), None)

@@ -1,20 +1,17 @@
 """The read cache: batches kept after they were read from an entry log.
 
-Bounded by bytes, and resistant to scans: a catch-up reader that passes once through a large
-ledger must not push out what many readers come back to. The scheme is S3-FIFO. New batches
-enter a *small* queue, a tenth of the budget; those used again while in it move to the *main*
-queue when their turn comes, the others leave, and only their ids stay for a while (the
-*ghosts*). A batch that returns as a ghost goes to the main queue at once. In the main queue a
-used batch gets another round instead of leaving. Queues are cheaper than one list ordered by
-last use, which a scan would sweep clean, and a hit only counts up a number.
+Bounded by bytes, and resistant to scans: a catch-up reader that passes once through a large ledger must not evict what
+many readers use. The scheme is S3-FIFO. New batches enter a *small* queue, a tenth of the budget; those used again
+while in it move to the *main* queue when their turn comes, the others leave, and only their ids stay for a while (the
+*ghosts*). A batch that returns as a ghost goes to the main queue at once. In the main queue a used batch is requeued
+instead of evicted. Queues are cheaper than an LRU list, which a scan would sweep clean, and a hit only increments a
+counter.
 
-What counts as a use: reading on within a batch, entry by entry, is one pass and not many
-uses. Only an entry at or below the last one that was read tells of a second reader; the one
-for whom the batch was brought is the first.
+Reading on within a batch, entry by entry, counts as one use. Only a read at or before the last entry read indicates a
+second reader; the first is the one for which the batch was read.
 
-The ghosts are paid for out of the same budget.
-
-Batches never change, so nothing here can be out of date; a deleted ledger is ``forget``-ed.
+The ghosts are charged to the same budget. Batches never change, so nothing here can be stale; a deleted ledger is
+``forget``-ed.
 """
 
 from __future__ import annotations
@@ -24,16 +21,17 @@ from collections import OrderedDict
 from typing import Final
 
 from tallybook.core.batch import Buffer
+from tallybook.runtime.metrics.part_metrics import PartMetrics
 
 from .write_cache import BATCH_OVERHEAD_BYTES, CachedBatch
 
 SMALL_PART: Final = 10
-"""The small queue has one part in so many of the budget."""
+"""The small queue has one part in this many of the budget."""
 
 GHOST_BYTES: Final = 256
-"""What remembering the ids of a batch costs: a key of two numbers, and its place in the order."""
+"""Cost of a ghost: a key of two numbers, and its place in the order."""
 
-_MOST_USES: Final = 3
+_MAX_USES: Final = 3
 
 _Key = tuple[int, int]
 
@@ -78,7 +76,7 @@ class ReadCache:
     """Batches by ledger and entry.
 
     Args:
-        max_bytes: of all batches with their overhead, and of the ghosts; 0 keeps nothing.
+        max_bytes: of all batches with their overhead, and of the ghosts; 0 disables the cache.
     """
 
     def __init__(self, max_bytes: int) -> None:
@@ -99,27 +97,27 @@ class ReadCache:
         return len(self._small.items) + len(self._main.items)
 
     def find(self, ledger_id: int, entry_id: int) -> CachedBatch | None:
-        """The batch with this entry."""
+        """The batch with this entry; counts as a use."""
         item = self._holding(ledger_id, entry_id)
         if item is None:
             self.misses += 1
             return None
         self.hits += 1
         if entry_id <= item.last_read:
-            item.uses = min(item.uses + 1, _MOST_USES)
+            item.uses = min(item.uses + 1, _MAX_USES)
         item.last_read = entry_id
         return item.cached
 
     def peek(self, ledger_id: int, entry_id: int) -> CachedBatch | None:
-        """The same, without counting as a use."""
+        """The batch with this entry, without counting as a use."""
         item = self._holding(ledger_id, entry_id)
         return None if item is None else item.cached
 
     def put(self, ledger_id: int, first: int, last: int, batch: Buffer, read_to: int | None = None) -> None:
-        """Keep a batch that was read and verified. One that is held already stays as it is.
+        """Cache a batch that was read and verified, unless it is cached already.
 
         Args:
-            read_to: the last entry of it that somebody asked for; without it, nobody has yet.
+            read_to: the last entry of it that was requested; ``None`` if none was yet.
         """
         key = (ledger_id, first)
         item = _Item(CachedBatch(ledger_id, first, last, batch), -1 if read_to is None else read_to)
@@ -132,7 +130,7 @@ class ReadCache:
             self._small.push(key, item)
         insort(self._firsts.setdefault(ledger_id, []), first)
         while self.held_bytes > self.max_bytes:
-            self._make_room()
+            self._make_space()
 
     def forget(self, ledger_id: int) -> None:
         """Drop all batches of a ledger."""
@@ -149,8 +147,8 @@ class ReadCache:
         item = self._small.items.get(key) or self._main.items[key]
         return item if entry_id <= item.cached.last else None
 
-    def _make_room(self) -> None:
-        """Let one batch leave, or move it on; where none is left, a ghost goes."""
+    def _make_space(self) -> None:
+        """Evict one batch, or requeue it; if there are none, drop a ghost."""
         if not len(self):
             self._ghosts.popitem(last=False)
         elif not self._main.items or self._small.held_bytes * SMALL_PART > self.max_bytes:
@@ -181,3 +179,32 @@ class ReadCache:
         self._ghosts[key] = None
         while len(self._ghosts) > len(self) + 1:
             self._ghosts.popitem(last=False)
+
+
+METRICS: Final = (
+    PartMetrics[ReadCache]()
+    .gauge(
+        "read_cache_bytes",
+        "tallybook_bookie_read_cache_bytes",
+        "Bytes in the read cache.",
+        lambda cache: cache.held_bytes,
+    )
+    .gauge(
+        "max_read_cache_bytes",
+        "tallybook_bookie_max_read_cache_bytes",
+        "Capacity of the read cache.",
+        lambda cache: cache.max_bytes,
+    )
+    .counter(
+        "read_cache_hits_total",
+        "tallybook_bookie_read_cache_hits_total",
+        "Batches found in the read cache.",
+        lambda cache: cache.hits,
+    )
+    .counter(
+        "read_cache_misses_total",
+        "tallybook_bookie_read_cache_misses_total",
+        "Batches not found in the read cache.",
+        lambda cache: cache.misses,
+    )
+)

@@ -1,15 +1,14 @@
-"""Small files that an operator may look at: a few named values, one a line, under a checksum.
+"""Small files that an operator may read: a few named values, one per line, under a checksum.
 
-The cookie, the format file and the limbo marker are written this way::
+The cookie, the format file and the limbo marker use this format::
 
     tallybook cookie 1
     bookie_id bookie-1
     cluster_id 5f0c...
     crc32c 1a2b3c4d
 
-The first line is kind and version, the last one the CRC-32C of every byte before it. Values
-are printable ASCII without spaces, so a file has exactly one reading, and encoding what was
-decoded gives the same bytes again.
+The first line is kind and version, the last one the CRC-32C of every byte before it. Values are printable ASCII without
+spaces, so each file has exactly one decoding, and encoding the decoded values gives the same bytes again.
 """
 
 from __future__ import annotations
@@ -23,7 +22,7 @@ from crc32c import crc32c
 from tallybook.core.errors import DamagedFile, NewerFormat, check
 
 MAX_RECORD_BYTES: Final = 4096
-"""Largest file of this kind."""
+"""Largest file of this format."""
 
 _TITLE: Final = re.compile(r"tallybook ([!-~]{1,256}) ([1-9][0-9]{0,8})")
 _VALUE: Final = re.compile(r"[!-~]{1,256}")
@@ -32,7 +31,7 @@ _CHECKSUM_BYTES: Final = len(b"crc32c 00000000\n")
 
 
 def encode_record(kind: str, version: int, values: Mapping[str, str]) -> bytes:
-    """The bytes of one file. ``values`` keep their order."""
+    """Encode one file. ``values`` keep their order."""
     for name, value in values.items():
         check(_VALUE.fullmatch(name) is not None, f"{kind}: {name!r} cannot name a value")
         check(_VALUE.fullmatch(value) is not None, f"{kind}: {value!r} cannot be the value of {name}")
@@ -43,12 +42,12 @@ def encode_record(kind: str, version: int, values: Mapping[str, str]) -> bytes:
 
 
 def decode_record(kind: str, version: int, data: bytes, path: str) -> dict[str, str]:
-    """The values of one file, read from ``path``.
+    """Decode the values of one file, read from ``path``.
 
     Raises:
-        DamagedFile: the checksum does not match, or it is not a file of this kind and
-            version. The message names the file and the place.
-        NewerFormat: it is one of this kind, of a later version.
+        DamagedFile: the checksum does not match, or it is not a file of this kind and version. The message names the
+            file and the offset.
+        NewerFormat: it is of this kind and of a later version.
     """
     body, checksum = data[:-_CHECKSUM_BYTES], _CHECKSUM.fullmatch(data[-_CHECKSUM_BYTES:])
     if checksum is None:
@@ -70,5 +69,5 @@ def decode_record(kind: str, version: int, data: bytes, path: str) -> dict[str, 
 def _split(line: str, path: str) -> tuple[str, str]:
     name, _, value = line.partition(" ")
     if _VALUE.fullmatch(name) is None or _VALUE.fullmatch(value) is None:
-        raise DamagedFile(f"{path}: line {line!r} has no value, or one that cannot be")
+        raise DamagedFile(f"{path}: line {line!r} has no value, or an invalid one")
     return name, value

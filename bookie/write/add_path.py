@@ -1,17 +1,18 @@
-"""The add path: from bytes of a client to a record in the journal.
+"""The add path: from the bytes of a client to a record in the journal.
 
-In this order, and nothing out of it: the batch is checked (`verify_batch`), admission may say
-BUSY, everything that may wait happens (the ledger's state, its key verifier, a look for what
-is already held under these ids, room in the write cache), and then, without giving up the
-event loop in between, `_decide`: refused? key? overlap? - and `_hand_over`: journal, then
-write cache. The ack comes from ``Commits`` when the record is durable, in a later turn.
+The steps, in this order:
 
-Nearly every batch has nothing to wait for: its ledger is in memory, the key is the one that
-passed last time, its ids lie above all that is held, and there is room. Such a batch is
-handed over at once, with no task. All others take the slow way, which is the same steps with
-waits between them, and ends in the same `_hand_over`.
+1. verify the batch (``verify_batch``);
+2. admission, which may answer BUSY;
+3. wait for anything that needs waiting: the ledger's state, its key verifier, a lookup of batches already held under
+   these ids, space in the write cache;
+4. ``_decide``: fenced? key? overlap?
+5. ``_hand_over``: journal, then write cache.
 
-A batch of a repair always takes the slow way, and shows no key: ``repair_adds.py`` has what is asked instead.
+Steps 4 and 5 run without yielding to the event loop. ``PendingAcks`` sends the ack when the record is durable, in a
+later turn. Most batches take the fast path, which skips step 3: the ledger is in memory, the key is the one verified
+last, the ids lie above all that is held, and there is space. Other batches, and all of a repair, take the slow path in
+a task of their own.
 
 Every add is answered exactly once, never from within ``take``.
 """
@@ -20,10 +21,12 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from typing import Final, Protocol
+from typing import Final
 
+from tallybook.core.add_kind import AddKind
 from tallybook.core.answers import AddAnswer
 from tallybook.core.batch import BatchHeader, Buffer, verify_batch
+from tallybook.core.coverage import sometimes
 from tallybook.core.errors import (
     OK_CODE,
     BookieUnavailable,
@@ -41,51 +44,41 @@ from tallybook.core.errors import (
     is_defect,
 )
 from tallybook.core.ids import MAX_NEW_ENTRY_ID, NO_ENTRY, NO_IDENTITY
-from tallybook.core.marks import sometimes
 from tallybook.runtime.clock import Clock
-from tallybook.runtime.meter import UnderWay
+from tallybook.runtime.metrics.part_metrics import PartMetrics
 from tallybook.runtime.tasks import Tasks
-from tallybook.runtime.tracing import current_span
+from tallybook.runtime.tracing.port import current_span
 
-from .admission import CACHE_FULL, JOURNAL_ROOM, RECOVERY_SHARE, Admission, Refusal
-from .commits import Commits, PendingAdd
-from .journal.records import BatchRecord
-from .ledger_state import Ledger
-from .ledger_table import LedgerTable
-from .making_way import Way
-from .port import AddCallback
+from ..journal.records import BatchRecord
+from ..ledgers.key_verification import KeyVerification, introducing_record
+from ..ledgers.state import Ledger
+from ..ledgers.table import LedgerTable
+from ..port import AddCallback
+from ..storage.flushed_batches import FlushedBatches
+from ..storage.write_cache import BATCH_OVERHEAD_BYTES, WriteCache
+from .admission import CLOSED, JOURNAL_FULL, RECOVERY_SHARE, WAITING, Admission, Refusal
+from .overlap_trim import OverlapTrim
+from .pending_acks import PendingAcks, PendingAdd
 from .repair_adds import RepairAdds
-from .storage.write_cache import BATCH_OVERHEAD_BYTES, WriteCache
+from .space_waiters import SpaceWaiters
 from .traced_add import TracedAdd
-from .verifiers import Verifiers, introduction_of
 
 MAX_WAITING_ADDS: Final = 4_096
-"""Adds on the slow way at once; more are BUSY."""
-
-_WAITING: Final = Refusal(Busy.wire_code, 20, "adds that wait")
-
-_Waiters = dict[asyncio.Future[None], int]
-"""What wakes each add that waits for room, in the order in which they came, and its size."""
-
-
-class StoredOverlap(Protocol):
-    """What the index holds of a ledger within a range of ids."""
-
-    async def __call__(self, ledger_id: int, first: int, last: int, *, mending: bool) -> list[Buffer | None]:
-        """Batches, ``None`` for one that is damaged; see ``StoredBatches.overlapping``."""
+"""Adds on the slow path at the same time; more are BUSY."""
 
 
 class AddPath:
     """Takes batches.
 
     Args:
-        stored_overlap: what is held already, apart from the write cache.
-        way: removes rows that are worth nothing where a recovery or a repair brings a good copy.
-        repairs: what is asked of a batch that a repair gives back.
-        request_flush: asks for a checkpoint; cheap.
-        look_at_journal: asks for one if the journal is getting full.
-        on_defect: ends the node; called with the reason when the path itself fails.
-        max_cache_wait_seconds: how long an add waits for room in the write cache, or in the journal.
+        stored: the batches already held, apart from the write cache.
+        overlap_trim: trims dangling or damaged index rows that overlap a good copy of a recovery or a repair.
+        repairs: the additional checks of repair adds.
+        waiters: the adds that wait for space in the write cache or in the journal.
+        request_flush: requests a checkpoint; cheap.
+        check_journal: requests a checkpoint if the journal is getting full.
+        on_other_ledger: called with the ledger id when an add means another ledger than the one held.
+        on_defect: ends the process; called with the reason when the add path itself fails.
     """
 
     def __init__(
@@ -93,51 +86,43 @@ class AddPath:
         *,
         table: LedgerTable,
         cache: WriteCache,
-        commits: Commits,
+        commits: PendingAcks,
         admission: Admission,
-        verifiers: Verifiers,
-        stored_overlap: StoredOverlap,
-        way: Way,
+        verifiers: KeyVerification,
+        stored: FlushedBatches,
+        overlap_trim: OverlapTrim,
         repairs: RepairAdds,
+        waiters: SpaceWaiters,
         request_flush: Callable[[], None],
-        look_at_journal: Callable[[], None],
+        check_journal: Callable[[], None],
+        on_other_ledger: Callable[[int], None],
         on_defect: Callable[[str], None],
         clock: Clock,
         tasks: Tasks,
-        max_cache_wait_seconds: float,
     ) -> None:
         self._table = table
         self._cache = cache
         self._commits = commits
         self._admission = admission
         self._verifiers = verifiers
-        self._stored_overlap = stored_overlap
-        self._way = way
+        self._stored = stored
+        self._overlap_trim = overlap_trim
         self._repairs = repairs
+        self._waiters = waiters
         self._request_flush = request_flush
-        self._look_at_journal = look_at_journal
+        self._check_journal = check_journal
+        self._on_other_ledger = on_other_ledger
         self._on_defect = on_defect
         self._clock = clock
         self._tasks = tasks
-        self._max_cache_wait_seconds = max_cache_wait_seconds
         self._waiting: dict[asyncio.Task[bool], PendingAdd] = {}
-        self._room_waiters: _Waiters = {}
-        self._journal_waiters: dict[bool, _Waiters] = {True: {}, False: {}}
-        """By lane: recovery adds have a reserve of their own."""
-        self.cache_stalls = UnderWay(clock)
-        """Adds that wait for room in the write cache."""
-        self.journal_stalls = UnderWay(clock)
-        """Adds that wait for room in the journal."""
-        self.on_other_ledger: Callable[[int], None] = lambda _ledger_id: None
-        """Called where an add is about another ledger of its id than is held."""
         self._closed_code = OK_CODE
         self.taken_batches = 0
         self.taken_bytes = 0
-        cache.on_room = self._room_freed
 
     @property
     def waiting_count(self) -> int:
-        """Adds on the slow way."""
+        """Adds on the slow path."""
         return len(self._waiting)
 
     def take(
@@ -145,71 +130,52 @@ class AddPath:
         batch: Buffer,
         key: bytes,
         on_answer: AddCallback,
-        recovery: bool,
-        deferred: bool = False,
-        repair: bool = False,
-        beside: bool = False,
+        kind: AddKind = AddKind.ORDINARY,
+        others_in_flight: bool = False,
         identity: bytes = NO_IDENTITY,
     ) -> None:
-        """Take one batch; see ``LedgerStore.add``. A repair add has the lane of recoveries."""
-        recovery = recovery or repair
+        """Take one batch; see ``LedgerStore.add``. A repair add uses the lane of recovery adds."""
+        recovery = kind.from_recovery
         try:
             header = verify_batch(batch)
         except (InvalidBatch, NewerFormat) as error:
             _answer_soon(on_answer, AddAnswer(NO_ENTRY, NO_ENTRY, 0, error.wire_code))
             return
         if header.last_entry_id > MAX_NEW_ENTRY_ID and not recovery:
-            # Copies of one that an earlier version took are still added: the ledger must be recoverable.
+            # Recovery still copies such an entry: an earlier version may have taken it.
             answer = AddAnswer(header.ledger_id, header.first_entry_id, header.entry_count, InvalidArgument.wire_code)
             _answer_soon(on_answer, answer)
             return
         size = len(batch) + BATCH_OVERHEAD_BYTES
-        refusal = self._refusal(size, recovery, repair, beside)
+        refusal = self._refusal(size, kind, others_in_flight)
         if refusal is not None:
             answer = AddAnswer(header.ledger_id, header.first_entry_id, header.entry_count, *refusal[:2])
             _answer_soon(on_answer, answer)
             return
         since = self._clock.monotonic()
         ids = (header.ledger_id, header.first_entry_id, header.entry_count)
-        add = PendingAdd(*ids, size, since, on_answer, recovery, deferred, repair, identity)
+        add = PendingAdd(*ids, size, since, on_answer, kind, identity)
         span = current_span()
         if span is not None:
             add.trace = TracedAdd(span)
         self._admission.take(size, recovery)
         ledger = self._table.get(header.ledger_id)
-        if repair or ledger is None or not self._has_nothing_to_wait_for(ledger, header, batch, key, add):
-            self._take_slowly(header, batch, key, add)
+        if add.repair or ledger is None or not self._takes_fast_path(ledger, header, batch, key, add):
+            self._take_slow_path(header, batch, key, add)
             return
         try:
             self._hand_over(ledger, header, batch, add)
         except TallybookError as error:
             asyncio.get_running_loop().call_soon(self._commits.answer, add, error.wire_code)
 
-    def _room_freed(self) -> None:
-        """The write cache has room again: let those who wait for it try."""
-        for waiter in self._room_waiters:
-            _wake(waiter)
-
-    def journal_room_freed(self) -> None:
-        """The journal may have room again: wake as many of those who wait for it as fit, each lane in its order."""
-        for recovery, waiters in self._journal_waiters.items():
-            woken_bytes = 0
-            for waiter, size in waiters.items():
-                woken_bytes += size
-                if not self._admission.journal_takes(woken_bytes, recovery=recovery):
-                    # Written is not yet flushed: by now a checkpoint may be what makes room.
-                    self._look_at_journal()
-                    break
-                _wake(waiter)
-
     def refuse(self, code: int) -> None:
-        """Take nothing from now on; what is on the slow way is refused as well, with ``code``."""
+        """Take nothing from now on; refuse the adds on the slow path with ``code``."""
         self._closed_code = code
         for task in list(self._waiting):
             task.cancel()
 
     async def close(self, code: int) -> None:
-        """Refuse everything, and wait until nothing is on the slow way."""
+        """Refuse everything, and wait until no add is on the slow path."""
         self.refuse(code)
         await asyncio.gather(*list(self._waiting), return_exceptions=True)
 
@@ -218,40 +184,37 @@ class AddPath:
         async with self._table.using(ledger_id) as ledger:
             await self._verifiers.authorise(ledger, key)
             if ledger.refuses_add:
-                raise error_from_wire(ledger.refuses_add, f"ledger {ledger_id} cannot be forced here")
+                raise error_from_wire(ledger.refuses_add, f"ledger {ledger_id}: force refused")
             await self._commits.durable(ledger)
 
     # Step 2: admission.
 
-    def _refusal(self, size: int, recovery: bool, repair: bool, beside: bool) -> Refusal | None:
+    def _refusal(self, size: int, kind: AddKind, others_in_flight: bool) -> Refusal | None:
         if self._closed_code:
-            return Refusal(self._closed_code, 0, "closed")
+            return Refusal(self._closed_code, 0, CLOSED)
+        recovery = kind.from_recovery
         if len(self._waiting) >= MAX_WAITING_ADDS + (MAX_WAITING_ADDS // RECOVERY_SHARE if recovery else 0):
-            self._admission.count(_WAITING)
-            return _WAITING
-        refusal = self._admission.refusal(
-            size, self._table.dirty_count, recovery=recovery, repair=repair, beside=beside
-        )
+            self._admission.count(WAITING)
+            return WAITING
+        refusal = self._admission.refusal(size, self._table.dirty_count, kind, others_in_flight)
         if refusal is None:
             return None
-        self._look_for_room(refusal)
+        self._flush_if_needed(refusal)
         return refusal if recovery else self._admission.with_hint(refusal)
 
-    def _look_for_room(self, refusal: Refusal) -> None:
-        """Start a checkpoint where that ends the refusal; the journal may also just be waiting for its segments."""
-        nothing_under_way = not self._admission.inflight_bytes and not self._admission.recovery_bytes
-        if refusal.needs_flush or (refusal is JOURNAL_ROOM and nothing_under_way):
-            # With nothing under way, no commit will look at the journal any more, however little of it is used.
+    def _flush_if_needed(self, refusal: Refusal) -> None:
+        """Start a checkpoint if that ends the refusal; the journal may also just wait for its segments."""
+        idle = not self._admission.inflight_bytes and not self._admission.recovery_bytes
+        if refusal.needs_flush or (refusal is JOURNAL_FULL and idle):
+            # With nothing in flight, no commit will check the journal any more, however little of it is used.
             self._request_flush()
-        elif refusal is JOURNAL_ROOM:
-            self._look_at_journal()
+        elif refusal is JOURNAL_FULL:
+            self._check_journal()
 
-    # Step 3: what may wait.
+    # Step 3: waits.
 
-    def _has_nothing_to_wait_for(
-        self, ledger: Ledger, header: BatchHeader, batch: Buffer, key: bytes, add: PendingAdd
-    ) -> bool:
-        """The fast way is open: nothing to load or to look up, and steps 4 and 5 can only succeed."""
+    def _takes_fast_path(self, ledger: Ledger, header: BatchHeader, batch: Buffer, key: bytes, add: PendingAdd) -> bool:
+        """Whether the fast path is open: there is nothing to load or look up, and steps 4 and 5 can only succeed."""
         recovery = add.recovery
         return (
             self._is_new(ledger, header, recovery)
@@ -263,8 +226,8 @@ class AddPath:
         )
 
     def _is_new(self, ledger: Ledger, header: BatchHeader, recovery: bool) -> bool:
-        """Nothing is held of these entries, and memory alone tells. A batch that comes late is mostly behind all that
-        was flushed: to ask the index of it would be a search for what cannot be there."""
+        """Whether memory alone shows that none of these entries is held. A late batch mostly lies behind all that was
+        flushed; looking it up in the index would be a search for nothing."""
         first = header.first_entry_id
         if not ledger.may_hold(first):
             return True
@@ -272,7 +235,7 @@ class AddPath:
             return False
         return not self._cache.overlapping(ledger.ledger_id, first, header.last_entry_id)
 
-    def _take_slowly(self, header: BatchHeader, batch: Buffer, key: bytes, add: PendingAdd) -> None:
+    def _take_slow_path(self, header: BatchHeader, batch: Buffer, key: bytes, add: PendingAdd) -> None:
         if add.trace is not None:
             add.trace.waits()
         task = self._tasks.spawn(self._prepare(header, batch, key, add), name=f"add to ledger {add.ledger_id}")
@@ -280,7 +243,7 @@ class AddPath:
         task.add_done_callback(self._prepared)
 
     async def _prepare(self, header: BatchHeader, batch: Buffer, key: bytes, add: PendingAdd) -> bool:
-        """The slow way. Returns whether the batch was held already, durably; if not, it has been handed over."""
+        """The slow path. Returns whether the batch was held already, durably; if not, it has been handed over."""
         async with self._table.using(add.ledger_id) as ledger:
             await self._verifiers.learn(ledger)
             ledger.check_identity(add.identity, for_repair=add.repair)
@@ -288,11 +251,10 @@ class AddPath:
                 await self._repairs.check(header)
             stored: list[Buffer | None] = []
             looked_at = -1
-            deadline = self._clock.monotonic() + self._max_cache_wait_seconds
+            deadline = self._waiters.deadline()
             while True:
-                # Batches move from the cache to the index. One that did so after the look into the index, and before
-                # the look into the cache, would be seen by neither: the number of releases tells.
-                # Whether to ask at all may have changed with what was waited for, too.
+                # A batch that moves from the cache to the index between the two lookups would be missed by both: if
+                # the count of releases has changed, the lookup is repeated. A wait may also have made it necessary.
                 if self._may_be_stored(ledger, header, add.recovery) and looked_at != self._cache.releases:
                     looked_at = self._cache.releases
                     stored = await self._look_into_storage(ledger, header, add)
@@ -305,9 +267,9 @@ class AddPath:
                     return True
                 self._admission.check_size(add.size)
                 if not self._fits(batch, add.recovery):
-                    await self._room(add, deadline)
+                    await self._waiters.wait_for_cache(add, deadline)
                 elif not self._admission.journal_takes(add.size, recovery=add.recovery):
-                    await self._journal_room(add, deadline)
+                    await self._waiters.wait_for_journal(add, deadline)
                 else:
                     self._hand_over(ledger, header, batch, add)
                     if add.repair:
@@ -316,28 +278,28 @@ class AddPath:
 
     @staticmethod
     def _may_be_stored(ledger: Ledger, header: BatchHeader, recovery: bool) -> bool:
-        """Whether the index has to be asked. For a recovery it also tells what is in the way, of older entries."""
+        """Whether the index must be asked. For a recovery it also shows older rows that overlap."""
         first = header.first_entry_id
         return ledger.may_hold(first) if recovery else ledger.may_be_flushed(first)
 
     async def _look_into_storage(self, ledger: Ledger, header: BatchHeader, add: PendingAdd) -> list[Buffer | None]:
         if add.recovery:
-            # Whoever makes way for it puts rows there that lead nowhere.
+            # OverlapTrim may put dangling rows at these entries.
             ledger.last_flushed = max(ledger.last_flushed, header.last_entry_id)
         if add.repair:
             return await self._repairs.stored_overlap(header)
         if add.recovery:
-            await self._way.make(header)
+            await self._overlap_trim.trim(header)
         first, last = header.first_entry_id, header.last_entry_id
-        return await self._stored_overlap(add.ledger_id, first, last, mending=add.recovery)
+        return await self._stored.overlapping(add.ledger_id, first, last, mending=add.recovery)
 
     def _prepared(self, task: asyncio.Task[bool]) -> None:
-        """The slow way ended: answer, unless the batch is in the journal's hands."""
+        """Answer when the slow path has ended, unless the journal has the batch."""
         add = self._waiting.pop(task, None)
-        # It may have been woken for room that it did not take.
-        self.journal_room_freed()
+        # The add may have been woken for space that it did not take.
+        self._waiters.wake_for_journal()
         if add is None:
-            return  # it met a defect, and is answered
+            return  # a defect; already answered
         if task.cancelled():
             self._commits.answer(add, self._closed_code or BookieUnavailable.wire_code)
             return
@@ -347,39 +309,11 @@ class AddPath:
                 self._commits.answer(add, self._closed_code)
         elif isinstance(error, TallybookError) and not is_defect(error):
             if isinstance(error, OtherLedger):
-                self.on_other_ledger(add.ledger_id)
+                self._on_other_ledger(add.ledger_id)
             self._commits.answer(add, error.wire_code, error.retry_after_ms if isinstance(error, Busy) else 0)
         else:
             self._on_defect(f"the add path failed on ledger {add.ledger_id}: {error!r}")
             self._commits.answer(add, InvariantViolation.wire_code)
-
-    async def _room(self, add: PendingAdd, deadline: float) -> None:
-        """Wait until the write cache may have room; ask for the checkpoint that makes it."""
-        sometimes("add: waits for room in the write cache")
-        self._request_flush()
-        with self.cache_stalls:
-            await self._woken(self._room_waiters, add, deadline, CACHE_FULL)
-
-    async def _journal_room(self, add: PendingAdd, deadline: float) -> None:
-        """Wait until the journal may have room. It has no segment ready; a checkpoint helps only if it is full."""
-        sometimes("add: waits for room in the journal")
-        self._look_at_journal()
-        with self.journal_stalls:
-            await self._woken(self._journal_waiters[add.recovery], add, deadline, JOURNAL_ROOM)
-
-    async def _woken(self, waiters: _Waiters, add: PendingAdd, deadline: float, refusal: Refusal) -> None:
-        """Wait to be woken, among ``waiters``; past the deadline, be refused."""
-        waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        waiters[waiter] = add.size
-        try:
-            async with asyncio.timeout(max(0.0, deadline - self._clock.monotonic())):
-                await waiter
-        except TimeoutError as error:
-            self._admission.count(refusal)
-            hint = refusal if add.recovery else self._admission.with_hint(refusal)
-            raise Busy(f"no {refusal.reason}", retry_after_ms=hint.retry_after_ms) from error
-        finally:
-            del waiters[waiter]
 
     # Steps 4 and 5, in one turn of the event loop: nothing below this line waits.
 
@@ -392,18 +326,18 @@ class AddPath:
         add: PendingAdd,
         stored: list[Buffer | None],
     ) -> bool:
-        """Whether the batch is held already, byte for byte; refuse it, the fence first, if it cannot be taken.
+        """Whether the batch is held already, byte for byte. Raises if it cannot be taken, a fence first.
 
-        ``key`` is ``None`` for a repair, of which the metadata were asked instead.
+        ``key`` is ``None`` for a repair, which the metadata authorized instead.
         """
         recovery = add.recovery
-        # Before all else: the state of another ledger says nothing of this one.
+        # First of all: the state of another ledger says nothing about this one.
         ledger.check_identity(add.identity, for_repair=add.repair)
         refused = ledger.refuses_recovery if recovery else ledger.refuses_add
         if refused and not (add.repair and ledger.doubted):
-            raise error_from_wire(refused, f"ledger {ledger.ledger_id} takes no such add")
+            raise error_from_wire(refused, f"ledger {ledger.ledger_id}: add refused")
         if key is not None and not ledger.fits(key):
-            raise Unauthorized(f"the key does not fit ledger {ledger.ledger_id}")
+            raise Unauthorized(f"ledger {ledger.ledger_id}: wrong password")
         if not ledger.may_hold(header.first_entry_id):
             return False
         held = self._cache.overlapping(ledger.ledger_id, header.first_entry_id, header.last_entry_id)
@@ -414,13 +348,13 @@ class AddPath:
         return True
 
     def _hand_over(self, ledger: Ledger, header: BatchHeader, batch: Buffer, add: PendingAdd) -> None:
-        """Journal first, because it may refuse: a batch that it has not got must not look like one that is held.
+        """Append to the journal, then put into the write cache, in one turn.
 
-        In the same turn the rest: whatever is acked can be read. Where that fails, the node ends, since the batch
-        would be acked and not be read before a replay.
+        The journal comes first because it may refuse: a batch that it does not have must not look held. If a later step
+        fails, the process ends, since the batch would be acked and not be readable before a replay.
 
         Raises:
-            BookieUnavailable, DiskFailed: the bookie stops, or has failed; nothing was changed.
+            BookieUnavailable, DiskFailed: the bookie is stopping, or has failed; nothing was changed.
         """
         last = header.last_entry_id
         try:
@@ -432,7 +366,7 @@ class AddPath:
                 add.trace.in_cache()
             ledger.last_held = max(ledger.last_held, last)
             if header.lac > ledger.lac:
-                ledger.saw_lac(header.lac)
+                ledger.raise_lac(header.lac)
             if not ledger.dirty:
                 self._table.mark_dirty(ledger)
             self.taken_batches += 1
@@ -440,14 +374,14 @@ class AddPath:
             if self._cache.wants_flush:
                 self._request_flush()
             if add.deferred:
-                self._commits.tell_early(add)
+                self._commits.ack_early(add)
         except Exception as error:
             if not is_defect(error):
                 raise
-            self._end_node(add, error)
+            self._end_process(add, error)
 
-    def _end_node(self, add: PendingAdd, error: Exception) -> None:
-        """A defect, with ``add`` half handed over: nothing is acked from now on, and ``add`` is answered once."""
+    def _end_process(self, add: PendingAdd, error: Exception) -> None:
+        """End the process after a defect with ``add`` half handed over: stop all acks, and answer ``add`` once."""
         self._waiting = {task: waiting for task, waiting in self._waiting.items() if waiting is not add}
         handed_over = self._commits.holds(add)
         self._on_defect(f"the add path failed on ledger {add.ledger_id}: {error!r}")
@@ -455,8 +389,8 @@ class AddPath:
             asyncio.get_running_loop().call_soon(self._commits.answer, add, InvariantViolation.wire_code)
 
     def _record_verifier(self, ledger: Ledger) -> None:
-        """The first batch of a ledger brings its key and identity along: replay knows them without the metadata."""
-        self._commits.append(introduction_of(ledger), ledger)
+        """Journal key verifier and identity before the first batch of a ledger, so that replay needs no metadata."""
+        self._commits.append(introducing_record(ledger), ledger)
         ledger.verifier_recorded = True
 
     def _fits(self, batch: Buffer, recovery: bool) -> bool:
@@ -464,22 +398,37 @@ class AddPath:
 
 
 def _is_stored(header: BatchHeader, batch: Buffer, recovery: bool, stored: list[Buffer | None]) -> bool:
-    """Whether the index holds these very bytes; refuse what overlaps other ones.
+    """Whether the index holds exactly these bytes; raises for an overlap with others.
 
-    A copy that is damaged, lost or unreadable counts as not held where a recovery or a repair brings the good one.
+    If a recovery or a repair brings a good copy, a damaged, lost or unreadable copy counts as not held.
     """
     if None in stored and not (recovery and len(stored) == 1):
-        raise EntryCorrupt(f"ledger {header.ledger_id}: what is held from entry {header.first_entry_id} is damaged")
+        raise EntryCorrupt(f"ledger {header.ledger_id}: the copy from entry {header.first_entry_id} on is damaged")
     if any(copy is not None and copy != batch for copy in stored):
         raise Conflict(f"ledger {header.ledger_id} holds other bytes from entry {header.first_entry_id}")
     return bool(stored) and None not in stored
 
 
-def _wake(waiter: asyncio.Future[None]) -> None:
-    if not waiter.done():
-        waiter.set_result(None)
-
-
 def _answer_soon(on_answer: AddCallback, answer: AddAnswer) -> None:
-    """In the next turn: the caller may not be ready for an answer before its call returns."""
+    """Answer in the next turn: the caller may not be ready for an answer before its call returns."""
     asyncio.get_running_loop().call_soon(on_answer, answer)
+
+
+METRICS: Final = (
+    PartMetrics[AddPath]()
+    .counter(
+        "adds_batches_total",
+        "tallybook_bookie_add_batches_total",
+        "Batches taken, without refused ones.",
+        lambda adds: adds.taken_batches,
+    )
+    .counter(
+        "adds_bytes_total", "tallybook_bookie_add_bytes_total", "Bytes of batches taken.", lambda adds: adds.taken_bytes
+    )
+    .gauge(
+        "adds_waiting",
+        "tallybook_bookie_adds_waiting",
+        "Adds that wait for a ledger's state or for space.",
+        lambda adds: adds.waiting_count,
+    )
+)

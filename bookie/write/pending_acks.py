@@ -1,12 +1,11 @@
-"""What was handed to the journal and is not durable yet, and who hears of it.
+"""Records that the journal has and that are not durable yet, and the adds and tasks that wait for them.
 
-A journal makes records durable in the order in which it got them. So the records of each are
-simply numbered, and "everything up to number n is durable" is all that anybody needs to know: an
-add is acked when its record is; a fence, and an identical resend, wait for the last record
-of their ledger, whoever wrote it. All records of a ledger go to the same journal (journals.py).
+A journal makes records durable in the order of appending. So records are numbered, and "everything up to number n is
+durable" suffices: an add is acked when its record is durable; a fence, and an identical resend, wait for the last
+record of their ledger. All records of a ledger go to the same journal (journals.py).
 
-Once halted (the journal failed, or the bookie gives up), nothing becomes durable any more,
-whatever the device still says: who waits is told so, and no add is ever acked.
+After a halt (the journal failed, or the bookie gives up), nothing counts as durable any more, even if the device says
+so: waiting tasks get an error, and no add is acked.
 """
 
 from __future__ import annotations
@@ -16,18 +15,20 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Final, Protocol
 
+from tallybook.core.add_kind import AddKind
 from tallybook.core.answers import AddAnswer
 from tallybook.core.errors import OK_CODE, DiskFailed, error_from_wire, is_defect
 from tallybook.core.ids import NO_IDENTITY
 from tallybook.runtime.clock import Clock
-from tallybook.runtime.histogram import Histogram
+from tallybook.runtime.metrics.histogram import Histogram
+from tallybook.runtime.metrics.part_metrics import PartMetrics
 
+from ..journal.group_commit import Commit
+from ..journal.journals import journal_of
+from ..journal.records import Record
+from ..ledgers.state import Ledger
+from ..port import AddCallback
 from .admission import Admission
-from .journal.group_commit import Commit
-from .journal.records import Record
-from .journals import journal_of
-from .ledger_state import Ledger
-from .port import AddCallback
 from .traced_add import TracedAdd
 
 DURABLE_WAIT_SECONDS: Final = 60.0
@@ -38,18 +39,28 @@ class RecordSink(Protocol):
     """The part of the journal that takes records."""
 
     last_commit: Commit | None
-    """The block that became durable last: of whom ``on_durable`` is called, it is theirs."""
+    """The block that became durable last; while ``on_durable`` is called, the block of that record."""
 
     def append(self, record: Record, on_durable: Callable[[], None]) -> None:
         """Queue ``record``; ``on_durable`` is called on the event loop, in order of appending."""
 
 
 class PendingAdd:
-    """A batch on its way through the bookie: whom to answer, and what it occupies."""
+    """A batch on its way through the bookie: its callback, and the space it occupies."""
 
     __slots__ = (
-        "deferred", "entry_count", "first", "identity", "ledger_id", "on_answer", "recovery", "repair", "since", "size",
-        "told", "trace",
+        "acked_early",
+        "deferred",
+        "entry_count",
+        "first",
+        "identity",
+        "ledger_id",
+        "on_answer",
+        "recovery",
+        "repair",
+        "since",
+        "size",
+        "trace",
     )  # fmt: skip
 
     def __init__(
@@ -60,9 +71,7 @@ class PendingAdd:
         size: int,
         since: float,
         on_answer: AddCallback,
-        recovery: bool,
-        deferred: bool = False,
-        repair: bool = False,
+        kind: AddKind,
         identity: bytes = NO_IDENTITY,
     ) -> None:
         self.ledger_id = ledger_id
@@ -70,22 +79,23 @@ class PendingAdd:
         self.entry_count = entry_count
         self.size = size
         self.since = since
-        """When it was taken."""
+        """When the add was taken."""
         self.on_answer = on_answer
-        self.recovery = recovery
-        self.deferred = deferred
-        self.repair = repair
-        """Whether a repair gives it back: it came without a key, and is in the lane of recoveries."""
+        self.recovery = kind.from_recovery
+        """Whether it is in the lane of recoveries: a recovery or repair add."""
+        self.deferred = kind is AddKind.DEFERRED
+        self.repair = kind is AddKind.REPAIR
+        """Whether it came from re-replication, without a key."""
         self.identity = identity
-        """Of the ledger that the client means; empty: it does not state one."""
-        self.told = False
+        """Identity of the ledger that the client means; empty if it does not state one."""
+        self.acked_early = False
         """Whether it was acked before it was durable."""
         self.trace: TracedAdd | None = None
-        """Where somebody has it traced."""
+        """Spans, if the add is traced."""
 
 
-class _Lane:
-    """The records of one journal.
+class _JournalQueue:
+    """The records of one journal that are not durable yet.
 
     Args:
         answer: called with each add that is durable.
@@ -101,7 +111,7 @@ class _Lane:
         self.halted = False
 
     def next_is_durable(self) -> None:
-        """The journal says so of the oldest record that is not."""
+        """Called by the journal when the oldest pending record is durable."""
         if self.halted:
             return
         add = self.pending.popleft()
@@ -114,7 +124,7 @@ class _Lane:
                     waiter.set_result(None)
 
     def halt(self) -> tuple[list[PendingAdd], list[asyncio.Future[None]]]:
-        """Nothing of this becomes durable any more. The adds that are not, and the futures of those who wait."""
+        """Stop. Returns the adds that are not durable, and the futures of waiting tasks."""
         self.halted = True
         adds = [add for add in self.pending if add is not None]
         waiters = [waiter for those in self.waiting.values() for waiter in those]
@@ -123,15 +133,15 @@ class _Lane:
         return adds, waiters
 
 
-class Commits:
-    """Hands each record to the journal of its ledger, numbers it, and tells those who wait for it.
+class PendingAcks:
+    """Passes each record to the journal of its ledger, numbers it, and answers when it is durable.
 
     Args:
-        journals: in the order that ``journal_of`` counts in.
-        admission: gets back what an add occupied.
-        clock: for how long adds took.
+        journals: in the order of ``journal_of``.
+        admission: told when an add is answered and its space is free.
+        clock: measures the latency of adds.
         on_append: called after each record.
-        on_defect: ends the node; called with the reason when the journal raises what it never should.
+        on_defect: ends the process; called with the reason when the journal raises an unexpected error.
     """
 
     def __init__(
@@ -144,8 +154,8 @@ class Commits:
     ) -> None:
         self._clock = clock
         self.add_seconds = Histogram()
-        """Of each add that was taken, the time until it was durable or had failed."""
-        self._lanes = tuple(_Lane(journal, self.answer) for journal in journals)
+        """Time from taking each add until it was durable or had failed."""
+        self._queues = tuple(_JournalQueue(journal, self.answer) for journal in journals)
         self._admission = admission
         self._on_append = on_append
         self._on_defect = on_defect
@@ -154,59 +164,59 @@ class Commits:
 
     @property
     def last_record(self) -> int:
-        """How many records were handed over."""
-        return sum(lane.last_record for lane in self._lanes)
+        """Number of records appended."""
+        return sum(queue.last_record for queue in self._queues)
 
     @property
     def durable_record(self) -> int:
-        """How many of them are durable."""
-        return sum(lane.durable_record for lane in self._lanes)
+        """Number of records that are durable."""
+        return sum(queue.durable_record for queue in self._queues)
 
-    def _lane_of(self, ledger_id: int) -> _Lane:
-        lanes = self._lanes
-        return lanes[0] if len(lanes) == 1 else lanes[journal_of(ledger_id, len(lanes))]
+    def _queue_of(self, ledger_id: int) -> _JournalQueue:
+        queues = self._queues
+        return queues[0] if len(queues) == 1 else queues[journal_of(ledger_id, len(queues))]
 
     def append(self, record: Record, ledger: Ledger, add: PendingAdd | None = None) -> None:
-        """Hand one record over; ``add`` is answered when it is durable.
+        """Append one record; ``add`` is answered when it is durable.
 
         Raises:
-            BookieUnavailable, DiskFailed: the bookie stops, or has failed. Nothing was handed over.
+            BookieUnavailable, DiskFailed: the bookie is stopping, or has failed. Nothing was appended.
         """
         if self._refused_code:
             raise error_from_wire(self._refused_code, "the bookie has stopped")
-        # Before the journal has it: a record without its place here would shift the ack of every later one.
-        lane = self._lane_of(ledger.ledger_id)
-        lane.pending.append(add)
+        # Before the journal has the record: a record without an item here would shift the ack of every later one.
+        queue = self._queue_of(ledger.ledger_id)
+        queue.pending.append(add)
         if add is not None and add.trace is not None:
             add.trace.to_journal()
         try:
-            lane.journal.append(record, lane.next_is_durable)
+            queue.journal.append(record, queue.next_is_durable)
         except Exception as error:
-            lane.pending.pop()
+            queue.pending.pop()
             if is_defect(error):
-                # Whether the record is queued is not known, so nothing may be acked any more.
+                # The record may or may not be queued, so nothing may be acked any more.
                 self._on_defect(f"the journal failed on a record of ledger {ledger.ledger_id}: {error!r}")
             raise
-        lane.last_record = ledger.last_record = lane.last_record + 1
+        queue.last_record = ledger.last_record = queue.last_record + 1
         self._on_append()
 
     def holds(self, add: PendingAdd) -> bool:
-        """Whether ``add`` was handed over and is not answered yet. Slow."""
-        return any(pending is add for lane in self._lanes for pending in lane.pending)
+        """Whether ``add`` was appended and is not answered yet. Slow."""
+        return any(pending is add for queue in self._queues for pending in queue.pending)
 
     async def durable(self, ledger: Ledger) -> None:
-        """Wait until everything that was handed over about ``ledger`` so far is durable.
+        """Wait until every record of ``ledger`` that was appended so far is durable.
 
         Raises:
-            DiskFailed: the bookie has stopped, or the device does not answer in time.
+            DiskFailed: the bookie has stopped, or the device does not respond in time.
         """
         if self._halted_code:
             raise error_from_wire(self._halted_code, "the bookie has stopped")
-        lane, number = self._lane_of(ledger.ledger_id), ledger.last_record
-        if number <= lane.durable_record:
+        queue, number = self._queue_of(ledger.ledger_id), ledger.last_record
+        if number <= queue.durable_record:
             return
         waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        lane.waiting.setdefault(number, []).append(waiter)
+        queue.waiting.setdefault(number, []).append(waiter)
         try:
             async with asyncio.timeout(DURABLE_WAIT_SECONDS):
                 await waiter
@@ -214,33 +224,33 @@ class Commits:
             raise DiskFailed(f"the journal took longer than {DURABLE_WAIT_SECONDS} seconds") from error
 
     def answer(self, add: PendingAdd, code: int = OK_CODE, retry_after_ms: int = 0) -> None:
-        """The end of one add: give back what it occupied, and tell its fate, unless that was told early."""
+        """Finish one add: free the space it occupied, and answer it, unless it was acked early."""
         seconds = self._clock.monotonic() - add.since
         self._admission.release(add.size, add.recovery, seconds)
         self.add_seconds.observe(seconds)
         if add.trace is not None:
-            add.trace.over(code, self._lane_of(add.ledger_id).journal.last_commit)
-        if not add.told:
+            add.trace.over(code, self._queue_of(add.ledger_id).journal.last_commit)
+        if not add.acked_early:
             add.on_answer(AddAnswer(add.ledger_id, add.first, add.entry_count, code, retry_after_ms))
 
-    def tell_early(self, add: PendingAdd) -> None:
-        """Ack, in the next turn, an add that is not durable yet: its writer will ask for that by a force."""
-        add.told = True
+    def ack_early(self, add: PendingAdd) -> None:
+        """Ack an add that is not durable yet, in the next turn: its writer makes it durable by ``force``."""
+        add.acked_early = True
         answer = AddAnswer(add.ledger_id, add.first, add.entry_count)
         asyncio.get_running_loop().call_soon(add.on_answer, answer)
 
     def close(self, code: int) -> None:
-        """Refuse further records with ``code``; those handed over become durable and are answered."""
+        """Refuse further records with ``code``; those already appended become durable and are answered."""
         self._refused_code = self._refused_code or code
 
     def halt(self, code: int) -> None:
-        """Nothing is acked from now on: who waits hears ``code``."""
+        """Stop all acks; everything that waits gets ``code``."""
         if self._halted_code:
             return
         self.close(code)
         self._halted_code = code
-        # First all of them, and then those who hear of it: whoever does may look at any.
-        halted = [lane.halt() for lane in self._lanes]
+        # Halt all queues before any callback runs: a callback may look at any of them.
+        halted = [queue.halt() for queue in self._queues]
         for adds, _ in halted:
             for add in adds:
                 self.answer(add, code)
@@ -248,3 +258,26 @@ class Commits:
             for waiter in waiters:
                 if not waiter.done():
                     waiter.set_exception(error_from_wire(code, "the bookie has stopped"))
+
+
+METRICS: Final = (
+    PartMetrics[PendingAcks]()
+    .histogram(
+        "add_seconds",
+        "tallybook_bookie_add_seconds",
+        "Latency of each batch that was taken, until it was durable and answered, or had failed.",
+        lambda commits: commits.add_seconds,
+    )
+    .counter(
+        "records_total",
+        "tallybook_journal_records_total",
+        "Records handed to the journal.",
+        lambda commits: commits.last_record,
+    )
+    .counter(
+        "records_durable_total",
+        "tallybook_journal_records_durable_total",
+        "Records durable.",
+        lambda commits: commits.durable_record,
+    )
+)

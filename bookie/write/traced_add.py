@@ -1,24 +1,24 @@
-"""What is told of an add that somebody has traced, on its way through the bookie. Others have none of this.
+"""Spans of a traced add on its way through the bookie. Untraced adds have none.
 
     bookie.serve             arrival ................................ answer
-      waits                        (only where something was to be waited for)
-      bookie.journal                    given over ........... durable
+      waits                        (only on the slow path)
+      bookie.journal                    appended ............. durable
         bookie.journal.write                       one group commit
 
-The span of the request itself is its lane's.
+The stream that received the add has the span of the request itself.
 """
 
 from __future__ import annotations
 
 from tallybook.core.errors import error_class
-from tallybook.runtime.span_catalogue import JOURNAL, JOURNAL_WRITE
-from tallybook.runtime.tracing import Span
+from tallybook.runtime.tracing.catalogue import JOURNAL, JOURNAL_WRITE
+from tallybook.runtime.tracing.port import Span
 
-from .journal.group_commit import Commit
+from ..journal.group_commit import Commit
 
 
 class TracedAdd:
-    """The parts of one add.
+    """The spans of one add.
 
     Args:
         span: of the request.
@@ -31,19 +31,19 @@ class TracedAdd:
         self._journal: Span | None = None
 
     def waits(self) -> None:
-        """It has gone the slow way: for the ledger's state, for a look at what is held, or for room."""
+        """The add took the slow path: it waits for the ledger's state, a lookup of held batches, or space."""
         self._span.event("waits")
 
     def to_journal(self) -> None:
-        """The journal is about to get it."""
+        """The journal is about to get the record."""
         self._journal = self._span.child(JOURNAL)
 
     def in_cache(self) -> None:
-        """It can be read."""
+        """The batch is in the write cache, and readable."""
         self._span.event("in the write cache")
 
     def over(self, code: int, commit: Commit | None) -> None:
-        """It is durable, or has failed.
+        """The add is durable, or has failed.
 
         Args:
             commit: the block that made it durable.

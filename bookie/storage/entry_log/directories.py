@@ -1,12 +1,11 @@
-"""The directories that entry logs lie in: which log is where, and where the next one goes.
+"""The directories of the entry logs: which log is in which, and where the next one goes.
 
-The ids of logs come from one counter over all directories, so an id says which log is meant, and
-this table where its file is. It is found out at boot by looking, and nothing is written down about
-it; the note of the logs' lengths (entry_log_lengths.py) lies beside them, one in each directory,
-so a log that is lost is missed by the directory that it was lost from.
+Log ids come from one counter over all directories, so an id identifies a log, and this table its directory. It is
+rebuilt at boot by listing the directories, and not stored. The length note of the logs (lengths.py) is stored beside
+them, one in each directory, so a lost log is missed in its own directory.
 
-A new log goes where there is most room, on equal terms where there are fewest logs, and never to a
-disk that is short of room as long as another one is not.
+A new log goes to the directory with most free space, with equal space to the one with fewest logs, and never to a disk
+that is short of space while another one is not.
 """
 
 from __future__ import annotations
@@ -15,19 +14,19 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 
 from tallybook.core.errors import DamagedFile
-from tallybook.runtime.disk import Disk
+from tallybook.runtime.disk.port import Disk
 
-from .entry_log_format import LOG_HEADER_BYTES, LogFile, log_name, parse_log_name, parse_removed_name, removed_name
-from .entry_log_lengths import read_lengths, write_lengths
 from .foreign_files import is_foreign, stray_names
+from .format import LOG_HEADER_BYTES, LogFile, log_name, parse_log_name, parse_removed_name, removed_name
+from .lengths import read_lengths, write_lengths
 
 
 class LogDirectories:
-    """All directories of one bookie's entry logs. ``find`` comes first.
+    """All directories of one bookie's entry logs. Call ``find`` first.
 
     Args:
-        paths: at least one; logs that nobody knows count as those of the first.
-        directory_uuid: 16 bytes; notes of another bookie are not taken for ours.
+        paths: at least one; unknown logs count as those of the first.
+        directory_uuid: 16 bytes; notes of another bookie are rejected.
     """
 
     def __init__(self, disk: Disk, paths: Sequence[str], directory_uuid: bytes) -> None:
@@ -39,32 +38,32 @@ class LogDirectories:
         self._short: frozenset[str] = frozenset()
         self._full: set[str] = set()
         self._buried: dict[int, str] = {}
-        """Logs that are gone, of which a file under its last name is left, and its directory."""
+        """Removed logs whose file still exists under its removed name, with their directories."""
         self.unreadable_notes: list[DamagedFile] = []
         self.strays: list[str] = []
-        """Files in these directories that are not ours."""
+        """Files in these directories that do not belong to the bookie."""
         self.taken_ids: set[int] = set()
-        """Ids that no log should get, because something else has the name."""
+        """Ids that no new log may get, because something else has the name."""
 
     async def find(self) -> list[int]:
-        """Look into every directory. Ids of the logs that there are, ascending.
+        """List every directory. Returns the ids of all logs, ascending.
 
         Raises:
-            DamagedFile: a directory is missing, or two of them hold a log of one id.
-            DiskFailed: one cannot be read.
+            DamagedFile: a directory is missing, or two of them have a log with the same id.
+            DiskFailed: a directory cannot be read.
         """
         for path in self.paths:
             for log_id in await self._logs_in(path):
                 other = self._homes.setdefault(log_id, path)
                 if other != path:
-                    raise DamagedFile(f"{other} and {path} both hold {log_name(log_id)}: which one counts is not known")
+                    raise DamagedFile(f"{other} and {path} both hold {log_name(log_id)}: it is unknown which is valid")
         found = sorted(self._homes)
         for log_id, path in self.noted_homes().items():
             self._homes.setdefault(log_id, path)
         return found
 
     async def _logs_in(self, path: str) -> list[int]:
-        """Which of the files in a directory are logs of ours. Those that its note names need no look."""
+        """The logs of this bookie among the files of a directory. Those in its note need no check."""
         try:
             names = await self._disk.list(path)
         except FileNotFoundError as error:
@@ -93,7 +92,7 @@ class LogDirectories:
     # -- where a log is ----------------------------------------------------------------------
 
     def home_of(self, log_id: int) -> str:
-        """The directory that a log lies in, or would be looked for."""
+        """The directory of a log, or where it would be expected."""
         return self._homes.get(log_id, self.paths[0])
 
     def path_of(self, log_id: int) -> str:
@@ -101,16 +100,16 @@ class LogDirectories:
         return f"{self.home_of(log_id)}/{log_name(log_id)}"
 
     def forget(self, log_id: int) -> None:
-        """A log is gone."""
+        """Remove a log from the table."""
         self._homes.pop(log_id, None)
 
-    # -- where the next one goes -------------------------------------------------------------
+    # -- placement of the next log ------------------------------------------------------------
 
     async def place(self, log_id: int) -> str:
-        """Choose the directory of a new log: the one with most room, of those that are not short of it.
+        """Choose the directory of a new log: the one with most free space, of those that are not short of it.
 
         Raises:
-            DiskFailed: a directory does not say how much room it has.
+            DiskFailed: the free space of a directory cannot be determined.
         """
         candidates = [path for path in self.paths if not self._is_short(path)] or list(self.paths)
         if len(candidates) > 1:
@@ -121,30 +120,30 @@ class LogDirectories:
         return candidates[0]
 
     def should_leave(self, log_id: int) -> bool:
-        """Whether a log had better be finished, because its disk is short of room and another one is not."""
+        """Whether a log should be finished, because its disk is short of space and another one is not."""
         return self._is_short(self.home_of(log_id)) and not all(map(self._is_short, self.paths))
 
     def avoid(self, short: frozenset[str]) -> None:
-        """From now on these directories are short of room, and no others."""
+        """Set the directories that are short of space from now on."""
         self._short = short
         self._full.clear()
 
     def met_full(self, log_id: int) -> None:
-        """There was no room for this log: its directory counts as short until the next ``avoid``."""
+        """Note that there was no space for this log: its directory counts as short until the next ``avoid``."""
         self._full.add(self.home_of(log_id))
 
     def _is_short(self, path: str) -> bool:
         return path in self._short or path in self._full
 
-    # -- the notes of lengths ----------------------------------------------------------------
+    # -- length notes -------------------------------------------------------------------------
 
     @property
     def noted(self) -> dict[int, int]:
-        """How many bytes of each log were durable as of the last notes."""
+        """Durable bytes of each log according to the notes."""
         return {log_id: self._noted[path][log_id] for log_id, path in self.noted_homes().items()}
 
     def noted_homes(self) -> dict[int, str]:
-        """In which directory the note names a log that should be there."""
+        """Directories of the logs that their notes list as existing."""
         return {
             log_id: path
             for path, lengths in self._noted.items()
@@ -153,18 +152,18 @@ class LogDirectories:
         }
 
     def durable_of(self, log_id: int) -> int:
-        """How much of a log was durable; 0 where that is not known.
+        """Durable bytes of a log; 0 if unknown.
 
-        Of a log that the note does not name nothing was: it is written before any row points into the log.
+        A log that is not in the note had none: the note is written before any row points into the log.
         """
         noted = self._noted[self.home_of(log_id)]
         return noted.get(log_id, LOG_HEADER_BYTES if noted else 0)
 
     async def note(self, lengths: Mapping[int, int]) -> None:
-        """Bring the note of every directory up to date, durably; then nothing is left of the logs that were buried.
+        """Update the note of every directory, durably; then unlink the files of removed logs.
 
         Raises:
-            DiskFull, DiskFailed: each note says what it did, or what it should. What was buried takes no room.
+            DiskFull, DiskFailed: each note is unchanged or updated. Removed logs take no space in either case.
         """
         for log_id in self._buried:
             await self._empty(log_id)
@@ -181,25 +180,24 @@ class LogDirectories:
             await self._disk.sync_directory(path)
             del self._buried[log_id]
 
-    # -- where there is no room for a note ---------------------------------------------------
+    # -- without space for a note ---------------------------------------------------------------
 
     @property
     def buried(self) -> list[int]:
-        """Logs that are gone, and that a note may still name."""
+        """Removed logs that a note may still list."""
         return list(self._buried)
 
     async def bury(self, log_id: int) -> None:
-        """Make it durable that a log is gone, whatever its note says: its file gets another name.
+        """Make the removal of a log durable by renaming its file, for a full disk that has no space for a new note.
 
-        A note is a new file, which takes room, and on a full disk none comes back before a log goes. Without a note
-        the log cannot just be unlinked: a crash would leave one that is missed. To cut it comes to the same, and a
-        mark in it would have to be told from damage. A name that the directory has room for takes none of the disk's,
-        and is there after a crash as a whole or not at all: before it, the log is as it was; behind it, it is gone, and
-        it does not matter when its bytes and its line in the note go.
+        A note is a new file, which needs space, and on a full disk none becomes free before a log is removed. The log
+        cannot just be unlinked: after a crash the old note would report it as lost. Cutting it would look like damage.
+        A rename needs no space and is atomic: before it the log is unchanged, after it the log is removed, and its
+        bytes and its line in the note may go later.
 
         Raises:
-            DiskFull: it is as it was.
-            DiskFailed: it may or may not be gone after a crash.
+            DiskFull: the log is unchanged.
+            DiskFailed: after a crash the log may or may not be removed.
         """
         home = self.home_of(log_id)
         await self._disk.rename(self.path_of(log_id), f"{home}/{removed_name(log_id)}")
@@ -207,7 +205,7 @@ class LogDirectories:
         self._buried[log_id] = home
 
     async def _empty(self, log_id: int) -> None:
-        """Give back the room of a log that was buried, so that there is some for the note: once synced, it is free."""
+        """Free the space of a renamed log, so that there is some for the note once this is synced."""
         file = await self._disk.open(f"{self._buried[log_id]}/{removed_name(log_id)}")
         try:
             await file.truncate(0)

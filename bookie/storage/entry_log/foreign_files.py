@@ -1,9 +1,8 @@
-"""Files that somebody else left among the entry logs: told once, otherwise left alone.
+"""Files among the entry logs that do not belong to the bookie: reported once, otherwise ignored.
 
-A name proves nothing. What is named like an entry log and was never noted as one (entry_log_lengths.py) is looked at
-before it counts: the log of another bookie, a copy under another name, a directory, a pipe or a link that leads nowhere
-is not a log of this bookie. Nothing is read from it, nothing is written to it, and it is never removed. A log of which
-the header is damaged may be ours, and counts as ours.
+A name proves nothing. A file named like an entry log that is not in the length note (lengths.py) is examined before it
+counts: the log of another bookie, a copy under another name, a directory, a pipe or a dangling link is not a log of
+this bookie. It is neither read nor written nor removed. A log with a damaged header may be ours, and counts as ours.
 """
 
 from __future__ import annotations
@@ -12,11 +11,11 @@ from collections.abc import Iterable
 from typing import Final
 
 from tallybook.core.errors import DamagedFile, DiskFailed, OutOfFiles
-from tallybook.runtime.disk import Disk
+from tallybook.runtime.disk.port import Disk
 
-from .entry_log_format import LOG_HEADER_BYTES, LogFile, decode_log_header, parse_log_name, parse_removed_name
-from .entry_log_lengths import FILE_NAME
-from .location import NOWHERE_LOG_ID
+from ..location import NOWHERE_LOG_ID
+from .format import LOG_HEADER_BYTES, LogFile, decode_log_header, parse_log_name, parse_removed_name
+from .lengths import FILE_NAME
 
 _OURS: Final = frozenset({"cookie", "LOCK", FILE_NAME})
 _HARMLESS: Final = frozenset({"lost+found"})
@@ -24,7 +23,7 @@ _TEMPORARY: Final = ".tmp"
 
 
 def stray_names(names: Iterable[str]) -> list[str]:
-    """Names that a directory of entry logs has no use for."""
+    """Names that do not belong in a directory of entry logs."""
     return [
         name
         for name in names
@@ -36,7 +35,7 @@ def stray_names(names: Iterable[str]) -> list[str]:
 
 
 async def is_foreign(disk: Disk, log: LogFile) -> bool:
-    """Whether what is named like this log, and was never noted, is certainly something else.
+    """Whether the file with this log's name, which is not in the note, is certainly not our log.
 
     Raises:
         DiskFailed: it cannot be read.

@@ -1,7 +1,8 @@
-"""Entry logs as bytes: encoding and checking, no I/O.
+"""Entry log format: encoding and checking, no I/O.
 
-An entry log holds the batches of many ledgers, as they were sent. Everything but the batches
-begins on a 4 KiB boundary; numbers are little-endian (docs/formats/entry-log.md shows one)::
+An entry log holds the batches of many ledgers, as they were sent. One append writes a *stretch*: a table and the
+batches it lists. Everything but the batches begins on a 4 KiB boundary; numbers are little-endian
+(docs/reference/formats/entry-log.md shows an example)::
 
     log     := header block, stretch*, [footer]
     header  := one block of 4096 bytes
@@ -45,9 +46,8 @@ begins on a 4 KiB boundary; numbers are little-endian (docs/formats/entry-log.md
         -8     4  magic "TEND"
         -4     4  CRC-32C of the 12 bytes before it
 
-The table lets a scan read a thousandth of the log, and lets it say what a damaged batch was.
-A stretch says where it lies and in which log of which bookie, so that bytes which merely
-look like one (a client may store anything) are not taken for one.
+With the table, a scan reads a thousandth of the log, and can say what a damaged batch was. A stretch states its offset,
+its log and its bookie, so that bytes which merely look like one (a client may store anything) are not accepted.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ from tallybook.core.errors import DamagedFile, InvalidArgument, NewerFormat
 from tallybook.core.ids import MAX_ID, NO_ENTRY
 from tallybook.core.limits import BATCH_HEADER_BYTES, BLOCK_BYTES, MAX_BATCH_BYTES, MAX_BATCH_ENTRIES, MIB
 
-from .location import Location
+from ..location import Location
 
 VERSION: Final = 1
 LOG_HEADER_BYTES: Final = BLOCK_BYTES
@@ -96,7 +96,7 @@ _ID_DIGITS: Final = 16
 
 
 class LogFile(NamedTuple):
-    """Which entry log of which bookie, and the path for messages."""
+    """The identity of an entry log, and its path for messages."""
 
     path: str
     directory_uuid: bytes
@@ -108,7 +108,7 @@ class LogFile(NamedTuple):
 
 
 class TableRow(NamedTuple):
-    """One batch as the table of its stretch describes it."""
+    """One batch as listed in the table of its stretch."""
 
     ledger_id: int
     first_entry_id: int
@@ -123,7 +123,7 @@ class TableRow(NamedTuple):
 
 
 class StretchHeader(NamedTuple):
-    """The first 64 bytes of a stretch, not yet believed: its CRC covers the table as well."""
+    """The first 64 bytes of a stretch, unverified: its CRC covers the table as well."""
 
     offset: int
     batch_count: int
@@ -133,17 +133,17 @@ class StretchHeader(NamedTuple):
 
     @property
     def batches_offset(self) -> int:
-        """Where in the log the first batch begins."""
+        """Offset of the first batch in the log."""
         return self.offset + PART_HEADER_BYTES + self.batch_count * TABLE_ROW_BYTES
 
     @property
     def end(self) -> int:
-        """Where in the log the next part begins."""
+        """Offset of the next part in the log."""
         return aligned(self.batches_offset + self.batch_bytes)
 
 
 class LedgerShare(NamedTuple):
-    """How much of an entry log belongs to one ledger."""
+    """Size of one ledger's part of an entry log."""
 
     bytes: int
     batches: int
@@ -153,7 +153,7 @@ _NO_SHARE: Final = LedgerShare(0, 0)
 
 
 class Footer(NamedTuple):
-    """What the footer of a finished log says."""
+    """The footer of a finished log."""
 
     offset: int
     ledgers: dict[int, LedgerShare]
@@ -170,7 +170,7 @@ def log_name(log_id: int) -> str:
 
 
 def parse_log_name(name: str) -> int | None:
-    """The log id in a file name, or ``None`` where it is not the name of an entry log."""
+    """The log id in a file name, or ``None`` if it is not the name of an entry log."""
     digits = name.removeprefix(_PREFIX).removesuffix(_SUFFIX)
     try:
         log_id = int(digits, 16)
@@ -180,12 +180,12 @@ def parse_log_name(name: str) -> int | None:
 
 
 def removed_name(log_id: int) -> str:
-    """The file name of an entry log that is gone, and that its note of lengths may still name."""
+    """The file name of a removed entry log that its length note may still list."""
     return log_name(log_id) + _REMOVED
 
 
 def parse_removed_name(name: str) -> int | None:
-    """The log id in the file name of a log that is gone, or ``None`` where it is another name."""
+    """The log id in the file name of a removed log, or ``None`` if it is another name."""
     return parse_log_name(name.removesuffix(_REMOVED)) if name.endswith(_REMOVED) else None
 
 
@@ -205,18 +205,18 @@ def uuid_bytes(directory_uuid: str) -> bytes:
 
 
 def encode_log_header(log: LogFile) -> bytes:
-    """The first block of a log."""
+    """Encode the first block of a log."""
     head = _LOG_HEADER.pack(LOG_MAGIC, VERSION, 0, log.directory_uuid, log.log_id)
     block = head + bytes(LOG_HEADER_BYTES - len(head) - _CRC.size)
     return block + _CRC.pack(crc32c(block))
 
 
 def decode_log_header(path: str, block: Buffer) -> LogFile:
-    """What the first block says of its log.
+    """Decode the first block of a log.
 
     Raises:
         DamagedFile: it is not the intact header of an entry log.
-        NewerFormat: it is one of a later version. Whatever changes in a log, this version changes.
+        NewerFormat: it has a later version. Any change of the log format changes this version.
     """
     view = memoryview(block)
     if len(view) < LOG_HEADER_BYTES or _CRC.unpack_from(view, LOG_HEADER_BYTES - _CRC.size)[0] != crc32c(
@@ -235,24 +235,24 @@ def decode_log_header(path: str, block: Buffer) -> LogFile:
 
 
 def encode_stretch(log: LogFile, offset: int, rows: Sequence[TableRow], vouched: int) -> bytes:
-    """What precedes the batches of a stretch: its header and its table."""
+    """Encode the header and the table of a stretch, which precede its batches."""
     table = b"".join(_TABLE_ROW.pack(*row) for row in rows)
     batch_bytes = sum(row.size for row in rows)
     return _part(STRETCH_MAGIC, log, (offset, len(rows), batch_bytes, vouched), table)
 
 
 def decode_stretch_header(log: LogFile, offset: int, data: Buffer) -> StretchHeader:
-    """Read the header of the stretch at ``offset``; ``data`` begins with it.
+    """Decode the header of the stretch at ``offset``; ``data`` begins with it.
 
     Raises:
         DamagedFile: it is not the header of a stretch that belongs here.
-        NewerFormat: ``data`` has all of one that does, of a later version.
+        NewerFormat: ``data`` has a complete one that belongs here, of a later version.
     """
     own_offset, batch_count, batch_bytes, vouched, crc = _decode_part(STRETCH_MAGIC, log, offset, data)
     if not 1 <= batch_count <= MAX_STRETCH_BATCHES or not 1 <= batch_bytes <= MAX_STRETCH_BATCH_BYTES:
-        raise log.damaged(offset, f"a stretch of {batch_count} batches in {batch_bytes} bytes cannot be")
+        raise log.damaged(offset, f"a stretch of {batch_count} batches in {batch_bytes} bytes is impossible")
     if not 0 <= vouched <= offset:
-        raise log.damaged(offset, f"the stretch vouches for bytes up to {vouched}, which lie behind it")
+        raise log.damaged(offset, f"the stretch vouches for bytes up to {vouched}, after its own offset")
     return StretchHeader(own_offset, batch_count, batch_bytes, vouched, crc)
 
 
@@ -260,7 +260,7 @@ def decode_table(log: LogFile, header: StretchHeader, data: Buffer) -> list[tupl
     """The batches of a stretch; ``data`` holds its header and its table.
 
     Raises:
-        DamagedFile: the checksum does not match, or a row cannot be.
+        DamagedFile: the checksum does not match, or a row is impossible.
     """
     view = _checked(log, header.offset, data, header.batches_offset - header.offset, header.crc)
     found: list[tuple[TableRow, Location]] = []
@@ -268,7 +268,7 @@ def decode_table(log: LogFile, header: StretchHeader, data: Buffer) -> list[tupl
     for values in _TABLE_ROW.iter_unpack(view):
         row = TableRow(*values)
         if not _plausible(row):
-            raise log.damaged(header.offset, f"the table has a row that cannot be: {row}")
+            raise log.damaged(header.offset, f"the table has an impossible row: {row}")
         found.append((row, Location(log.log_id, position, row.size, row.entry_count)))
         position += row.size
     if position != header.batches_offset + header.batch_bytes:
@@ -290,7 +290,7 @@ def _plausible(row: TableRow) -> bool:
 
 
 def encode_footer(log: LogFile, offset: int, ledgers: Mapping[int, LedgerShare]) -> bytes:
-    """The footer, end mark included: a whole number of blocks."""
+    """Encode the footer, end mark included: a whole number of blocks."""
     ledger_map = b"".join(_MAP_ROW.pack(ledger_id, *share) for ledger_id, share in sorted(ledgers.items()))
     batch_bytes = sum(share.bytes for share in ledgers.values())
     part = _part(FOOTER_MAGIC, log, (offset, len(ledgers), 0, batch_bytes), ledger_map)
@@ -300,12 +300,12 @@ def encode_footer(log: LogFile, offset: int, ledgers: Mapping[int, LedgerShare])
 
 
 def footer_bytes(ledger_count: int) -> int:
-    """Length of a footer for so many ledgers."""
+    """Length of a footer for this many ledgers."""
     return aligned(PART_HEADER_BYTES + ledger_count * MAP_ROW_BYTES + END_MARK_BYTES)
 
 
 def decode_end_mark(tail: Buffer) -> int | None:
-    """Where the footer begins, from the last 16 bytes of a log; ``None`` where they are no end mark."""
+    """Offset of the footer, from the last 16 bytes of a log; ``None`` if they are no end mark."""
     if len(tail) != END_MARK_BYTES or _CRC.unpack_from(tail, _END_MARK.size)[0] != crc32c(tail[: _END_MARK.size]):
         return None
     offset, magic = _END_MARK.unpack_from(tail)
@@ -316,7 +316,7 @@ def check_footer_header(log: LogFile, offset: int, head: Buffer, size: int) -> N
     """Check the first 64 bytes of a footer of ``size`` bytes, before the rest is read.
 
     Raises:
-        DamagedFile: they are not that.
+        DamagedFile: they are not the header of such a footer.
     """
     _, ledger_count, reserved, _, _ = _decode_part(FOOTER_MAGIC, log, offset, head)
     if reserved or footer_bytes(ledger_count) != size:
@@ -324,7 +324,7 @@ def check_footer_header(log: LogFile, offset: int, head: Buffer, size: int) -> N
 
 
 def decode_footer(log: LogFile, offset: int, data: Buffer) -> Footer:
-    """Read the footer at ``offset``; ``data`` reaches from there to the end of the log.
+    """Decode the footer at ``offset``; ``data`` reaches from there to the end of the log.
 
     Raises:
         DamagedFile: it is not the footer of this log, or its checksum does not match.
@@ -340,16 +340,16 @@ def decode_footer(log: LogFile, offset: int, data: Buffer) -> Footer:
     return Footer(offset, ledgers)
 
 
-# -- what stretches and footers share --------------------------------------------------------
+# -- common to stretches and footers --------------------------------------------------------
 
 
 def part_magic(data: Buffer) -> bytes:
-    """The magic of the part that ``data`` begins with."""
+    """The magic of the part at the start of ``data``."""
     return bytes(data[:4])
 
 
 def part_identity(data: Buffer) -> tuple[bytes, int]:
-    """Directory uuid and log id that a part claims, unchecked; for a log whose own header is damaged."""
+    """Directory uuid and log id that a part states, unchecked; for a log whose own header is damaged."""
     values = _PART_HEADER.unpack_from(data)
     return values[3], values[4]
 
@@ -373,7 +373,7 @@ def _part(magic: bytes, log: LogFile, fields: tuple[int, int, int, int], body: b
 
 
 def _decode_part(magic: bytes, log: LogFile, offset: int, data: Buffer) -> tuple[int, int, int, int, int]:
-    """The five numbers of a part's header, after a check of everything that says where it belongs."""
+    """The five numbers of a part's header, after checking that it belongs there."""
     if len(data) < PART_HEADER_BYTES:
         raise log.damaged(offset, f"{len(data)} bytes are too few for a part of a log")
     found, version, reserved, directory_uuid, log_id, own_offset, *numbers, zero = _PART_HEADER.unpack_from(data)
@@ -391,7 +391,7 @@ def _decode_part(magic: bytes, log: LogFile, offset: int, data: Buffer) -> tuple
 
 
 def _crc_fits(magic: bytes, data: Buffer, count: int) -> bool:
-    """Whether a part of any version is intact, as far as ``data`` shows it."""
+    """Whether a part of any version is intact, as far as ``data`` reaches."""
     row = _TABLE_ROW.size if magic == STRETCH_MAGIC else MAP_ROW_BYTES
     view = memoryview(data)[: PART_HEADER_BYTES + count * row]
     stored = _CRC.unpack_from(view, _PART_HEADER.size)[0]
@@ -399,7 +399,7 @@ def _crc_fits(magic: bytes, data: Buffer, count: int) -> bool:
 
 
 def _checked(log: LogFile, offset: int, data: Buffer, end: int, crc: int) -> memoryview:
-    """What follows the header up to ``end``, after a check of both against ``crc``."""
+    """The bytes from the header to ``end``, after checking both against ``crc``."""
     view = memoryview(data)[:end]
     if len(view) < end or crc32c(view[PART_HEADER_BYTES:], crc32c(view[: _PART_HEADER.size])) != crc:
         raise log.damaged(offset, f"checksum mismatch in a {part_magic(data).decode(errors='replace')}")

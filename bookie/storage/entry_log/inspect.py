@@ -1,10 +1,10 @@
-"""Looking into an entry log from outside: what ``tallybook entrylog dump`` and ``verify`` show.
+"""Inspects an entry log file, for the commands ``tallybook entrylog dump`` and ``verify``.
 
-Reads everything, changes nothing, and does not give up at damage: each finding names the
-offset, and the walk goes on behind it. It needs no bookie, only the file.
+Reads everything, changes nothing, and continues after damage: each finding has its offset. It needs only the file, no
+running bookie.
 
-What is intact and of a later format is no damage, and found as what it is. Where that is the log, or a part of it,
-nothing can be said of what follows: only of a batch is it known where it ends.
+Intact data of a later format is reported as such, not as damage. If that is the log, or a part of it, nothing after it
+can be interpreted: only of a batch is the end known.
 """
 
 from __future__ import annotations
@@ -13,13 +13,14 @@ import uuid
 from collections.abc import AsyncGenerator, Iterator
 from contextlib import aclosing
 from dataclasses import dataclass, field
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, assert_never
 
 from tallybook.core.batch import BatchHeader, verify_batch
 from tallybook.core.errors import DamagedFile, DiskFailed, InvalidBatch, NewerFormat
-from tallybook.runtime.disk import Disk, DiskFile
+from tallybook.runtime.disk.port import Disk, DiskFile
 
-from .entry_log_format import (
+from ..location import Location
+from .format import (
     LOG_HEADER_BYTES,
     PART_HEADER_BYTES,
     Footer,
@@ -33,18 +34,17 @@ from .entry_log_format import (
     part_identity,
     removed_name,
 )
-from .entry_log_lengths import FILE_NAME as LENGTHS_FILE
-from .entry_log_lengths import read_lengths
-from .entry_log_walk import Damage, Part, Stretch, walk
-from .location import Location
+from .lengths import FILE_NAME as LENGTHS_FILE
+from .lengths import read_lengths
+from .scan import LogDamage, Part, Stretch, walk
 
 MAX_REPORTED_DAMAGE: Final = 1_000
 
 
 class FoundLog(NamedTuple):
-    """The log itself, from its header, or from what follows where the header is damaged.
+    """The log itself, from its header, or from a later part if the header is damaged.
 
-    One of a later format is known by its name alone, and its directory not at all.
+    A log of a later format is known by its name alone, without its directory.
     """
 
     directory_uuid: str
@@ -53,7 +53,7 @@ class FoundLog(NamedTuple):
 
 
 class FoundStretch(NamedTuple):
-    """The head of a stretch; its batches follow."""
+    """The header of a stretch; its batches follow."""
 
     offset: int
     batch_count: int
@@ -75,17 +75,17 @@ class LaterFormat(NamedTuple):
     what: str
 
 
-Found = FoundLog | FoundStretch | FoundBatch | Footer | Damage | LaterFormat
+Found = FoundLog | FoundStretch | FoundBatch | Footer | LogDamage | LaterFormat
 
 
 @dataclass(slots=True)
 class LogReport:
-    """What a whole entry log holds. Counts and the ledger map are of intact batches.
+    """Contents of a whole entry log. Counts and the ledger map are of intact batches.
 
     Attributes:
         finished: it has an intact footer.
-        damage: what is wrong with bytes that were once durable, by offset; at most ``MAX_REPORTED_DAMAGE``.
-        torn: what is wrong behind the last byte vouched for: what a power loss leaves, or damage.
+        damage: damage of bytes that were once durable, by offset; at most ``MAX_REPORTED_DAMAGE``.
+        torn: damage after the last byte vouched for: from a power loss, or real.
         later: what only a newer Tallybook can read; at most ``MAX_REPORTED_DAMAGE``.
     """
 
@@ -99,8 +99,8 @@ class LogReport:
     batch_bytes: int = 0
     vouched: int = 0
     ledgers: dict[int, LedgerShare] = field(default_factory=dict)
-    damage: list[Damage] = field(default_factory=list)
-    torn: list[Damage] = field(default_factory=list)
+    damage: list[LogDamage] = field(default_factory=list)
+    torn: list[LogDamage] = field(default_factory=list)
     later: list[LaterFormat] = field(default_factory=list)
 
 
@@ -111,24 +111,25 @@ async def verify_entry_log(disk: Disk, path: str) -> LogReport:
         FileNotFoundError: there is no such file.
     """
     report = LogReport(path)
-    found_damage: list[Damage] = []
+    found_damage: list[LogDamage] = []
     async with aclosing(inspect_entry_log(disk, path)) as everything:
         async for found in everything:
-            if isinstance(found, Damage):
-                found_damage = [*found_damage, found][:MAX_REPORTED_DAMAGE]
-            elif isinstance(found, LaterFormat):
-                report.later = [*report.later, found][:MAX_REPORTED_DAMAGE]
-            else:
-                _count(report, found)
+            match found:
+                case LogDamage():
+                    found_damage = [*found_damage, found][:MAX_REPORTED_DAMAGE]
+                case LaterFormat():
+                    report.later = [*report.later, found][:MAX_REPORTED_DAMAGE]
+                case _:
+                    _count(report, found)
     report.damage = [each for each in found_damage if each.offset < max(report.vouched, LOG_HEADER_BYTES)]
     report.torn = [each for each in found_damage if each not in report.damage]
     return report
 
 
-async def lost_bytes(disk: Disk, directory: str) -> list[Damage | LaterFormat]:
-    """What was durable once in the logs of ``directory`` and is not there: logs that are missing, or end too early.
+async def lost_bytes(disk: Disk, directory: str) -> list[LogDamage | LaterFormat]:
+    """Bytes that were durable in the logs of ``directory`` and are gone: logs that are missing, or too short.
 
-    What is known of it may be of a later format.
+    The length note may be of a later format, which is reported, too.
 
     Raises:
         FileNotFoundError: there is no such directory.
@@ -138,21 +139,23 @@ async def lost_bytes(disk: Disk, directory: str) -> list[Damage | LaterFormat]:
     try:
         lengths = await read_lengths(disk, directory, None)
     except DamagedFile as error:
-        return [Damage(0, 0, error.message)]
+        return [LogDamage(0, 0, error.message)]
     except NewerFormat as error:
         return [LaterFormat(0, error.message)]
-    found: list[Damage | LaterFormat] = []
+    found: list[LogDamage | LaterFormat] = []
     present = set(await disk.list(directory))
     for log_id, noted in sorted(lengths.items()):
         if removed_name(log_id) in present:
-            continue  # it went while there was no room for a note
+            continue  # removed while there was no space for a note
         path = f"{directory}/{log_name(log_id)}"
         size = await _size(disk, path) if log_name(log_id) in present else None
         if size is None:
-            found.append(Damage(0, noted, f"{path} is missing: by {note}, {noted} bytes of it were durable"))
+            found.append(
+                LogDamage(0, noted, f"{path} is missing: according to {note}, {noted} bytes of it were durable")
+            )
         elif size < noted:
-            what = f"{path}, offset {size}: the file ends here, but by {note}, {noted} bytes were durable"
-            found.append(Damage(size, noted - size, what))
+            what = f"{path}, offset {size}: the file ends here, but according to {note}, {noted} bytes were durable"
+            found.append(LogDamage(size, noted - size, what))
     return found
 
 
@@ -177,7 +180,7 @@ async def inspect_entry_log(disk: Disk, path: str) -> AsyncGenerator[Found, None
             async for found in everything:
                 yield found
     except DiskFailed as error:
-        yield Damage(0, 0, f"{path} cannot be read further: {error}")
+        yield LogDamage(0, 0, f"{path} cannot be read further: {error}")
     finally:
         await file.close()
 
@@ -200,7 +203,7 @@ async def _inspect(path: str, file: DiskFile, size: int) -> AsyncGenerator[Found
                 yield part
                 if isinstance(part, Footer) and part.ledgers != ledgers:
                     what = log.damaged(part.offset, "the ledger map differs from the tables").message
-                    yield Damage(part.offset, 0, what)
+                    yield LogDamage(part.offset, 0, what)
                 continue
             header = part.header
             yield FoundStretch(header.offset, header.batch_count, header.batch_bytes, header.vouched)
@@ -212,36 +215,36 @@ async def _inspect(path: str, file: DiskFile, size: int) -> AsyncGenerator[Found
 
 
 async def _parts(log: LogFile, file: DiskFile, size: int) -> AsyncGenerator[Part | LaterFormat, None]:
-    """What a walk comes by, up to the first part of a later format."""
+    """The parts of a log, up to the first one of a later format."""
     end = LOG_HEADER_BYTES
     async with aclosing(walk(log, file.read, size)) as parts:
         try:
             async for part in parts:
                 if isinstance(part, Stretch):
                     end = part.header.end
-                elif isinstance(part, Damage):
+                elif isinstance(part, LogDamage):
                     end = part.offset + part.size
                 yield part
         except NewerFormat as error:
             yield LaterFormat(end, error.message)
 
 
-async def _identity(path: str, file: DiskFile) -> tuple[LogFile, Damage | None]:
-    """Which log this is, and what is wrong with its header."""
+async def _identity(path: str, file: DiskFile) -> tuple[LogFile, LogDamage | None]:
+    """The identity of the log, and the damage of its header, if any."""
     named_id = parse_log_name(path.rpartition("/")[2])
     try:
         log = decode_log_header(path, await file.read(0, LOG_HEADER_BYTES))
     except DamagedFile as error:
         first_part = await file.read(LOG_HEADER_BYTES, PART_HEADER_BYTES)
         claimed = part_identity(first_part) if len(first_part) == PART_HEADER_BYTES else (bytes(16), -1)
-        return LogFile(path, *claimed), Damage(0, LOG_HEADER_BYTES, error.message)
+        return LogFile(path, *claimed), LogDamage(0, LOG_HEADER_BYTES, error.message)
     if named_id is not None and named_id != log.log_id:
         what = f"the header is that of entry log {log.log_id}"
-        return log, Damage(0, LOG_HEADER_BYTES, log.damaged(0, what).message)
+        return log, LogDamage(0, LOG_HEADER_BYTES, log.damaged(0, what).message)
     return log, None
 
 
-def _batches(log: LogFile, stretch: Stretch, data: bytes) -> Iterator[FoundBatch | Damage | LaterFormat]:
+def _batches(log: LogFile, stretch: Stretch, data: bytes) -> Iterator[FoundBatch | LogDamage | LaterFormat]:
     """Check every batch of a stretch, and its padding."""
     start = stretch.header.batches_offset
     for row, location in stretch.batches:
@@ -253,13 +256,15 @@ def _batches(log: LogFile, stretch: Stretch, data: bytes) -> Iterator[FoundBatch
             if isinstance(error, NewerFormat):
                 yield LaterFormat(location.offset, f"{log.path}, offset {location.offset}: {what}")
             else:
-                yield Damage(location.offset, row.size, log.damaged(location.offset, what).message)
+                yield LogDamage(location.offset, row.size, log.damaged(location.offset, what).message)
         else:
             yield FoundBatch(header, location)
     padding_at = stretch.header.batch_bytes
     if any(data[padding_at:]):
         offset = start + padding_at
-        yield Damage(offset, len(data) - padding_at, log.damaged(offset, "the padding is not zero (harmless)").message)
+        yield LogDamage(
+            offset, len(data) - padding_at, log.damaged(offset, "the padding is not zero (harmless)").message
+        )
 
 
 def _checked(row: TableRow, batch: bytes) -> BatchHeader:
@@ -270,17 +275,20 @@ def _checked(row: TableRow, batch: bytes) -> BatchHeader:
 
 
 def _count(report: LogReport, found: FoundLog | FoundStretch | FoundBatch | Footer) -> None:
-    if isinstance(found, FoundLog):
-        report.directory_uuid, report.log_id, report.size = found
-    elif isinstance(found, FoundStretch):
-        report.stretches += 1
-        report.vouched = max(report.vouched, found.vouched)
-    elif isinstance(found, FoundBatch):
-        header = found.header
-        row = TableRow(header.ledger_id, header.first_entry_id, header.lac, header.entry_count, header.total_bytes)
-        add_to_map(report.ledgers, row)
-        report.batches += 1
-        report.batch_bytes += row.size
-    else:
-        report.finished = True
-        report.vouched = found.offset + PART_HEADER_BYTES
+    match found:
+        case FoundLog():
+            report.directory_uuid, report.log_id, report.size = found
+        case FoundStretch():
+            report.stretches += 1
+            report.vouched = max(report.vouched, found.vouched)
+        case FoundBatch():
+            header = found.header
+            row = TableRow(header.ledger_id, header.first_entry_id, header.lac, header.entry_count, header.total_bytes)
+            add_to_map(report.ledgers, row)
+            report.batches += 1
+            report.batch_bytes += row.size
+        case Footer():
+            report.finished = True
+            report.vouched = found.offset + PART_HEADER_BYTES
+        case _:
+            assert_never(found)

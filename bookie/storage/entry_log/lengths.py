@@ -1,11 +1,11 @@
-"""How long each entry log is at least: a file beside the logs that they are held against.
+"""The length note: a file beside the logs with the minimum length of each.
 
-A log that was lost, or cut where a stretch ends, shows no damage by itself. So after every sync
-the logs that there are, and how far each one is durable, are noted in this file. It is written
-after the logs and before the index points into them; before a log is removed, its line goes, or, where there is no
-room for that, the log gets another name (``LogDirectories.bury``). What is missing against it was durable once.
+A log that was lost, or cut at the end of a stretch, shows no damage by itself. So after every sync this file records
+the existing logs, and how far each one is durable. It is written after the logs and before the index points into them.
+Before a log is removed, its line is removed, or, if there is no space for that, the log is renamed
+(``LogDirectories.bury``). Bytes that are missing compared with the note were durable once.
 
-docs/formats/entry-log.md has the layout.
+docs/reference/formats/entry-log.md has the layout.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ from crc32c import crc32c
 
 from tallybook.core.errors import DamagedFile, NewerFormat
 from tallybook.core.limits import MIB
-from tallybook.runtime.disk import Disk
+from tallybook.runtime.disk.port import Disk
 
 FILE_NAME: Final = "lengths"
 MAX_FILE_BYTES: Final = 16 * MIB
-"""A million logs."""
+"""Enough for a million logs."""
 
 _MAGIC: Final = b"TLEN"
 _VERSION: Final = 1
@@ -32,10 +32,10 @@ _CRC: Final = struct.Struct("<I")
 
 
 async def write_lengths(disk: Disk, directory: str, directory_uuid: bytes, lengths: Mapping[int, int]) -> None:
-    """Note, durably, that these logs hold at least so many bytes.
+    """Record durably that these logs hold at least so many bytes.
 
     Raises:
-        DiskFull, DiskFailed: what was noted before still stands, or this does.
+        DiskFull, DiskFailed: the old note is still there, or the new one is.
     """
     header = _HEADER.pack(_MAGIC, _VERSION, 0, directory_uuid, len(lengths))
     body = header + b"".join(_ROW.pack(log_id, size) for log_id, size in sorted(lengths.items()))
@@ -43,14 +43,14 @@ async def write_lengths(disk: Disk, directory: str, directory_uuid: bytes, lengt
 
 
 async def read_lengths(disk: Disk, directory: str, directory_uuid: bytes | None) -> dict[int, int]:
-    """What was noted, by log id; nothing where there is no note.
+    """The lengths in the note, by log id; empty if there is no note.
 
     Args:
-        directory_uuid: whose note it must be; ``None``: anybody's.
+        directory_uuid: the bookie that the note must belong to; ``None``: any.
 
     Raises:
         DamagedFile: the note fails its checks.
-        NewerFormat: it is of a later version.
+        NewerFormat: it has a later version.
         DiskFailed: it cannot be read.
     """
     path = f"{directory}/{FILE_NAME}"
@@ -59,7 +59,7 @@ async def read_lengths(disk: Disk, directory: str, directory_uuid: bytes | None)
         return {}
     end = len(data) - _CRC.size
     if end < _HEADER.size or _CRC.unpack_from(data, end)[0] != crc32c(data[:end]):
-        raise DamagedFile(f"{path}, offset 0: how long the entry logs are cannot be read")
+        raise DamagedFile(f"{path}, offset 0: the lengths of the entry logs are damaged")
     magic, version, reserved, owner, count = _HEADER.unpack_from(data)
     if magic == _MAGIC and version > _VERSION:
         raise NewerFormat.of(path, version, _VERSION)

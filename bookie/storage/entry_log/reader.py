@@ -1,9 +1,8 @@
-"""Reading entry logs: single batches, runs of them, and what a whole log holds.
+"""Reads entry logs: single batches, runs of them, and the contents of a whole log.
 
-Every batch that is read is checked before anybody gets it: it must be intact, and be the one
-that the index means (a misdirected write, or a row that points astray, shows here). What is
-wrong with it decides the answer. Bytes that are there and wrong are CORRUPT; a disk or a file
-that does not give any is UNKNOWN. Neither is ever ABSENT.
+Every batch is checked before it is returned: it must be intact, and be the one that the index means (this detects
+misdirected writes and wrong rows). Wrong bytes are CORRUPT; a disk or file that returns none is UNKNOWN. Neither is
+ever ABSENT.
 """
 
 from __future__ import annotations
@@ -11,15 +10,17 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncGenerator, Callable, Iterator, Sequence
 from contextlib import aclosing
-from typing import Final
+from typing import Final, assert_never
 
 from tallybook.core.batch import verify_batch
 from tallybook.core.errors import DamagedFile, DiskFailed, EntryCorrupt, EntryUnknown, InvalidBatch, OutOfFiles
 from tallybook.core.limits import BLOCK_BYTES, MIB
-from tallybook.runtime.disk import Disk, DiskFile
+from tallybook.runtime.disk.port import Disk, DiskFile
 from tallybook.runtime.logging import logger
 
-from .entry_log_format import (
+from ..location import IndexRow, Location
+from ..open_files import OpenFiles
+from .format import (
     LOG_HEADER_BYTES,
     MAX_TABLE_BYTES,
     PART_HEADER_BYTES,
@@ -30,9 +31,7 @@ from .entry_log_format import (
     add_to_map,
     decode_log_header,
 )
-from .entry_log_walk import Damage, read_footer, walk
-from .location import IndexRow, Location
-from .open_files import OpenFiles
+from .scan import LogDamage, Stretch, read_footer, walk
 
 _log = logger("bookie.entry_logs")
 
@@ -48,26 +47,26 @@ class EntryLogReader:
 
     Args:
         path_of: the file of a log.
-        directory_uuid: 16 bytes; logs of another bookie are not taken for ours.
-        max_open_files: how many logs stay open.
+        directory_uuid: 16 bytes; logs of another bookie are rejected.
+        max_open_files: number of logs that stay open.
     """
 
     def __init__(self, disk: Disk, path_of: Callable[[int], str], directory_uuid: bytes, max_open_files: int) -> None:
         self._path_of = path_of
         self._directory_uuid = directory_uuid
         self.files = OpenFiles(disk, max_open_files)
-        """Those that are open."""
+        """Files that are open."""
 
     def log(self, log_id: int) -> LogFile:
         """The log's identity and path."""
         return LogFile(self._path_of(log_id), self._directory_uuid, log_id)
 
     async def read(self, ledger_id: int, first_entry_id: int, location: Location) -> bytes:
-        """The batch at ``location``, which must be the one of these ids; see ``EntryLogs.read``."""
+        """Read the batch at ``location``, which must have these ids; see ``EntryLogs.read``."""
         return self._verified(await self._read_at(location), IndexRow(ledger_id, first_entry_id, location))
 
     async def read_many(self, rows: Sequence[IndexRow]) -> list[bytes]:
-        """The batches of ``rows``; see ``EntryLogs.read_many``."""
+        """Read the batches of ``rows``; see ``EntryLogs.read_many``."""
         batches: list[bytes] = []
         try:
             for run in _runs(rows):
@@ -75,13 +74,13 @@ class EntryLogReader:
                     async for row, data in pieces:
                         batches.append(self._verified(data, row))
         except (EntryCorrupt, EntryUnknown):
-            # Of a later batch the caller learns why when it asks for that one.
+            # For a later batch the caller gets the error when it reads that one.
             if not batches:
                 raise
         return batches
 
     async def _read_run(self, run: Sequence[IndexRow]) -> AsyncGenerator[tuple[IndexRow, bytes], None]:
-        """The bytes of adjacent batches by one read, or one by one where that fails: a bad sector then costs one."""
+        """Read adjacent batches at once; if that fails, one by one, so that a bad sector costs only one."""
         first, last = run[0].location, run[-1].location
         try:
             data = await self._read_at(first._replace(size=last.offset + last.size - first.offset))
@@ -89,7 +88,7 @@ class EntryLogReader:
             if len(run) == 1:
                 raise
             _log.error(
-                "batches read one by one, since together they cannot be had",
+                "adjacent batches cannot be read at once; reading them one by one",
                 ledger_id=run[0].ledger_id,
                 first_entry_id=run[0].first_entry_id,
                 batch_count=len(run),
@@ -113,7 +112,7 @@ class EntryLogReader:
             raise EntryUnknown(f"{path}, offset {location.offset}: {error}") from error
 
     def _verified(self, data: bytes, row: IndexRow) -> bytes:
-        """``data`` if it is the batch that ``row`` means."""
+        """Check that ``data`` is the batch of ``row``, and return it."""
         try:
             header = verify_batch(data)
         except InvalidBatch as error:
@@ -139,7 +138,7 @@ class EntryLogReader:
     # -- whole logs --------------------------------------------------------------------------
 
     async def scan(self, log_id: int, at_least: int = 0) -> AsyncGenerator[tuple[TableRow, Location], None]:
-        """Every batch that the tables of a log name; see ``EntryLogs.scan``. ``at_least`` bytes must be intact."""
+        """Every batch in the tables of a log; see ``EntryLogs.scan``. ``at_least`` bytes must be intact."""
         log = self.log(log_id)
         try:
             async with self.files.use(log.path) as file, aclosing(_scan(log, file, at_least)) as batches:
@@ -149,15 +148,15 @@ class EntryLogReader:
             raise DamagedFile(f"{log.path} is missing") from error
 
     async def ledger_map(self, log_id: int) -> dict[int, LedgerShare]:
-        """How much of a log belongs to which ledger, from its footer or else from its tables."""
+        """Size of each ledger in a log, from its footer, or else from its tables."""
         footer = await self.footer(log_id)
         return await self._map_of_tables(log_id, 0) if footer is None else footer.ledgers
 
     async def complete_map(self, log_id: int, at_least: int) -> dict[int, LedgerShare]:
-        """The same, where nothing that was durable can be missing from it; see ``EntryLogs.complete_map``.
+        """``ledger_map``, only if nothing durable is missing; see ``EntryLogs.complete_map``.
 
         Args:
-            at_least: how many bytes of the log were durable; 0 where that is not known.
+            at_least: durable bytes of the log; 0 if unknown.
         """
         footer = await self.footer(log_id)
         if footer is not None:
@@ -166,7 +165,7 @@ class EntryLogReader:
         return await self._map_of_tables(log_id, at_least)
 
     async def scan_whole(self, log_id: int, at_least: int) -> AsyncGenerator[tuple[TableRow, Location], None]:
-        """Every batch of a log; where it ends without an error, nothing that was durable is missing."""
+        """Every batch of a log; if it ends without an error, nothing durable is missing."""
         if await self.footer(log_id) is None:
             await self._check_vouched(log_id, at_least)
         async with aclosing(self.scan(log_id, at_least)) as batches:
@@ -181,7 +180,7 @@ class EntryLogReader:
         except FileNotFoundError as error:
             raise DamagedFile(f"{path} is missing") from error
         if not at_least and size > LOG_HEADER_BYTES:
-            raise DamagedFile(f"{path} has no footer, and nothing tells how much of it was durable")
+            raise DamagedFile(f"{path} has no footer, and its durable length is unknown")
 
     async def _map_of_tables(self, log_id: int, at_least: int) -> dict[int, LedgerShare]:
         ledgers: dict[int, LedgerShare] = {}
@@ -191,7 +190,7 @@ class EntryLogReader:
         return ledgers
 
     async def footer(self, log_id: int) -> Footer | None:
-        """The footer of a log, or ``None`` where it has no intact one."""
+        """The footer of a log, or ``None`` if it has no intact one."""
         log = self.log(log_id)
         try:
             async with self.files.use(log.path) as file:
@@ -199,11 +198,11 @@ class EntryLogReader:
         except FileNotFoundError as error:
             raise DamagedFile(f"{log.path} is missing") from error
         except DamagedFile:
-            # The tables say the same, and whether the log is damaged otherwise.
+            # The tables have the same data, and show whether the log is damaged otherwise.
             return None
 
     async def is_foreign(self, log_id: int) -> bool:
-        """Whether the header of a log is intact, and says that it is another one, or of another data directory."""
+        """Whether the header of a log is intact, and names another log or data directory."""
         log = self.log(log_id)
         try:
             async with self.files.use(log.path) as file:
@@ -212,10 +211,10 @@ class EntryLogReader:
             return False
 
     async def check_ends(self, log_id: int, at_least: int) -> None:
-        """Look at the length and the header of a log, and at its footer where it has one. The rest is not read.
+        """Check the length and the header of a log, and its footer if it has one. The rest is not read.
 
         Args:
-            at_least: how many bytes of it were durable.
+            at_least: durable bytes of it.
 
         Raises:
             DamagedFile: one of them fails its checks, or the log is missing.
@@ -237,16 +236,16 @@ class EntryLogReader:
             raise DamagedFile(f"{log.path} is missing, of which {at_least} bytes were durable") from error
 
     async def forget(self, log_id: int) -> asyncio.Event:
-        """Let go of a log that is removed; what is returned is set when nobody reads it any more."""
+        """Close a log that is removed; the returned event is set when its last reader is done."""
         return await self.files.forget(self.log(log_id).path)
 
     async def close(self) -> None:
-        """Let go of every log."""
+        """Close every log."""
         await self.files.close()
 
 
 def _runs(rows: Sequence[IndexRow]) -> Iterator[Sequence[IndexRow]]:
-    """Cut ``rows`` wherever the next batch is not adjacent to the one before, or one read would become too large."""
+    """Split ``rows`` where the next batch is not adjacent to the previous one, or one read would become too large."""
     start = 0
     for index in range(1, len(rows) + 1):
         if index == len(rows) or not _adjoins(rows[start].location, rows[index - 1].location, rows[index].location):
@@ -271,28 +270,31 @@ async def _scan(log: LogFile, file: DiskFile, at_least: int) -> AsyncGenerator[t
     vouched = at_least
     async with aclosing(walk(log, file.read, size)) as parts:
         async for part in parts:
-            if isinstance(part, Damage):
-                damage = damage or part
-            elif isinstance(part, Footer):
-                vouched = part.offset
-            else:
-                vouched = max(vouched, part.header.vouched)
-                for found in part.batches:
-                    yield found
-    # The first damage lies lowest: if any lies below what was vouched for, it does.
+            match part:
+                case LogDamage():
+                    damage = damage or part
+                case Footer():
+                    vouched = part.offset
+                case Stretch():
+                    vouched = max(vouched, part.header.vouched)
+                    for found in part.batches:
+                        yield found
+                case _:
+                    assert_never(part)
+    # The first damage has the lowest offset: if any lies below the vouched offset, it does.
     if damage is not None and (damage.offset < vouched or damage.offset == 0):
         raise DamagedFile(damage.what)
 
 
-async def _header_damage(log: LogFile, file: DiskFile, size: int) -> Damage | None:
-    """What is wrong with the header, which is durable before anything else is written."""
+async def _header_damage(log: LogFile, file: DiskFile, size: int) -> LogDamage | None:
+    """Damage of the header, which is durable before anything else is written."""
     if size <= LOG_HEADER_BYTES:
         return None
     try:
         found = decode_log_header(log.path, await file.read(0, LOG_HEADER_BYTES))
     except DamagedFile as error:
-        return Damage(0, LOG_HEADER_BYTES, error.message)
+        return LogDamage(0, LOG_HEADER_BYTES, error.message)
     if found != log:
         what = f"the file is entry log {found.log_id} of directory {found.directory_uuid.hex()}"
-        return Damage(0, LOG_HEADER_BYTES, log.damaged(0, what).message)
+        return LogDamage(0, LOG_HEADER_BYTES, log.damaged(0, what).message)
     return None

@@ -1,13 +1,11 @@
-"""Walking through an entry log: every part in order, damage stepped over.
+"""Scans an entry log: every part in order, stepping over damage.
 
-A walk reads the tables of the stretches, not their batches. Where no intact part begins, it
-looks for the next one block by block; a part says itself where it lies, so nothing else is
-taken for one.
+A scan reads the tables of the stretches, not their batches. Where no intact part begins, it searches for the next one
+block by block; a part states its own offset, so nothing else is mistaken for one.
 
-Whether damage matters, the log says as well. Each stretch *vouches* for the bytes that were
-durable when it was written, and a footer for all before it. Damage below the highest such
-offset is damage. Above it, it may be what a power loss left of an append that was never
-synced; the index has no row for that.
+The log also says whether damage matters. Each stretch *vouches* for the bytes that were durable when it was written,
+and a footer for all before it. Below the highest such offset, damage is damage. Above it, it may be the remainder of an
+append that was never synced before a power loss; the index has no row for that.
 """
 
 from __future__ import annotations
@@ -18,7 +16,8 @@ from typing import Final, NamedTuple
 from tallybook.core.errors import DamagedFile, NewerFormat
 from tallybook.core.limits import BLOCK_BYTES, KIB
 
-from .entry_log_format import (
+from ..location import Location
+from .format import (
     END_MARK_BYTES,
     FOOTER_MAGIC,
     LOG_HEADER_BYTES,
@@ -36,22 +35,21 @@ from .entry_log_format import (
     decode_table,
     part_magic,
 )
-from .location import Location
 
 ReadAt = Callable[[int, int], Awaitable[bytes]]
-"""Up to ``size`` bytes from ``offset``, fewer only at the end of the log."""
+"""Reads up to ``size`` bytes from ``offset``, fewer only at the end of the log."""
 
 _SEARCH_BYTES: Final = 256 * KIB
 
 
 class Stretch(NamedTuple):
-    """An intact header with its table. The batches themselves were not looked at."""
+    """An intact header with its table. The batches themselves were not read."""
 
     header: StretchHeader
     batches: list[tuple[TableRow, Location]]
 
 
-class Damage(NamedTuple):
+class LogDamage(NamedTuple):
     """``size`` bytes from ``offset`` that belong to no intact part."""
 
     offset: int
@@ -59,14 +57,14 @@ class Damage(NamedTuple):
     what: str
 
 
-Part = Stretch | Footer | Damage
+Part = Stretch | Footer | LogDamage
 
 
 async def walk(log: LogFile, read: ReadAt, size: int) -> AsyncGenerator[Part, None]:
-    """The parts of a log of ``size`` bytes, behind its header block.
+    """The parts of a log of ``size`` bytes, after its header block.
 
     Raises:
-        NewerFormat: a newer Tallybook has written the next part of it.
+        NewerFormat: the next part has a later version.
         DiskFailed: it cannot be read.
     """
     position = LOG_HEADER_BYTES
@@ -75,7 +73,7 @@ async def walk(log: LogFile, read: ReadAt, size: int) -> AsyncGenerator[Part, No
             part = await _part_at(log, read, position, size)
         except DamagedFile as error:
             resumed = await _next_part(log, read, position + BLOCK_BYTES, size)
-            yield Damage(position, resumed - position, error.message)
+            yield LogDamage(position, resumed - position, error.message)
             position = resumed
             continue
         yield part
@@ -83,14 +81,14 @@ async def walk(log: LogFile, read: ReadAt, size: int) -> AsyncGenerator[Part, No
             return
         position = part.header.end
     if position > max(size, LOG_HEADER_BYTES):
-        yield Damage(size, position - size, log.damaged(size, "the log ends within a stretch").message)
+        yield LogDamage(size, position - size, log.damaged(size, "the log ends within a stretch").message)
 
 
 async def read_footer(log: LogFile, read: ReadAt, size: int) -> Footer | None:
-    """The footer, found from the end of a log; ``None`` where the log is not finished.
+    """The footer, found from the end of a log; ``None`` if the log is not finished.
 
     Raises:
-        DamagedFile, NewerFormat: there is a footer, and it is damaged, or of a later format.
+        DamagedFile, NewerFormat: the footer is damaged, or of a later format.
         DiskFailed: it cannot be read.
     """
     if size < LOG_HEADER_BYTES + BLOCK_BYTES:
@@ -115,7 +113,7 @@ async def _part_at(log: LogFile, read: ReadAt, position: int, size: int) -> Stre
 
 
 async def _next_part(log: LogFile, read: ReadAt, position: int, size: int) -> int:
-    """Where the next intact part begins, of whatever version, at or after ``position``; else the end of the log."""
+    """Offset of the next intact part of any version, at or after ``position``; else the end of the log."""
     while position < size:
         window = await read(position, _SEARCH_BYTES)
         for at in range(0, len(window), BLOCK_BYTES):
@@ -131,6 +129,6 @@ async def _is_part(log: LogFile, read: ReadAt, position: int, size: int) -> bool
     except DamagedFile:
         return False
     except NewerFormat:
-        # Whoever walks on to it says so, behind the damage.
+        # The scan raises it when it reaches that part, after reporting the damage before it.
         return True
     return True

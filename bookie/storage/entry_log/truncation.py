@@ -1,12 +1,12 @@
-"""What is left of a log that was removed: its room, which is given back piece by piece.
+"""Incremental truncation: frees the space of a removed log piece by piece.
 
-A file system tells the disk which blocks come free, and a disk that is told of very many at once serves nobody
-meanwhile: where logs of 256 MiB went as a whole, writes of the journal took up to 50 ms (measured, ext4 that discards).
-So whoever removes a log opens it before, and the file, which has no name by then, is cut by a piece at a time
-(``storage.give_back_bytes``: 8 MiB are what takes a disk one to two milliseconds).
+The file system discards freed blocks, and a disk that discards very many at once serves nothing meanwhile: where logs
+of 256 MiB were freed at once, writes of the journal took up to 50 ms (measured, ext4 with discard). So a log is opened
+before it is removed, and the file, which has no name by then, is truncated by a piece at a time
+(``storage.give_back_bytes``: 8 MiB take a disk one to two milliseconds).
 
-After a crash the file system gives back the rest. Nobody may be reading there any more, or would take the end of the
-file for damage: the first cut waits for the last reader, who cannot be followed by another one.
+After a crash the file system frees the rest. A reader would take the truncation for damage, so the first cut waits for
+the last reader; no new one can come.
 """
 
 from __future__ import annotations
@@ -14,23 +14,23 @@ from __future__ import annotations
 import asyncio
 from typing import Final
 
+from tallybook.core.coverage import sometimes
 from tallybook.core.errors import DiskFull
-from tallybook.core.marks import sometimes
 from tallybook.runtime.clock import Clock
-from tallybook.runtime.disk import DiskFile
+from tallybook.runtime.disk.port import DiskFile
 from tallybook.runtime.logging import logger
 
 _log = logger("bookie.remains")
 
 PAUSE_SECONDS: Final = 0.01
-"""Between two pieces: of 8 MiB, 800 MB come back in a second, at most."""
+"""Pause between two pieces: with 8 MiB, at most 800 MB are freed in a second."""
 MAX_PIECES: Final = 1_000
-"""For one file: ten seconds of pauses."""
+"""Maximum pieces of one file: ten seconds of pauses."""
 READ_SECONDS: Final = 10.0
-"""How long the reader of a removed log is waited for. One who takes longer gives the room back at once, by closing."""
+"""How long to wait for readers of a removed log. With a slower one, its close frees the space at once."""
 
 
-async def read_out(unread: asyncio.Event) -> None:
+async def wait_until_unread(unread: asyncio.Event) -> None:
     """Wait for the last reader.
 
     Raises:
@@ -40,14 +40,14 @@ async def read_out(unread: asyncio.Event) -> None:
         await unread.wait()
 
 
-class Remains:
+class UnlinkedFile:
     """A file without a name.
 
     Args:
         file: open for writing; closed by one of the calls below.
-        size: of it, in bytes.
-        piece_bytes: room given back at a time, if that makes no more than ``MAX_PIECES``.
-        unread: set once nobody reads it.
+        size: of the file, in bytes.
+        piece_bytes: space freed at a time, if that makes no more than ``MAX_PIECES``.
+        unread: set once it has no readers.
     """
 
     def __init__(self, file: DiskFile, size: int, piece_bytes: int, unread: asyncio.Event, clock: Clock) -> None:
@@ -58,26 +58,27 @@ class Remains:
         self._clock = clock
 
     async def give_back(self) -> None:
-        """Give its room back; all that is left of it at once, where the caller is cancelled or a cut needs room.
+        """Free its space; all at once if the caller is cancelled, or a cut needs space itself.
 
         Raises:
-            DiskFailed: the device refused. That ends the node, though nobody needs this file: others lie there, too.
+            DiskFailed: the device refused. That ends the process: other files are on the same disk.
         """
         try:
             if not self._unread.is_set():
                 sometimes("remains: waits for who reads a removed log")
-            await read_out(self._unread)
+            await wait_until_unread(self._unread)
             for left in range(self._size - self._piece_bytes, 0, -self._piece_bytes):
                 await self._file.truncate(left)
-                # The disk is told when the change is durable, and would be told of all pieces together.
+                # The disk is told when the truncation is durable; without the sync it would be told of all pieces at
+                # once.
                 await self._file.sync()
                 sometimes("remains: cuts a removed log")
                 await self._clock.sleep(PAUSE_SECONDS)
         except (TimeoutError, DiskFull):
-            _log.info("room of a removed log comes back at once")
+            _log.info("space of a removed log is freed at once")
         finally:
             await self.let_go()
 
     async def let_go(self) -> None:
-        """Give back what is left at once."""
+        """Free the rest at once."""
         await self._file.close()

@@ -1,12 +1,11 @@
 """The entry log that is being written.
 
-One log at a time is appended to. It is finished with a footer when an append finds it full,
-and when the bookie stops; after a crash it stays without a footer, and nothing is ever added
-to it: the next life of the bookie begins a new one. So bytes that were once durable are never
-near bytes that are being written.
+Appends go to one log at a time. It is finished with a footer when an append finds it full, and when the bookie stops;
+after a crash it stays without a footer, and nothing is ever added to it: the bookie begins a new log at its next boot.
+So bytes that were once durable are never near bytes that are being written.
 
-What fails for want of room is undone by cutting the log to its length before, and may be
-tried again. Any other failure is final, for this object: what the device holds is not known.
+A failure for lack of space is undone by cutting the log to its previous length, and may be retried. Any other failure
+is final for this object, since the state of the device is unknown.
 """
 
 from __future__ import annotations
@@ -17,9 +16,10 @@ from typing import Final
 from tallybook.core.batch import Buffer, decode_header
 from tallybook.core.errors import DiskFailed, DiskFull, InvalidBatch
 from tallybook.core.limits import BLOCK_BYTES
-from tallybook.runtime.disk import Disk, DiskFile
+from tallybook.runtime.disk.port import Disk, DiskFile
 
-from .entry_log_format import (
+from ..location import Location
+from .format import (
     LOG_HEADER_BYTES,
     MAX_STRETCH_BATCH_BYTES,
     MAX_STRETCH_BATCHES,
@@ -35,16 +35,15 @@ from .entry_log_format import (
     encode_stretch,
     take_from_map,
 )
-from .location import Location
 
 _PADDING: Final = bytes(BLOCK_BYTES)
 
 Paced = Callable[[int], Awaitable[None]]
-"""Called after each write with its size in bytes; waits as long as the pace asks for."""
+"""Called after each write with its size in bytes; waits to keep the rate."""
 
 
 class LogWriter:
-    """One entry log, from its creation to its footer. Not to be used by two tasks at once."""
+    """One entry log, from its creation to its footer. Not for concurrent use."""
 
     def __init__(self, log: LogFile, file: DiskFile) -> None:
         self.log = log
@@ -55,7 +54,7 @@ class LogWriter:
 
     @property
     def durable_bytes(self) -> int:
-        """What a crash leaves of it at least."""
+        """Length of the log that survives a crash."""
         return self._durable_bytes
 
     @staticmethod
@@ -64,12 +63,12 @@ class LogWriter:
 
         Raises:
             DiskFull: nothing is left behind.
-            DiskFailed: the file may be there.
+            DiskFailed: the file may exist.
         """
         try:
             file = await disk.open(log.path, create=True, direct=True)
         except FileNotFoundError as error:
-            raise DiskFailed(f"{directory} is gone: no entry log can be made there") from error
+            raise DiskFailed(f"{directory} is missing: no entry log can be created there") from error
         try:
             await file.write(0, [encode_log_header(log)])
             await file.sync()
@@ -87,8 +86,8 @@ class LogWriter:
         """Write ``batches`` in stretches of about 1 MiB. Nothing is durable yet.
 
         Raises:
-            InvalidBatch: one of them is not well-formed; the log is as it was.
-            DiskFull: the log is as it was.
+            InvalidBatch: one of them is not well-formed; the log is unchanged.
+            DiskFull: the log is unchanged.
             DiskFailed: the log must not be written any more.
         """
         start, locations, written = self.size, list[Location](), list[TableRow]()
@@ -110,7 +109,7 @@ class LogWriter:
     async def _write_stretch(
         self, stretch: Sequence[Buffer], rows: Sequence[TableRow], locations: list[Location]
     ) -> int:
-        """Write one stretch, add where its batches lie to ``locations``, and return the bytes written."""
+        """Write one stretch, add the locations of its batches to ``locations``, and return the bytes written."""
         start = self.size
         position = start + PART_HEADER_BYTES + len(rows) * TABLE_ROW_BYTES
         for row in rows:
@@ -123,10 +122,11 @@ class LogWriter:
         return self.size - start
 
     async def finish(self) -> None:
-        """Write the footer, once all before it is durable: that is what it says. It is durable itself after ``sync``.
+        """Write the footer, after everything before it is durable, which it states. It is durable itself after
+        ``sync``.
 
         Raises:
-            DiskFull: the log is as it was.
+            DiskFull: the log is unchanged.
             DiskFailed: the log must not be written any more.
         """
         await self.sync()
@@ -142,20 +142,20 @@ class LogWriter:
         """Make everything written durable.
 
         Raises:
-            DiskFailed: nothing may be concluded about what was not durable before.
+            DiskFailed: the state of what was not durable before is unknown.
         """
         if self._durable_bytes < self.size:
-            # Read before the wait: what is written meanwhile is not covered.
+            # Read before the wait: later writes are not covered.
             size = self.size
             await self._file.sync()
             self._durable_bytes = size
 
     async def close(self) -> None:
-        """Let go of the file."""
+        """Close the file."""
         await self._file.close()
 
     async def _cut(self, size: int) -> None:
-        """Take back what an append has written: the index will never know of it."""
+        """Undo an append: the index will never have rows for it."""
         try:
             await self._file.truncate(size)
         except DiskFull as error:
@@ -169,7 +169,7 @@ def _table_row(batch: Buffer) -> TableRow:
 
 
 def _stretches(batches: Sequence[Buffer]) -> Iterator[Sequence[Buffer]]:
-    """Cut ``batches`` where the next one would make a stretch too large."""
+    """Split ``batches`` where the next one would make a stretch too large."""
     start = stretch_bytes = 0
     for index, batch in enumerate(batches):
         if index - start == MAX_STRETCH_BATCHES or stretch_bytes + len(batch) > MAX_STRETCH_BATCH_BYTES:

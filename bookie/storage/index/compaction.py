@@ -1,8 +1,8 @@
-"""When the index gives back the room of what was dropped from it.
+"""Compacts the index after many drops, to free their space.
 
-What is dropped stays in the files of the index until they are written anew, and until then everybody who searches
-near it passes over it. To write them anew costs about their size; so it is done once for very many ledgers and rows,
-for the range of ids in which they were. What a crash makes forgotten here waits for the index's own tidying up.
+Dropped rows stay in the files of the index until compaction, and searches near them must pass over them. Compaction
+costs about the size of the range; so it is done once for very many ledgers and rows, for their range of ids. After a
+crash, the counts here are lost, and RocksDB's own compaction must do.
 """
 
 from __future__ import annotations
@@ -11,16 +11,16 @@ from collections.abc import Sequence
 
 from tallybook.runtime.logging import logger
 
-from .storage.index import Index
+from .port import Index
 
 _log = logger("bookie.index_upkeep")
 
 
-class IndexUpkeep:
-    """Counts what is dropped, and has the index compacted when it is enough.
+class IndexMaintenance:
+    """Counts drops, and compacts the index when there are enough.
 
     Args:
-        after: so many ledgers and rows are enough; 0: they never are.
+        after: number of ledgers and rows that is enough; 0 disables it.
     """
 
     def __init__(self, index: Index, after: int) -> None:
@@ -32,7 +32,7 @@ class IndexUpkeep:
         self.compactions = 0
 
     def dropped(self, ledger_ids: Sequence[int], row_count: int) -> None:
-        """These ledgers left the index, with so many rows."""
+        """Count dropped ledgers and their rows."""
         lowest, highest = min(ledger_ids), max(ledger_ids)
         self._first = min(self._first, lowest) if self._count else lowest
         self._last = max(self._last, highest)
@@ -42,7 +42,7 @@ class IndexUpkeep:
         """Compact the index, if enough was dropped.
 
         Raises:
-            DiskFull, DiskFailed, DamagedFile: as ``Index.compact``; what was dropped is not forgotten.
+            DiskFull, DiskFailed, DamagedFile: as ``Index.compact``; the counts are kept.
         """
         if not self._after or self._count < self._after:
             return

@@ -1,8 +1,8 @@
-"""How far the index was durable: a few bytes beside it that it is held against when it is opened.
+"""The durable mark: a file beside the index with the number of its last durable change, compared when it is opened.
 
-A store that loses the end of its own log, to rot or because an old copy was put back, may not
-notice, and would answer ABSENT for what it forgot. Its changes are numbered, and after each
-sync the number reached is written to this file; a store that comes back with less is damaged.
+A store that loses the end of its own log, through damage or because an old copy was restored, may not notice, and would
+answer ABSENT for lost rows. Its changes are numbered, and after each sync the number reached is written to this file; a
+store that opens with less is damaged.
 
 Little-endian: magic "TIXM" (4), version 1 (4), number (8), CRC-32C of the 16 bytes before (4).
 """
@@ -16,7 +16,7 @@ from crc32c import crc32c
 
 from tallybook.core.errors import DamagedFile, NewerFormat
 from tallybook.core.limits import BLOCK_BYTES
-from tallybook.runtime.disk import Disk
+from tallybook.runtime.disk.port import Disk
 
 FILE_NAME: Final = "synced"
 
@@ -28,7 +28,7 @@ _BYTES: Final = _BODY.size + _CRC.size
 
 
 async def write_mark(disk: Disk, directory: str, number: int) -> None:
-    """Record, durably, that the index in ``directory`` holds all changes up to ``number``.
+    """Record durably that the index in ``directory`` holds all changes up to ``number``.
 
     Raises:
         DiskFull, DiskFailed: the old number or the new one is recorded.
@@ -38,11 +38,11 @@ async def write_mark(disk: Disk, directory: str, number: int) -> None:
 
 
 async def read_mark(disk: Disk, directory: str) -> int | None:
-    """The number recorded, or ``None`` where there is no record.
+    """The recorded number, or ``None`` if there is none.
 
     Raises:
         DamagedFile: the record fails its checks.
-        NewerFormat: it is of a later version. Whatever changes in an index, this version changes.
+        NewerFormat: it has a later version. Any change of the index format changes this version.
         DiskFailed: it cannot be read.
     """
     path = f"{directory}/{FILE_NAME}"
@@ -50,7 +50,7 @@ async def read_mark(disk: Disk, directory: str) -> int | None:
     if data is None:
         return None
     if len(data) != _BYTES or _CRC.unpack_from(data, _BODY.size)[0] != crc32c(data[: _BODY.size]):
-        raise DamagedFile(f"{path}, offset 0: it does not say how far the index was durable")
+        raise DamagedFile(f"{path}, offset 0: the mark of the index is damaged")
     magic, version, number = _BODY.unpack_from(data)
     if magic == _MAGIC and version > _VERSION:
         raise NewerFormat.of(path, version, _VERSION)

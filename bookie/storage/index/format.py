@@ -1,4 +1,4 @@
-"""Rows of the index as bytes. Keys are big-endian, so that they sort by id; values little-endian.
+"""Index format. Keys are big-endian, so that they sort by id; values little-endian.
 
 ::
 
@@ -20,8 +20,8 @@
              4   4  CRC-32C of the key, the 4 bytes before it and the state
              8      the state, opaque here
 
-The store below has checksums of its own. These cover the key too: a value that ended up under
-another key, or was changed before it was stored, is not believed either.
+RocksDB has checksums of its own. These cover the key, too, so that a value under a wrong key, or one that was changed
+before it was stored, is detected.
 """
 
 from __future__ import annotations
@@ -35,8 +35,8 @@ from tallybook.core.errors import DamagedFile, NewerFormat
 from tallybook.core.ids import MAX_ID
 from tallybook.core.limits import BATCH_HEADER_BYTES, MAX_BATCH_BYTES, MAX_BATCH_ENTRIES
 
-from .entry_log_format import LOG_HEADER_BYTES
-from .location import NOWHERE_LOG_ID, IndexRow, Location
+from ..entry_log.format import LOG_HEADER_BYTES
+from ..location import NOWHERE_LOG_ID, IndexRow, Location
 
 VERSION: Final = 1
 ROW_KEY_BYTES: Final = 16
@@ -52,19 +52,19 @@ _CRC: Final = struct.Struct("<I")
 
 
 def row_key(ledger_id: int, entry_id: int) -> bytes:
-    """Where the row of the batch that begins with this entry sorts."""
+    """The key of the row of the batch that begins with this entry."""
     return _ROW_KEY.pack(ledger_id, entry_id)
 
 
 def key_behind(ledger_id: int, first_entry_id: int) -> bytes:
-    """The first key that a row behind this one may have."""
+    """The lowest possible key after this row's."""
     if ledger_id < 0 or first_entry_id == MAX_ID:
         return row_key(ledger_id + 1, 0)
     return row_key(ledger_id, first_entry_id + 1)
 
 
 def split_row_key(key: bytes) -> tuple[int, int]:
-    """Ledger id and first entry id.
+    """Ledger id and first entry id of a row's key.
 
     Raises:
         DamagedFile: it is not the key of a row.
@@ -76,7 +76,7 @@ def split_row_key(key: bytes) -> tuple[int, int]:
 
 
 def encode_row(row: IndexRow) -> tuple[bytes, bytes]:
-    """Key and value of a row."""
+    """Encode key and value of a row."""
     log_id, offset, size, entry_count = row.location
     key = _ROW_KEY.pack(row.ledger_id, row.first_entry_id)
     value = _ROW_VALUE.pack(VERSION, size, log_id, offset, entry_count)
@@ -84,11 +84,11 @@ def encode_row(row: IndexRow) -> tuple[bytes, bytes]:
 
 
 def decode_row(key: bytes, value: bytes) -> IndexRow:
-    """The row under ``key``.
+    """Decode the row under ``key``.
 
     Raises:
-        DamagedFile: it fails its checks, or passes them and leads where no batch can be.
-        NewerFormat: it passes them, and is of a later version.
+        DamagedFile: it fails its checks, or has an impossible location.
+        NewerFormat: it is intact, and has a later version.
     """
     ledger_id, first_entry_id = split_row_key(key)
     body = value[: -_CRC.size]
@@ -98,8 +98,8 @@ def decode_row(key: bytes, value: bytes) -> IndexRow:
     if len(value) != ROW_VALUE_BYTES or body[:4] != _HEAD or not intact:
         raise DamagedFile(f"the row of ledger {ledger_id} from entry {first_entry_id} on is damaged: {value.hex()}")
     _, size, log_id, offset, entry_count = _ROW_VALUE.unpack(body)
-    # Whatever wrote the row, nobody divides by its size or reads where it says before this was seen. Plain numbers, and
-    # no call: a range read decodes a row for each batch.
+    # Checked before any caller divides by the size or reads at the location. Plain numbers and no call: a range read
+    # decodes a row for each batch.
     if not (
         1 <= entry_count <= MAX_BATCH_ENTRIES
         and 0 <= first_entry_id <= MAX_ID - entry_count + 1
@@ -111,17 +111,17 @@ def decode_row(key: bytes, value: bytes) -> IndexRow:
             else offset == 0 < size
         )
     ):
-        raise DamagedFile(f"the row of ledger {ledger_id} from entry {first_entry_id} on cannot be: {value.hex()}")
+        raise DamagedFile(f"the row of ledger {ledger_id} from entry {first_entry_id} on is invalid: {value.hex()}")
     return IndexRow(ledger_id, first_entry_id, Location(log_id, offset, size, entry_count))
 
 
 def state_key(ledger_id: int) -> bytes:
-    """Where the state of a ledger sorts."""
+    """The key of a ledger's state."""
     return _STATE_KEY.pack(ledger_id)
 
 
 def split_state_key(key: bytes) -> int:
-    """The ledger id.
+    """The ledger id of a state's key.
 
     Raises:
         DamagedFile: it is not the key of a state.
@@ -132,7 +132,7 @@ def split_state_key(key: bytes) -> int:
 
 
 def leading_ledger(key: bytes) -> int:
-    """The ledger id with which any key begins.
+    """The ledger id at the beginning of any key.
 
     Raises:
         DamagedFile: it is no key.
@@ -141,17 +141,17 @@ def leading_ledger(key: bytes) -> int:
 
 
 def encode_state(ledger_id: int, state: bytes) -> tuple[bytes, bytes]:
-    """Key and value of a ledger's state."""
+    """Encode key and value of a ledger's state."""
     key = state_key(ledger_id)
     return key, b"".join((_HEAD, _CRC.pack(crc32c(state, crc32c(key + _HEAD))), state))
 
 
 def decode_state(key: bytes, value: bytes) -> bytes:
-    """The state under ``key``.
+    """Decode the state under ``key``.
 
     Raises:
         DamagedFile: it fails its checks.
-        NewerFormat: it passes them, and is of a later version.
+        NewerFormat: it is intact, and has a later version.
     """
     state = value[STATE_HEAD_BYTES:]
     head = value[:4]

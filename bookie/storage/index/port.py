@@ -1,16 +1,15 @@
-"""The index port: where each batch lies, and what is known of each ledger.
+"""The index port: the location of each batch, and the state of each ledger.
 
-One row for each batch, and one opaque state for each ledger. Two drivers: ``RocksIndex`` on
-a real disk, ``MemoryIndex`` in simulation; one contract suite holds for both.
+One row for each batch, and one opaque state for each ledger. Two drivers: ``RocksIndex`` on a real disk,
+``MemoryIndex`` in simulation; one contract suite holds for both.
 
-Changes are *pending* until ``sync``. After a crash the index holds everything up to the last
-sync, and of the changes since then those before some point: never a later one without the
-earlier ones, never half of one *write batch*. An ``apply`` of up to ``WRITE_BATCH_ROWS`` rows,
-states and drops together is one write batch; a larger one is cut into several, in order.
+Changes are *pending* until ``sync``. After a crash the index holds everything up to the last sync, and of the later
+changes a prefix: never a later one without the earlier ones, never half of one *write batch*. An ``apply`` of up to
+``WRITE_BATCH_ROWS`` rows, states and drops together is one write batch; a larger one is split into several, in order.
 
-ABSENT is a promise, so a method that answers "nothing" has really looked. What cannot be
-told, because a row is damaged or the disk refuses, raises ``EntryUnknown``, and the message
-names the index and the row. Only a *survey* goes on behind it: it says what it passed over.
+ABSENT is a promise, so a method that finds nothing has really searched. If a row is damaged or the disk refuses to read
+it, it raises ``EntryUnknown``; the message names the index and the row. Only a *survey* continues, and lists the
+unreadable ranges.
 """
 
 from __future__ import annotations
@@ -18,22 +17,24 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Final, NamedTuple, Protocol
 
-from .index_figures import TableFigures
-from .location import IndexRow
-from .told import LedgersTold, RowKey, Told
+from tallybook.runtime.metrics.part_metrics import PartMetrics
+
+from ..location import IndexRow
+from .rocksdb_stats import TableFigures
+from .survey import LedgerSurvey, RangeSurvey, RowKey
 
 WRITE_BATCH_ROWS: Final = 1_000
-"""Most rows, states and drops together that become visible, and durable, as one.
+"""Maximum of rows, states and drops together that become visible, and durable, atomically.
 
-RocksDB's Python binding holds the interpreter while it writes: this bounds for how long.
+RocksDB's Python binding holds the GIL while it writes: this limits for how long.
 """
 
 MAX_FIND_ROWS: Final = 1_000
-"""Most rows that one ``find_range`` returns."""
+"""Maximum number of rows that one ``find_range`` returns."""
 
 
 class CacheBytes(NamedTuple):
-    """How full a cache is."""
+    """Fill level of a cache."""
 
     held: int
     most: int
@@ -44,17 +45,17 @@ class Index(Protocol):
 
     @property
     def cache_bytes(self) -> CacheBytes:
-        """What is kept in memory for those who ask."""
+        """Fill level of the cache."""
 
     @property
     def figures(self) -> TableFigures:
-        """What its tables are like, as of the last sync."""
+        """Numbers about its tables, as of the last sync."""
 
     async def find(self, ledger_id: int, entry_id: int) -> IndexRow | None:
-        """The row of the batch that holds the entry, or ``None`` where none does.
+        """The row of the batch that holds the entry, or ``None`` if there is none.
 
         Raises:
-            EntryUnknown: it cannot be told.
+            EntryUnknown: the index cannot be read there.
         """
 
     async def find_range(self, ledger_id: int, first: int, last: int, limit: int) -> list[IndexRow]:
@@ -63,30 +64,30 @@ class Index(Protocol):
         Fewer than ``limit`` (at most ``MAX_FIND_ROWS``) means that there are no more.
 
         Raises:
-            EntryUnknown: one of these rows cannot be told; ``find`` may still answer for single entries.
+            EntryUnknown: one of these rows cannot be read; ``find`` may still answer for single entries.
         """
 
     async def known_among(self, rows: Sequence[IndexRow]) -> list[IndexRow]:
-        """Those of ``rows``, at most ``WRITE_BATCH_ROWS``, that the index has exactly so.
+        """Those of ``rows``, at most ``WRITE_BATCH_ROWS``, that the index has unchanged.
 
-        No search: it costs the same whatever is, or was, beside them.
+        A lookup by key, not a search: deleted rows nearby do not slow it down.
 
         Raises:
-            EntryUnknown: what it has in the place of one of them cannot be told.
+            EntryUnknown: the index cannot be read at one of them.
         """
 
     async def rows_after(self, ledger_id: int, first_entry_id: int, limit: int) -> list[IndexRow]:
-        """The rows behind this one, of all ledgers, in order, the first ``limit`` of them; from -1 and -1, all.
+        """The rows after this one, of all ledgers, in order, the first ``limit`` of them; from -1 and -1, all.
 
         Raises:
-            EntryUnknown: one of these rows cannot be told.
+            EntryUnknown: one of these rows cannot be read.
         """
 
     async def last_entry(self, ledger_id: int) -> int:
         """The highest entry id in a row of the ledger, ``NO_ENTRY`` if it has none.
 
         Raises:
-            EntryUnknown: it cannot be told.
+            EntryUnknown: the index cannot be read there.
         """
 
     async def apply(
@@ -97,19 +98,19 @@ class Index(Protocol):
         drop_ledgers: Sequence[int] = (),
         drop_rows: Sequence[int] = (),
         drop_keys: Sequence[RowKey] = (),
-        makes_room: bool = False,
+        frees_space: bool = False,
     ) -> None:
-        """Forget all of ``drop_ledgers``, the rows of ``drop_rows``, and single rows; put ``rows``, then ``states``.
+        """Drop all of ``drop_ledgers``, the rows of ``drop_rows``, and single rows; then put ``rows`` and ``states``.
 
-        Visible at once, pending until ``sync``. A row replaces the one with the same ledger and
-        first entry id. The caller has synced the entry logs that the rows point into.
+        Visible at once, pending until ``sync``. A row replaces the one with the same ledger and first entry id. The
+        caller has synced the entry logs that the rows point into.
 
         Args:
-            drop_keys: of rows that may be damaged.
-            makes_room: room comes back for it, so it may use some of what other changes must leave free.
+            drop_keys: keys of rows that may be damaged.
+            frees_space: the change lets space be freed, so it may use some of what other changes must leave free.
 
         Raises:
-            DiskFull: nothing is lost, and it may be tried again when there is room.
+            DiskFull: nothing is lost; may be retried when there is space.
             DiskFailed: the index takes no more changes.
         """
 
@@ -117,69 +118,68 @@ class Index(Protocol):
         """Make everything applied durable.
 
         Raises:
-            DiskFull: it is not durable; the sync may be tried again when there is room.
-            DiskFailed: nothing may be concluded about what was pending; the index takes no more changes.
+            DiskFull: it is not durable; may be retried when there is space.
+            DiskFailed: the state of pending changes is unknown; the index takes no more changes.
         """
 
     async def load_state(self, ledger_id: int) -> bytes | None:
-        """The state of the ledger, or ``None`` where it has none.
+        """The state of the ledger, or ``None`` if it has none.
 
         Raises:
-            EntryUnknown: it cannot be told.
+            EntryUnknown: the index cannot be read there.
         """
 
     async def ledger_ids(self, after: int, limit: int) -> list[int]:
         """Ids above ``after`` that have a state or a row, ascending, the first ``limit`` of them.
 
         Raises:
-            EntryUnknown: it cannot be told.
+            EntryUnknown: the index cannot be read there.
         """
 
     async def ledgers_with_rows(self, after: int, limit: int) -> list[int]:
         """Ids above ``after`` that have a row, ascending, the first ``limit`` of them.
 
         Raises:
-            EntryUnknown: it cannot be told.
+            EntryUnknown: the index cannot be read there.
         """
 
-    async def survey(self, ledger_id: int, first: int, last: int, limit: int) -> Told:
-        """``find_range`` that goes on behind what cannot be told. A damaged row counts among the first ``limit``.
+    async def survey(self, ledger_id: int, first: int, last: int, limit: int) -> RangeSurvey:
+        """``find_range`` that continues past unreadable parts. A damaged row counts towards ``limit``.
 
         Raises:
-            EntryUnknown: the index is not there to be asked.
+            EntryUnknown: the index is closed or being reopened.
         """
 
-    async def survey_from(self, start: RowKey, limit: int) -> Told:
-        """``rows_after`` from a key on, that one included, and on behind what cannot be told.
+    async def survey_from(self, start: RowKey, limit: int) -> RangeSurvey:
+        """``rows_after`` from a key on, that one included, that continues past unreadable parts.
 
         Raises:
-            EntryUnknown: the index is not there to be asked.
+            EntryUnknown: the index is closed or being reopened.
         """
 
-    async def survey_ledgers(self, after: int, limit: int) -> LedgersTold:
-        """``ledgers_with_rows`` that goes on behind what cannot be told.
+    async def survey_ledgers(self, after: int, limit: int) -> LedgerSurvey:
+        """``ledgers_with_rows`` that continues past unreadable parts.
 
         Raises:
-            EntryUnknown: the index is not there to be asked.
+            EntryUnknown: the index is closed or being reopened.
         """
 
     async def compact(self, first_ledger: int, last_ledger: int) -> None:
-        """Give back the room of what was dropped or replaced of these ledgers. May take long.
+        """Free the space of dropped or replaced rows of these ledgers. May take long.
 
-        No answer changes, and reads and changes go on beside it; a crash in the middle, and whoever
-        is cancelled here leaves it half done.
+        No answer changes, and reads and changes continue meanwhile; a crash or a cancellation leaves it half done.
 
         Raises:
-            DiskFull: there is too little room to write anew what stays; it may be tried again.
-            DiskFailed, DamagedFile: it came to no end. Whether the index still takes changes, the next one tells.
+            DiskFull: there is too little space to rewrite the remaining rows; may be retried.
+            DiskFailed, DamagedFile: it failed. Whether the index still takes changes, the next change shows.
         """
 
     async def close(self) -> None:
-        """Let go of the files. What is pending may be lost or kept."""
+        """Close the files. Pending changes may be lost or kept."""
 
 
 class WriteBatch(NamedTuple):
-    """What becomes visible as one."""
+    """Changes that become visible atomically."""
 
     drop_ledgers: Sequence[int]
     drop_rows: Sequence[int]
@@ -195,7 +195,7 @@ def write_batches(
     drop_rows: Sequence[int],
     drop_keys: Sequence[RowKey],
 ) -> Iterator[WriteBatch]:
-    """Cut an ``apply`` into write batches, in the order that it promises."""
+    """Split an ``apply`` into write batches, in the promised order."""
     if len(rows) + len(states) + len(drop_ledgers) + len(drop_rows) + len(drop_keys) <= WRITE_BATCH_ROWS:
         yield WriteBatch(drop_ledgers, drop_rows, drop_keys, rows, states)
         return
@@ -210,3 +210,62 @@ def write_batches(
     ledger_ids = list(states)
     for start in range(0, len(ledger_ids), WRITE_BATCH_ROWS):
         yield WriteBatch((), (), (), (), {each: states[each] for each in ledger_ids[start : start + WRITE_BATCH_ROWS]})
+
+
+METRICS: Final = (
+    PartMetrics[Index]()
+    .gauge(
+        "index_cache_bytes",
+        "tallybook_bookie_index_cache_bytes",
+        "Bytes in the index cache.",
+        lambda index: index.cache_bytes.held,
+    )
+    .gauge(
+        "max_index_cache_bytes",
+        "tallybook_bookie_max_index_cache_bytes",
+        "Capacity of the index cache.",
+        lambda index: index.cache_bytes.most,
+    )
+    .gauge(
+        "index_table_bytes",
+        "tallybook_bookie_index_table_bytes",
+        "Size of the tables of the index, as of the last checkpoint.",
+        lambda index: index.figures.table_bytes,
+    )
+    .gauge(
+        "index_write_buffer_bytes",
+        "tallybook_bookie_index_write_buffer_bytes",
+        "Bytes of index changes in memory, not in a table yet, as of the last checkpoint.",
+        lambda index: index.figures.write_buffer_bytes,
+    )
+    .gauge(
+        "index_uncompacted_bytes",
+        "tallybook_bookie_index_uncompacted_bytes",
+        "Estimated bytes that compaction of the index has to rewrite, as of the last checkpoint.",
+        lambda index: index.figures.uncompacted_bytes,
+    )
+    .gauge(
+        "index_pinned_bytes",
+        "tallybook_bookie_index_cache_pinned_bytes",
+        "Bytes of the index cache that were pinned at the last checkpoint.",
+        lambda index: index.figures.pinned_bytes,
+    )
+    .gauge(
+        "index_writes_stopped",
+        "tallybook_bookie_index_writes_stopped",
+        "1 while RocksDB stops writes of the index until it has compacted, else 0; as of the last write.",
+        lambda index: index.figures.writes_stopped,
+    )
+    .gauge(
+        "index_write_rate_limit",
+        "tallybook_bookie_index_write_rate_limit",
+        "Bytes per second to which RocksDB limits writes for that reason; 0: no limit. As of the last write.",
+        lambda index: index.figures.write_rate_limit,
+    )
+    .counter(
+        "index_background_errors",
+        "tallybook_bookie_index_background_errors_total",
+        "Flushes and compactions of the index that failed, as of the last checkpoint.",
+        lambda index: index.figures.background_errors,
+    )
+)

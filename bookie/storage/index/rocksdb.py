@@ -1,8 +1,8 @@
-"""The index in RocksDB: searches on worker threads, one change at a time, and what happens on a full disk.
+"""The index in RocksDB: searches on worker threads, one change at a time, and recovery from a full disk.
 
-Room is looked for once a flush, because RocksDB takes no change any more after one that failed. Where the disk has none
-all the same (a quota, another process that took it, a write behind the look), RocksDB is opened again once there is
-room, and what its log lost of the changes since the last sync is written to it again. Until then it answers reads.
+Free space is checked once per flush, because RocksDB takes no more changes after one that failed. If the disk is full
+nevertheless (a quota, another process, a write after the check), RocksDB is opened again once there is space, and
+changes since the last sync that its log lost are written again. Until then it answers reads.
 """
 
 from __future__ import annotations
@@ -11,22 +11,22 @@ import asyncio
 from collections.abc import Callable, Mapping, Sequence
 from typing import Final, NamedTuple, ParamSpec, TypeVar
 
-from tallybook.core.config import StorageSettings
+from tallybook.core.coverage import sometimes
 from tallybook.core.errors import DamagedFile, DiskFailed, DiskFull, EntryUnknown
 from tallybook.core.ids import NO_ENTRY
 from tallybook.core.limits import MIB
-from tallybook.core.marks import sometimes
-from tallybook.runtime.disk import Disk
+from tallybook.core.settings import StorageSettings
+from tallybook.runtime.disk.port import Disk
 from tallybook.runtime.logging import logger
 from tallybook.runtime.tasks import Workers
 
-from .index import MAX_FIND_ROWS, CacheBytes, write_batches
-from .index_figures import TableFigures
-from .index_format import row_key
-from .index_mark import read_mark, write_mark
-from .location import IndexRow
-from .rocks_database import RocksDatabase, Written
-from .told import END, LedgersTold, RowKey, Told, undamaged
+from ..location import IndexRow
+from .durable_mark import read_mark, write_mark
+from .format import row_key
+from .port import MAX_FIND_ROWS, CacheBytes, write_batches
+from .rocksdb_database import RocksDatabase, WrittenBatch
+from .rocksdb_stats import TableFigures
+from .survey import END, LedgerSurvey, RangeSurvey, RowKey, undamaged
 
 _log = logger("bookie.index")
 
@@ -36,35 +36,35 @@ T = TypeVar("T")
 DATABASE_NAME: Final = "rocksdb"
 
 RESERVED_BYTES: Final = 64 * MIB
-"""Room that a write must find: for the log, and for the tables into which it is compacted."""
-LEAST_BYTES: Final = 32 * MIB
-"""The same for a write that makes room. Without it nothing could be dropped any more once others have used theirs."""
+"""Space that a write must find: for the log, and for the tables into which it is compacted."""
+MIN_FREE_BYTES: Final = 32 * MIB
+"""The same for a write that frees space. Without it nothing could be dropped any more once others have used theirs."""
 
 PROBE_BYTES: Final = 8 * MIB
-"""What must fit before the database is opened again after a full disk: about what it may write then."""
+"""Space needed before the database is opened again after a full disk: about what that may write."""
 MAX_PENDING: Final = 256
-"""Write batches since the last sync, which are kept to be written again; with more of them the log is flushed."""
+"""Write batches since the last sync, which are kept to be written again; at this number the log is flushed."""
 
 _PROBE: Final = "probe"
 _WRITES_FOR_A_LOOK: Final = 64
-"""Write batches after which room is looked for again, within one flush: far less than is reserved."""
+"""Write batches after which free space is checked again within one flush: far less than is reserved."""
 
 
 class IndexWorkers(NamedTuple):
-    """Threads for what waits for the disk. Where they are not the same, none of them waits for another."""
+    """Threads for blocking work. Different pools do not wait for each other."""
 
     reads: Workers
     """Searches of readers; at least two."""
     states: Workers
-    """What is known of a ledger: adds and fences wait for it."""
+    """Lookups of ledger states: adds and fences wait for them."""
     changes: Workers
     """Writes and syncs."""
     upkeep: Workers
-    """What takes long, and nobody waits for."""
+    """Long background work."""
 
 
 class RocksIndex:
-    """An ``Index`` in RocksDB. Made by ``open``."""
+    """An ``Index`` in RocksDB. Created by ``open``."""
 
     def __init__(self, disk: Disk, directory: str, workers: IndexWorkers, database: RocksDatabase) -> None:
         self._disk = disk
@@ -74,15 +74,15 @@ class RocksIndex:
         self._changing = asyncio.Lock()
         self._failed = ""
         self._full = ""
-        """Why the database takes no changes until it is opened again, which it is when there is room."""
-        self._pending: list[Written] = []
-        """What was written since the last sync, and may be lost when the database is opened again."""
+        """Why the database takes no changes until it is opened again, which happens when there is space."""
+        self._pending: list[WrittenBatch] = []
+        """Batches written since the last sync, which may be lost when the database is opened again."""
         self._synced = NO_ENTRY
         self._writes_before_look = 0
 
     @property
     def cache_bytes(self) -> CacheBytes:
-        """Blocks in memory; see the port."""
+        """Fill level of the block cache; see the port."""
         return self._database.cache_bytes
 
     @property
@@ -97,13 +97,12 @@ class RocksIndex:
         """Open the index in ``directory``.
 
         Args:
-            workers: threads for what waits for the disk; at least two in all, so that a sync holds up no read.
-            create: it may be made where there is none. Never where there was one.
+            workers: threads for blocking work; at least two in all, so that a sync delays no read.
+            create: create the index if there is none. Must be false if there ever was one.
 
         Raises:
-            DamagedFile: there is none, or it is damaged, or it lost durable changes; the message
-                names the directory.
-            DiskFull, DiskFailed: it cannot be read or made.
+            DamagedFile: there is none, or it is damaged, or it lost durable changes; the message names the directory.
+            DiskFull, DiskFailed: it cannot be read or created.
         """
         if not isinstance(workers, IndexWorkers):
             workers = IndexWorkers(workers, workers, workers, workers)
@@ -125,7 +124,7 @@ class RocksIndex:
     # -- reading -----------------------------------------------------------------------------
 
     async def find(self, ledger_id: int, entry_id: int) -> IndexRow | None:
-        """The row of the batch that holds the entry: inline where the block in which it would lie is in memory."""
+        """The row of the batch that holds the entry; inline if the block that would contain it is in memory."""
         if self._database.is_cached(row_key(ledger_id, entry_id)):
             rows = self._database.rows(ledger_id, entry_id, entry_id, 1)
         else:
@@ -137,7 +136,7 @@ class RocksIndex:
         return await self._workers.reads.run(self._database.rows, ledger_id, first, last, min(limit, MAX_FIND_ROWS))
 
     async def known_among(self, rows: Sequence[IndexRow]) -> list[IndexRow]:
-        """Those of ``rows`` that it has exactly so."""
+        """Those of ``rows`` that the index has unchanged."""
         return await self._workers.reads.run(self._database.known_among, rows)
 
     async def rows_after(self, ledger_id: int, first_entry_id: int, limit: int) -> list[IndexRow]:
@@ -160,8 +159,8 @@ class RocksIndex:
         """Ledgers with a row."""
         return await self._workers.reads.run(self._database.ledgers_with_rows, after, limit)
 
-    async def survey(self, ledger_id: int, first: int, last: int, limit: int) -> Told:
-        """Rows that overlap ``first .. last``; slowly where something is damaged."""
+    async def survey(self, ledger_id: int, first: int, last: int, limit: int) -> RangeSurvey:
+        """Rows that overlap ``first .. last``; slow if something is damaged."""
         limit = min(limit, MAX_FIND_ROWS)
         try:
             rows = await self.find_range(ledger_id, first, last, limit)
@@ -169,16 +168,16 @@ class RocksIndex:
             return await self._workers.reads.run(self._database.survey, ledger_id, first, last, limit)
         return undamaged(rows, limit, RowKey(ledger_id, last))
 
-    async def survey_from(self, start: RowKey, limit: int) -> Told:
-        """Rows of all ledgers; slowly where something is damaged."""
+    async def survey_from(self, start: RowKey, limit: int) -> RangeSurvey:
+        """Rows of all ledgers; slow if something is damaged."""
         try:
             rows = await self.rows_after(start.ledger_id, start.first_entry_id - 1, limit)
         except EntryUnknown:
             return await self._workers.reads.run(self._database.survey_from, start, limit)
         return undamaged(rows, limit, END)
 
-    async def survey_ledgers(self, after: int, limit: int) -> LedgersTold:
-        """Ledgers with a row; slowly where something is damaged."""
+    async def survey_ledgers(self, after: int, limit: int) -> LedgerSurvey:
+        """Ledgers with a row; slow if something is damaged."""
         return await self._workers.reads.run(self._database.survey_ledgers, after, limit)
 
     # -- writing -----------------------------------------------------------------------------
@@ -191,22 +190,22 @@ class RocksIndex:
         drop_ledgers: Sequence[int] = (),
         drop_rows: Sequence[int] = (),
         drop_keys: Sequence[RowKey] = (),
-        makes_room: bool = False,
+        frees_space: bool = False,
     ) -> None:
         """Write without sync, one write batch after the other."""
         async with self._changing:
             for batch in write_batches(rows, states, drop_ledgers, drop_rows, drop_keys):
                 self._check_usable()
-                await self._check_room(makes_room=makes_room)
+                await self._check_space(frees_space=frees_space)
                 await self._reopened()
                 await self._change(self._database.write, batch)
-                self._pending.append(Written(batch, self._database.sequence))
+                self._pending.append(WrittenBatch(batch, self._database.sequence))
                 if len(self._pending) > MAX_PENDING:
                     await self._change(self._database.flush_log)
                     self._pending.clear()
 
     async def sync(self) -> None:
-        """Flush RocksDB's log, then note how far that was."""
+        """Flush RocksDB's log, then record the durable mark."""
         async with self._changing:
             self._check_usable()
             await self._reopened()
@@ -219,7 +218,7 @@ class RocksIndex:
             try:
                 await write_mark(self._disk, self._directory, sequence)
             except DiskFull:
-                # The changes are durable. The older mark still holds; it only guards less.
+                # The changes are durable. The older mark is still valid; it only protects less.
                 return
             except DiskFailed as error:
                 self._failed = error.message
@@ -227,39 +226,39 @@ class RocksIndex:
             self._synced = sequence
 
     async def compact(self, first_ledger: int, last_ledger: int) -> None:
-        """Let RocksDB write anew what stays of these ledgers."""
+        """Let RocksDB rewrite the remaining rows of these ledgers."""
         self._check_usable()
         used = await self._workers.upkeep.run(self._database.table_bytes)
         free_bytes = (await self._disk.space(self._directory)).free_bytes
         if free_bytes < used + RESERVED_BYTES:
             needed = used + RESERVED_BYTES
-            raise DiskFull(f"{self._directory} has {free_bytes} bytes free, to compact the index needs {needed}")
-        # Piece by piece, because whoever closes the database waits for the one that is under way.
+            raise DiskFull(f"{self._directory} has {free_bytes} bytes free; to compact the index needs {needed}")
+        # In pieces, because ``close`` waits for the piece in progress.
         for first, last in await self._workers.upkeep.run(self._database.pieces, first_ledger, last_ledger):
             await self._workers.upkeep.run(self._database.compact, first, last)
 
     async def close(self) -> None:
-        """Close the database, after what reads it now."""
+        """Close the database, after the reads in flight."""
         self._failed = self._failed or "it was closed"
         await self._workers.changes.run(self._database.close)
 
-    async def _check_room(self, *, makes_room: bool) -> None:
-        """Look for room, if it has not been done for this flush: what is reserved is far more than one writes."""
-        if self._writes_before_look and not makes_room:
+    async def _check_space(self, *, frees_space: bool) -> None:
+        """Check free space, if that was not done for this flush: the reserve is far more than one flush writes."""
+        if self._writes_before_look and not frees_space:
             self._writes_before_look -= 1
             return
-        wanted = LEAST_BYTES if makes_room else RESERVED_BYTES
+        wanted = MIN_FREE_BYTES if frees_space else RESERVED_BYTES
         free_bytes = (await self._disk.space(self._directory)).free_bytes
         if free_bytes < wanted:
-            raise DiskFull(f"{self._directory} has {free_bytes} bytes free, the index needs {wanted}")
-        if not makes_room:
+            raise DiskFull(f"{self._directory} has {free_bytes} bytes free; the index needs {wanted}")
+        if not frees_space:
             self._writes_before_look = _WRITES_FOR_A_LOOK
 
     async def _reopened(self) -> None:
         """Open the database again if it met a full disk, and write what it may have lost.
 
         Raises:
-            DiskFull: there is still no room, or the database is in use for long.
+            DiskFull: there is still no space, or the database is in use for too long.
             DiskFailed: it lost what was synced, or cannot be opened.
         """
         if not self._full:
@@ -272,10 +271,10 @@ class RocksIndex:
         sometimes("index: opened again after a full disk")
         await self._change(self._database.reopen, self._synced, self._pending)
         self._full = ""
-        _log.warning("index opened again: the disk has room", path=self._directory)
+        _log.warning("index opened again: the disk has space", path=self._directory)
 
     async def _change(self, function: Callable[P, None], *args: P.args, **kwargs: P.kwargs) -> None:
-        """Run a change. After one that met a full disk the database is opened again; after any other there is none."""
+        """Run a change. After a full disk the database is opened again first; after any other failure it is refused."""
         try:
             await self._workers.changes.run(function, *args, **kwargs)
         except DiskFull as error:

@@ -1,31 +1,28 @@
-"""RocksDB, through ``rocksdict``, blocking: with index_options.py the only file that knows either.
+"""RocksDB, through ``rocksdict``, blocking. Only this file and rocksdb_options.py use either.
 
-What was learned about the binding by measuring, and shapes this file:
+Measured properties of the binding that shape this file:
 
-- ``seek``, ``get`` of one key and ``write`` hold the interpreter while they wait for the disk;
-  ``get`` of a list, ``flush_wal``, ``open`` and ``close`` do not. So before a seek, the block
-  in which the key would lie is brought into the cache by a ``get`` of a list, on a worker thread.
-  Whether that is needed, ``key_may_exist`` tells without touching the disk. There are no bloom
-  filters: they would keep that ``get`` away from the block.
-- The predecessor of a key is in the block before where the key would be the first of its own: once in about a hundred
-  searches. If that block is not in memory, the seek reads it while it holds the interpreter, on whichever thread: no
-  key is known by which a ``get`` could bring it, and the binding cannot be told to read memory alone. So the disk that
-  holds the index should not be a slow one.
+- ``seek``, ``get`` of one key and ``write`` hold the GIL while they wait for the disk; ``get`` of a list,
+  ``flush_wal``, ``open`` and ``close`` do not. So before a seek, a ``get`` of a list on a worker thread brings the
+  block of the key into the cache. ``key_may_exist`` says without touching the disk whether that is needed. There are no
+  bloom filters: they would keep that ``get`` from reading the block.
+- The predecessor of a key is in the previous block if the key would be the first of its own: once in about a hundred
+  searches. If that block is not in memory, the seek reads it while it holds the GIL: no key is known with which a
+  ``get`` could fetch it, and the binding cannot be restricted to memory. So the index should not be on a slow disk.
 - Writes go to the page cache; ``sync`` flushes the log on a worker thread.
 - An iterator that met an error is merely not valid: only ``status`` tells it from the end. ``next`` of one that is not
   valid ends the process.
-- Where a block cannot be read, every seek to a key in it fails. What is put there goes into another block, and is
-  found by its key only, since a search looks at all of them, nor does deleting a range help; and a compaction that
-  meets it fails, after which RocksDB takes no more writes until it is opened again.
+- If a block cannot be read, every seek to a key in it fails. New rows go into another block, and are found by their key
+  only, since a search reads all blocks of the range; deleting a range does not help; and a compaction that meets the
+  block fails, after which RocksDB takes no more writes until it is opened again.
 - Iterators are snapshots, so each search makes its own. What a ``get`` found a moment before may not be in it.
-- A search walks over every deleted row beside its key that lies in the write buffer, those that a deleted range covers
-  included: 0.3 us for each, bounds or not, while it holds the interpreter. A ``get`` does not. So a batch whose first
-  id is known is got, and ``last_entry`` looks forward first, where a new ledger, whose id is the highest, has nothing
-  beside it.
-- ``compact_range`` does not hold the interpreter (measured: half a second, in which another thread ran every
-  half of a millisecond), and waits for the database's own threads, so it needs one to wait on. By themselves
-  these drop what lies under deleted ranges late or never: only deletions of single keys make them look.
-- Recovery silently drops the log from the first damaged record on: see index_mark.py.
+- A search passes over every deleted row near its key that is in the write buffer, also rows in a deleted range: 0.3 us
+  for each, bounds or not, while it holds the GIL. A ``get`` does not. So a batch whose first id is known is read by
+  ``get``, and ``last_entry`` searches forward first, since a new ledger, whose id is the highest, has nothing near it.
+- ``compact_range`` does not hold the GIL (measured: half a second, in which another thread ran every half millisecond),
+  and waits for the database's own threads, so it needs a thread to wait on. By itself RocksDB drops rows in deleted
+  ranges late or never: only deletions of single keys make it compact.
+- Recovery silently drops the log from the first damaged record on: see durable_mark.py.
 - After a failed write RocksDB takes no more until it is opened again, though it still answers reads, and ``close`` then
   raises the same error and closes nevertheless (measured on a full file system).
 """
@@ -44,10 +41,9 @@ from tallybook.core.errors import DamagedFile, DiskFailed, DiskFull, EntryUnknow
 from tallybook.core.ids import MAX_ID, NO_ENTRY
 from tallybook.core.limits import KIB
 
-from .index import CacheBytes, WriteBatch
-from .index_errors import rocksdb_error
-from .index_figures import TableFigures, before_write, figures_of
-from .index_format import (
+from ..location import IndexRow
+from .damaged_scan import SortedRowsSurvey
+from .format import (
     decode_row,
     decode_state,
     encode_row,
@@ -59,19 +55,19 @@ from .index_format import (
     split_state_key,
     state_key,
 )
-from .index_options import index_options
-from .index_walk import Walk
-from .location import IndexRow
-from .told import LedgersTold, RowKey, Told
+from .port import CacheBytes, WriteBatch
+from .rocksdb_options import index_options
+from .rocksdb_stats import TableFigures, before_write, figures_of
+from .survey import LedgerSurvey, RangeSurvey, RowKey
 
 STATES: Final = "states"
 
 _CLOSE_SECONDS: Final = 30.0
 _REOPEN_SECONDS: Final = 5.0
-"""Searches fail while it is waited for those that are under way."""
+"""Searches fail during the wait for those in flight."""
 
 
-class Written(NamedTuple):
+class WrittenBatch(NamedTuple):
     """A batch that was written, and the number of its last change."""
 
     batch: WriteBatch
@@ -79,14 +75,14 @@ class Written(NamedTuple):
 
 
 class RocksDatabase:
-    """RocksDB, blocking. Every method may run on any thread; those that read bring what they need into the cache."""
+    """RocksDB, blocking. Every method may run on any thread; reads bring the blocks they need into the cache."""
 
     def __init__(self, path: str, cache_bytes: int, *, create: bool) -> None:
         self._path = path
         self._users = 0
         self._idle = threading.Condition()
         self._closed = False
-        """Whether nobody may use it."""
+        """Whether it is closed for new calls."""
         self._is_open = False
         self._max_cache_bytes = max(cache_bytes, 64 * KIB)
         self._cache = rocksdict.Cache(self._max_cache_bytes)
@@ -94,7 +90,7 @@ class RocksDatabase:
         self._open(create=create)
         self.figures = self._measured()
         self._read_options = rocksdict.ReadOptions()
-        # Files that an iterator kept alive are deleted in the background, not by the thread that drops it.
+        # A background thread deletes files that an iterator kept alive, not the thread that drops the iterator.
         self._read_options.set_background_purge_on_iterator_cleanup(True)
 
     def _open(self, *, create: bool) -> None:
@@ -102,25 +98,25 @@ class RocksDatabase:
         try:
             self._rows = rocksdict.Rdict(self._path, options, {"default": options, STATES: options})
             self._states = self._rows.get_column_family(STATES)
-        except Exception as error:  # rocksdict raises nothing more special
-            raise rocksdb_error(error, f"the index {self._path} cannot be opened") from error
+        except Exception as error:  # rocksdict raises nothing more specific
+            raise _rocksdb_error(error, f"the index {self._path} cannot be opened") from error
         self._is_open = True
 
-    def reopen(self, synced: int, pending: list[Written]) -> None:
-        """Close after a write that failed, open again, and write what the log has lost. Reads fail meanwhile.
+    def reopen(self, synced: int, pending: list[WrittenBatch]) -> None:
+        """Close after a failed write, open again, and write what the log has lost. Reads fail meanwhile.
 
         Args:
-            synced: the number of the last change that is durable.
-            pending: all written since, in order; the numbers are replaced of those that are written again.
+            synced: the number of the last durable change.
+            pending: everything written since, in order; batches that are written again get new numbers.
 
         Raises:
-            DiskFull: there is no room for that, or it is in use for long; the same call may open it.
-            DamagedFile, DiskFailed: it cannot be opened, or lost what is durable.
+            DiskFull: there is no space for that, or the database is in use for too long; may be retried.
+            DamagedFile, DiskFailed: it cannot be opened, or lost durable changes.
         """
         if not self._is_left_alone(_REOPEN_SECONDS):
             with self._idle:
                 self._closed = False
-            raise DiskFull(f"the index {self._path} met a full disk, and is in use: it is opened again later")
+            raise DiskFull(f"the index {self._path} met a full disk and is in use: it will be opened again later")
         self._close()
         self._open(create=False)
         kept = self.sequence
@@ -130,9 +126,9 @@ class RocksDatabase:
             for at, (batch, sequence) in enumerate(pending):
                 if sequence > kept:
                     self._write(batch)
-                    pending[at] = Written(batch, self.sequence)
-        except Exception as error:  # rocksdict raises nothing more special
-            raise rocksdb_error(error, f"the index {self._path} cannot be written") from error
+                    pending[at] = WrittenBatch(batch, self.sequence)
+        except Exception as error:  # rocksdict raises nothing more specific
+            raise _rocksdb_error(error, f"the index {self._path} cannot be written") from error
         with self._idle:
             self._closed = False
 
@@ -143,16 +139,16 @@ class RocksDatabase:
 
     @property
     def cache_bytes(self) -> CacheBytes:
-        """Blocks in memory."""
+        """Fill level of the block cache."""
         return CacheBytes(self._cache.get_usage(), self._max_cache_bytes)
 
     def is_cached(self, key: bytes) -> bool:
-        """Whether the block in which ``key`` would lie is in memory."""
+        """Whether the block that would contain ``key`` is in memory."""
         try:
             with self._reading():
                 found = self._rows.key_may_exist(key, fetch=True)
         except EntryUnknown:
-            return False  # a search says why
+            return False  # a search reports the error
         may_exist, value = found if isinstance(found, tuple) else (found, None)
         return not may_exist or value is not None
 
@@ -169,7 +165,7 @@ class RocksDatabase:
                 cursor.seek(sought)
                 row = self._row(cursor, ledger_id, last)
             if row is None or row.first_entry_id != first:
-                # There is none with that key, or none any more: then one that begins before may be about it.
+                # There is no row with that key (any more): an earlier row may hold the entry.
                 cursor = self._seek_for_prev(sought)
                 row = self._row(cursor, ledger_id)
                 if row is None or row.last_entry_id < first:
@@ -186,7 +182,7 @@ class RocksDatabase:
             return found
 
     def known_among(self, rows: Sequence[IndexRow]) -> list[IndexRow]:
-        """Those of ``rows`` that are stored exactly so."""
+        """Those of ``rows`` that are stored unchanged."""
         keys: list[Any] = [row_key(row.ledger_id, row.first_entry_id) for row in rows]
         with self._reading():
             values: Any = self._rows.get(keys)
@@ -194,7 +190,7 @@ class RocksDatabase:
             return [row for row, key, value in stored if value is not None and decode_row(key, bytes(value)) == row]
 
     def rows_after(self, ledger_id: int, first_entry_id: int, limit: int) -> list[IndexRow]:
-        """The first ``limit`` rows behind this one, of all ledgers."""
+        """The first ``limit`` rows after this one, of all ledgers."""
         with self._reading():
             key = key_behind(ledger_id, first_entry_id)
             self._fetch(self._rows, key)
@@ -249,23 +245,23 @@ class RocksDatabase:
                 found.append(after)
             return found
 
-    def survey(self, ledger_id: int, first: int, last: int, limit: int) -> Told:
-        """The first ``limit`` rows that overlap ``first .. last``, those that are damaged among them."""
+    def survey(self, ledger_id: int, first: int, last: int, limit: int) -> RangeSurvey:
+        """The first ``limit`` rows that overlap ``first .. last``, damaged ones included."""
         with self._reading():
-            return Walk(self).over(ledger_id, first, last, limit)
+            return SortedRowsSurvey(self).over(ledger_id, first, last, limit)
 
-    def survey_from(self, start: RowKey, limit: int) -> Told:
-        """The first ``limit`` rows from this key on, of all ledgers, those that are damaged among them."""
+    def survey_from(self, start: RowKey, limit: int) -> RangeSurvey:
+        """The first ``limit`` rows from this key on, of all ledgers, damaged ones included."""
         with self._reading():
-            return Walk(self).onwards(start, limit)
+            return SortedRowsSurvey(self).onwards(start, limit)
 
-    def survey_ledgers(self, after: int, limit: int) -> LedgersTold:
-        """The first ``limit`` ledgers above ``after`` that have a row, and those of which that cannot be told."""
+    def survey_ledgers(self, after: int, limit: int) -> LedgerSurvey:
+        """The first ``limit`` ledgers above ``after`` that have a row, and unreadable ranges of ledgers."""
         with self._reading():
-            return Walk(self).ledgers(after, limit)
+            return SortedRowsSurvey(self).ledgers(after, limit)
 
     def at_or_behind(self, key: RowKey) -> tuple[RowKey, bytes] | None:
-        """The first row from ``key`` on, as it is stored."""
+        """The first row from ``key`` on, as stored."""
         sought = row_key(*key)
         with self._using("read"):
             self._fetch(self._rows, sought)
@@ -286,10 +282,10 @@ class RocksDatabase:
 
     def _write(self, batch: WriteBatch) -> None:
         changes = rocksdict.WriteBatch(raw_mode=True)
-        # The handle is not kept: it would keep the database open.
+        # Column family handles are not kept: they would keep the database open.
         states = self._rows.get_column_family_handle(STATES)
         for ledger_id in (*batch.drop_ledgers, *batch.drop_rows):
-            # A range excludes its end, so the last key there can be is deleted by itself.
+            # A range excludes its end, so the highest possible key is deleted separately.
             changes.delete_range(row_key(ledger_id, 0), row_key(ledger_id, MAX_ID))
             changes.delete(row_key(ledger_id, MAX_ID))
         for ledger_id in batch.drop_ledgers:
@@ -313,12 +309,12 @@ class RocksDatabase:
         return figures_of([table.property_int_value for table in (self._rows, self._states)])
 
     def table_bytes(self) -> int:
-        """Size of all tables: what compacting all of it may need for a time."""
+        """Size of all tables: an upper bound of the temporary space for a full compaction."""
         with self._using("measured"):
             return self._measured().table_bytes
 
     def pieces(self, first_ledger: int, last_ledger: int) -> list[tuple[int, int]]:
-        """These ledgers in ranges, each of about one table where the tables are at their largest."""
+        """These ledgers in ranges, each of about one table of the largest level."""
         with self._using("compacted"):
             files = self._rows.live_files()  # of both families: all their keys begin with the ledger id
         bottom = max((file["level"] for file in files), default=0)
@@ -327,31 +323,31 @@ class RocksDatabase:
         return [(start, end - 1) for start, end in pairwise(cuts)]
 
     def compact(self, first_ledger: int, last_ledger: int) -> None:
-        """Drop what is deleted or replaced of these ledgers from the tables."""
+        """Compact these ledgers: drop deleted and replaced rows from the tables."""
         with self._using("compacted"):
             self._rows.compact_range(row_key(first_ledger, 0), row_key(last_ledger, MAX_ID))
             self._states.compact_range(state_key(first_ledger), state_key(last_ledger))
 
     def close(self) -> None:
-        """Close, once nobody uses it.
+        """Close, after the calls in flight.
 
         Raises:
-            DiskFull, DiskFailed: it is closed, and what was not synced may be lost.
+            DiskFull, DiskFailed: it is closed, and unsynced changes may be lost.
         """
         if not self._is_left_alone(_CLOSE_SECONDS):
             raise DiskFailed(f"the index {self._path} is in use for more than {_CLOSE_SECONDS} s: not closed")
         refused = self._close()
         if refused is not None:
-            raise rocksdb_error(refused, f"the index {self._path} was closed") from refused
+            raise _rocksdb_error(refused, f"the index {self._path} was closed") from refused
 
     def _is_left_alone(self, seconds: float) -> bool:
-        """Let nobody use it any more, and wait for those who do. Whether none was left."""
+        """Refuse new calls, and wait for those in flight; returns whether all have ended."""
         with self._idle:
             self._closed = True
             return self._idle.wait_for(lambda: not self._users, seconds)
 
     def _close(self) -> Exception | None:
-        """Close, if it is open; what the database says of writes that failed before."""
+        """Close, if it is open; returns the error that the database reports for earlier failed writes."""
         refused: Exception | None = None
         if self._is_open:
             self._is_open = False
@@ -378,11 +374,11 @@ class RocksDatabase:
         return decode_row(key, bytes(cursor.value())) if found_ledger == ledger_id and first <= last else None
 
     def _has_no_row(self, ledger_id: int) -> bool:
-        """Whether a search forward finds nothing of the ledger. False where it does not come so far."""
+        """Whether a forward search finds no row of the ledger. False if it cannot read so far."""
         try:
             return self._next_with_row(ledger_id) != ledger_id
         except (DamagedFile, DiskFailed):
-            return False  # its end may be readable nonetheless
+            return False  # the ledger's last row may be readable nonetheless
 
     def _next_with_row(self, ledger_id: int) -> int | None:
         found = self.at_or_behind(RowKey(ledger_id, 0))
@@ -407,22 +403,22 @@ class RocksDatabase:
 
     @staticmethod
     def _fetch(table: rocksdict.Rdict, key: bytes) -> bytes | None:
-        """The value of ``key``, without holding the interpreter. What a search for it needs is in the cache then."""
+        """The value of ``key``, without holding the GIL. Afterwards the blocks for a search of it are in the cache."""
         found: Any = table.get([key])
         return None if found[0] is None else bytes(found[0])
 
     @contextmanager
     def _reading(self) -> Iterator[None]:
-        """After any error it is not known what the index holds."""
+        """Turn any error into EntryUnknown: the contents of the index are unknown then."""
         try:
             with self._using("read"):
                 yield
         except (DamagedFile, DiskFailed, DiskFull) as error:
-            raise EntryUnknown(f"the index {self._path} cannot tell: {error.message}") from error
+            raise EntryUnknown(f"the index {self._path} cannot be read: {error.message}") from error
 
     @contextmanager
     def _using(self, doing: str) -> Iterator[None]:
-        """Keep the database open, and raise our own errors."""
+        """Keep the database open during the block, and translate its errors."""
         with self._idle:
             if self._closed:
                 raise DiskFailed(f"the index {self._path} is closed")
@@ -431,9 +427,19 @@ class RocksDatabase:
             yield
         except (DamagedFile, NewerFormat):
             raise
-        except Exception as error:  # rocksdict raises nothing more special
-            raise rocksdb_error(error, f"the index {self._path} cannot be {doing}") from error
+        except Exception as error:  # rocksdict raises nothing more specific
+            raise _rocksdb_error(error, f"the index {self._path} cannot be {doing}") from error
         finally:
             with self._idle:
                 self._users -= 1
                 self._idle.notify_all()
+
+
+def _rocksdb_error(error: Exception, doing: str) -> DamagedFile | DiskFailed | DiskFull:
+    """The typed error for ``error``, by its text: the binding has one exception class. ``doing`` begins the message."""
+    text = str(error)
+    if "No space left" in text or "quota exceeded" in text:
+        return DiskFull(f"{doing}: {text}")
+    if text.startswith("IO error") and "No such file" not in text:
+        return DiskFailed(f"{doing}: {text}")
+    return DamagedFile(f"{doing}: {text}")

@@ -1,8 +1,8 @@
-"""What RocksDB tells of the tables of an index: their sizes, and whether it holds back writes.
+"""RocksDB statistics of an index: sizes of its tables, and whether it holds back writes.
 
-Asked once a checkpoint, on the thread that has just synced the index: RocksDB takes its lock for the answers, and
-nothing that waits for that lock belongs on an event loop. It costs microseconds. Whether writes are held back is asked
-before each write of a thousand rows, too: a checkpoint whose writes wait comes to its sync only when that is over.
+Read once per checkpoint, on the thread that has just synced the index: RocksDB takes its lock for the answers, and
+nothing that waits for that lock belongs on an event loop. It costs microseconds. Whether writes are held back is also
+read before each write of a thousand rows, since a checkpoint with delayed writes reaches its sync only afterwards.
 """
 
 from __future__ import annotations
@@ -25,14 +25,14 @@ _OF_ALL: Final = {
     "pinned_bytes": "rocksdb.block-cache-pinned-usage",
     "background_errors": "rocksdb.background-errors",
 }
-"""Any column family tells the same of these: cache, log and threads are shared."""
+"""Any column family has the same numbers for these: cache, log and threads are shared."""
 
 Property: TypeAlias = Callable[[str], int | None]
-"""What one column family says of itself; ``None``: it knows of no such thing."""
+"""Reads a property of one column family; ``None`` if there is no such property."""
 
 
 class TableFigures(NamedTuple):
-    """As of the last checkpoint. All zero where there are no tables."""
+    """Numbers as of the last checkpoint. All zero if there are no tables."""
 
     table_bytes: int = 0
     write_buffer_bytes: int = 0
@@ -44,12 +44,12 @@ class TableFigures(NamedTuple):
 
 
 def figures_of(families: Sequence[Property]) -> TableFigures:
-    """Ask them. May wait for a lock."""
+    """Read the numbers of all families. May wait for a lock."""
     of_each = {stat: sum(ask(name) or 0 for ask in families) for stat, name in _OF_EACH.items()}
     of_all = {stat: families[0](name) or 0 for stat, name in _OF_ALL.items()}
     return TableFigures(**of_each, **of_all)
 
 
 def before_write(figures: TableFigures, family: Property) -> TableFigures:
-    """The same, with what has changed if the next write will wait. May wait for a lock."""
+    """The numbers, updated with whether the next write will wait. May wait for a lock."""
     return figures._replace(**{stat: family(name) or 0 for stat, name in _HELD_BACK.items()})

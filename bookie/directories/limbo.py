@@ -1,0 +1,106 @@
+"""The limbo marker: records that a bookie may have lost acked entries, and of which ledgers.
+
+Damage in the middle of the journal is not a torn tail: acked records may be lost, of unknown ledgers. So every ledger
+that existed then is *in limbo* until it was repaired from its peers: entries that are still held are served, others are
+UNKNOWN instead of ABSENT, ordinary adds are refused (a fence may have been lost), and the bookie does not count in
+quorums that must know. Ledgers created later are not affected.
+
+A directory that replaces another one (``bookie init --replace``) is in limbo from the beginning: its bookie answers
+under an id that acked the entries of the old directory. The old process may still run, and ack more, until the new one
+is registered in its place. The marker records that this has not happened yet; until then every ledger is in limbo.
+
+A lost index (index_home.py) is rebuilt from the entry logs, which have no fences, so that is such an event as well. The
+marker also has the number of the index in use, so that one write switches to the new index and puts every ledger into
+limbo.
+
+Which ledgers existed is read from the metadata (loss_bound.py). If that is an older copy, it may not have all of them,
+which may be found later. So after each event ``below`` is *provisional*: it rises when higher ids are found, until the
+metadata has been compared with held ledgers for some time (recovery/limbo_marker.py).
+
+One small file holds this for all ledgers, because a ledger of which everything was lost has no row. It is written
+before the journal trims the damage, and exists from the beginning, so that its loss is noticed, too.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Final
+
+from tallybook.core.errors import DamagedFile
+from tallybook.runtime.disk.port import Disk
+
+from ..storage.text_record import MAX_RECORD_BYTES, decode_record, encode_record
+
+KIND: Final = "limbo"
+VERSION: Final = 1
+
+_INDEX: Final = "index"
+_ENROLLED: Final = "enrolled"
+_NOT_YET: Final = "no"
+_DIRECTORY: Final = "directory"
+_PROVISIONAL: Final = "provisional"
+_YES: Final = "yes"
+
+
+@dataclass(frozen=True, slots=True)
+class Limbo:
+    """``events``: number of losses of the bookie. Ledgers with ids below ``below`` existed at the last one.
+
+    ``awaits_registration``: the bookie that this one replaces may still ack, also for ledgers that do not exist yet.
+    ``index``: number of the index in use.
+    ``provisional``: ``below`` may still rise: the metadata may have been an older copy.
+    ``directory``: uuid of the data directory that it belongs to; empty in a marker of an older version.
+    """
+
+    events: int = 0
+    below: int = 0
+    awaits_registration: bool = False
+    index: int = 0
+    directory: str = ""
+    provisional: bool = False
+
+    def covers(self, ledger_id: int, repaired: int) -> bool:
+        """Whether the ledger, repaired after the first ``repaired`` events, may still lack entries."""
+        return self.awaits_registration or (ledger_id < self.below and repaired < self.events)
+
+    def again(self, id_counter: int) -> Limbo:
+        """A marker with one more event, at a time when all ledger ids were below ``id_counter``."""
+        return replace(self, events=self.events + 1, below=max(self.below, id_counter), provisional=True)
+
+    def reaching(self, id_counter: int, *, awaits_registration: bool) -> Limbo:
+        """The last event extended to a later time, when all ledger ids were below ``id_counter``."""
+        below = max(self.below, id_counter)
+        return replace(self, below=below, awaits_registration=awaits_registration, provisional=True)
+
+
+async def load_limbo(disk: Disk, path: str) -> Limbo:
+    """Read the marker.
+
+    Raises:
+        DamagedFile: the file fails its checks, or is missing.
+        NewerFormat: it has a later version.
+    """
+    data = await disk.read_file(path, MAX_RECORD_BYTES)
+    if data is None:
+        raise DamagedFile(f"{path} is missing")
+    values = decode_record(KIND, VERSION, data, path)
+    try:
+        events, below, index = int(values["events"]), int(values["below"]), int(values.get(_INDEX, "0"))
+        awaits_registration, provisional = values.get(_ENROLLED) == _NOT_YET, values.get(_PROVISIONAL) == _YES
+        return Limbo(events, below, awaits_registration, index, values.get(_DIRECTORY, ""), provisional)
+    except (KeyError, ValueError) as error:
+        raise DamagedFile(f"{path}: wrong fields for a limbo marker: {error}") from error
+
+
+async def store_limbo(disk: Disk, path: str, limbo: Limbo) -> None:
+    """Make ``limbo`` durable."""
+    values = {"events": str(limbo.events), "below": str(limbo.below)}
+    if limbo.awaits_registration:
+        values[_ENROLLED] = _NOT_YET
+    if limbo.index:
+        values[_INDEX] = str(limbo.index)
+    if limbo.directory:
+        values[_DIRECTORY] = limbo.directory
+    if limbo.provisional:
+        values[_PROVISIONAL] = _YES
+    await disk.replace_file(path, encode_record(KIND, VERSION, values))

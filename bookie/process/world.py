@@ -1,0 +1,57 @@
+"""What a bookie gets from outside: disk, clock, tasks, and lookups in the metadata."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Awaitable, Callable
+from dataclasses import dataclass, field
+
+from tallybook.metadata.records.restored_store import ids_below
+from tallybook.runtime.clock import Clock
+from tallybook.runtime.concurrency.rate_limit import RateLimiter
+from tallybook.runtime.disk.port import Disk
+from tallybook.runtime.rng import Rng
+from tallybook.runtime.tasks import Tasks, Workers
+
+from ..directories.index_home import OpenIndex
+from ..directories.layout import CookieRegistry
+from ..ledgers.confirmed_prefix import ConfirmedPrefixLookup
+from ..ledgers.disposition import DispositionLookup
+from ..ledgers.key_verification import FactsLookup
+from ..recovery.store_check import BehindNotes, NeverBehind
+
+
+@dataclass(frozen=True, slots=True)
+class BookieWorld:
+    """Everything outside of the bookie.
+
+    Attributes:
+        tasks: runs background work; an essential task that dies ends the process.
+        facts_of: looks up key verifier and identity of a ledger in the metadata.
+        disposition_of: looks up the disposition of a held ledger.
+        id_counter: an upper bound of all ledger ids ever assigned; read when the journal lost records, and before
+            a ledger counts as deleted.
+        confirmed_prefix_of: looks up the confirmed prefix of a ledger, linearizably.
+        registry: cookies in the metadata.
+        fail_safe: ends the process at once; called with the reason.
+        named: lists the ledgers that name a bookie, to count those in limbo; ``None``: count held ledgers only.
+        behind: records that the metadata store was restored from an older copy.
+    """
+
+    disk: Disk
+    clock: Clock
+    rng: Rng
+    tasks: Tasks
+    workers: Workers
+    open_index: OpenIndex
+    facts_of: FactsLookup
+    disposition_of: DispositionLookup
+    id_counter: Callable[[], Awaitable[int]]
+    confirmed_prefix_of: ConfirmedPrefixLookup
+    registry: CookieRegistry
+    fail_safe: Callable[[str], None]
+    named: Callable[[str, int, RateLimiter], AsyncIterator[int]] | None = None
+    behind: BehindNotes = field(default_factory=NeverBehind)
+
+    async def ids_below(self) -> int:
+        """See ``metadata.records.restored_store.ids_below``."""
+        return await ids_below(self.id_counter, self.behind.read)

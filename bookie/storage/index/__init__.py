@@ -1,0 +1,5 @@
+"""The index: for each batch its location in the entry logs, for each ledger its state.
+
+``port.Index`` is the interface, ``rocksdb.RocksIndex`` and ``memory.MemoryIndex`` implement it, ``format`` has the
+bytes, ``survey`` the scans that continue past damage. Nothing here reads entry logs.
+"""
