@@ -1,8 +1,8 @@
-"""Asks bookies whether this process may change the metadata: to run an operator's command, or as a client.
+"""Checks the password of a ledger; asks a bookie whether this process is authorized to change the metadata.
 
-Both write the store without any server in between. With security on, a bookie is asked before: it knows the principal
-by the certificate of the connection and the rules of ``access.toml``, and says yes or no. A command that it allows is
-in its audit log.
+Operator commands and clients write the metadata store directly, with no server in between. With security on, they
+first ask a bookie, which knows the principal from the certificate of the connection and applies ``access.toml``. The
+bookie writes a command that it allows to its audit log.
 """
 
 from __future__ import annotations
@@ -20,7 +20,10 @@ from tallybook.core.errors import (
     PeerError,
     TallybookError,
     Unauthenticated,
+    Unauthorized,
 )
+from tallybook.core.keys import digest_key, key_matches, ledger_key
+from tallybook.metadata.ledger.model import DigestType, LedgerMetadata
 from tallybook.runtime.clock import Clock
 from tallybook.runtime.logging import logger
 from tallybook.runtime.tasks import Tasks
@@ -28,68 +31,92 @@ from tallybook.runtime.tasks import Tasks
 from .background import client_tasks
 from .ports import ClientWorld
 
-NEXT_SECONDS: Final = 1.0
-"""After so long without an answer another bookie is asked, too."""
-ASK_SECONDS: Final = 10.0
-"""How long it takes at most until it is known that no bookie can say."""
+HEDGE_SECONDS: Final = 1.0
+"""After this time without an answer the next bookie is asked, too."""
+TOTAL_SECONDS: Final = 10.0
+"""Timeout for all bookies together."""
 
 RENEW_SECONDS: Final = 30.0
-"""A yes that is older is renewed in the background when there is a change."""
-ALLOWED_SECONDS: Final = 60.0
-"""A change waits for the renewal of a yes that is older..."""
-PATIENCE_SECONDS: Final = 1.0
-"""... for so long: after that the old one counts, until a bookie says no."""
+"""An authorization older than this is renewed in the background, at the next change."""
+RENEWAL_WAIT_AFTER_SECONDS: Final = 60.0
+"""A change waits for the renewal of an authorization older than this ..."""
+RENEWAL_WAIT_SECONDS: Final = 1.0
+"""... for at most this long; after that the old authorization stays valid until a bookie denies."""
 
 _log = logger("client.authorization")
 
 
-class Said(NamedTuple):
-    """What bookies said to a question to which none said no."""
+def ledger_keys(metadata: LedgerMetadata, password: bytes) -> tuple[bytes, bytes | None]:
+    """The ledger key for bookies, and the digest key if the digest is an HMAC."""
+    if not metadata.key_verifier:
+        return b"", None
+    signing = digest_key(password, metadata.key_salt) if metadata.digest is DigestType.HMAC_SHA256 else None
+    return ledger_key(password, metadata.key_salt), signing
+
+
+def check_password(metadata: LedgerMetadata, password: bytes) -> None:
+    """Check the password of a ledger.
+
+    Raises:
+        Unauthorized: wrong password, or a password for a ledger that has none.
+    """
+    key, _ = ledger_keys(metadata, password)
+    if password and not metadata.key_verifier:
+        # The caller relies on a password; perhaps it means another ledger.
+        raise Unauthorized(f"ledger {metadata.ledger_id} has no password, but one was given")
+    if metadata.key_verifier and not key_matches(key, metadata.key_verifier):
+        raise Unauthorized(f"ledger {metadata.ledger_id}: wrong password")
+
+
+class AuthorizationAnswer(NamedTuple):
+    """The answer of the bookies when none denied."""
 
     by: str | None
-    """The bookie that said yes; ``None``: none could say."""
+    """The bookie that granted the permission; ``None``: no bookie could answer."""
     too_old: bool = False
-    """Whether one answered that does not know this kind of request."""
+    """Whether a bookie answered that does not know this kind of request."""
 
 
 async def authorize(
     world: ClientWorld, permission: Permission, command: str = "", arguments: Sequence[str] = ("",)
-) -> Said:
-    """Ask bookies whether this process has a permission, until one says; within ``ASK_SECONDS`` for all of them.
+) -> AuthorizationAnswer:
+    """Ask bookies one after another whether this process has a permission; at most ``TOTAL_SECONDS`` in total.
 
     Args:
-        command: which command is to be noted by the bookie that says yes; empty: nothing is.
-        arguments: of that command, in as many parts as the lines of the audit log that they take.
+        command: the command that the granting bookie writes to its audit log; empty: none.
+        arguments: the arguments of the command, one part for each line of the audit log.
 
     Raises:
-        AccessDenied: a bookie said no.
-        MetadataUnavailable: the living bookies are not known.
+        AccessDenied: a bookie denied the permission.
+        MetadataUnavailable: the registered bookies cannot be listed.
     """
     living = world.rng.fork("authorization").shuffled(list(await world.membership.bookies()))
-    asked: list[asyncio.Task[Said]] = []
+    asked: list[asyncio.Task[AuthorizationAnswer]] = []
     tasks, too_old = client_tasks("authorization"), False
     try:
-        async with asyncio.timeout(ASK_SECONDS):
+        async with asyncio.timeout(TOTAL_SECONDS):
             while living or asked:
                 if living:
                     work = _ask(world, living.pop(0), permission, command, arguments)
                     asked.append(tasks.spawn(work, name="ask"))
-                await asyncio.wait(asked, timeout=NEXT_SECONDS if living else None, return_when=asyncio.FIRST_COMPLETED)
+                await asyncio.wait(
+                    asked, timeout=HEDGE_SECONDS if living else None, return_when=asyncio.FIRST_COMPLETED
+                )
                 for said in [each.result() for each in asked if each.done()]:
                     if said.by is not None:
                         return said
                     too_old |= said.too_old
                 asked = [each for each in asked if not each.done()]
     except TimeoutError:
-        _log.info("no bookie says whether a change is allowed", seconds=ASK_SECONDS)
+        _log.info("no bookie answers whether a change is authorized", seconds=TOTAL_SECONDS)
     finally:
         await tasks.close()
-    return Said(None, too_old)
+    return AuthorizationAnswer(None, too_old)
 
 
 async def _ask(
     world: ClientWorld, bookie_id: str, permission: Permission, command: str, arguments: Sequence[str]
-) -> Said:
+) -> AuthorizationAnswer:
     try:
         connection = await world.connections.get(bookie_id)
         for part in arguments:
@@ -98,25 +125,31 @@ async def _ask(
         what = f"'{command}'" if command else f"the permission to {permission.value}"
         raise AccessDenied(f"{what} is refused by {bookie_id}: {error.message}") from error
     except (InvalidArgument, PeerError) as error:
-        _log.info("a bookie cannot say whether a change is allowed", bookie_id=bookie_id, error=error.message)
-        return Said(None, isinstance(error, InvalidArgument))
-    return Said(bookie_id)
+        _log.info("a bookie cannot answer whether a change is authorized", bookie_id=bookie_id, error=error.message)
+        return AuthorizationAnswer(None, isinstance(error, InvalidArgument))
+    return AuthorizationAnswer(bookie_id)
 
 
 class WriteGuard:
-    """Guards the metadata of a client whose own rules do not say whether it may write: a bookie is asked.
+    """Guards metadata changes of a client that has no access rules of its own: it asks a bookie.
 
-    A yes is renewed in the background while the client makes changes. It counts for as long as no bookie can say,
-    because an ensemble change must not fail, nor wait, because bookies hang.
+    The authorization is renewed in the background while the client makes changes. It stays valid while no bookie can
+    answer: an ensemble change must neither fail nor wait because bookies hang.
 
     Args:
-        name: of the client, for messages.
-        ask: whether it may write.
-        by_role: whether the role in its certificate lets it write, which counts at bookies that are too old to say.
+        name: the client's name, for messages.
+        ask: asks for the write permission.
+        by_role: whether the role in the client's certificate permits writing; used if bookies are too old to answer.
     """
 
     def __init__(
-        self, name: str, clock: Clock, tasks: Tasks, ask: Callable[[], Awaitable[Said]], *, by_role: bool = False
+        self,
+        name: str,
+        clock: Clock,
+        tasks: Tasks,
+        ask: Callable[[], Awaitable[AuthorizationAnswer]],
+        *,
+        by_role: bool = False,
     ) -> None:
         self._name = name
         self._clock = clock
@@ -124,39 +157,42 @@ class WriteGuard:
         self._ask = ask
         self._by_role = by_role
         self._allowed_at: float | None = None
-        self._asking: asyncio.Task[TallybookError | None] | None = None
-        self._asked_at = 0.0
+        self._request: asyncio.Task[TallybookError | None] | None = None
+        self._requested_at = 0.0
 
     def allow(self) -> None:
-        """Take it as allowed: it was asked for more."""
+        """Take changes as authorized: a broader permission was granted."""
         self._allowed_at = self._clock.monotonic()
 
     async def __call__(self, change: str) -> None:
-        """Return if ``change`` may be made.
+        """Return if ``change`` is authorized.
 
         Raises:
-            AccessDenied: it may not.
-            MetadataUnavailable: no bookie can say, and none has.
+            AccessDenied: it is not.
+            MetadataUnavailable: no bookie can answer, and none has granted it before.
             HandleClosed: the client was closed meanwhile.
         """
         now, allowed_at = self._clock.monotonic(), self._allowed_at
         if allowed_at is not None and now < allowed_at + RENEW_SECONDS:
             return
-        if self._asking is None or self._asking.done():
-            self._asking, self._asked_at = self._tasks.spawn(self._renew(), name="authorization", apart=True), now
-        asking = self._asking
+        if self._request is None or self._request.done():
+            self._request, self._requested_at = (
+                self._tasks.spawn(self._renew(), name="authorization", detached=True),
+                now,
+            )
+        request = self._request
         if allowed_at is None:
-            await asyncio.wait([asking])
-        elif now >= allowed_at + ALLOWED_SECONDS and now < self._asked_at + PATIENCE_SECONDS:
-            await asyncio.wait([asking], timeout=self._asked_at + PATIENCE_SECONDS - now)
-        if asking.cancelled():
+            await asyncio.wait([request])
+        elif now >= allowed_at + RENEWAL_WAIT_AFTER_SECONDS and now < self._requested_at + RENEWAL_WAIT_SECONDS:
+            await asyncio.wait([request], timeout=self._requested_at + RENEWAL_WAIT_SECONDS - now)
+        if request.cancelled():
             raise HandleClosed(f"the client is closed: {change} was not done")
-        error = asking.result() if asking.done() else None
+        error = request.result() if request.done() else None
         if error is not None:
             raise type(error)(f"{error.message}: {change} was not done") from error
 
     async def _renew(self) -> TallybookError | None:
-        """Ask; why the client may not write, if so."""
+        """Ask again; return the error if the client is not authorized."""
         try:
             said = await self._ask()
         except AccessDenied as error:
@@ -165,7 +201,7 @@ class WriteGuard:
         except MetadataUnavailable as error:
             if self._allowed_at is None:
                 return error
-            said = Said(None)
+            said = AuthorizationAnswer(None)
         if said.by is None and self._allowed_at is None and not (said.too_old and self._by_role):
             return MetadataUnavailable(f"no bookie can say whether {self._name} may change the metadata")
         self.allow()

@@ -1,7 +1,7 @@
-"""Background work of a client: how its end is looked at.
+"""Background tasks of a client, and the reporting of their unexpected errors.
 
-No task of a client is essential in the sense of ``Tasks``: a client serves on without any one of
-them. But an error that nobody expected must be seen by whoever depends on the work.
+No task of a client is essential in the sense of ``Tasks``: the client keeps working without it. But an unexpected
+error must reach the component that depends on the task.
 """
 
 from __future__ import annotations
@@ -17,19 +17,19 @@ _log = logger("client.background")
 
 
 def client_tasks(owner: str) -> Tasks:
-    """A group of tasks, none of which may be called essential. To use it after its close is the fault of the caller."""
+    """A task group for a client: none of its tasks may be essential, and spawning after its close is a caller error."""
     return Tasks(owner, _never_essential, closed=HandleClosed)
 
 
 def defect_of(task: asyncio.Task[Any]) -> TallybookError | None:
-    """The error that ended ``task``, logged; for a callback of tasks that handle every error they expect."""
+    """Log and return the error that ended ``task``; a done-callback for tasks that handle every error they expect."""
     if task.cancelled() or (error := task.exception()) is None:
         return None
     return defect(task.get_name(), error)
 
 
 def defect(name: str, error: BaseException) -> TallybookError:
-    """The error of background work that ended with one that nobody expected, logged."""
+    """Log an unexpected error of background work and return it as a ``TallybookError``."""
     _log.error("background task died", task=name, error=repr(error))
     return error if isinstance(error, TallybookError) else InvariantViolation(f"{name} died: {error!r}")
 

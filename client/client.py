@@ -1,7 +1,7 @@
 """The client: creates, opens, recovers, lists and deletes ledgers.
 
     async with Client("sqlite:////var/lib/tallybook/metadata.db") as client:
-        async with await client.create_ledger() as ledger:
+        async with client.create_ledger() as ledger:
             await ledger.append(b"hello")
         reader = await client.open_ledger(ledger.id)
         async for entry in reader.read(0, reader.last_add_confirmed):
@@ -18,44 +18,47 @@ from functools import partial
 from types import TracebackType
 from typing import ClassVar, Final, Self
 
-from tallybook.core.config import ClientSettings
-from tallybook.core.errors import InvalidArgument, LedgerInUse, Outcome, PeerError, TallybookError, Unauthorized
+from tallybook.core.errors import InvalidArgument, LedgerInUse, NotEnoughBookies, Outcome, PeerError, TallybookError
 from tallybook.core.ids import check_ledger_id
-from tallybook.core.keys import SALT_BYTES, digest_key, key_fits, key_verifier, ledger_key
+from tallybook.core.keys import SALT_BYTES, key_verifier, ledger_key
 from tallybook.core.limits import DEFAULT_STRIPE_ENTRIES, MAX_BATCH_BYTES, MAX_ENTRY_BYTES
 from tallybook.core.quorum import Quorum
-from tallybook.metadata.ledger_use import use_of
-from tallybook.metadata.model import DigestType, Fragment, LedgerMetadata, adopt
+from tallybook.core.settings import ClientSettings
+from tallybook.metadata.ledger.model import DigestType, Fragment, LedgerMetadata, adopt
+from tallybook.metadata.ledger_update import LedgerUpdater
 from tallybook.metadata.store import BookieInfo, Versioned
-from tallybook.metadata.update import LedgerUpdater
-from tallybook.runtime.lifetime import Lifetime, while_open
+from tallybook.metadata.stream_use import describe_stream_use
+from tallybook.runtime.concurrency.async_iterators import PagedListing, ResumableIterator
+from tallybook.runtime.concurrency.handle_lifetime import Lifetime, while_open
+from tallybook.runtime.concurrency.opening import opens
 from tallybook.runtime.logging import logger
-from tallybook.runtime.meter import Reading
-from tallybook.runtime.seldom import Seldom
-from tallybook.runtime.steps import Listing, Steps
-from tallybook.runtime.tracing import NO_TRACER
+from tallybook.runtime.metrics.usage import Reading
+from tallybook.runtime.rate_limited_log import LogRateLimiter
+from tallybook.runtime.tracing.port import NO_TRACER
 
+from .authorization import check_password, ledger_keys
 from .background import client_tasks
 from .budget import ByteBudget
-from .deeds import Deeds
-from .placement import choose_ensemble
+from .placement.ensembles import choose_ensemble
+from .placement.quarantine import Quarantine
+from .placement.replacement import ReplacementFinder
 from .ports import ClientWorld, Transition
-from .quarantine import Quarantine
 from .reader.context import ReaderContext
 from .reader.handle import LedgerReader
 from .recovery.driver import RecoveryContext, recover_accepting_loss, recover_ledger
 from .recovery.lossy import AcceptedLoss
-from .spares import Spares
-from .writer.common import CommonWork
+from .recovery_counters import RecoveryCounters
+from .stats import ClientNumbers
 from .writer.handle import LedgerWriter, WriterContext
+from .writer.shared import SharedWriterServices
 
 _log = logger("client")
 
 CLOSE_SECONDS: Final = 10.0
-"""How long a close that is cancelled still waits for what it has begun to let go of."""
+"""How long a cancelled close still waits for the release of resources that it began."""
 
 MAX_UNSETTLED_ADOPTIONS: Final = 1_000
-"""Adoptions of unknown outcome whose token is remembered; beyond it the oldest is forgotten."""
+"""Adoptions of unknown outcome whose writer token is remembered; beyond this the oldest is forgotten."""
 
 
 class Client:
@@ -63,17 +66,17 @@ class Client:
 
     Args:
         cluster: URI of the metadata store, or a ready-made world (for tests and simulation).
-        settings: how the client behaves.
+        settings: timeouts, limits and policies of the client.
 
     Raises:
-        NoSuchCluster: as it is opened: there is none at the URI.
-        InvalidConfig: as it is opened: the URI names no metadata store, or needs a library that is not installed.
-        MetadataUnavailable: as it is opened: the store does not answer within ``metadata_timeout_ms``.
-        DamagedFile, DiskFailed: as it is opened: the file of a SQLite store cannot be used.
+        NoSuchCluster: on opening: there is no cluster at the URI.
+        InvalidConfig: on opening: the URI names no metadata store, or needs a library that is not installed.
+        MetadataUnavailable: on opening: the store does not answer within ``metadata_timeout_ms``.
+        DamagedFile, DiskFailed: on opening: the file of a SQLite store cannot be used.
     """
 
     budget_type: ClassVar[type[ByteBudget]] = ByteBudget
-    """What bounds the appends; another one where threads take part."""
+    """The class of the byte budget; the blocking client uses a thread-safe one."""
 
     def __init__(self, cluster: str | ClientWorld, settings: ClientSettings | None = None) -> None:
         self._cluster = cluster
@@ -85,22 +88,22 @@ class Client:
         self._writers: list[LedgerWriter] = []
         self._writers_limit = 16
         self._quarantine = Quarantine(self._settings.quarantine_ms / 1000)
-        self._deeds = Deeds()
+        self._counters = RecoveryCounters()
         self._limits: dict[str, int] = {}
-        """The largest batch of each bookie that was connected to."""
+        """The largest batch that each known bookie takes, as it said on connecting."""
         self._gone: frozenset[str] = frozenset()
-        """Of these, those that were not among the living when they were last listed."""
-        self._common: CommonWork | None = None
-        """What its writers do together."""
-        self._bad_copies = Seldom()
+        """Bookies in ``_limits`` that were not registered when bookies were last listed."""
+        self._common: SharedWriterServices | None = None
+        """Timers, connector and metadata queue that its writers share."""
+        self._bad_copies = LogRateLimiter()
         self._unsettled: dict[int, str] = {}
-        """The token of each adoption that may or may not have taken effect, by ledger id."""
+        """Writer tokens of adoptions whose outcome is unknown, by ledger id."""
 
     async def __aenter__(self) -> Self:
         self._lifetime.check()
         if isinstance(self._cluster, str):
             # Only a real cluster needs the network; a simulated one never loads it.
-            from .world import open_world  # noqa: PLC0415
+            from .environment import open_world  # noqa: PLC0415
 
             self._opened = await open_world(self._cluster, self._settings)
         return self
@@ -111,11 +114,11 @@ class Client:
         await self.close()
 
     async def close(self) -> None:
-        """Drop connections and background work. Open ledgers stay open, for a recovery to end.
+        """Close connections and stop background work. Open ledgers stay open until they are recovered.
 
-        What is still pending fails with ``LedgerClosed``, its outcome unknown; every other call that waits, and every
-        later one of the client and its handles, with ``HandleClosed``. When cancelled, it drops everything all the
-        same, which takes no longer than a connection may take to close.
+        Pending appends fail with ``LedgerClosed``, outcome unknown. Every other waiting call, and every later call of
+        the client and its handles, fails with ``HandleClosed``. A cancelled close still releases everything; it waits
+        at most ``CLOSE_SECONDS`` for that.
         """
         self._lifetime.check_loop()
         closing = client_tasks("closing client").spawn(self._close(), name="close")
@@ -142,11 +145,11 @@ class Client:
 
     @property
     def world(self) -> ClientWorld:
-        """The stores and seams this client stands on, for what is built on top of it.
+        """The stores, connections and clock that this client uses, for libraries built on it.
 
         Raises:
             HandleClosed: the client is closed.
-            InvalidArgument: it was not opened.
+            InvalidArgument: the client was not opened.
         """
         if self._lifetime.ended:
             raise self._lifetime.closed(Outcome.NOT_DONE)
@@ -156,55 +159,50 @@ class Client:
 
     @property
     def lifetime(self) -> Lifetime:
-        """Ends with the client, as does what is built on top of it."""
+        """The client's lifetime, which bounds those of its handles and of libraries built on it."""
         return self._lifetime
 
     @property
     def security(self) -> str:
-        """Its security directory; empty: none."""
+        """The client's security directory; empty: none."""
         return self._settings.security
 
     @property
     def max_entry_bytes(self) -> int:
-        """The largest entry that all its writers take, as far as living bookies that it met told what they take."""
-        living = [most for bookie_id, most in self._limits.items() if bookie_id not in self._gone]
-        least = min(living, default=MAX_BATCH_BYTES) - (MAX_BATCH_BYTES - MAX_ENTRY_BYTES)
-        return min(int(self._settings.max_entry_bytes), least)
+        """The largest entry that every writer of the client takes, given the limits of the live bookies seen so far."""
+        living = [limit for bookie_id, limit in self._limits.items() if bookie_id not in self._gone]
+        smallest = min(living, default=MAX_BATCH_BYTES) - (MAX_BATCH_BYTES - MAX_ENTRY_BYTES)
+        return min(int(self._settings.max_entry_bytes), smallest)
 
     @property
     def budget(self) -> ByteBudget:
-        """What the appends of all handles may hold together."""
+        """The byte budget that the appends of all handles share."""
         return self._budget
 
     @property
     def pending_bytes(self) -> int:
-        """What the appends of all handles hold now: entries that gather, and batches some bookie still has to take."""
+        """Bytes that the appends of all handles hold: unsent entries, and batches that some bookie has not acked."""
         return self._budget.taken_bytes
 
     @property
     def max_pending_bytes(self) -> int:
-        """What they may hold. Above it ``append`` waits for room, and ``append_nowait`` raises ``Busy``."""
+        """The limit of ``pending_bytes``. At the limit ``append`` waits, and ``append_nowait`` raises ``Busy``."""
         return self._budget.limit_bytes
 
     def stats(self) -> Mapping[str, Reading]:
-        """Numbers for metrics, named as in ``metrics.CLIENT_METRICS``: what appends hold, and how long bookies take."""
-        load = None if self._opened is None else self._opened.load
-        archive = None if self._opened is None else self._opened.archive
+        """Metric readings, named as in ``stats.CLIENT_METRICS``: pending bytes, latencies, errors."""
+        world = self._opened
+        quarantined = 0 if world is None else self._quarantine.count(world.clock.monotonic())
+        archive = None if world is None else world.archive
         return {
-            "client_pending_bytes": self._budget.taken_bytes,
-            "client_max_pending_bytes": self._budget.limit_bytes,
-            "client_no_room": self._budget.no_room,
-            "client_confirm_seconds": self._budget.confirm_seconds,
-            "client_quarantined": 0 if self._opened is None else self._quarantine.count(self._opened.clock.monotonic()),
-            **self._deeds.readings(),
-            **(load.readings() if load is not None else {}),
+            **ClientNumbers(self._budget, self._counters, quarantined).readings(None if world is None else world.load),
             **(archive.readings() if archive is not None else {}),
-            **(NO_TRACER if self._opened is None else self._opened.tracer).readings(),
+            **(NO_TRACER if world is None else world.tracer).readings(),
         }
 
     # -- writing ----------------------------------------------------------------------
 
-    @while_open
+    @opens
     async def create_ledger(
         self,
         *,
@@ -224,21 +222,21 @@ class Client:
             ensemble: bookies that the ledger is spread over.
             write_quorum: bookies that hold each entry.
             ack_quorum: bookies that have an entry on disk before it is confirmed.
-            password: to be shown by whoever writes, opens or deletes the ledger; empty: no password is needed.
-            digest: what tells damaged bytes; ``HMAC_SHA256`` is keyed by the password.
-            custom: kept with the metadata, for whoever creates ledgers; at most 64 KiB.
-            stripe_entries: entries in a row that go to the same bookies, where the ensemble is larger than the write
+            password: required to write, open or delete the ledger; empty: no password.
+            digest: detects damaged entries; ``HMAC_SHA256`` is keyed by the password.
+            custom: the application's own data, stored with the metadata; at most 64 KiB.
+            stripe_entries: consecutive entries that go to the same bookies, if the ensemble is larger than the write
                 quorum.
-            ledger_id: one from ``reserve_ledger_id``, for whoever has to write it down before the ledger is there.
+            ledger_id: an id from ``reserve_ledger_id``, if the application has to record it before the ledger exists.
             deferred_sync: bookies ack an append before it is durable. The last add confirmed, and so what readers
-                see, moves only by ``LedgerWriter.force``, which needs every bookie; none is ever replaced.
+                see, moves only by ``LedgerWriter.force``, which needs every bookie. The ensemble never changes.
 
         Raises:
             InvalidArgument: not E >= Qw >= Qa >= 1, or metadata too large.
             NotEnoughBookies: fewer than E writable bookies are alive.
-            LedgerExists: of the given id there is, or was, a ledger.
+            LedgerExists: a ledger with the given id exists or existed.
             MetadataUnavailable: the store does not answer.
-            MetadataOutcomeUnknown: there may be a ledger of which nobody knows the id.
+            MetadataOutcomeUnknown: the ledger may have been created, under an id that the caller does not learn.
             DamagedFile, NewerFormat: a registration cannot be decoded.
         """
         quorum = Quorum(ensemble, write_quorum, ack_quorum, stripe_entries)
@@ -247,7 +245,7 @@ class Client:
 
     @while_open
     async def reserve_ledger_id(self) -> int:
-        """A ledger id that nobody else ever gets.
+        """Reserve a ledger id. It is never given out again.
 
         Raises:
             MetadataUnavailable: the store does not answer.
@@ -266,7 +264,7 @@ class Client:
         custom: Mapping[str, bytes] | None = None,
         stripe_entries: int = DEFAULT_STRIPE_ENTRIES,
     ) -> LedgerMetadata:
-        """Create a ledger for somebody else to adopt and write. Arguments are as for ``create_ledger``.
+        """Create a ledger for another client to adopt and write. Arguments are as for ``create_ledger``.
 
         Raises:
             As ``create_ledger``.
@@ -274,7 +272,7 @@ class Client:
         quorum = Quorum(ensemble, write_quorum, ack_quorum, stripe_entries)
         return await self._create(quorum, password, digest, custom or {}, None)
 
-    @while_open
+    @opens
     async def adopt_ledger(self, ledger_id: int, *, password: bytes = b"", deferred_sync: bool = False) -> LedgerWriter:
         """Become the writer of a ledger that never had one.
 
@@ -282,15 +280,16 @@ class Client:
             deferred_sync: as for ``create_ledger``.
 
         Raises:
-            LedgerHasWriter: it has, or had, a writer: recover it and create the next one.
+            LedgerHasWriter: it has, or had, a writer. Recover it and create another ledger.
             LedgerClosed, LedgerFenced, NoSuchLedger, Unauthorized: it cannot be written.
-            MetadataOutcomeUnknown: it may be ours; the same call, of this client, settles it.
-            MetadataConflict, MetadataUnavailable: it would not settle, or the store does not answer; not ours.
+            MetadataOutcomeUnknown: the adoption may have taken effect. Repeat the call with this client to find out.
+            MetadataConflict, MetadataUnavailable: not adopted: concurrent changes, or the store does not answer.
             DamagedFile, NewerFormat: its metadata cannot be decoded.
+            InvalidArgument: not a ledger id.
         """
         known = await self._read(ledger_id)
         self.authorise(known.value, password)
-        # Taken out while it is used: of two calls at once only one may become the writer.
+        # Removed while in use: of two concurrent calls only one may become the writer.
         token = self._unsettled.pop(ledger_id, None) or self.world.rng.uuid()
         try:
             adopted = await self._updater.update(ledger_id, partial(adopt, writer_token=token), known=known)
@@ -314,14 +313,7 @@ class Client:
         if digest is DigestType.HMAC_SHA256 and not password:
             raise InvalidArgument("an HMAC digest needs a password")
         salt = world.rng.token(SALT_BYTES) if password else b""
-        bookies = choose_ensemble(
-            await self._living(),
-            quorum.ensemble,
-            world.rng,
-            write_quorum=quorum.write_quorum,
-            quarantined=self._quarantine.now(world.clock.monotonic()),
-            policy=self._settings.placement,
-        )
+        bookies = await self._ensemble(quorum)
         metadata = LedgerMetadata(
             ledger_id=await self.reserve_ledger_id() if ledger_id is None else check_ledger_id(ledger_id),
             quorum=quorum,
@@ -336,30 +328,49 @@ class Client:
         )
         return (await self._updater.create(metadata)).value
 
+    async def _ensemble(self, quorum: Quorum) -> tuple[str, ...]:
+        """Choose the bookies of a new ledger."""
+        world = self.world
+        try:
+            return choose_ensemble(
+                await self._living(),
+                quorum.ensemble,
+                world.rng,
+                write_quorum=quorum.write_quorum,
+                quarantined=self._quarantine.now(world.clock.monotonic()),
+                policy=self._settings.placement,
+            )
+        except NotEnoughBookies:
+            # A store that takes no writes loses the heartbeats of all bookies: this write then fails, and says so.
+            await world.store.raise_id_counter(0)
+            raise
+
     def _writer(self, metadata: LedgerMetadata, password: bytes, *, deferred_sync: bool = False) -> LedgerWriter:
         world = self.world
         if self._common is None:
-            self._common = CommonWork(world.connections, world.clock, self._tasks, self._settings)
+            self._common = SharedWriterServices(
+                world.connections, world.clock, world.rng.fork("writers"), self._tasks, self._settings
+            )
         context = WriterContext(
             self._common,
-            self._spares,
+            self._finder,
             world.clock,
             self._tasks,
             self._settings,
             self._budget,
             world.tracer,
-            self._deeds,
+            self._counters,
             self._limits,
             self._lifetime,
         )
-        key, signing = _keys(metadata, password)
+        key, signing = ledger_keys(metadata, password)
         update = partial(self._update, metadata.ledger_id)
         writer = LedgerWriter(metadata, context, update, key=key, digest_key=signing, deferred_sync=deferred_sync)
         self._keep(writer)
         return writer
 
     def _keep(self, writer: LedgerWriter) -> None:
-        """Remember a writer while it is open. Those that have ended go whenever the list has doubled."""
+        """Track a writer while it is open. Ended writers are dropped each time the list has doubled."""
         if len(self._writers) >= self._writers_limit:
             self._writers = [other for other in self._writers if not other.ended]
             self._writers_limit = max(2 * len(self._writers), 16)
@@ -367,21 +378,21 @@ class Client:
 
     # -- reading ----------------------------------------------------------------------
 
-    @while_open
+    @opens
     async def open_ledger(self, ledger_id: int, *, password: bytes = b"", recover: bool = True) -> LedgerReader:
         """Open a ledger for reading.
 
-        With ``recover``, a ledger that is not closed is fenced, recovered and closed first: its
-        writer is out. Without, the ledger stays as it is and the reader sees what is confirmed.
+        With ``recover``, a ledger that is not closed is fenced, recovered and closed first; its writer can then append
+        no more. Without, the ledger stays open and the reader sees the confirmed entries.
 
         Raises:
             NoSuchLedger: never created, or deleted.
-            Unauthorized: the password does not fit, or one is given for a ledger that has none.
+            Unauthorized: wrong password, or a password for a ledger that has none.
             InvalidArgument: not a ledger id.
-            RecoveryFailed: the end cannot be told now; nothing was lost, try again. Only with ``recover``.
-            BookieUnavailable: too few bookies tell what is confirmed. Only without.
+            RecoveryFailed: the last entry cannot be determined now. Nothing was lost; try again. Only with ``recover``.
+            BookieUnavailable: too few bookies report the last add confirmed. Only without ``recover``.
             MetadataUnavailable: the metadata store does not answer; try again.
-            MetadataConflict, MetadataOutcomeUnknown: a step of the recovery would not settle; try again. Only with
+            MetadataConflict, MetadataOutcomeUnknown: a metadata change of the recovery failed; try again. Only with
                 ``recover``.
             DamagedFile, NewerFormat: the ledger's metadata cannot be decoded.
         """
@@ -389,27 +400,27 @@ class Client:
         self.authorise(metadata, password)
         if recover and not metadata.closed:
             metadata = await self.recover_ledger(ledger_id, password=password)
-        _, signing = _keys(metadata, password)
+        _, signing = ledger_keys(metadata, password)
         reader = LedgerReader(metadata, self._reader_context(), lac=metadata.last_entry_id, digest_key=signing)
         await reader.ask_last_add_confirmed()
         return reader
 
     def copying_reader(self, metadata: LedgerMetadata, *, archive_first: bool = False) -> LedgerReader:
-        """A reader of a closed ledger for whoever copies it: it needs no password, and checks no HMAC.
+        """Open a closed ledger for copying, as repair and offload do: no password, and no check of HMACs.
 
         Args:
-            archive_first: bookies are asked only for what the archive does not give.
+            archive_first: read from the archive; ask bookies only for entries that the archive cannot give.
 
         Raises:
             InvalidArgument: the ledger is not closed.
         """
         if not metadata.closed:
-            raise InvalidArgument(f"ledger {metadata.ledger_id} is not closed, so nobody may copy it")
+            raise InvalidArgument(f"ledger {metadata.ledger_id} is not closed: only closed ledgers can be copied")
         return LedgerReader(metadata, self._reader_context(), lac=metadata.last_entry_id, archive_first=archive_first)
 
     @while_open
     async def recover_ledger(self, ledger_id: int, *, password: bytes = b"") -> LedgerMetadata:
-        """Fence a ledger, find its end and close it; of a closed ledger, return the metadata.
+        """Fence a ledger, find its last entry and close it. Of a closed ledger, only return the metadata.
 
         Raises:
             As ``open_ledger`` with ``recover``.
@@ -420,29 +431,29 @@ class Client:
     async def recover_accepting_loss(
         self, ledger_id: int, *, password: bytes = b"", lost: Collection[str] = ()
     ) -> AcceptedLoss:
-        """Recover a ledger; where that fails, close it after its last good copy. Confirmed entries may be lost then.
+        """Recover a ledger; if that fails, close it after its last good copy. Confirmed entries may be lost then.
 
-        For operators: what bookies hold that do not answer is given up only where they are named as ``lost``.
+        For operators. Entries on a bookie that does not answer are given up only if that bookie is named in ``lost``.
 
         Raises:
-            As ``open_ledger`` with ``recover``. RecoveryFailed: a member that is not lost does not say what it holds.
+            As ``open_ledger`` with ``recover``. RecoveryFailed: a member that is not in ``lost`` does not answer.
         """
         context, key, signing = await self._recovery(ledger_id, password)
         return await recover_accepting_loss(context, key=key, digest_key=signing, lost=lost)
 
     async def _recovery(self, ledger_id: int, password: bytes) -> tuple[RecoveryContext, bytes, bytes | None]:
-        """What a recovery of a ledger needs, its key, and the key of its digest."""
+        """The context of a ledger's recovery, the ledger key and the digest key."""
         world = self.world
         metadata = await self.ledger_metadata(ledger_id)
         self.authorise(metadata, password)
-        key, signing = _keys(metadata, password)
+        key, signing = ledger_keys(metadata, password)
 
         def reader_of(metadata: LedgerMetadata, last: int) -> LedgerReader:
             return LedgerReader(metadata, self._reader_context(), lac=last, digest_key=signing)
 
         update = partial(self._update, ledger_id)
         context = RecoveryContext(
-            world.connections, self._spares, world.clock, world.rng, self._settings, update, reader_of, self._deeds
+            world.connections, self._finder, world.clock, world.rng, self._settings, update, reader_of, self._counters
         )
         return context, key, signing
 
@@ -459,7 +470,7 @@ class Client:
             self._report_copy,
             world.archive,
             world.tracer,
-            self._deeds,
+            self._counters,
             self._lifetime,
         )
 
@@ -467,17 +478,17 @@ class Client:
 
     @while_open
     async def ledger_metadata(self, ledger_id: int) -> LedgerMetadata:
-        """The ledger's metadata as it is now.
+        """The ledger's current metadata.
 
         Raises:
             InvalidArgument: not a ledger id.
             NoSuchLedger: never created, or deleted.
             MetadataUnavailable: the store does not answer.
-            DamagedFile, NewerFormat: they cannot be decoded.
+            DamagedFile, NewerFormat: the metadata cannot be decoded.
         """
         return (await self._read(ledger_id)).value
 
-    def list_ledgers(self) -> Listing[int]:
+    def list_ledgers(self) -> PagedListing[int]:
         """Ids of all ledgers, ascending.
 
         Raises:
@@ -494,42 +505,38 @@ class Client:
                 if page.ledger_ids:
                     yield page.ledger_ids
 
-        return Listing(Steps(pages, partial(self._tasks.spawn, name="list"), self._lifetime))
+        return PagedListing(ResumableIterator(pages, partial(self._tasks.spawn, name="list"), self._lifetime))
 
     @while_open
     async def delete_ledger(self, ledger_id: int, *, password: bytes = b"", force: bool = False) -> None:
-        """Remove a ledger. Its id is never used again.
+        """Delete a ledger. Its id is never used again.
 
         Args:
-            force: delete it even if it is part of a living stream, which loses records.
+            force: delete it even if it is part of a stream, which then loses records.
 
         Raises:
-            LedgerInUse: it is part of a living stream.
+            LedgerInUse: it is part of a stream.
             NoSuchLedger: never created, or deleted before.
-            Unauthorized: the password does not fit, or one is given for a ledger that has none.
-            MetadataConflict, MetadataOutcomeUnknown: it would not settle; try again.
+            Unauthorized: wrong password, or a password for a ledger that has none.
+            MetadataConflict, MetadataOutcomeUnknown: concurrent changes, or the outcome is unknown; try again.
             MetadataUnavailable: the store does not answer.
             DamagedFile, NewerFormat: the ledger's metadata cannot be decoded.
+            InvalidArgument: not a ledger id.
         """
         ledger = await self.ledger_metadata(ledger_id)
         self.authorise(ledger, password)
-        use = None if force else await use_of(self.world.store, ledger)
+        use = None if force else await describe_stream_use(self.world.store, ledger)
         if use is not None:
             raise LedgerInUse(f"ledger {ledger_id} is {use}: delete or truncate the stream, or force the deletion")
         await self._updater.delete(ledger_id)
 
     def authorise(self, metadata: LedgerMetadata, password: bytes) -> None:
-        """See that ``password`` is the one of the ledger, or that it needs none and none is given.
+        """Check the password of a ledger.
 
         Raises:
-            Unauthorized: it is not.
+            Unauthorized: wrong password, or a password for a ledger that has none.
         """
-        key, _ = _keys(metadata, password)
-        if password and not metadata.key_verifier:
-            # Whoever gives one counts on it. The ledger may be another one than is meant.
-            raise Unauthorized(f"ledger {metadata.ledger_id} has no password, but one was given")
-        if metadata.key_verifier and not key_fits(key, metadata.key_verifier):
-            raise Unauthorized(f"ledger {metadata.ledger_id}: the password does not fit")
+        check_password(metadata, password)
 
     @while_open
     async def bookies(self) -> Mapping[str, BookieInfo]:
@@ -541,8 +548,6 @@ class Client:
             DamagedFile, NewerFormat: a registration cannot be decoded.
         """
         return await self._living()
-
-    # -- inside -----------------------------------------------------------------------
 
     async def _living(self) -> Mapping[str, BookieInfo]:
         bookies = await self.world.membership.bookies()
@@ -556,22 +561,22 @@ class Client:
         return await self._updater.update(ledger_id, transition)
 
     def _report_copy(self, bookie_id: str, ledger_id: int, entry_id: int, error: TallybookError) -> None:
-        """Have the log say that a copy is bad: the first of a range, and how many more there were a second later."""
-        untold = self._bad_copies.due(self.world.clock.monotonic(), (bookie_id, ledger_id, type(error)))
-        if untold is not None:
+        """Log a bad copy, rate-limited: the first of a range, and a second later how many more there were."""
+        suppressed = self._bad_copies.due(self.world.clock.monotonic(), (bookie_id, ledger_id, type(error)))
+        if suppressed is not None:
             _log.warning(
                 "bad copy",
                 bookie_id=bookie_id,
                 ledger_id=ledger_id,
                 entry_id=entry_id,
                 error=error.message,
-                untold_count=untold,
+                untold_count=suppressed,
             )
 
     @property
-    def _spares(self) -> Spares:
+    def _finder(self) -> ReplacementFinder:
         world = self.world
-        return Spares(
+        return ReplacementFinder(
             world.membership,
             world.connections,
             world.clock,
@@ -587,11 +592,3 @@ class Client:
         return LedgerUpdater(
             world.store, world.clock, world.rng, timeout_seconds=2 * self._settings.metadata_timeout_ms / 1000
         )
-
-
-def _keys(metadata: LedgerMetadata, password: bytes) -> tuple[bytes, bytes | None]:
-    """The ledger key to show to bookies, and the key of the digest where it is an HMAC."""
-    if not metadata.key_verifier:
-        return b"", None
-    signing = digest_key(password, metadata.key_salt) if metadata.digest is DigestType.HMAC_SHA256 else None
-    return ledger_key(password, metadata.key_salt), signing

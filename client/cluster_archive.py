@@ -1,6 +1,6 @@
-"""The archive of a cluster, opened when a ledger is first read from it.
+"""The archive of a cluster, opened on the first read of an archived ledger.
 
-Most clients never need it, and what it is made of takes longer to load than all the rest of a client.
+Most clients never need it, and its libraries take longer to load than the rest of the client.
 """
 
 from __future__ import annotations
@@ -8,19 +8,20 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING
 
-from tallybook.archive.metrics import numbers
-from tallybook.archive.place import ArchivePlace
+from tallybook.archive.entry_location import ArchiveLocation
+from tallybook.archive.metrics import archive_readings
 from tallybook.core.batch import BatchHeader, Entry
-from tallybook.core.config import ClientSettings
 from tallybook.core.errors import ArchiveUnavailable
-from tallybook.metadata.archived import Receipt
+from tallybook.core.settings import ClientSettings
+from tallybook.metadata.ledger.archived import Receipt
 from tallybook.metadata.store import MetadataStore
 from tallybook.runtime.clock import Clock
-from tallybook.runtime.meter import Reading
+from tallybook.runtime.extras import NeedsExtra
+from tallybook.runtime.metrics.usage import Reading
 from tallybook.runtime.rng import Rng
-from tallybook.runtime.span_catalogue import ARCHIVE
 from tallybook.runtime.tasks import ThreadWorkers
-from tallybook.runtime.tracing import part
+from tallybook.runtime.tracing.catalogue import ARCHIVE
+from tallybook.runtime.tracing.port import part
 
 from .background import client_tasks
 
@@ -31,11 +32,11 @@ if TYPE_CHECKING:
 
 
 class ClusterArchive:
-    """Implements ``Archive``.
+    """Implements ``Archive`` over the cluster's object store.
 
     Args:
-        url: where the archive is; ``None``: where the metadata say.
-        credentials: of its object store, in place of those of the environment.
+        url: the archive's location; ``None``: as recorded in the metadata.
+        credentials: for the object store, in place of those of the environment.
     """
 
     def __init__(
@@ -63,7 +64,7 @@ class ClusterArchive:
     async def batches(
         self, receipt: Receipt, ledger_id: int, first: int, last: int, max_bytes: int
     ) -> list[tuple[BatchHeader, bytes]]:
-        """Batches from the one that holds ``first``; see the port."""
+        """Batches from the one that contains ``first``; see the port."""
         with part(ARCHIVE, ledger_id=ledger_id, first_entry_id=first):
             return await (await self._opened()).batches(receipt, ledger_id, first, last, max_bytes)
 
@@ -72,20 +73,20 @@ class ClusterArchive:
         with part(ARCHIVE, ledger_id=ledger_id, first_entry_id=entry_id):
             return await (await self._opened()).entry(receipt, ledger_id, entry_id)
 
-    async def place(self, receipt: Receipt, ledger_id: int, entry_id: int) -> ArchivePlace:
-        """Where an entry lies; see the port."""
+    async def place(self, receipt: Receipt, ledger_id: int, entry_id: int) -> ArchiveLocation:
+        """The location of an entry; see the port."""
         return await (await self._opened()).place(receipt, ledger_id, entry_id)
 
     def forget(self, key: str) -> None:
-        """Drop what is cached of an object; see the port."""
+        """Drop the cached parts of an object; see the port."""
         if self._reader is not None:
             self._reader.forget(key)
 
     def readings(self) -> dict[str, Reading]:
-        """What is asked of the object store, and the caches; see the port."""
+        """Readings of the object store's load and of the caches; see the port."""
         if self._store is None or self._reader is None:
             return {}
-        return {**numbers(self._store.patience, self._store.readings()), **self._reader.readings()}
+        return {**archive_readings(self._store.retries, self._store.readings()), **self._reader.readings()}
 
     async def close(self) -> None:
         """Release what was opened."""
@@ -102,15 +103,14 @@ class ClusterArchive:
             return self._reader
 
     async def _open(self) -> ArchiveReader:
-        from tallybook.archive.location import read_location  # noqa: PLC0415
-        from tallybook.archive.objects.open import open_store  # noqa: PLC0415
-        from tallybook.archive.reader import ArchiveReader, ArchiveReaderSettings  # noqa: PLC0415
+        with NeedsExtra("the archive"):
+            from tallybook.archive.objects.open import open_store  # noqa: PLC0415
+            from tallybook.archive.reader import ArchiveReader, ArchiveReaderSettings  # noqa: PLC0415
+            from tallybook.archive.url_record import read_location  # noqa: PLC0415
 
         url = self._url or await read_location(self._metadata)
         if url is None:
-            raise ArchiveUnavailable(
-                "a ledger is said to be archived, but the metadata do not say where the archive is"
-            )
+            raise ArchiveUnavailable("the ledger is archived, but the metadata name no archive location")
         keys = self._settings.archive_keys
         self._store = await open_store(
             url, self._clock, self._rng.fork("archive"), archive_keys=keys, credentials=self._credentials

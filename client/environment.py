@@ -1,4 +1,4 @@
-"""The real world of a client: a metadata store by its URI, gRPC to the bookies, this machine's clock and randomness."""
+"""Opens the real ``ClientWorld``: metadata store by URI, gRPC to bookies, system clock and randomness."""
 
 from __future__ import annotations
 
@@ -6,37 +6,38 @@ import os
 from typing import TYPE_CHECKING
 
 from tallybook.core.access import Permission
-from tallybook.core.config import ClientSettings
-from tallybook.metadata.guarded import guarded
+from tallybook.core.settings import ClientSettings
+from tallybook.metadata.guarded_store import guarded
 from tallybook.metadata.uri import open_metadata
 from tallybook.runtime.clock import RealClock
-from tallybook.runtime.grpc_transport import GrpcTransport
-from tallybook.runtime.open_tracing import open_tracer
+from tallybook.runtime.extras import NeedsExtra
 from tallybook.runtime.rng import SystemRng
 from tallybook.runtime.tasks import Tasks
+from tallybook.runtime.tracing.opening import open_tracer
+from tallybook.wire.bookie_transport import bookie_transport
 
 if TYPE_CHECKING:
     from tallybook.archive.objects.credentials import StoreCredentials
-    from tallybook.runtime.security import Security
+    from tallybook.runtime.security.process_security import Security
 
-from .authorization import Said, WriteGuard, authorize
+from .authorization import AuthorizationAnswer, WriteGuard, authorize
 from .background import client_tasks, defect_of
-from .bookie_port import BookieConnection
 from .cluster_archive import ClusterArchive
-from .connections import BookieConnections
+from .connection.pool import BookieConnections
+from .connection.port import BookieConnection
 from .ports import ClientWorld
 
 
 async def open_world(uri: str, settings: ClientSettings, *, credentials: StoreCredentials | None = None) -> ClientWorld:
-    """Reach the cluster whose metadata is at ``uri``. Bookies are connected to when they are first needed.
+    """Open the cluster whose metadata is at ``uri``. Bookies are connected on first use.
 
     Args:
-        credentials: of the archive's object store, in place of those of the environment.
+        credentials: for the archive's object store, in place of those of the environment.
 
     Raises:
-        InvalidConfig: the URI names no metadata store, the security directory is no good, or traces are wanted and
-            their library is not installed.
-        NoSuchCluster: there is none at ``uri``.
+        InvalidConfig: the URI names no metadata store, the security directory is invalid, or tracing is on and its
+            library is not installed.
+        NoSuchCluster: there is no cluster at ``uri``.
         MetadataUnavailable: the store does not answer within the metadata timeout.
     """
     clock, rng = RealClock(), SystemRng()
@@ -52,9 +53,9 @@ async def open_world(uri: str, settings: ClientSettings, *, credentials: StoreCr
         raise
     tasks = client_tasks("connections")
     if security is not None:
-        tasks.spawn(security.keep_fresh(clock), name="security").add_done_callback(defect_of)
+        tasks.spawn(security.reload_periodically(clock), name="security").add_done_callback(defect_of)
     connections = BookieConnections(
-        GrpcTransport(security=security),
+        bookie_transport(security=security),
         metadata.membership,
         settings,
         clock,
@@ -67,7 +68,7 @@ async def open_world(uri: str, settings: ClientSettings, *, credentials: StoreCr
     standing, guard = None if security is None else security.standing, None
     if standing is not None and not standing.by_rules and not standing.may_not(Permission.WRITE):
 
-        async def ask() -> Said:
+        async def ask() -> AuthorizationAnswer:
             return await authorize(world, Permission.WRITE)
 
         by_role = standing.permissions is not None
@@ -83,8 +84,9 @@ async def open_world(uri: str, settings: ClientSettings, *, credentials: StoreCr
 def _security(settings: ClientSettings) -> Security | None:
     if not settings.security:
         return None
-    # What checks certificates takes long to load.
-    from tallybook.runtime.security import open_security  # noqa: PLC0415
+    # Loading the certificate library takes long.
+    with NeedsExtra("a security directory"):
+        from tallybook.runtime.security.process_security import open_security  # noqa: PLC0415
 
     return open_security(settings.security, serves=False)
 

@@ -1,39 +1,62 @@
-"""What a client asks of its bookies, over all connections: how long each took to answer, and what went wrong."""
+"""Counters of a client's requests to bookies, over all connections: latencies, errors, connections."""
 
 from __future__ import annotations
 
+from typing import Final
+
 from tallybook.runtime.clock import Clock
-from tallybook.runtime.histogram import Histogram
-from tallybook.runtime.meter import Reading
-from tallybook.runtime.metric_catalogue import ErrorCounts
+from tallybook.runtime.metrics.catalogue import ErrorCounts
+from tallybook.runtime.metrics.histogram import Histogram
+from tallybook.runtime.metrics.part_metrics import PartMetrics
 
 
 class ClientLoad:
-    """The counts of one client.
+    """Request counters of one client.
 
     Args:
-        clock: for how long things take.
+        clock: measures latencies.
     """
 
     def __init__(self, clock: Clock) -> None:
         self.clock = clock
         self.add_seconds = Histogram()
-        """Of each batch and bookie, from its sending to the answer: the bookie's own time, and the network's."""
         self.request_seconds = Histogram()
-        """The same of requests; long polls, which wait on purpose, are not among them."""
+        """Without long polls, which wait on purpose."""
         self.errors = ErrorCounts()
-        """Answered by bookies, or met on the way to them."""
         self.connected = 0
-        """Connections that are open."""
         self.connects = 0
-        """Attempts to connect."""
 
-    def readings(self) -> dict[str, Reading]:
-        """All of it."""
-        return {
-            "client_add_seconds": self.add_seconds,
-            "client_request_seconds": self.request_seconds,
-            "client_connections": self.connected,
-            "client_connects": self.connects,
-            **self.errors.readings("client_errors"),
-        }
+
+METRICS: Final = (
+    PartMetrics[ClientLoad]()
+    .histogram(
+        "client_add_seconds",
+        "tallybook_client_add_seconds",
+        "Latency of each add at each bookie, from sending to the answer, network included.",
+        lambda load: load.add_seconds,
+    )
+    .histogram(
+        "client_request_seconds",
+        "tallybook_client_request_seconds",
+        "Latency of each request to a bookie, except adds and long polls.",
+        lambda load: load.request_seconds,
+    )
+    .gauge(
+        "client_connections",
+        "tallybook_client_connections",
+        "Open connections to bookies.",
+        lambda load: load.connected,
+    )
+    .counter(
+        "client_connects",
+        "tallybook_client_connects_total",
+        "Attempts to connect to a bookie.",
+        lambda load: load.connects,
+    )
+    .errors(
+        "client_errors",
+        "tallybook_client_errors_total",
+        "Errors that bookies answered, and errors of connections.",
+        lambda load: load.errors,
+    )
+)

@@ -1,4 +1,4 @@
-"""What the handles of a client need of the client itself, and what the client stands on."""
+"""Ports of the client: connections, archive, metadata guard, and the ``ClientWorld`` that bundles them."""
 
 from __future__ import annotations
 
@@ -6,90 +6,90 @@ from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from typing import Protocol, TypeAlias
 
-from tallybook.archive.place import ArchivePlace
+from tallybook.archive.entry_location import ArchiveLocation
 from tallybook.core.batch import BatchHeader, Entry
-from tallybook.metadata.archived import Receipt
-from tallybook.metadata.metered import MetadataLoad
-from tallybook.metadata.model import LedgerMetadata
+from tallybook.metadata.ledger.archived import Receipt
+from tallybook.metadata.ledger.model import LedgerMetadata
+from tallybook.metadata.metered_store import MetadataLoad
 from tallybook.metadata.store import Membership, MetadataStore, Versioned
 from tallybook.runtime.clock import Clock
-from tallybook.runtime.meter import Reading
+from tallybook.runtime.metrics.usage import Reading
 from tallybook.runtime.rng import Rng
-from tallybook.runtime.tracing import NO_TRACER, Tracer
+from tallybook.runtime.tracing.port import NO_TRACER, Tracer
 
-from .bookie_port import BookieConnection
+from .connection.port import BookieConnection
 from .load import ClientLoad
 
 Transition: TypeAlias = Callable[[LedgerMetadata], LedgerMetadata]
 
 UpdateLedger: TypeAlias = Callable[[Transition], Awaitable[Versioned]]
-"""Applies a pure transition to one ledger's metadata by compare-and-set, until it holds."""
+"""Applies a pure transition to one ledger's metadata by compare-and-set, retrying on conflict."""
 
 
 class Connections(Protocol):
-    """Where connections to bookies come from."""
+    """A source of connections to bookies."""
 
     async def get(self, bookie_id: str) -> BookieConnection:
         """A working connection to the bookie of that id.
 
         Raises:
-            BookieUnavailable: there is none to be had within the connect timeout.
+            BookieUnavailable: no connection within the connect timeout.
         """
 
     async def close(self) -> None:
         """Close every connection."""
 
 
-class Archive(Protocol):
-    """Where archived ledgers are read from.
+class LedgerArchive(Protocol):
+    """Reads archived ledgers.
 
-    Reads raise ``ObjectMissing`` and ``ObjectDamaged`` where the object is not (any more) what the receipt
-    says, ``ArchiveUnavailable`` and ``ArchiveDenied`` where the store does not give it.
+    Reads raise ``ObjectMissing`` or ``ObjectDamaged`` if the object does not match the receipt, and
+    ``ArchiveUnavailable`` or ``ArchiveDenied`` if the object store does not return it.
     """
 
     async def batches(
         self, receipt: Receipt, ledger_id: int, first: int, last: int, max_bytes: int
     ) -> list[tuple[BatchHeader, bytes]]:
-        """Batches from the one that holds ``first``, up to ``last`` or ``max_bytes`` of payload; at least one."""
+        """Batches from the one that contains ``first``, up to ``last`` or ``max_bytes`` of payload; at least one."""
 
     async def entry(self, receipt: Receipt, ledger_id: int, entry_id: int) -> Entry:
         """One entry."""
 
-    async def place(self, receipt: Receipt, ledger_id: int, entry_id: int) -> ArchivePlace:
-        """Where an entry lies, as the index of its object says."""
+    async def place(self, receipt: Receipt, ledger_id: int, entry_id: int) -> ArchiveLocation:
+        """The location of an entry, from the index of its object."""
 
     def forget(self, key: str) -> None:
-        """Drop what is cached of an object that is not there any more."""
+        """Drop the cached parts of an object that no longer exists."""
 
     def readings(self) -> Mapping[str, Reading]:
-        """Numbers, named as in ``archive/metrics``; none before anything was read from it."""
+        """Metric readings, named as in ``archive/metrics``; empty before the first read."""
 
     async def close(self) -> None:
         """Release connections and end background work."""
 
 
 class ChangeGuard(Protocol):
-    """Asks, before a change of the metadata, whether this process may make it."""
+    """Checks before a metadata change that this process is authorized to make it."""
 
     def allow(self) -> None:
-        """Take it as allowed: this process was allowed more."""
+        """Take changes as authorized: a broader permission was granted to this process."""
 
 
 @dataclass(frozen=True, slots=True)
 class ClientWorld:
-    """The stores and seams of one client, real or simulated. The client closes them with itself."""
+    """The stores, connections, clock and randomness of one client, real or simulated. The client closes them."""
 
     store: MetadataStore
     membership: Membership
     connections: Connections
     clock: Clock
     rng: Rng
-    archive: Archive | None = None
+    archive: LedgerArchive | None = None
     load: ClientLoad | None = None
-    """What is asked of the bookies, where that is counted."""
+    """Counters of requests to bookies, if they are counted."""
     metadata_load: MetadataLoad | None = None
-    """The same of the metadata store."""
+    """Counters of requests to the metadata store."""
     tracer: Tracer = NO_TRACER
-    """Where adds and reads are told to those who want traces."""
+    """Traces adds and reads."""
     guard: ChangeGuard | None = None
-    """Guards the metadata; ``None``: nothing does, or the store takes no change at all."""
+    """Guards metadata changes; ``None``: no guard, or the store is read-only."""

@@ -1,4 +1,4 @@
-"""What members of an open ledger's last fragment say: what they may have lost of it, and whether a writer is there."""
+"""Asks members of an open ledger's last fragment for its inventory: possible losses, and whether it has a writer."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Collection
 
 from tallybook.core.answers import HeldAnswer
 from tallybook.core.errors import OtherLedger, PeerError, StorageError, TallybookError
-from tallybook.metadata.model import LedgerMetadata
+from tallybook.metadata.ledger.model import LedgerMetadata
 from tallybook.runtime.logging import logger
 
 from .ports import Connections
@@ -19,8 +19,8 @@ _log = logger("client.presence")
 async def ask_members(
     connections: Connections, metadata: LedgerMetadata, names: Collection[str]
 ) -> dict[str, HeldAnswer | None]:
-    """The answers of those members of the last fragment that are among ``names``; ``None``: one does not say, since it
-    is away or refuses this client.
+    """The answers of the members of the last fragment that are in ``names``; ``None`` for a member that is unavailable
+    or refuses this client.
 
     Raises:
         NoSuchLedger: the ledger was deleted.

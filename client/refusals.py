@@ -1,8 +1,7 @@
-"""What it means that bookies do not let this client in.
+"""Recognizes errors by which a bookie refuses this client.
 
-A bookie that refuses a client, for its role, for want of a certificate that counts, or because it is of another
-cluster, will go on to do so: unlike one that is away, it is not worth waiting for. And it says why, which is what the
-user has to hear, rather than that there were too few bookies.
+A bookie that refuses a client (wrong role, no valid certificate, another cluster) will go on to refuse it: unlike an
+unavailable bookie, it is not worth waiting for. The user must see the reason rather than "too few bookies".
 """
 
 from __future__ import annotations
@@ -16,15 +15,15 @@ _REFUSALS: Final = (AccessDenied, Unauthenticated, InvalidConfig)
 
 
 def is_refusal(error: TallybookError | None) -> bool:
-    """Whether ``error``, met on the way to a bookie, says that this client is not let in."""
+    """Whether ``error`` of a connection attempt means that the bookie refuses this client."""
     return isinstance(error, _REFUSALS)
 
 
 def refusal_of_all(errors: Sequence[TallybookError | None], what: str) -> TallybookError | None:
-    """What to tell the user if every one of these refuses; ``None`` if there is none, or one that does not.
+    """The error to report if all of ``errors`` are refusals; ``None`` if there are none, or one is not a refusal.
 
     Args:
-        what: was wanted, with the ledger concerned.
+        what: the operation and its ledger, for the message.
     """
     first = next(iter(errors), None)
     if first is None or not all(map(is_refusal, errors)):

@@ -1,10 +1,9 @@
-"""The Add stream of a connection, at the client: batches out, acks in.
+"""The client side of an Add stream: batches out, acks in.
 
-Batches are numbered by both sides as they pass, from 1. The bookie grants a number of bytes that may be unanswered.
-What exceeds it waits here, where whoever adds must bound it. A bookie that has refused batches lately is sent less
-(``add_window``), and what it would have to refuse, too, is refused here. Small batches that wait together leave
-together in one message, also those of many ledgers. An ack must name the ids of the batch it is for: an ack of anything
-else would count for the wrong entries.
+Both sides number the batches, from 1. The bookie grants credit: the bytes that may be unanswered. Batches above the
+credit are queued here; the caller must bound them. A bookie that recently refused batches is sent less
+(``add_window``), and batches that it would refuse are refused here. Small queued batches, also of different ledgers,
+share a message. An ack must name the ids of its batch: otherwise it would count for the wrong entries.
 """
 
 from __future__ import annotations
@@ -13,36 +12,36 @@ from collections import OrderedDict, deque
 from functools import partial
 from typing import Final
 
-from tallybook.core.answers import AddAnswer, Withheld
+from tallybook.core.answers import AddAnswer, AddNotSent
 from tallybook.core.batch import peek_ids
 from tallybook.core.errors import BookieUnavailable, Busy, ProtocolViolation, error_class
 from tallybook.core.ids import NO_IDENTITY
-from tallybook.runtime.grpc_messages import Ack, Attach, decode_acks, encode_attach, encode_detached, encode_traced
-from tallybook.runtime.outbox import Outbox
-from tallybook.runtime.slices import Slices
-from tallybook.runtime.span_catalogue import REQUEST
+from tallybook.runtime.concurrency.loop_slices import SlicedCallbacks
+from tallybook.runtime.concurrency.stream_sender import StreamSender
 from tallybook.runtime.tasks import Tasks
-from tallybook.runtime.tracing import Span, SpanKind, current_span
+from tallybook.runtime.tracing.catalogue import REQUEST
+from tallybook.runtime.tracing.port import Span, SpanKind, current_span
 from tallybook.runtime.transport import MessageStream
-from tallybook.runtime.wire import FORMERLY_ATTACHED_LEDGERS, MAX_ATTACHES, MAX_DETACHES, FrameCache, add_cost_bytes
+from tallybook.wire.batches import FORMERLY_ATTACHED_LEDGERS, MAX_ATTACHES, MAX_DETACHES, FrameCache, add_cost_bytes
+from tallybook.wire.messages import Ack, Attach, decode_acks, encode_attach, encode_detached, encode_traced
 
+from ..load import ClientLoad
 from .add_window import AddWindow
-from .bookie_port import AddCallback
-from .load import ClientLoad
+from .port import AddCallback
 
 _JOINED_BYTES: Final = 64 * 1024
 """Small batches are sent together up to this size; above it, joining costs more than it saves."""
 
 _IDLE_ATTACHES: Final = MAX_ATTACHES // 2
-"""Attachments in one message that no batch of it needs, so that batches of other ledgers can come along."""
+"""Attachments of idle ledgers in one message; leaves slots for the ledgers of the message's batches."""
 
 _FRONTS_PER_TIMEOUT: Final = 64
 _FRONTS: Final = 2 * _FRONTS_PER_TIMEOUT
-"""How finely, and how far back, it is known when the bookie came past a batch: for longer than it may owe an ack."""
+"""Resolution and length of the record of ack times; it covers more than the add timeout."""
 
 
 class _Add:
-    """A batch on its way: what ``AddStream.add`` returns."""
+    """A queued or unanswered batch, returned by ``AddStream.add``."""
 
     __slots__ = ("_stream", "attach", "cost_bytes", "frame", "ids", "number", "on_answer", "sent_at", "span")
 
@@ -57,25 +56,25 @@ class _Add:
     ) -> None:
         self.ids = ids
         self.attach = attach
-        """What the bookie must know of the ledger first."""
+        """The attachment that the bookie needs first."""
         self.frame = frame
-        """Empty once it is not to be sent any more."""
+        """Empty once it was withdrawn or refused."""
         self.cost_bytes = cost_bytes
         self.on_answer = on_answer
         self.span: Span | None = None
-        """Where it is traced."""
+        """Its span, if it is traced."""
         self.sent_at: float | None = None
         self.number = 0
-        """Which add of the stream it is, once it was sent."""
+        """Its number on the stream, once it was sent."""
         self._stream = stream
 
     @property
     def owed_since(self) -> float:
-        """From when on the bookie owes the answer; see the port."""
+        """Since when the bookie owes the answer; see the port."""
         return self._stream.owed_since(self)
 
     def withdraw(self) -> None:
-        """Do not send it, if it was not sent; see the port."""
+        """Drop it if it was not sent; see the port."""
         if self.sent_at is None and self.frame:
             self.frame = b""
             self._stream.withdrawn(self.cost_bytes)
@@ -84,14 +83,14 @@ class _Add:
 
 
 class AddStream:
-    """Sends adds and tells their fate.
+    """Sends adds and reports their answers.
 
     Args:
-        credit_bytes: what the bookie grants.
+        credit_bytes: bytes that the bookie allows to be unanswered.
         frames: shared by the connections of one client.
-        load: likewise; counts how long answers take.
+        load: request counters of the client.
         add_timeout_s: how long the bookie may owe an answer.
-        max_attached: ledgers that the bookie remembers; 0: it does not say, and takes one attachment in a message.
+        max_attached: ledgers that the bookie keeps attached; 0: an older bookie that takes one attachment per message.
     """
 
     def __init__(
@@ -109,39 +108,39 @@ class AddStream:
         self._window = AddWindow(credit_bytes)
         self._frames = frames
         self._load = load
-        self._slices = Slices(load.clock)
+        self._slices = SlicedCallbacks(load.clock)
         self._queue: deque[_Add] = deque()
         self._unanswered: dict[int, _Add] = {}
         self._unanswered_bytes = 0
         self._waiting_bytes = 0
-        """Of what is queued."""
+        """Cost of the queued batches."""
         self._retry_after_ms = 0
-        """When to try again, as the bookie said when it refused something last."""
+        """Retry time of the bookie's last Busy answer."""
         self._sent = 0
         self._attached: OrderedDict[int, Attach] = OrderedDict()
-        """In the order of attaching; the bookie knows the same ones."""
+        """In the order of attaching; the same as at the bookie."""
         self._joined = max_attached > 0
         self._max_attached = max_attached or FORMERLY_ATTACHED_LEDGERS
         self._detached: OrderedDict[int, None] = OrderedDict()
-        """Attached, and not to be any longer."""
+        """Ledgers to detach."""
         self._to_attach: OrderedDict[int, Attach] = OrderedDict()
-        """Open for writing, and perhaps not attached yet."""
+        """Ledgers open for writing that may not be attached yet."""
         self._progress_at = 0.0
         self._front_s = add_timeout_s / _FRONTS_PER_TIMEOUT
         self._fronts: deque[tuple[float, int]] = deque(maxlen=_FRONTS)
-        """When acks came, and the highest number acked by then, or shortly after."""
+        """Times of acks, each with the highest number acked until about then."""
         self._ended = False
-        self._outbox = Outbox(stream, self._compose, tasks, f"adds to {stream.peer}")
+        self._sender = StreamSender(stream, self._compose, tasks, f"adds to {stream.peer}")
 
     @property
     def progress_at(self) -> float:
-        """When it last took an ack, or sent something with nothing unanswered; now, if nothing is unanswered."""
+        """Time of the last ack, or of the first add after all were answered; now, if none is unanswered."""
         return self._progress_at if self._unanswered else self._load.clock.monotonic()
 
     def add(
         self, batch: bytes, key: bytes, on_answer: AddCallback, *, deferred: bool = False, identity: bytes = NO_IDENTITY
     ) -> _Add:
-        """Queue one batch; ``on_answer`` is called once, never from within this call, unless it is withdrawn."""
+        """Queue one batch. ``on_answer`` is called once, later, unless the batch is withdrawn."""
         ids = peek_ids(batch)
         cost_bytes = add_cost_bytes(len(batch))
         add = _Add(ids, Attach(ids[0], key, deferred, identity), b"", cost_bytes, on_answer, self)
@@ -157,28 +156,28 @@ class AddStream:
             add.span = self._span(above, ids, len(batch))
         self._queue.append(add)
         self._waiting_bytes += cost_bytes
-        self._outbox.kick()
+        self._sender.kick()
         return add
 
     def attach(self, attach: Attach) -> None:
-        """Have the bookie attach a ledger, though nothing is added to it, unless it is of before, and does not ask."""
+        """Attach a ledger without adding to it; ignored by bookies of older versions."""
         if self._joined and not self._ended:
             self._detached.pop(attach.ledger_id, None)
             self._to_attach[attach.ledger_id] = attach
-            self._outbox.kick()
+            self._sender.kick()
 
     def forget(self, ledger_id: int) -> None:
-        """Nothing is to be added to a ledger any more: have the bookie forget it."""
+        """Detach a ledger: nothing more will be added to it."""
         self._to_attach.pop(ledger_id, None)
         if self._joined and ledger_id in self._attached and not self._ended:
             self._detached[ledger_id] = None
-            self._outbox.kick()
+            self._sender.kick()
 
     async def receive(self) -> None:
-        """Take acks until the bookie ends the stream.
+        """Receive acks until the bookie ends the stream.
 
         Raises:
-            TallybookError: the stream broke, the bookie ended it for a reason, or it sent what it must not.
+            TallybookError: the stream broke, the bookie ended it with an error, or violated the protocol.
         """
         while (message := await self._stream.receive()) is not None:
             now = self._progress_at = self._load.clock.monotonic()
@@ -188,7 +187,7 @@ class AddStream:
                 self._acked(ack, now)
             self._note_front(now, front)
             if self._queue:
-                self._outbox.kick()
+                self._sender.kick()
 
     def _note_front(self, now: float, number: int) -> None:
         at, before = self._fronts[-1] if self._fronts else (-self._front_s, 0)
@@ -198,7 +197,7 @@ class AddStream:
             self._fronts.append((now, max(before, number)))
 
     def end(self) -> None:
-        """Drop the stream, and give every unanswered batch the code of BookieUnavailable, in the order of sending."""
+        """Abort the stream, and answer every batch with the code of ``BookieUnavailable``, in the order of sending."""
         self._ended = True
         self._stream.abort()
         lost = [*self._unanswered.values(), *(add for add in self._queue if add.frame)]
@@ -213,7 +212,7 @@ class AddStream:
 
     async def close(self) -> None:
         """Release the stream, after ``end``."""
-        await self._outbox.stop(0.0)
+        await self._sender.stop(0.0)
         await self._stream.close()
 
     def _acked(self, ack: Ack, now: float) -> None:
@@ -237,7 +236,7 @@ class AddStream:
         add.on_answer(ack.answer)
 
     def _refuse_the_rest(self) -> None:
-        """What would have to wait too long hears at once what the bookie would say: the last ones first."""
+        """After a Busy: refuse queued batches that would wait too long, the last ones first."""
         while len(self._queue) > 1:
             before_bytes = self._unanswered_bytes + self._waiting_bytes - self._queue[-1].cost_bytes
             if self._window.may_wait(before_bytes, self._queue[-1].cost_bytes):
@@ -252,11 +251,11 @@ class AddStream:
             self._tell(add, self._refusal(add.ids))
 
     def _tell(self, add: _Add, answer: AddAnswer) -> None:
-        """What has become of a batch, without the bookie: thousands may hear of it at the same moment."""
+        """Answer a batch locally. Sliced over loop iterations: thousands may be answered at once."""
         self._slices.soon(partial(add.on_answer, answer))
 
-    def _refusal(self, ids: tuple[int, int, int]) -> Withheld:
-        return Withheld(*ids, Busy.wire_code, self._retry_after_ms)
+    def _refusal(self, ids: tuple[int, int, int]) -> AddNotSent:
+        return AddNotSent(*ids, Busy.wire_code, self._retry_after_ms)
 
     def _span(self, above: Span, ids: tuple[int, int, int], batch_bytes: int) -> Span:
         return above.child(
@@ -271,12 +270,15 @@ class AddStream:
         )
 
     def _compose(self) -> bytes | None:
-        """The next message: ledgers to forget and to attach, what its batches need, and as many batches as fit."""
+        """The next message: ledgers to detach and attach, and as many batches as fit.
+
+        ``StreamSender`` calls this after a ``kick``, as soon as the stream is free.
+        """
         front = [self._detach()] if self._detached else []
         frames: list[bytes] = []
         size, attaches = 0, self._attach_idle(front)
         ledgers: set[int] = set()
-        """Of the batches of this message."""
+        """Ledgers of this message's batches."""
         now = self._load.clock.monotonic()
         while self._queue:
             add = self._queue[0]
@@ -287,7 +289,7 @@ class AddStream:
             if not self._window.fits(self._unanswered_bytes, add.cost_bytes) or (frames and size > _JOINED_BYTES):
                 break
             if frames and add.span is not None:
-                # What a message says of a trace is of its first batch.
+                # A message carries the trace of its first batch only.
                 break
             if self._attached.get(add.ids[0]) != add.attach:
                 if frames and not self._may_join(add.ids[0], attaches, ledgers):
@@ -306,7 +308,7 @@ class AddStream:
         return b"".join(parts)
 
     def _took(self, add: _Add, now: float) -> None:
-        """A batch is in the next message."""
+        """Account for a batch that is in the next message."""
         if not self._unanswered:
             self._progress_at = now
         self._sent += 1
@@ -316,13 +318,13 @@ class AddStream:
         self._unanswered_bytes += add.cost_bytes
 
     def _may_join(self, ledger_id: int, attaches: int, ledgers: set[int]) -> bool:
-        """Whether one more attachment may be in a message that has batches: it takes effect before all of them."""
+        """Whether a message with batches may have another attachment: it takes effect before all of them."""
         if not self._joined or attaches >= MAX_ATTACHES or ledger_id in ledgers:
             return False
         return len(self._attached) < self._max_attached or next(iter(self._attached)) not in ledgers
 
     def _attach_idle(self, front: list[bytes]) -> int:
-        """Attach ledgers to which nothing is added, some in each message, beside batches; return how many."""
+        """Attach idle ledgers, a limited number in each message; return how many."""
         attaches = 0
         while self._to_attach and attaches < _IDLE_ATTACHES:
             _, attach = self._to_attach.popitem(last=False)
@@ -332,7 +334,7 @@ class AddStream:
         return attaches
 
     def _attach(self, attach: Attach) -> bytes:
-        # The bookie forgets by the same rule, so this side knows what it still remembers.
+        # The bookie evicts by the same rule, so this side knows what is attached there.
         self._attached.pop(attach.ledger_id, None)
         self._attached[attach.ledger_id] = attach
         if len(self._attached) > self._max_attached:
@@ -340,18 +342,18 @@ class AddStream:
         return encode_attach(attach, joined=self._joined)
 
     def _detach(self) -> bytes:
-        """Ledgers to forget. One that has batches in the queue after all is attached again before them."""
+        """Detach ledgers. A ledger that has queued batches is attached again before them."""
         gone = [self._detached.popitem(last=False)[0] for _ in range(min(len(self._detached), MAX_DETACHES))]
         for ledger_id in gone:
             self._attached.pop(ledger_id, None)
         return encode_detached(gone)
 
     def withdrawn(self, cost_bytes: int) -> None:
-        """A batch that was queued is not to be sent."""
+        """A queued batch was withdrawn."""
         self._waiting_bytes -= cost_bytes
 
     def owed_since(self, add: _Add) -> float:
-        """From when on the bookie owes the answer to a batch; see the port."""
+        """Since when the bookie owes the answer to a batch; see the port."""
         if add.sent_at is None:
             return self.progress_at
         passed_at = next((at for at, number in self._fronts if number > add.number), self._progress_at)

@@ -1,15 +1,14 @@
-"""How much of the credit of an Add stream a client uses: less when it is refused for want of room, more as it is not.
+"""The send window of an Add stream: additive increase, multiplicative decrease (AIMD, as in TCP).
 
-    BUSY ----> half of it, down to LEAST_BYTES; one batch at a time goes in any case
-    taken ---> STEP_BYTES more for each whole window, up to the credit
+    BUSY ----> half of it, down to MIN_WINDOW_BYTES; one batch at a time is sent in any case
+    acked ---> STEP_BYTES more for each whole window, up to the credit
 
-What does not fit waits for its turn; while the window is reduced no more than another one of it, for a bookie that is
-slow must not seem to be gone to a writer that counts the time since it gave its batch. What may not wait is refused
-here, as the bookie would refuse it.
+Batches that do not fit are queued. While the window is reduced, at most one more window is queued, so that a slow
+bookie does not seem dead to a writer that measures from when it queued the batch. Further batches are refused here, as
+the bookie would refuse them.
 
-A batch that is refused has been sent, received and summed up in vain, and what has arrived and waits to be looked at is
-memory of the bookie. A bookie that is asked for more than it can do would have a whole credit of every client there.
-Additive increase and multiplicative decrease, as TCP has them, share its room evenly.
+Reason: a refused batch was sent, received and checksummed in vain, and unprocessed batches take the bookie's memory. An
+overloaded bookie would hold a whole credit of every client. AIMD shares its capacity evenly.
 """
 
 from __future__ import annotations
@@ -18,17 +17,17 @@ from typing import Final
 
 from tallybook.core.limits import KIB
 
-LEAST_BYTES: Final = 128 * KIB
+MIN_WINDOW_BYTES: Final = 128 * KIB
 STEP_BYTES: Final = 32 * KIB
-"""In an overload in which everybody has room for one batch, each client tries for a second one, which is refused: the
-more often, the larger this is. From the least to a whole credit of 4 MiB it is a hundred windows, about a second."""
+"""A larger step makes clients of an overloaded bookie probe, and be refused, more often. At this step, growing from the
+minimum to a credit of 4 MiB takes a hundred windows, about a second."""
 
 
 class AddWindow:
-    """That of one stream.
+    """The send window of one Add stream.
 
     Args:
-        credit_bytes: what the bookie grants.
+        credit_bytes: bytes that the bookie allows to be unanswered.
     """
 
     def __init__(self, credit_bytes: int) -> None:
@@ -38,36 +37,36 @@ class AddWindow:
 
     @property
     def size_bytes(self) -> int:
-        """How many may be unanswered."""
+        """Bytes that may be unanswered."""
         return self._size_bytes
 
     def fits(self, unanswered_bytes: int, cost_bytes: int) -> bool:
-        """Whether one more batch may go."""
+        """Whether one more batch may be sent."""
         return unanswered_bytes + cost_bytes <= (self._size_bytes if unanswered_bytes else self._credit_bytes)
 
     def may_wait(self, before_bytes: int, cost_bytes: int) -> bool:
-        """Whether one more batch may wait until it fits.
+        """Whether one more batch may be queued.
 
         Args:
-            before_bytes: of those that are unanswered, and those that wait already.
-            cost_bytes: of the batch.
+            before_bytes: cost of the unanswered and the queued batches.
+            cost_bytes: cost of the batch.
         """
         return self._size_bytes == self._credit_bytes or before_bytes + cost_bytes <= 2 * self._size_bytes
 
     def refused(self, number: int, sent: int) -> None:
-        """A batch was refused for want of room. Those that were under way with it say nothing new.
+        """A batch was answered with Busy. Batches that were in flight with it do not reduce the window again.
 
         Args:
-            number: that of the batch.
-            sent: that of the last one that was sent.
+            number: the batch's number.
+            sent: the number of the last batch that was sent.
         """
         if number <= self._sent_before:
             return
         self._sent_before = sent
-        self._size_bytes = min(max(self._size_bytes // 2, LEAST_BYTES), self._credit_bytes)
+        self._size_bytes = min(max(self._size_bytes // 2, MIN_WINDOW_BYTES), self._credit_bytes)
 
     def taken(self, cost_bytes: int) -> None:
-        """A batch was taken."""
+        """A batch was acked."""
         if self._size_bytes < self._credit_bytes:
             grown = self._size_bytes + STEP_BYTES * cost_bytes // self._size_bytes + 1
             self._size_bytes = min(grown, self._credit_bytes)

@@ -1,9 +1,8 @@
-"""A connection to one life of one bookie, over any transport.
+"""A connection to one incarnation of a bookie, over any transport.
 
-Three streams: adds, reads, and control (fences, recovery, LAC), so that none waits behind
-another. They live and die together: when one breaks, the connection is broken, every pending
-add hears BookieUnavailable and so does every waiting call. What was in flight may or may not
-have been done. A broken connection is not repaired; ``connections`` opens another.
+It has three streams: adds, reads, and control (fences, recovery, LAC), so that none delays another. When one breaks,
+the connection is broken: every pending add and call gets ``BookieUnavailable``, with unknown outcome. A broken
+connection is not repaired; ``pool`` opens another.
 """
 
 from __future__ import annotations
@@ -26,26 +25,27 @@ from tallybook.core.answers import (
     ReadAnswer,
 )
 from tallybook.core.batch import EntrySlice
-from tallybook.core.config import ClientSettings
 from tallybook.core.errors import BookieUnavailable, ProtocolViolation, StaleIncarnation, TallybookError
 from tallybook.core.ids import NO_IDENTITY
 from tallybook.core.limits import BLOCK_BYTES
-from tallybook.runtime import grpc_inspection as inspection
-from tallybook.runtime import grpc_messages as wire
+from tallybook.core.settings import ClientSettings
 from tallybook.runtime.logging import logger
 from tallybook.runtime.rng import Rng, SystemRng
 from tallybook.runtime.tasks import Tasks
-from tallybook.runtime.transport import Lane, MessageStream, Transport
-from tallybook.runtime.wire import MAX_ADD_COST_BYTES, FrameCache
-from tallybook.runtime.wire_versions import SPOKEN
+from tallybook.runtime.transport import MessageStream, Transport
+from tallybook.wire import inspection
+from tallybook.wire import messages as wire
+from tallybook.wire.batches import MAX_ADD_COST_BYTES, FrameCache
+from tallybook.wire.lanes import Lane
+from tallybook.wire.versions import SPOKEN
 
-from .background import defect_of
-from .bookie_port import AddCallback, Sending
-from .load import ClientLoad
-from .open_ledgers import LedgersAtBookie
-from .rpc_adds import AddStream
-from .rpc_lacs import LacLine
-from .rpc_requests import RequestStream
+from ..background import defect_of
+from ..load import ClientLoad
+from ..open_ledgers import LedgersAtBookie
+from .add_stream import AddStream
+from .lac_updates import LacSender
+from .port import AddCallback, AddInFlight
+from .request_stream import RequestStream
 
 T = TypeVar("T")
 
@@ -77,7 +77,7 @@ class BookieRpc:
         self._reads = reads
         self._control = control
         self._timeout_seconds = settings.request_timeout_ms / 1000
-        self._lacs = LacLine(
+        self._lacs = LacSender(
             self._send_lacs, load.clock, rng or SystemRng(), tasks, f"LACs to {welcome.bookie_id}"
         )  # fmt: skip
         self._broken = False
@@ -91,16 +91,16 @@ class BookieRpc:
         ]
         for receiver in self._receivers:
             receiver.add_done_callback(defect_of)
-        self._ledgers.carried_by(adds, welcome.incarnation.directory_uuid)
+        self._ledgers.connection_opened(adds, welcome.incarnation.directory_uuid)
 
     @property
     def bookie_id(self) -> str:
-        """Whom this leads to."""
+        """The bookie's id."""
         return self._welcome.bookie_id
 
     @property
     def incarnation(self) -> Incarnation:
-        """The life it was opened to."""
+        """The incarnation that it was opened to."""
         return self._welcome.incarnation
 
     @property
@@ -131,25 +131,25 @@ class BookieRpc:
         identity: bytes = NO_IDENTITY,
         on_replaced: Callable[[], None] = lambda: None,
     ) -> None:
-        """A ledger has a writer; see the port."""
+        """Attach a ledger; see the port."""
         attach = wire.Attach(ledger_id, key, deferred, identity)
         self._ledgers.attach(attach, self.incarnation.directory_uuid, on_replaced)
         if self._broken:
-            # It was lost before the ledger counted among those for which it is opened again.
+            # Lost before the ledger was registered: request the reconnect again.
             self._on_lost()
 
     def forget(self, ledger_id: int) -> None:
-        """Release what is kept of a ledger; see the port."""
+        """Detach a ledger; see the port."""
         self._ledgers.forget(ledger_id)
 
     def add(
         self, batch: bytes, key: bytes, on_answer: AddCallback, *, deferred: bool = False, identity: bytes = NO_IDENTITY
-    ) -> Sending:
+    ) -> AddInFlight:
         """Send one batch; see the port."""
         return self._adds.add(batch, key, on_answer, deferred=deferred, identity=identity)
 
     async def force(self, ledger_id: int, key: bytes, *, identity: bytes = NO_IDENTITY) -> None:
-        """Make durable what was acked; see the port."""
+        """Make acked batches durable; see the port."""
         await self._control.call(wire.Force(ledger_id, key), self._timeout_seconds, identity)
 
     async def recovery_add(self, batch: bytes, key: bytes, *, identity: bytes = NO_IDENTITY) -> None:
@@ -183,7 +183,7 @@ class BookieRpc:
         )
 
     async def read_lac(self, ledger_id: int, *, identity: bytes = NO_IDENTITY) -> LacAnswer:
-        """The highest LAC the bookie saw; see the port."""
+        """The highest LAC that the bookie has seen; see the port."""
         return self._of(LacAnswer, await self._control.call(wire.ReadLac(ledger_id), self._timeout_seconds, identity))
 
     async def wait_lac(
@@ -195,10 +195,10 @@ class BookieRpc:
         return self._of(LacAnswer, await self._reads.call(ask, deadline_seconds, identity))
 
     async def write_lac(self, ledger_id: int, lac: int, key: bytes, *, identity: bytes = NO_IDENTITY) -> None:
-        """Tell the bookie a LAC; see the port."""
+        """Write an explicit LAC; see the port."""
         await self._control.call(wire.WriteLac(ledger_id, lac, key), self._timeout_seconds, identity)
 
-    def tell_lac(
+    def queue_lac(
         self,
         ledger_id: int,
         lac: int,
@@ -207,8 +207,8 @@ class BookieRpc:
         identity: bytes = NO_IDENTITY,
         on_lost: Callable[[], None] = lambda: None,
     ) -> None:
-        """Tell the bookie a LAC, without an answer; see the port."""
-        self._lacs.tell(wire.LedgerLac(ledger_id, lac, key, identity), on_lost)
+        """Queue an explicit LAC; see the port."""
+        self._lacs.queue(wire.LedgerLac(ledger_id, lac, key, identity), on_lost)
 
     async def _send_lacs(self, lacs: Sequence[wire.LedgerLac]) -> Sequence[wire.RefusedLac]:
         if len(lacs) == 1:
@@ -217,52 +217,52 @@ class BookieRpc:
         answer = await self._control.call(wire.WriteLacs(tuple(lacs)), self._timeout_seconds)
         refused = answer.refused if isinstance(answer, wire.LacsAnswer) else ()
         if any(each.at >= len(lacs) for each in refused):
-            raise ProtocolViolation(f"{self.bookie_id} refuses a LAC that it was not told")
+            raise ProtocolViolation(f"{self.bookie_id} refuses a LAC that it was not sent")
         return refused
 
     async def repair_add(self, batch: bytes, *, identity: bytes = NO_IDENTITY) -> None:
-        """Give it a copy that it should have; see the port."""
+        """Write a missing copy; see the port."""
         await self._control.call(inspection.RepairAdd(batch, identity), self._timeout_seconds)
 
     async def held(self, ledger_id: int, first: int, last: int, *, identity: bytes = NO_IDENTITY) -> HeldAnswer:
-        """What is held of a ledger; see the port."""
+        """The bookie's inventory of a ledger; see the port."""
         ask = inspection.AskHeld(ledger_id, first, last)
         return self._of(HeldAnswer, await self._control.call(ask, self._timeout_seconds, identity))
 
     async def damaged(self, after: tuple[int, int], limit: int) -> tuple[DamagedBatch, ...]:
-        """Copies that are known to be damaged; see the port."""
+        """Known damaged copies; see the port."""
         ask = inspection.AskDamaged(*after, limit)
         found = self._of(inspection.DamagedAnswer, await self._control.call(ask, self._timeout_seconds)).batches
         self._check_page(after, [(each.ledger_id, each.first_entry_id) for each in found])
         return found
 
     async def held_ledgers(self, after: int, limit: int) -> HeldLedgers:
-        """Ledgers of which something is held; see the port."""
+        """Ledgers of which the bookie has a batch; see the port."""
         ask = inspection.AskHeldLedgers(after, limit)
         page = self._of(HeldLedgers, await self._control.call(ask, self._timeout_seconds))
         self._check_page((after,), [(each.ledger_id,) for each in page.ledgers])
         return page
 
     async def end_limbo(self, ledger_id: int, *, identity: bytes = NO_IDENTITY) -> None:
-        """All of a ledger was given back; see the port."""
+        """End a ledger's limbo; see the port."""
         await self._control.call(inspection.EndLimbo(ledger_id), self._timeout_seconds, identity)
 
     async def status(self) -> BookieStatus:
-        """How it is doing; see the port."""
+        """The bookie's status; see the port."""
         return self._of(BookieStatus, await self._control.call(inspection.AskStatus(), self._timeout_seconds))
 
     async def trace(self, ledger_id: int, entry_id: int, *, identity: bytes = NO_IDENTITY) -> CopyTrace:
-        """Where the copy of an entry lies; see the port."""
+        """The location and state of an entry's copy; see the port."""
         ask = inspection.AskTrace(ledger_id, entry_id)
         return self._of(CopyTrace, await self._control.call(ask, self._timeout_seconds, identity))
 
     async def authorize(self, permission: Permission, command: str, arguments: str) -> None:
-        """Whether this client may run a command; see the port."""
+        """Check that this client is authorized to run a command; see the port."""
         ask = inspection.Authorize(permission.value, command, arguments)
         await self._control.call(ask, self._timeout_seconds)
 
     async def close(self) -> None:
-        """End the connection. Whoever still waits hears BookieUnavailable."""
+        """End the connection; waiting callers get ``BookieUnavailable``."""
         self._lose(BookieUnavailable(f"the connection to {self.bookie_id} was closed"))
         for receiver in self._receivers:
             receiver.cancel()
@@ -286,7 +286,7 @@ class BookieRpc:
         self._load.connected -= 1
         _log.info("connection lost", bookie_id=self.bookie_id, error=reason.message)
         lost = BookieUnavailable(f"the connection to {self.bookie_id} was lost: {reason.message}")
-        self._ledgers.left_by(self._adds)
+        self._ledgers.connection_ended(self._adds)
         self._adds.end()
         self._lacs.end()
         self._reads.end(lost)
@@ -299,13 +299,13 @@ class BookieRpc:
         return answer
 
     def _check_page(self, after: tuple[int, ...], found: Sequence[tuple[int, ...]]) -> None:
-        """Check that a page of a listing goes on behind ``after``, in order: else a caller would never stop asking.
+        """Check that a page of a listing is in order and starts after ``after``: else a caller would loop for ever.
 
         Raises:
             ProtocolViolation: it does not.
         """
         if any(place <= before for before, place in pairwise([after, *found])):
-            raise ProtocolViolation(f"{self.bookie_id} was asked for what is behind {after}, and lists {found[:3]} ...")
+            raise ProtocolViolation(f"{self.bookie_id} lists {found[:3]} ... where the request was after {after}")
 
     def _batches(self, answer: wire.Answer) -> ReadAnswer:
         batches = self._of(ReadAnswer, answer)
@@ -333,17 +333,17 @@ async def open_bookie(
     """Connect to the bookie ``bookie_id`` at ``address``.
 
     Args:
-        expected: the life of it that is meant; ``None`` takes whichever answers.
-        load: counts how long answers take, over all connections of one client.
+        expected: the incarnation to connect to; ``None``: any.
+        load: request counters of the client, over all its connections.
         frames: shared by all connections of one client, so that a batch is framed once.
-        ledgers: that the client has open at this bookie, to be attached; shared by its connections to it.
+        ledgers: the ledgers that the client has open at this bookie, to be attached.
         on_lost: called once, when the connection is lost or closed.
-        rng: for pauses before something is told again.
+        rng: for pauses before LACs are sent again.
 
     Raises:
-        BookieUnavailable: nobody answers within ``settings.connect_timeout_ms``.
-        StaleIncarnation: another life, or another bookie, answers.
-        NoCommonVersion: it speaks other versions of the protocol only.
+        BookieUnavailable: no answer within ``settings.connect_timeout_ms``.
+        StaleIncarnation: another incarnation, or another bookie, answers.
+        NoCommonVersion: the bookie supports no protocol version of this client.
         TallybookError: the bookie refuses this client, for this reason.
     """
     timeout_seconds = settings.connect_timeout_ms / 1000
@@ -382,7 +382,7 @@ async def _greet(stream: MessageStream, hello: wire.Hello) -> wire.Welcome:
     await stream.send(wire.encode_hello(hello))
     first = await stream.receive()
     if first is None:
-        raise BookieUnavailable(f"{stream.peer} ended the stream without a word")
+        raise BookieUnavailable(f"{stream.peer} ended the stream before its welcome")
     return wire.decode_welcome(first)
 
 
@@ -397,9 +397,9 @@ def _check_welcomes(welcomes: list[wire.Welcome], bookie_id: str, address: str) 
         if welcome.bookie_id != bookie_id:
             raise StaleIncarnation(f"{welcome.bookie_id} answers at {address}, not {bookie_id}")
         if welcome.incarnation != welcomes[0].incarnation:
-            raise StaleIncarnation(f"{bookie_id} began another life while it was connected to")
+            raise StaleIncarnation(f"{bookie_id} restarted while it was connected to")
         granted = min(welcome.credit_bytes - MAX_ADD_COST_BYTES + 1, welcome.max_requests, welcome.max_waits)
         known = SPOKEN.oldest <= welcome.protocol_version <= SPOKEN.newest
         limited = welcome.max_batch_bytes != welcomes[0].max_batch_bytes or welcome.max_batch_bytes < BLOCK_BYTES
         if welcome.protocol_version != welcomes[0].protocol_version or not known or granted < 1 or limited:
-            raise ProtocolViolation(f"{bookie_id} welcomes with {welcome}, which no bookie may")
+            raise ProtocolViolation(f"{bookie_id} sent an invalid welcome: {welcome}")

@@ -1,11 +1,10 @@
-"""Connections to bookies: opened when first asked for, shared by all handles of a client, replaced when broken.
+"""The connection pool: one connection per bookie, opened on first use, shared by all handles, replaced when broken.
 
-One over which ledgers are written is replaced at once; any other when it is next asked for.
+A broken connection over which ledgers are written is replaced at once, any other on its next use.
 
-The address and the present life of a bookie come from the membership, and are remembered: while
-that life goes on, reconnecting needs no metadata. However many ask for one bookie at once, one
-attempt is made; after an attempt that failed, everyone hears its error until a pause has
-passed.
+The address and incarnation of a bookie come from the membership and are cached: until the bookie restarts, reconnecting
+needs no metadata. Concurrent callers share one attempt. After a failed attempt, callers get its error until a pause
+has passed.
 """
 
 from __future__ import annotations
@@ -14,30 +13,31 @@ import asyncio
 from functools import partial
 from typing import Final, NamedTuple
 
-from tallybook.core.config import ClientSettings
 from tallybook.core.errors import BookieUnavailable, MetadataUnavailable, TallybookError
+from tallybook.core.settings import ClientSettings
 from tallybook.metadata.store import BookieInfo, Membership
 from tallybook.runtime.clock import Clock
+from tallybook.runtime.concurrency.backoff import jittered
 from tallybook.runtime.logging import logger
+from tallybook.runtime.rate_limited_log import LogRateLimiter
 from tallybook.runtime.rng import Rng, SystemRng
-from tallybook.runtime.seldom import Seldom
 from tallybook.runtime.tasks import Tasks
 from tallybook.runtime.transport import Transport
-from tallybook.runtime.wire import FrameCache
+from tallybook.wire.batches import FrameCache
 
-from .bookie_rpc import BookieRpc, open_bookie
-from .load import ClientLoad
-from .open_ledgers import OpenLedgers
-from .refusals import is_refusal
+from ..load import ClientLoad
+from ..open_ledgers import OpenLedgers
+from ..refusals import is_refusal
+from .connection import BookieRpc, open_bookie
 
 REFUSAL_SECONDS: Final = 60.0
-"""Between two lines in the log that a bookie refuses this client: it is asked far more often."""
+"""Interval of the log warning that a bookie refuses this client; attempts are far more frequent."""
 
 _log = logger("client.connections")
 
 
-class _Failure(NamedTuple):
-    """An attempt that failed, and the monotonic second from which another one may be made."""
+class _FailedAttempt(NamedTuple):
+    """A failed attempt, and the monotonic second from which another one may be made."""
 
     error: TallybookError
     again_at: float
@@ -47,9 +47,9 @@ class BookieConnections:
     """The connections of one client.
 
     Args:
-        cluster_id: bookies of another cluster refuse; empty: any will do.
+        cluster_id: bookies of another cluster refuse the connection; empty: not checked.
         client_id: names this client in the bookies' logs.
-        rng: for pauses before a bookie is reached again; ``None``: the system's.
+        rng: for pauses before a reconnect; ``None``: the system's.
     """
 
     def __init__(
@@ -73,12 +73,12 @@ class BookieConnections:
         self._client_id = client_id
         self._frames = FrameCache()
         self.load = ClientLoad(clock)
-        """What is asked of all bookies."""
+        """Counters of requests to all bookies."""
         self._open: dict[str, BookieRpc] = {}
         self._opening: dict[str, asyncio.Task[BookieRpc]] = {}
-        self._failed: dict[str, _Failure] = {}
+        self._failed: dict[str, _FailedAttempt] = {}
         self._known: dict[str, BookieInfo] = {}
-        self._refusals = Seldom(REFUSAL_SECONDS)
+        self._refusals = LogRateLimiter(REFUSAL_SECONDS)
         self._rng = rng or SystemRng()
         self._ledgers = OpenLedgers(self.get, clock, tasks, self._rng, first_pause_s=settings.reconnect_ms / 1000)
         self._closed = False
@@ -87,11 +87,11 @@ class BookieConnections:
         """A working connection.
 
         Raises:
-            BookieUnavailable: the bookie is not registered, does not answer within the connect timeout, or did not a
-                moment ago.
-            StaleIncarnation: not the registered life of it answers.
-            MetadataUnavailable: where it is cannot be told.
-            TallybookError: it refuses this client, for this reason.
+            BookieUnavailable: the bookie is not registered, or does not answer within the connect timeout; also for a
+                short time after such a failure.
+            StaleIncarnation: another incarnation than the registered one answers.
+            MetadataUnavailable: the bookie's address is not known.
+            TallybookError: the bookie refuses this client, for this reason.
         """
         held = self._open.get(bookie_id)
         if held is not None and not held.broken:
@@ -103,10 +103,10 @@ class BookieConnections:
             raise failed.error.with_traceback(None)
         opening = self._opening.get(bookie_id)
         if opening is None:
-            opening = self._tasks.spawn(self._connect(bookie_id), name=f"connect to {bookie_id}", apart=True)
-            opening.add_done_callback(_look_at)
+            opening = self._tasks.spawn(self._connect(bookie_id), name=f"connect to {bookie_id}", detached=True)
+            opening.add_done_callback(_retrieve_error)
             self._opening[bookie_id] = opening
-        # Waited for in this way, a caller who gives up does not take the attempt away from the others.
+        # ``asyncio.wait`` does not cancel the attempt if one caller is cancelled: others wait for it, too.
         await asyncio.wait((opening,))
         if opening.cancelled():
             raise BookieUnavailable("this client is closed")
@@ -127,8 +127,8 @@ class BookieConnections:
         try:
             connection = await self._attempt(bookie_id)
         except TallybookError as error:
-            pause_seconds = self._settings.reconnect_ms / 1000
-            self._failed[bookie_id] = _Failure(error, self._clock.monotonic() + pause_seconds)
+            pause_seconds = jittered(self._rng, self._settings.reconnect_ms / 1000)
+            self._failed[bookie_id] = _FailedAttempt(error, self._clock.monotonic() + pause_seconds)
             self._tell(bookie_id, error)
             raise
         finally:
@@ -139,15 +139,15 @@ class BookieConnections:
         return connection
 
     def _tell(self, bookie_id: str, error: TallybookError) -> None:
-        """Have the log say now and then that a bookie refuses this client: an operator has to see to it."""
+        """Log, rate-limited, that a bookie refuses this client: an operator has to act."""
         if is_refusal(error):
-            untold = self._refusals.due(self._clock.monotonic(), bookie_id)
-            if untold is not None:
+            suppressed = self._refusals.due(self._clock.monotonic(), bookie_id)
+            if suppressed is not None:
                 message = error.message
-                _log.warning("bookie refuses this client", bookie_id=bookie_id, error=message, untold_count=untold)
+                _log.warning("bookie refuses this client", bookie_id=bookie_id, error=message, untold_count=suppressed)
 
     async def _attempt(self, bookie_id: str) -> BookieRpc:
-        """Replace what is broken, within the connect timeout in all."""
+        """Close a broken connection and open another one, within the connect timeout in total."""
         timeout_seconds = self._settings.connect_timeout_ms / 1000
         try:
             async with asyncio.timeout(timeout_seconds):
@@ -159,29 +159,29 @@ class BookieConnections:
             reason = f"bookie {bookie_id} was not reached within {timeout_seconds} s"
             raise BookieUnavailable(reason) from None
 
-    async def _find(self, bookie_id: str, patience_seconds: float) -> BookieRpc:
-        """Connect to where the bookie was last, and ask the membership only if it is not there any more.
+    async def _find(self, bookie_id: str, timeout_seconds: float) -> BookieRpc:
+        """Connect to the cached address of the bookie; ask the membership only if that fails.
 
-        So a lost connection comes back while the metadata store is away. The hello says whether it is still the same
-        life of the bookie.
+        So a lost connection can be reopened while the metadata store is unavailable. The hello verifies that the
+        bookie's incarnation is the cached one.
         """
         known = self._known.get(bookie_id)
         missed: TallybookError | None = None
         if known is not None:
             try:
-                async with asyncio.timeout(patience_seconds):
+                async with asyncio.timeout(timeout_seconds):
                     return await self._open_at(known)
             except TimeoutError:
                 missed = BookieUnavailable(f"{bookie_id} does not answer at {known.address}")
             except TallybookError as error:
-                # Whoever answers there now, with whatever reason, may be another one.
+                # Another bookie may answer at that address now.
                 missed = error
         try:
-            async with asyncio.timeout(patience_seconds):
+            async with asyncio.timeout(timeout_seconds):
                 info = (await self._membership.bookies()).get(bookie_id)
         except TimeoutError:
-            # Not the bookie's fault, and it must not be blamed for it.
-            raise missed or MetadataUnavailable("the metadata store does not tell in time who is registered") from None
+            # Not BookieUnavailable: the bookie must not be blamed for the metadata store.
+            raise missed or MetadataUnavailable("the metadata store did not list the bookies in time") from None
         except MetadataUnavailable as error:
             raise missed or error from None
         if info is None:
@@ -216,7 +216,7 @@ class BookieConnections:
             raise
 
 
-def _look_at(task: asyncio.Task[BookieRpc]) -> None:
-    # The error has been kept; there may be nobody left who waits for this task.
+def _retrieve_error(task: asyncio.Task[BookieRpc]) -> None:
+    # ``_failed`` has the error; without this asyncio would warn if no caller waits for the task any more.
     if not task.cancelled():
         task.exception()

@@ -1,10 +1,10 @@
-"""What a client needs of one bookie: the port the writer, reader and recovery drivers speak to.
+"""The port to one bookie, used by the writer, reader and recovery drivers.
 
-``bookie_rpc`` implements it over streams; an in-memory bookie implements it directly.
-Every wait ends: with an answer, or with an error of ``core.errors`` after the deadline.
+``connection.BookieRpc`` implements it over streams; an in-memory bookie implements it directly. Every call ends with
+an answer, or with an error of ``core.errors`` after its deadline.
 
-What is about a ledger states its ``identity``, which tells it from another one of the same id; a bookie that holds
-another one answers ``OtherLedger``. Empty: it is not checked.
+Calls about a ledger carry its ``identity``, which distinguishes ledgers with the same id. A bookie that has another
+ledger under that id answers ``OtherLedger``. Empty: not checked.
 """
 
 from __future__ import annotations
@@ -29,45 +29,45 @@ from tallybook.core.batch import EntrySlice
 from tallybook.core.ids import NO_IDENTITY
 
 AddCallback = Callable[[AddAnswer], None]
-"""Called on the event loop, once, with the fate of one batch."""
+"""Called once, on the event loop, with the answer for one batch."""
 
 
-class Sending(Protocol):
-    """One batch on its way to a bookie."""
+class AddInFlight(Protocol):
+    """One add that was given to a connection and is not answered."""
 
     @property
     def owed_since(self) -> float:
-        """Monotonic second from which its bookie owes the answer: it answered a later one, or nothing since then.
+        """Monotonic second since when the bookie owes the answer.
 
-        While it waits here, and while only those sent before it are answered, that is when the last of them was. So
-        only a bookie that answers nothing, or passes this one over, is silent.
+        While the batch is queued here, or only earlier batches are answered, it is the time of the last answer. So a
+        bookie is silent only if it answers nothing, or answers later batches but not this one.
         """
 
     def withdraw(self) -> None:
-        """Do not send it, if it was not sent yet: it is dropped, and its callback not called."""
+        """Drop the batch if it was not sent yet; its callback is then not called."""
 
 
 class BookieConnection(Protocol):
-    """One bookie, in one of its lives."""
+    """A connection to one incarnation of a bookie."""
 
     @property
     def bookie_id(self) -> str:
-        """Whom this leads to."""
+        """The bookie's id."""
 
     @property
     def incarnation(self) -> Incarnation:
-        """The life it was opened to; work is refused by any other."""
+        """The incarnation that the connection was opened to; any other refuses requests."""
 
     @property
     def max_batch_bytes(self) -> int:
-        """The largest batch that this life of the bookie takes."""
+        """The largest batch that the bookie takes."""
 
     def abort(self) -> None:
-        """Break the connection: drop what is queued; whoever waits hears ``BookieUnavailable``. Idempotent."""
+        """Break the connection: drop the queue; waiting callers get ``BookieUnavailable``. Idempotent."""
 
     @property
     def progress_at(self) -> float:
-        """Monotonic second of the last ack, or of the first add since nothing was unanswered; now, if nothing is."""
+        """Monotonic second of the last ack, or of the first add after all were answered; now, if none is unanswered."""
 
     def attach(
         self,
@@ -78,56 +78,55 @@ class BookieConnection(Protocol):
         identity: bytes = NO_IDENTITY,
         on_replaced: Callable[[], None] = lambda: None,
     ) -> None:
-        """Let the bookie know that a ledger has a writer, however idle, until ``forget``.
+        """Attach a ledger: the bookie knows that it has a writer, even if idle, until ``forget``.
 
-        It is told again over each later connection of this client, which is opened where this one is lost.
+        If the connection is lost, the client opens another one and attaches the ledger again.
 
         Args:
-            on_replaced: called where such a connection leads to another directory of the bookie.
+            on_replaced: called if a later connection finds another directory id of the bookie.
         """
 
     def forget(self, ledger_id: int) -> None:
-        """Nothing is to be added to a ledger any more: release what is kept of it for this bookie."""
+        """Detach a ledger: nothing more will be added to it."""
 
     def add(
         self, batch: bytes, key: bytes, on_answer: AddCallback, *, deferred: bool = False, identity: bytes = NO_IDENTITY
-    ) -> Sending:
+    ) -> AddInFlight:
         """Send one batch as an ordinary add.
 
-        Never waits: the caller bounds what it has in flight. The answer's code is 0 when the
-        batch is durable there, or taken if it is ``deferred``; ``BookieUnavailable``'s code when
-        the connection was lost first.
+        Never waits: the caller bounds its batches in flight. The answer's code is 0 when the batch is durable at the
+        bookie (if ``deferred``: received), and that of ``BookieUnavailable`` if the connection was lost first.
         """
 
     async def force(self, ledger_id: int, key: bytes, *, identity: bytes = NO_IDENTITY) -> None:
-        """Return when every batch of the ledger that the bookie has acked is durable there."""
+        """Return when all acked batches of the ledger are durable at the bookie."""
 
     async def recovery_add(self, batch: bytes, key: bytes, *, identity: bytes = NO_IDENTITY) -> None:
-        """Send one batch as a recovery add, in the fence's lane; return when it is durable there."""
+        """Send one batch as a recovery add, on the stream of fences; return when it is durable at the bookie."""
 
     async def repair_add(self, batch: bytes, *, identity: bytes = NO_IDENTITY) -> None:
-        """Give the bookie a copy that it should have, byte for byte; durable there when it returns.
+        """Write a missing copy to the bookie, byte for byte; durable there when it returns. Needs no key.
 
-        Needs no key. The bookie takes it only where the metadata, which it reads linearizably, say that no writer can
-        be at these entries: the ledger is closed and the batch ends at or before its last entry, or the batch ends
-        before the first entry of the last fragment. It replaces a damaged copy; of an intact one there is nothing to
-        do. It is taken while the bookie is read-only, and in limbo. It neither sets a fence nor takes one away.
+        The bookie reads the metadata linearizably and accepts only entries that no writer can change: the ledger is
+        closed and the batch ends at or before its last entry, or the batch ends before the last fragment. A damaged
+        copy is replaced; an intact one is kept. Works while the bookie is read-only or in limbo. Does not change the
+        fence.
 
         Raises:
-            Unauthorized: the metadata do not say so.
-            Conflict: other bytes are held under these ids.
-            NoSuchLedger: the ledger was deleted, here or from the metadata.
-            Busy: there is no room now.
-            MetadataUnavailable: the metadata do not answer, and nothing was taken.
+            Unauthorized: a writer could still change these entries.
+            Conflict: the bookie has other bytes under these ids.
+            NoSuchLedger: the ledger was deleted, at the bookie or in the metadata.
+            Busy: the bookie has no space now.
+            MetadataUnavailable: the metadata store does not answer; nothing was written.
         """
 
     async def fence(self, ledger_id: int, key: bytes, *, identity: bytes = NO_IDENTITY) -> FenceAnswer:
-        """Fence the ledger; the answer means that the fence is durable."""
+        """Fence the ledger; the fence is durable when this returns."""
 
     async def read_batches(
         self, ledger_id: int, first: int, last: int, max_bytes: int, *, identity: bytes = NO_IDENTITY
     ) -> ReadAnswer:
-        """Whole batches from the one that holds ``first``, without a gap, up to ``last`` or about ``max_bytes``.
+        """Whole batches from the one that contains ``first``, without a gap, up to ``last`` or about ``max_bytes``.
 
         Raises:
             EntryAbsent, EntryCorrupt, EntryUnknown: what the bookie knows of entry ``first``.
@@ -136,9 +135,9 @@ class BookieConnection(Protocol):
     async def recovery_read(
         self, ledger_id: int, entry_id: int, key: bytes, max_bytes: int = 0, *, identity: bytes = NO_IDENTITY
     ) -> ReadAnswer:
-        """The batch that holds ``entry_id``; fences first, and is answered only when the fence is durable.
+        """The batch that contains ``entry_id``. The bookie fences first, and answers only when the fence is durable.
 
-        Of what follows without a gap, the answer may bring about ``max_bytes`` along.
+        The answer may also contain about ``max_bytes`` of the batches that follow without a gap.
 
         Raises:
             EntryAbsent, EntryCorrupt, EntryUnknown: what the bookie knows of the entry.
@@ -152,11 +151,11 @@ class BookieConnection(Protocol):
         """
 
     async def read_lac(self, ledger_id: int, *, identity: bytes = NO_IDENTITY) -> LacAnswer:
-        """The highest LAC the bookie saw of the ledger.
+        """The highest LAC of the ledger that the bookie has seen.
 
         Raises:
-            EntryAbsent: the bookie knows nothing of this ledger, and cannot have lost it.
-            EntryUnknown: it cannot tell.
+            EntryAbsent: the bookie has nothing of this ledger, and cannot have lost it.
+            EntryUnknown: the bookie may have lost entries of it.
         """
 
     async def wait_lac(
@@ -165,13 +164,13 @@ class BookieConnection(Protocol):
         """Like ``read_lac``, but waits up to ``timeout_ms`` for a LAC above ``above`` or a fence.
 
         Args:
-            max_bytes: about how much the answer may bring along of what is behind ``above``, up to the LAC.
+            max_bytes: about how many bytes of entries after ``above``, up to the LAC, the answer may contain.
         """
 
     async def write_lac(self, ledger_id: int, lac: int, key: bytes, *, identity: bytes = NO_IDENTITY) -> None:
-        """Tell the bookie a LAC, outside of any batch; durable when it returns."""
+        """Write an explicit LAC to the bookie; durable when it returns."""
 
-    def tell_lac(
+    def queue_lac(
         self,
         ledger_id: int,
         lac: int,
@@ -180,64 +179,64 @@ class BookieConnection(Protocol):
         identity: bytes = NO_IDENTITY,
         on_lost: Callable[[], None] = lambda: None,
     ) -> None:
-        """Tell the bookie a LAC, together with those of other ledgers, as soon as there is room; never waits.
+        """Queue an explicit LAC, to be sent together with those of other ledgers; never waits.
 
-        While the bookie is busy it is told again, or a newer one of the ledger is. A bookie that refuses it otherwise
-        takes no batch of the ledger either.
+        While the bookie is busy, the LAC, or a newer one of the ledger, is sent again. A bookie that refuses it for
+        another reason takes no batch of the ledger either, so it is dropped.
 
         Args:
-            on_lost: called, later, where the connection was lost before the bookie has said that it has taken it.
+            on_lost: called, later, if the connection was lost before the bookie acknowledged the LAC.
         """
 
     async def held(self, ledger_id: int, first: int, last: int, *, identity: bytes = NO_IDENTITY) -> HeldAnswer:
-        """What is held of the ledger between two entries, all of it durable; no data is read.
+        """The bookie's inventory of a ledger between two entries, from the index; all of it durable.
 
-        Bounded work: where that ends before ``last``, the answer says where to go on.
+        Bounded work: if it ends before ``last``, the answer says where to continue.
 
         Raises:
             NoSuchLedger: the ledger was deleted.
-            EntryUnknown: it cannot be told.
+            EntryUnknown: the index cannot be read.
         """
 
     async def damaged(self, after: tuple[int, int], limit: int) -> tuple[DamagedBatch, ...]:
-        """Copies that are known to be damaged and still are, in order, behind this ledger and first entry.
+        """Known damaged copies, in order, after this ledger and first entry.
 
         At most ``limit``, and at most ``limits.MAX_PAGE``. Only an empty page is the last one.
 
         Raises:
             EntryUnknown: the index cannot be read.
-            Busy: the bookie looked at many that are not damaged any more; ask again.
+            Busy: the bookie checked many that were repaired meanwhile; ask again.
         """
 
     async def held_ledgers(self, after: int, limit: int) -> HeldLedgers:
-        """Ledgers with ids above ``after`` of which a batch is held, without those that were deleted.
+        """Ledgers with ids above ``after`` of which the bookie has a batch, without deleted ledgers.
 
-        At most ``limit``, and at most ``limits.MAX_PAGE``. A page is empty only where it is complete.
+        At most ``limit``, and at most ``limits.MAX_PAGE``. Only a complete listing has an empty page.
 
         Raises:
             EntryUnknown: the index cannot be read.
         """
 
     async def end_limbo(self, ledger_id: int, *, identity: bytes = NO_IDENTITY) -> None:
-        """All that may have been lost of the ledger was given back; durable when it returns. The ledger is fenced.
+        """End the ledger's limbo: every entry it may have lost was restored. Durable on return; the ledger is fenced.
 
         Raises:
-            Unauthorized: the metadata, read linearizably, do not say that the ledger is closed.
-            NoSuchLedger: it was deleted.
-            BookieUnavailable: the bookie is not enrolled yet, and more may still be lost.
-            MetadataUnavailable: the metadata do not answer.
+            Unauthorized: the ledger is not closed, by a linearizable read of the metadata.
+            NoSuchLedger: the ledger was deleted.
+            BookieUnavailable: the bookie is not registered yet, and more may still be lost.
+            MetadataUnavailable: the metadata store does not answer.
         """
 
     async def status(self) -> BookieStatus:
-        """How the bookie is doing."""
+        """The bookie's status."""
 
     async def trace(self, ledger_id: int, entry_id: int, *, identity: bytes = NO_IDENTITY) -> CopyTrace:
-        """Where the copy of the batch with this entry lies, and whether it is intact: what is stored is read anew."""
+        """The location of the copy with this entry, and whether it is intact: the bookie reads it from disk."""
 
     async def authorize(self, permission: Permission, command: str, arguments: str) -> None:
-        """Return if this client may run an operator's command; the bookie then has it in its audit log.
+        """Return if this client is authorized to run an operator command; the bookie then writes it to its audit log.
 
         Raises:
-            AccessDenied: it may not.
-            InvalidArgument: the bookie is of a version that cannot say.
+            AccessDenied: it is not authorized.
+            InvalidArgument: the bookie's version does not know this request.
         """

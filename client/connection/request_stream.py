@@ -1,11 +1,12 @@
-"""A Read or Control stream of a connection, at the client: requests out, replies in, in any order.
+"""The client side of a Read or Control stream: requests out, replies in, in any order.
 
-Each request has an id; its reply names it. How many may be unanswered, and how many bytes of
-recovery and repair adds, is for the bookie to grant; a call beyond that waits its turn, within its own
-deadline. The deadline of recovery and repair adds counts from the last answer to one of them: many are sent
-together, and over a narrow link each takes its time. So do the copies that recoveries read, and all that is
-answered behind them: while such copies come in, the requests of a recovery may take several times as long.
-A call that is given up keeps its place until the bookie has answered it, because the bookie still counts it.
+Replies carry the request's id. The bookie grants how many requests, and how many bytes of recovery and repair adds, may
+be unanswered; further calls are queued, within their deadlines.
+
+Deadlines extend with progress, for slow links. Those of recovery and repair adds count from the last answer to such an
+add. While copies for recoveries arrive, requests of recoveries may take up to ``MAX_DEADLINES`` times as long.
+
+A cancelled call occupies its slot until the bookie has answered it, because the bookie still counts it.
 """
 
 from __future__ import annotations
@@ -18,9 +19,16 @@ from typing import Final, NamedTuple
 
 from tallybook.core.errors import Busy, ProtocolViolation, RequestTimeout, TallybookError
 from tallybook.core.ids import NO_IDENTITY
-from tallybook.runtime.allowance import Allowance
-from tallybook.runtime.grpc_inspection import RepairAdd
-from tallybook.runtime.grpc_messages import (
+from tallybook.runtime.concurrency.progress_deadline import ProgressTracker, timeout_at
+from tallybook.runtime.concurrency.stream_sender import StreamSender
+from tallybook.runtime.concurrency.weighted_semaphore import WeightedSemaphore
+from tallybook.runtime.tasks import Tasks
+from tallybook.runtime.tracing.catalogue import REQUEST
+from tallybook.runtime.tracing.port import Span, SpanKind, current_span
+from tallybook.runtime.transport import MessageStream
+from tallybook.wire.batches import add_cost_bytes
+from tallybook.wire.inspection import RepairAdd
+from tallybook.wire.messages import (
     Answer,
     Ask,
     Fence,
@@ -31,54 +39,46 @@ from tallybook.runtime.grpc_messages import (
     decode_reply,
     encode_request,
 )
-from tallybook.runtime.outbox import Outbox
-from tallybook.runtime.progress import Progress, timeout_at
-from tallybook.runtime.span_catalogue import REQUEST
-from tallybook.runtime.tasks import Tasks
-from tallybook.runtime.tracing import Span, SpanKind, current_span
-from tallybook.runtime.transport import MessageStream
-from tallybook.runtime.wire import add_cost_bytes
 
-from .load import ClientLoad
+from ..load import ClientLoad
 
-MOST_DEADLINES: Final = 12
-"""How many times its deadline a request of a recovery may take while copies for others come in."""
+MAX_DEADLINES: Final = 12
+"""How many times its deadline a recovery request may take while copies for other recoveries arrive."""
 
 
 class _Call(NamedTuple):
-    """An unanswered request, and what it occupies."""
+    """An unanswered request, and the slots and bytes that it occupies."""
 
     answered: asyncio.Future[Answer]
-    places: Allowance
+    places: WeightedSemaphore
     recovery_bytes: int
     brings_copies: bool
 
 
 class RequestStream:
-    """Makes calls over one stream."""
+    """Sends requests over one stream and matches replies to them."""
 
     def __init__(self, stream: MessageStream, welcome: Welcome, tasks: Tasks, load: ClientLoad) -> None:
         self._stream = stream
         self._load = load
-        self._requests = Allowance(welcome.max_requests)
-        self._waits = Allowance(welcome.max_waits)
-        self._recovery = Allowance(welcome.credit_bytes)
+        self._requests = WeightedSemaphore(welcome.max_requests)
+        self._waits = WeightedSemaphore(welcome.max_waits)
+        self._recovery = WeightedSemaphore(welcome.credit_bytes)
         self._calls: dict[int, _Call] = {}
         self._last_id = 0
         self._answered_at = -math.inf
-        self._adding = Progress(load.clock)
-        self._reading = Progress(load.clock)
-        """Of the copies that recoveries read."""
+        self._adding = ProgressTracker(load.clock)
+        self._reading = ProgressTracker(load.clock)
+        """Progress of the copies that recoveries read."""
         self._queue: deque[bytes] = deque()
-        self._outbox = Outbox(stream, self._compose, tasks, f"requests to {stream.peer}")
+        self._sender = StreamSender(stream, self._compose, tasks, f"requests to {stream.peer}")
 
     async def call(self, ask: Ask, timeout_seconds: float, identity: bytes = NO_IDENTITY) -> Answer:
-        """Ask, and wait for the answer. ``identity``: of the ledger that it is about.
+        """Send a request and wait for the answer. ``identity``: that of the request's ledger.
 
         Raises:
-            RequestTimeout: there was none in time; for a recovery or repair add, nor one to another of them. Of what a
-                recovery asks, nor copies for another one, or for too long.
-            Busy: so many others wait for one, and get it, that it was not sent in time.
+            RequestTimeout: no answer in time (module docstring: deadlines extend with progress).
+            Busy: other requests were answered, but this one was still queued at its deadline.
             BookieUnavailable: the connection was lost first.
             TallybookError: the bookie answered with this error.
         """
@@ -98,17 +98,17 @@ class RequestStream:
         began = self._load.clock.monotonic()
         call: _Call | None = None
         try:
-            patient = isinstance(ask, RecoveryAdd | RepairAdd | RecoveryRead | Fence)
+            extends = isinstance(ask, RecoveryAdd | RepairAdd | RecoveryRead | Fence)
             due = partial(self._due, ask, began, timeout_seconds)
-            async with timeout_at(due, self._load.clock) if patient else asyncio.timeout(timeout_seconds):
+            async with timeout_at(due, self._load.clock) if extends else asyncio.timeout(timeout_seconds):
                 call = await self._send(ask, identity, span)
                 return await call.answered
         except TimeoutError:
             what, after = type(ask).__name__, f"within {timeout_seconds} s"
             error: TallybookError = RequestTimeout(f"{self._stream.peer} did not answer {what} {after}")
             if call is None and self._load.clock.monotonic() - self._answered_at < timeout_seconds:
-                # The peer answers, and was never asked this: that is no silence.
-                error = Busy(f"too much is asked of {self._stream.peer} for {what} to be sent {after}")
+                # The peer answers other requests, and was not sent this one: overloaded, not silent.
+                error = Busy(f"{what} to {self._stream.peer} was still queued behind other requests {after}")
             self._load.errors.count(error.wire_code)
             raise error from None
         except TallybookError as error:
@@ -119,17 +119,17 @@ class RequestStream:
                 self._load.request_seconds.observe(self._load.clock.monotonic() - began)
 
     def _due(self, ask: Ask, began: float, timeout_seconds: float) -> float:
-        """When a request of a recovery or a repair is late, as things stand now."""
+        """The deadline of a recovery or repair request, given the progress so far."""
         adds = isinstance(ask, RecoveryAdd | RepairAdd)
         since = max(began, self._adding.at) if adds else began
-        moved = min(self._reading.at, since + (MOST_DEADLINES - 1) * timeout_seconds)
+        moved = min(self._reading.at, since + (MAX_DEADLINES - 1) * timeout_seconds)
         return max(since, moved) + timeout_seconds
 
     async def receive(self) -> None:
-        """Take replies until the bookie ends the stream.
+        """Receive replies until the bookie ends the stream.
 
         Raises:
-            TallybookError: the stream broke, the bookie ended it for a reason, or it sent what it must not.
+            TallybookError: the stream broke, the bookie ended it with an error, or violated the protocol.
         """
         while (message := await self._stream.receive()) is not None:
             self._answered_at = self._load.clock.monotonic()
@@ -153,7 +153,7 @@ class RequestStream:
                 call.answered.set_result(outcome)
 
     def end(self, error: TallybookError) -> None:
-        """Drop the stream, and raise ``error`` at everyone who waits for an answer, or for a place."""
+        """Abort the stream, and fail every call that waits for an answer or a slot with ``error``."""
         self._stream.abort()
         for places in (self._requests, self._waits, self._recovery):
             places.fail(error)
@@ -165,7 +165,7 @@ class RequestStream:
 
     async def close(self) -> None:
         """Release the stream, after ``end``."""
-        await self._outbox.stop(0.0)
+        await self._sender.stop(0.0)
         await self._stream.close()
 
     async def _send(self, ask: Ask, identity: bytes, span: Span | None) -> _Call:
@@ -182,7 +182,7 @@ class RequestStream:
         call = _Call(asyncio.get_running_loop().create_future(), places, recovery_bytes, isinstance(ask, RecoveryRead))
         self._calls[request_id] = call
         self._queue.append(message)
-        self._outbox.kick()
+        self._sender.kick()
         if span is not None:
             span.event("sent")
         return call

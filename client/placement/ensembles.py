@@ -1,10 +1,8 @@
-"""Choosing bookies: for a new ensemble, and for the places of those that failed.
+"""Placement policy: chooses the bookies of new ensembles, and replacements for failed members. Pure functions.
 
-Drawn at random, weighted by free disk, so that disks fill evenly. Where bookies name racks, an
-ensemble takes about the same number of each rack, and stands so that every write set spans at
-least two (``racks``); nothing is ever refused for want of racks. Read-only bookies are never
-taken, and quarantined ones only where there are too few others. Pure: who is alive comes in,
-bookie ids come out.
+Bookies are drawn at random, weighted by free disk space, so that disks fill evenly. If bookies have racks, an ensemble
+takes about the same number from each rack, ordered so that every write set spans at least two racks (``racks``); too
+few racks are never an error. Read-only bookies are never chosen, quarantined ones only if there are too few others.
 """
 
 from __future__ import annotations
@@ -13,15 +11,15 @@ from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Final
 
-from tallybook.core.errors import NotEnoughBookies
-from tallybook.core.setting_types import PlacementPolicy
+from tallybook.core.errors import EnsembleTooLarge, NotEnoughBookies
+from tallybook.core.settings.types import PlacementPolicy
 from tallybook.metadata.store import BookieInfo, BookieMode
 from tallybook.runtime.rng import Rng
 
 from .racks import WriteSets, arranged, spread, write_sets
 
-MOST_MEDIANS: Final = 3
-"""Free disk counts up to so many times the median: a new, empty bookie must not be part of every new ensemble."""
+MAX_WEIGHT_MEDIANS: Final = 3
+"""Free space counts up to this multiple of the median: a new, empty bookie must not be in every new ensemble."""
 
 
 def choose_ensemble(
@@ -33,20 +31,25 @@ def choose_ensemble(
     quarantined: Collection[str] = (),
     policy: PlacementPolicy = "rack_aware",
 ) -> tuple[str, ...]:
-    """``size`` different writable bookies by position, in random order, so that load spreads over positions too.
+    """Choose ``size`` writable bookies by position, in random order, so that load spreads over positions, too.
 
     Args:
-        write_quorum: how many neighbours hold an entry; by default all do.
-        quarantined: taken only where there are too few others.
+        write_quorum: how many neighbouring positions store an entry; by default all.
+        quarantined: chosen only if there are too few others.
 
     Raises:
-        NotEnoughBookies: fewer are alive and writable.
+        EnsembleTooLarge: fewer than ``size`` bookies are alive.
+        NotEnoughBookies: as many are alive, but some are read-only.
     """
     candidates = _writable(bookies)
     if len(candidates) < size:
-        alive = ", ".join(candidates) or "none"
-        raise NotEnoughBookies(f"an ensemble of {size} needs as many writable bookies; alive: {alive}")
-    draw = _Draw(bookies, candidates, rng, policy)
+        named = f" ({', '.join(candidates)})" if candidates else ""
+        lacking = f"an ensemble of {size} needs {size} writable bookies, and there are {len(candidates)}{named}"
+        if len(bookies) < size:
+            raise EnsembleTooLarge(f"{lacking}: start more bookies, or choose a smaller ensemble")
+        read_only = ", ".join(sorted(set(bookies).difference(candidates)))
+        raise NotEnoughBookies(f"{lacking}; read-only: {read_only}")
+    draw = _CandidateDraw(bookies, candidates, rng, policy)
     chosen: list[str] = []
     for _ in range(size):
         offered = _offered(candidates, chosen, quarantined)
@@ -72,17 +75,17 @@ def choose_replacements(
     quarantined: Collection[str] = (),
     policy: PlacementPolicy = "rack_aware",
 ) -> dict[int, str]:
-    """A bookie for each of ``positions``, the lowest first, for as many as there are bookies; perhaps none.
+    """Choose replacement bookies for ``positions``, the lowest first; fewer, or none, if bookies run out.
 
-    No member of ``ensemble`` is taken, not even one that is replaced: an ack of it must not be mistaken for one of
-    the newcomer. Each newcomer stands where it makes the most write sets span two racks with the members that stay.
+    Members of ``ensemble`` are not chosen, not even those being replaced: a late ack must not be taken for one of the
+    replacement bookie. Each replacement is from a rack that makes the most write sets span two racks.
 
     Args:
         write_quorum, quarantined: as for ``choose_ensemble``.
-        excluded: never taken.
+        excluded: never chosen.
     """
     candidates = replacement_candidates(bookies, ensemble, excluded)
-    draw = _Draw(bookies, candidates, rng, policy)
+    draw = _CandidateDraw(bookies, candidates, rng, policy)
     sets = write_sets(len(ensemble), write_quorum or len(ensemble))
     racks = [None if position in positions else draw.rack(member) for position, member in enumerate(ensemble)]
     chosen: dict[int, str] = {}
@@ -99,12 +102,12 @@ def choose_replacements(
 def replacement_candidates(
     bookies: Mapping[str, BookieInfo], ensemble: Collection[str], excluded: Collection[str] = ()
 ) -> list[str]:
-    """The bookies that can take a place in ``ensemble``: writable, no members, and not ``excluded``."""
+    """Bookies that can join ``ensemble``: writable, not members, not ``excluded``."""
     return _writable(bookies, {*excluded, *ensemble})
 
 
 def _offered(candidates: Iterable[str], taken: Collection[str], quarantined: Collection[str]) -> list[str]:
-    """Those still to be had: not quarantined, or quarantined where there are no others."""
+    """Candidates that are not taken; quarantined ones only if there are no others."""
     left = [bookie_id for bookie_id in candidates if bookie_id not in taken]
     return [bookie_id for bookie_id in left if bookie_id not in quarantined] or left
 
@@ -112,7 +115,7 @@ def _offered(candidates: Iterable[str], taken: Collection[str], quarantined: Col
 def _best_racks(
     offered: Collection[str | None], position: int, racks: Sequence[str | None], sets: WriteSets
 ) -> set[str | None]:
-    """Those that serve best at ``position``: by spread, then by how few of the ensemble they hold already."""
+    """The best racks for ``position``: by spread, then by fewest members in the ensemble."""
 
     def merit(rack: str | None) -> tuple[int, int, int]:
         with_it = [*racks[:position], rack, *racks[position + 1 :]]
@@ -130,8 +133,8 @@ def _writable(bookies: Mapping[str, BookieInfo], excluded: Collection[str] = ())
     )
 
 
-class _Draw:
-    """Draws among candidates: their racks, where the policy looks at them, and their weights."""
+class _CandidateDraw:
+    """Weighted random draw among candidates; knows their racks if the policy is rack-aware."""
 
     def __init__(
         self, bookies: Mapping[str, BookieInfo], candidates: Sequence[str], rng: Rng, policy: PlacementPolicy
@@ -140,14 +143,16 @@ class _Draw:
         self._rng = rng
         known = sorted(bookies[name].free_bytes for name in candidates if bookies[name].free_bytes > 0)
         median = known[len(known) // 2] if known else 1
-        self._weights = {name: min(bookies[name].free_bytes or median, MOST_MEDIANS * median) for name in candidates}
+        self._weights = {
+            name: min(bookies[name].free_bytes or median, MAX_WEIGHT_MEDIANS * median) for name in candidates
+        }
 
     def rack(self, bookie_id: str) -> str | None:
-        """The rack of a bookie; ``None`` where it is not alive."""
+        """The rack of a bookie; ``None`` if it is not alive."""
         return self._racks.get(bookie_id)
 
     def one(self, among: Iterable[str]) -> str:
-        """One of these candidates."""
+        """Draw one of these candidates."""
         names = list(among)
         at = self._rng.random() * sum(self._weights[name] for name in names)
         for name in names:

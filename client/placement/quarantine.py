@@ -1,13 +1,9 @@
-"""Bookies that failed lately, which new ensembles avoid for a while.
+"""Quarantine: bookies that failed recently are avoided by new ensembles for a while. Pure; callers pass the time.
 
-A bookie in trouble often stays registered: it is slow, its disk fails, the way to it is cut.
-Whoever chose it again at once would fail again. So it is avoided for a time that doubles each
-time it fails again after it, up to a limit, and starts anew once it has kept out of trouble for
-as long again. Acks do not shorten it: one that comes and goes acks in between. Failures
-reported while it is avoided are of the same trouble, since one client may have many ledgers on
-it, and count once.
-
-Pure: whoever asks says what time it is.
+A failing bookie often stays registered: it is slow, its disk fails, its network is cut. So it is avoided for a time
+that doubles with each further failure, up to a limit. The time starts anew once the bookie had no failure for as long
+as it was last avoided. Acks do not shorten the quarantine: a flapping bookie acks in between. Failures during the
+quarantine count as the same failure, since one client may have many ledgers on the bookie.
 """
 
 from __future__ import annotations
@@ -27,12 +23,12 @@ from tallybook.core.errors import (
 )
 
 LONGEST_SECONDS: Final = 30 * 60.0
-"""The limit, unless the first time is longer: by then somebody has looked at it, or it is not listed any more."""
+"""The limit, unless the first time is longer: by then an operator has acted, or the bookie is no longer registered."""
 
 
 @dataclass(frozen=True, slots=True)
-class _Term:
-    """One time of being avoided."""
+class _QuarantineTerm:
+    """The end and the length of one quarantine."""
 
     until: float
     seconds: float
@@ -50,26 +46,26 @@ _FAILURES: Final = (
 
 
 def is_its_failure(error: TallybookError) -> bool:
-    """Whether ``error``, met on the way to a bookie or told by it, says that the bookie is in trouble.
+    """Whether ``error``, from a bookie or a connection to it, means that the bookie has failed.
 
-    Not so where it is busy, or cannot tell of one ledger or entry, or where the metadata store does not answer.
+    False for a busy bookie, for errors of one ledger or entry, and for errors of the metadata store.
     """
     return isinstance(error, _FAILURES)
 
 
 class Quarantine:
-    """Whom to avoid.
+    """The quarantined bookies of one client.
 
     Args:
-        first_seconds: how long a bookie that failed once is avoided; 0 avoids nobody.
+        first_seconds: quarantine after a first failure; 0: no quarantine.
     """
 
     def __init__(self, first_seconds: float) -> None:
         self._first_seconds = first_seconds
-        self._terms: dict[str, _Term] = {}
+        self._terms: dict[str, _QuarantineTerm] = {}
 
     def failed(self, bookie_id: str, now: float) -> None:
-        """It failed at the monotonic second ``now``."""
+        """The bookie failed at the monotonic second ``now``."""
         self._forget(now)
         before = self._terms.get(bookie_id)
         if before is None:
@@ -79,17 +75,17 @@ class Quarantine:
         else:
             seconds = min(2 * before.seconds, max(LONGEST_SECONDS, self._first_seconds))
         if seconds > 0:
-            self._terms[bookie_id] = _Term(now + seconds, seconds)
+            self._terms[bookie_id] = _QuarantineTerm(now + seconds, seconds)
 
     def now(self, now: float) -> frozenset[str]:
-        """Whom to avoid at the monotonic second ``now``."""
+        """The bookies to avoid at the monotonic second ``now``."""
         self._forget(now)
         return frozenset(bookie_id for bookie_id, term in self._terms.items() if now < term.until)
 
     def count(self, now: float) -> int:
-        """How many that are. From any thread."""
+        """The number of bookies to avoid. From any thread."""
         return sum(now < term.until for term in list(self._terms.values()))
 
     def _forget(self, now: float) -> None:
-        """Drop those that kept out of trouble for as long as they were avoided."""
+        """Drop bookies that had no failure for as long as they were last avoided."""
         self._terms = {name: term for name, term in self._terms.items() if now < term.until + term.seconds}

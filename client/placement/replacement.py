@@ -1,13 +1,12 @@
-"""Bookies to take the place of failed ones: alive, writable, not in the ensemble, and answering.
+"""Probes replacement candidates for an ensemble change: each must answer before the metadata names it.
 
-The membership may list a bookie that died a moment ago. So whoever is chosen is asked something
-first: a ledger's metadata must not name, and its writer not wait for, one that is not there.
+``ensembles.choose_replacements`` decides which bookies are candidates, and in which order. The membership may list a
+bookie that died a moment ago, so every candidate is probed with a request.
 
-Where a whole rack went silent, most of those listed may hang. The search begins with one
-candidate for each position, those that placement prefers. Who refuses is followed by the next one
-at once; while nobody answers, more and more are asked beside those that are silent, and whoever
-answers takes a position that is open. Once it has anybody it soon ends: a ledger may be able to
-go on with that one, and who wants more searches again.
+If a whole rack went silent, most listed bookies may hang. The search starts with one candidate for each position, as
+placement prefers. A candidate that refuses is followed by the next one at once. While none answers, more and more are
+probed in parallel, and one that answers takes an open position. Soon after the first success the search ends: the
+ledger may be able to continue, and the caller may search again for the other positions.
 """
 
 from __future__ import annotations
@@ -16,33 +15,33 @@ import asyncio
 from collections.abc import Collection, Mapping, Sequence
 from typing import Final
 
-from tallybook.core.config import ClientSettings
 from tallybook.core.errors import EntryAbsent, TallybookError, is_defect
-from tallybook.core.setting_types import PlacementPolicy
-from tallybook.metadata.model import LedgerMetadata
+from tallybook.core.settings import ClientSettings
+from tallybook.core.settings.types import PlacementPolicy
+from tallybook.metadata.ledger.model import LedgerMetadata
 from tallybook.metadata.store import BookieInfo, Membership, MembershipWatch
 from tallybook.runtime.clock import Clock
 from tallybook.runtime.rng import Rng
 
-from .placement import choose_replacements
-from .ports import Connections
+from ..ports import Connections
+from .ensembles import choose_replacements
 from .quarantine import Quarantine, is_its_failure
 
-FURTHER_S: Final = 0.05
-"""Silence after which twice as many are asked at a time."""
+HEDGE_S: Final = 0.05
+"""Silence after which the number of parallel probes doubles."""
 
-MOST_AT_ONCE: Final = 32
-"""How many are asked at a time, at most: a client that is cut off reaches nobody, however many it tries."""
+MAX_CONCURRENCY: Final = 32
+"""Parallel probes at most: a client that is cut off reaches no bookie, however many it tries."""
 
 SETTLE_S: Final = 0.2
-"""How long a search goes on for the other positions after it has found somebody: one change is better than two."""
+"""How long a search continues for other positions after its first success: one ensemble change is better than two."""
 
 
-class Spares:
-    """Finds replacements for one client's ledgers.
+class ReplacementFinder:
+    """Finds replacement bookies for the ledgers of one client.
 
     Args:
-        limits: told of the largest batch of each bookie that is asked.
+        limits: receives the batch limit of each probed bookie.
     """
 
     def __init__(
@@ -62,7 +61,7 @@ class Spares:
         self._quarantine = quarantine
         self._limits = {} if limits is None else limits
         self._policy: PlacementPolicy = settings.placement
-        self._patience_s = settings.connect_timeout_ms / 1000
+        self._timeout_s = settings.connect_timeout_ms / 1000
 
     async def find(
         self,
@@ -73,69 +72,72 @@ class Spares:
         excluded: Collection[str] = (),
         batch_bytes: int = 0,
     ) -> dict[int, str]:
-        """Bookies for some of the ``positions`` of ``ensemble``, by position; for none only if nobody is to be had.
+        """Find bookies for some of the ``positions`` of ``ensemble``; empty only if no candidate responds.
 
-        Those left out may be found by another search, or not. It takes the connect timeout, or a few times that
-        where very many hang, to find that there is nobody.
+        Another search may find bookies for the remaining positions. A search that finds none takes the connect
+        timeout, or a few times that if very many bookies hang.
 
         Args:
-            metadata: of the ledger that they are for.
-            excluded: bookies that are not to be taken, whatever they answer.
-            batch_bytes: of the largest batch that the replacement has to take: it has been sent, and cannot be cut.
+            metadata: the ledger's metadata.
+            excluded: bookies that must not be chosen.
+            batch_bytes: size of the largest sent batch, which cannot be cut; a replacement must be able to take it.
 
         Raises:
-            MetadataUnavailable, DamagedFile: who is alive cannot be told.
+            MetadataUnavailable, DamagedFile: the registered bookies cannot be listed.
         """
         bookies = await self._membership.bookies()
-        search = _Search(ensemble, positions, [*ensemble, *excluded], batch_bytes)
+        search = _ReplacementSearch(ensemble, positions, [*ensemble, *excluded], batch_bytes)
         try:
             async with asyncio.TaskGroup() as group:
                 try:
                     await self._search(search, bookies, metadata, group)
                 finally:
-                    for asked in search.under_way:
-                        # Not needed any more; it has done nothing wrong.
-                        asked.cancel()
+                    for probe in search.in_flight:
+                        probe.cancel()
         except ExceptionGroup as several:
-            # A defect. Whoever searches is to see it as it is.
+            # A defect: raise it unwrapped.
             raise several.exceptions[0] from several
         return search.found
 
     def watch(self) -> MembershipWatch:
-        """Tells when it may be worth while to look again."""
+        """A membership watch: a change may make another search worthwhile."""
         return self._membership.watch()
 
     def avoid(self, bookie_id: str) -> None:
-        """It failed here: every ledger of this client chooses others for a while, where there are any."""
+        """Quarantine a bookie: all ledgers of this client avoid it for a while, if there are others."""
         self._quarantine.failed(bookie_id, self._clock.monotonic())
 
     async def _search(
-        self, search: _Search, bookies: Mapping[str, BookieInfo], metadata: LedgerMetadata, group: asyncio.TaskGroup
+        self,
+        search: _ReplacementSearch,
+        bookies: Mapping[str, BookieInfo],
+        metadata: LedgerMetadata,
+        group: asyncio.TaskGroup,
     ) -> None:
-        """Ask, until every position is filled, or it is time to be content, or there is nobody left to ask."""
+        """Probe until every position is filled, or ``SETTLE_S`` after the first success, or no candidate is left."""
         width = 1
-        content_at = float("inf")
+        ends_at = float("inf")
         while open_positions := search.open_positions:
-            wanted = min(width * len(open_positions), MOST_AT_ONCE) - len(search.under_way)
+            wanted = min(width * len(open_positions), MAX_CONCURRENCY) - len(search.in_flight)
             for bookie_id, position in self._candidates(search, bookies, metadata, wanted):
                 search.tried.append(bookie_id)
-                asking = group.create_task(self._answers(bookie_id, metadata, search.batch_bytes))
-                search.under_way[asking] = (bookie_id, position)
-            left_s = content_at - self._clock.monotonic()
-            if left_s <= 0 or not search.under_way:
+                probe = group.create_task(self._answers(bookie_id, metadata, search.batch_bytes))
+                search.in_flight[probe] = (bookie_id, position)
+            left_s = ends_at - self._clock.monotonic()
+            if left_s <= 0 or not search.in_flight:
                 return
             await asyncio.wait(
-                search.under_way, timeout=min(FURTHER_S, left_s), return_when=asyncio.FIRST_COMPLETED
+                search.in_flight, timeout=min(HEDGE_S, left_s), return_when=asyncio.FIRST_COMPLETED
             )  # fmt: skip
-            if not search.hear():
+            if not search.collect():
                 width *= 2
-            elif search.found and content_at == float("inf"):
-                content_at = self._clock.monotonic() + SETTLE_S
+            elif search.found and ends_at == float("inf"):
+                ends_at = self._clock.monotonic() + SETTLE_S
 
     def _candidates(
-        self, search: _Search, bookies: Mapping[str, BookieInfo], metadata: LedgerMetadata, wanted: int
+        self, search: _ReplacementSearch, bookies: Mapping[str, BookieInfo], metadata: LedgerMetadata, wanted: int
     ) -> list[tuple[str, int]]:
-        """Up to ``wanted`` bookies not asked yet, the preferred ones first, each with the position it suits."""
+        """Up to ``wanted`` bookies not probed yet, the preferred ones first, each with its best position."""
         chosen: list[tuple[str, int]] = []
         while len(chosen) < wanted:
             next_ones = choose_replacements(
@@ -154,9 +156,9 @@ class Spares:
         return chosen[:wanted]
 
     async def _answers(self, bookie_id: str, metadata: LedgerMetadata, batch_bytes: int) -> bool:
-        """Whether it takes such batches, and answers in time: a connection may be old, and its bookie hang."""
+        """Whether a bookie takes such batches, and answers in time: an open connection does not prove that."""
         try:
-            async with asyncio.timeout(self._patience_s):
+            async with asyncio.timeout(self._timeout_s):
                 connection = await self._connections.get(bookie_id)
                 self._limits[bookie_id] = connection.max_batch_bytes
                 if connection.max_batch_bytes < batch_bytes:
@@ -170,15 +172,14 @@ class Spares:
         except TallybookError as error:
             if is_defect(error):
                 raise
-            # Whatever its reason: it is no replacement now.
             if is_its_failure(error):
                 self.avoid(bookie_id)
             return False
         return True
 
 
-class _Search:
-    """One search: whom it has asked, and whom it has found."""
+class _ReplacementSearch:
+    """The state of one search: probes in flight, bookies tried, replacements found."""
 
     def __init__(
         self, ensemble: Sequence[str], positions: Sequence[int], excluded: Sequence[str], batch_bytes: int
@@ -188,24 +189,24 @@ class _Search:
         self.found: dict[int, str] = {}
         self.tried = list(excluded)
         self.batch_bytes = batch_bytes
-        self.under_way: dict[asyncio.Task[bool], tuple[str, int]] = {}
-        """Who has not answered yet, in the order in which they were asked, and the position that each suits best."""
+        self.in_flight: dict[asyncio.Task[bool], tuple[str, int]] = {}
+        """Unanswered probes in order, each with its bookie and that bookie's best position."""
 
     @property
     def open_positions(self) -> list[int]:
-        """Those that nobody was found for."""
+        """Positions without a replacement."""
         return [position for position in self._positions if position not in self.found]
 
     @property
     def ensemble(self) -> list[str]:
-        """As it would be with those that were found."""
+        """The ensemble with the replacements found so far."""
         return [self.found.get(position, member) for position, member in enumerate(self._members)]
 
-    def hear(self) -> bool:
-        """Give those that serve a position, the preferred ones first; whether there was any answer at all."""
-        answered = [(asked, *self.under_way[asked]) for asked in self.under_way if asked.done()]
-        for asked, bookie_id, suits in answered:
-            del self.under_way[asked]
-            if asked.result() and (left := self.open_positions):
-                self.found[suits if suits in left else left[0]] = bookie_id
-        return bool(answered)
+    def collect(self) -> bool:
+        """Assign bookies whose probe succeeded to positions; return whether any probe has ended."""
+        ended = [(probe, *self.in_flight[probe]) for probe in self.in_flight if probe.done()]
+        for probe, bookie_id, best in ended:
+            del self.in_flight[probe]
+            if probe.result() and (left := self.open_positions):
+                self.found[best if best in left else left[0]] = bookie_id
+        return bool(ended)

@@ -1,28 +1,32 @@
-"""What the readers of one client share."""
+"""The services of a client that its ledger readers share."""
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+import asyncio
+from collections.abc import Awaitable, Callable, Coroutine
 from dataclasses import dataclass, field
 from functools import partial
+from typing import Any, TypeVar
 
-from tallybook.core.config import ClientSettings
+from tallybook.core.settings import ClientSettings
 from tallybook.metadata.store import LedgerWatch, Versioned
-from tallybook.runtime.backoff import spread
 from tallybook.runtime.clock import Clock
-from tallybook.runtime.lifetime import Lifetime
+from tallybook.runtime.concurrency.backoff import Backoff, jittered
+from tallybook.runtime.concurrency.handle_lifetime import Lifetime
 from tallybook.runtime.rng import Rng
 from tallybook.runtime.tasks import Tasks
-from tallybook.runtime.tracing import NO_TRACER, Tracer
+from tallybook.runtime.tracing.port import NO_TRACER, Tracer
 
-from ..deeds import Deeds
-from ..ports import Archive, Connections
+from ..ports import Connections, LedgerArchive
+from ..recovery_counters import RecoveryCounters
 from .replicas import Report
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
 class ReaderContext:
-    """What a handle shares with its client."""
+    """Connections, stores, settings and counters that a client gives to its readers."""
 
     connections: Connections
     clock: Clock
@@ -30,16 +34,25 @@ class ReaderContext:
     tasks: Tasks
     settings: ClientSettings
     read_metadata: Callable[[int], Awaitable[Versioned]]
-    """Reads a ledger's metadata linearizably: what comes back is no older than the call."""
+    """Reads a ledger's metadata linearizably: no older than the call."""
     watch: Callable[[int], LedgerWatch]
     report: Report
-    archive: Archive | None = None
-    """Where closed ledgers are besides bookies."""
+    archive: LedgerArchive | None = None
+    """The archive of offloaded ledgers."""
     tracer: Tracer = NO_TRACER
-    deeds: Deeds = field(default_factory=Deeds)
+    counters: RecoveryCounters = field(default_factory=RecoveryCounters)
     lifetime: Lifetime = field(default_factory=partial(Lifetime, "the client"))
-    """Of the client."""
+    """The client's lifetime."""
 
     async def pause(self) -> None:
-        """Between two attempts at what could not be reached."""
-        await self.clock.sleep(spread(self.rng, self.settings.reconnect_ms / 1000))
+        """Pause before a retry."""
+        await self.clock.sleep(jittered(self.rng, self.settings.reconnect_ms / 1000))
+
+    def busy_backoff(self) -> Backoff:
+        """The pauses of a request that begins now, while bookies are BUSY."""
+        deadline = self.clock.monotonic() + self.settings.request_timeout_ms / 1000
+        return Backoff(self.clock, self.rng, first_s=self.settings.reconnect_ms / 1000, deadline=deadline)
+
+    def spawner(self, ledger_id: int) -> Callable[[Coroutine[Any, Any, T]], asyncio.Task[T]]:
+        """Runs the reads of a ledger in the background."""
+        return partial(self.tasks.spawn, name=f"reader-{ledger_id}")

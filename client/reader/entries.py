@@ -1,4 +1,4 @@
-"""Entries of a ledger: checked, and as users iterate over them, one at a time or those of a batch together."""
+"""Verifies batches from bookies, and iterates over their entries, one at a time or batch by batch."""
 
 from __future__ import annotations
 
@@ -8,24 +8,24 @@ from typing import NamedTuple, Self
 
 from tallybook.core.batch import BatchHeader, Buffer, Entry, entries, verify_batch
 from tallybook.core.errors import InvalidBatch, NewerFormat
-from tallybook.runtime.steps import ItemReader, Steps
+from tallybook.runtime.concurrency.async_iterators import ItemReader, ResumableIterator
 
-from .ahead import Sealed
+from .read_ahead import Sealed
 
 
 def verified(ledger_id: int, first: int, batches: Sequence[Buffer], digest_key: bytes | None) -> Sealed:
-    """Check what a bookie sent; good batches before a bad one are kept.
+    """Verify the batches of a bookie's answer; good batches before a bad one are kept.
 
     Raises:
-        InvalidBatch: the first one is not a good copy of what was asked for.
-        NewerFormat: it may be one, of a later version.
+        InvalidBatch: the first batch is damaged, or does not contain the requested entry.
+        NewerFormat: the first batch has a format of a later version.
     """
     found: Sealed = []
     expected = first
     for batch in batches:
         try:
             header = verify_batch(batch, digest_key)
-            # Later batches must follow without a gap; the first one must hold ``first``.
+            # The first batch must contain ``first``; later ones must follow without a gap.
             starts = header.first_entry_id == expected if found else header.first_entry_id <= first
             if header.ledger_id != ledger_id or not starts or header.last_entry_id < expected:
                 raise InvalidBatch(
@@ -42,8 +42,8 @@ def verified(ledger_id: int, first: int, batches: Sequence[Buffer], digest_key: 
     return found
 
 
-class Piece(NamedTuple):
-    """Batches that came together, and the entries that are wanted of them."""
+class FetchedBatches(NamedTuple):
+    """Batches of one answer, and the range of entries to yield from them."""
 
     batches: Sealed
     first: int
@@ -51,17 +51,17 @@ class Piece(NamedTuple):
 
     @property
     def behind(self) -> int:
-        """The entry that comes next."""
+        """The next entry after these."""
         return min(self.batches[-1][0].last_entry_id, self.last) + 1
 
 
 class EntryGroups:
-    """Entries, those of one batch at a time. A cancelled ``anext`` loses none: the next one goes on.
+    """Yields the entries of one batch at a time. A cancelled ``anext`` loses none; the next call continues.
 
-    It is to be closed, or dropped, by who does not read it to its end.
+    Close it, or drop it, if it is not read to its end.
     """
 
-    def __init__(self, pieces: Steps[Piece]) -> None:
+    def __init__(self, pieces: ResumableIterator[FetchedBatches]) -> None:
         self._pieces = pieces
         self._batches: deque[tuple[BatchHeader, Buffer]] = deque()
         self._first = self._last = 0
@@ -79,10 +79,10 @@ class EntryGroups:
         return bool(self._batches)
 
     async def ready(self, within_s: float | None = None) -> bool:
-        """Wait until there are more, or the end; ``False``: not so within ``within_s`` seconds.
+        """Wait for more entries, or the end; ``False`` after ``within_s`` seconds without either.
 
         Raises:
-            As ``Steps.ready``.
+            As ``ResumableIterator.ready``.
         """
         return bool(self._batches) or await self._pieces.ready(within_s)
 
@@ -91,10 +91,10 @@ class EntryGroups:
         return bool(self._batches) or await self._pieces.at_once()
 
     def take(self) -> list[Entry]:
-        """The entries of the next batch, which is ready.
+        """The entries of the next batch, which must be ready.
 
         Raises:
-            As ``Steps.take``.
+            As ``ResumableIterator.take``.
         """
         while not self._batches:
             self._take()
@@ -114,7 +114,7 @@ class EntryGroups:
 class Entries(ItemReader[Entry]):
     """Entries, one at a time by ``async for`` or ``next``, or several by ``read_batch``.
 
-    It is to be closed, or dropped, by who does not read it to its end.
+    Close it, or drop it, if it is not read to its end.
     """
 
     def __init__(self, groups: EntryGroups) -> None:

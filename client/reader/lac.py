@@ -1,7 +1,7 @@
-"""Learning the last add confirmed (LAC) of a ledger that is still being written.
+"""Reads and follows the last add confirmed (LAC) of an open ledger.
 
-One bookie proves little: it may be new, slow, or cut off from the writer. An answer counts
-as certain once members of every write set gave one, because then every ack quorum is met.
+One bookie proves little: it may be new, slow, or partitioned from the writer. The LAC is certain once members of every
+write set answered, because then every ack quorum has answered.
 """
 
 from __future__ import annotations
@@ -14,81 +14,78 @@ from tallybook.core.answers import LacAnswer
 from tallybook.core.errors import BookieUnavailable, Busy, EntryAbsent, TallybookError, is_defect
 from tallybook.core.ids import NO_ENTRY
 from tallybook.core.limits import KIB
-from tallybook.metadata.model import LedgerMetadata
+from tallybook.metadata.ledger.model import LedgerMetadata
 from tallybook.metadata.store import LedgerWatch
 from tallybook.runtime.clock import Clock
-from tallybook.runtime.tasks import Tasks, unless_set
+from tallybook.runtime.concurrency.backoff import Backoff
+from tallybook.runtime.tasks import Tasks, run_until_set
 
 from ..ports import Connections
 from ..refusals import is_refusal, refusal_of_all
 
 ASK_OTHERS_SECONDS: Final = 0.02
-"""Silence of the bookie that is asked alone after which the others are asked, too."""
-BROUGHT_BYTES: Final = 256 * KIB
-"""About how much the answer of one bookie brings along; the rest is read."""
+"""Silence of the only polled bookie after which the others are polled, too."""
+PIGGYBACK_BYTES: Final = 256 * KIB
+"""About how many bytes of entries a poll's answer contains; further entries are read."""
 ASK_ALL_SECONDS: Final = 1.0
-"""For so long at the most one bookie is asked alone."""
+"""At most for this long a single bookie is polled alone."""
 
 
-class TailNews(NamedTuple):
-    """Why a wait at the tail of a ledger ended. Neither: the poll did."""
+class TailUpdate(NamedTuple):
+    """Why a wait at the tail of a ledger ended: an answer, changed metadata, or neither (timeout)."""
 
     answer: LacAnswer | None
-    """The best that a bookie told."""
+    """The best answer of a bookie."""
     metadata_changed: bool
 
 
-async def highest_lac(metadata: LedgerMetadata, connections: Connections, *, clock: Clock, deadline: float) -> int:
-    """The highest LAC that the bookies of the last fragment answer.
+async def highest_lac(metadata: LedgerMetadata, connections: Connections, busy: Backoff) -> int:
+    """The highest LAC that the bookies of the last fragment report.
 
     Args:
-        deadline: monotonic second until which bookies that are BUSY are asked again, where the others do not suffice.
+        busy: pauses before BUSY bookies are asked again, if the others are not enough.
 
     Raises:
         BookieUnavailable: the answers do not cover every write set.
-        AccessDenied, Unauthenticated: no bookie lets this client in.
+        AccessDenied, Unauthenticated: every bookie refuses this client.
     """
     covered = metadata.quorum.covered
-    told = await _told(metadata, connections, clock, deadline, covered)
-    if not covered(told):
+    lacs = await _reported(metadata, connections, busy, covered)
+    if not covered(lacs):
         bookies = metadata.last_fragment.bookies
-        silent = [bookie_id for position, bookie_id in enumerate(bookies) if position not in told]
-        raise BookieUnavailable(f"ledger {metadata.ledger_id}: too few bookies tell its LAC; no answer from {silent}")
-    return max(*told.values(), metadata.last_fragment.first_entry_id - 1, NO_ENTRY)
+        silent = [bookie_id for position, bookie_id in enumerate(bookies) if position not in lacs]
+        raise BookieUnavailable(f"ledger {metadata.ledger_id}: too few bookies report its LAC; no answer from {silent}")
+    return max(*lacs.values(), metadata.last_fragment.first_entry_id - 1, NO_ENTRY)
 
 
-async def told_lac(metadata: LedgerMetadata, connections: Connections, *, clock: Clock, deadline: float) -> int:
-    """The highest LAC that any bookie of the last fragment answers; a higher one may have been confirmed.
+async def reported_lac(metadata: LedgerMetadata, connections: Connections, busy: Backoff) -> int:
+    """The highest LAC that any bookie of the last fragment reports; a higher one may have been confirmed.
 
     Args:
-        deadline: monotonic second until which bookies that are BUSY are asked again, where nobody else answers.
+        busy: pauses before BUSY bookies are asked again, if no other answers.
 
     Raises:
-        BookieUnavailable: none answers.
-        AccessDenied, Unauthenticated: none lets this client in.
+        BookieUnavailable: no bookie answers.
+        AccessDenied, Unauthenticated: every bookie refuses this client.
     """
-    told = await _told(metadata, connections, clock, deadline, bool)
-    if not told:
-        raise BookieUnavailable(f"ledger {metadata.ledger_id}: no bookie tells its LAC")
-    return max(*told.values(), metadata.last_fragment.first_entry_id - 1, NO_ENTRY)
+    lacs = await _reported(metadata, connections, busy, bool)
+    if not lacs:
+        raise BookieUnavailable(f"ledger {metadata.ledger_id}: no bookie reports its LAC")
+    return max(*lacs.values(), metadata.last_fragment.first_entry_id - 1, NO_ENTRY)
 
 
-async def _told(
-    metadata: LedgerMetadata,
-    connections: Connections,
-    clock: Clock,
-    deadline: float,
-    suffice: Callable[[Collection[int]], bool],
+async def _reported(
+    metadata: LedgerMetadata, connections: Connections, busy: Backoff, suffice: Callable[[Collection[int]], bool]
 ) -> dict[int, int]:
-    """The LAC that each bookie of the last fragment answers, by position.
+    """The LAC that each bookie of the last fragment reports, by position.
 
     Args:
-        suffice: whether answers from these positions do; if so, nobody waits for one that is BUSY.
+        suffice: whether answers from these positions are enough; then BUSY bookies are not asked again.
 
     Raises:
-        AccessDenied, Unauthenticated: none lets this client in.
+        AccessDenied, Unauthenticated: every bookie refuses this client.
     """
-    told: dict[int, int] = {}
+    lacs: dict[int, int] = {}
     failed: dict[int, TallybookError] = {}
     enough = asyncio.Event()
 
@@ -96,34 +93,30 @@ async def _told(
         while True:
             answer = await _read_lac(metadata, bookie_id, connections)
             if isinstance(answer, int):
-                told[position] = answer
-                if suffice(told):
+                lacs[position] = answer
+                if suffice(lacs):
                     enough.set()
             else:
                 failed[position] = answer
             if not isinstance(answer, Busy):
                 return
-            pause_s = max(answer.retry_after_ms, 1) / 1000
-            if clock.monotonic() + pause_s >= deadline:
-                return
-            await unless_set(enough, clock.sleep(pause_s))
-            if enough.is_set():
+            if not await run_until_set(enough, busy.pause(answer.retry_after_ms / 1000)) or enough.is_set():
                 return
 
     asking = (ask(position, bookie_id) for position, bookie_id in enumerate(metadata.last_fragment.bookies))
-    # A defect is raised only when all have ended: none is to go on with nobody to wait for it.
+    # A defect is raised only after all tasks have ended, so that none is left running.
     for outcome in await asyncio.gather(*asking, return_exceptions=True):
         if outcome is not None:
             raise outcome
     bookies = range(len(metadata.last_fragment.bookies))
     refusal = refusal_of_all([failed.get(position) for position in bookies], f"ledger {metadata.ledger_id}")
-    if refusal is not None and not told:
+    if refusal is not None and not lacs:
         raise refusal
-    return told
+    return lacs
 
 
 async def _read_lac(metadata: LedgerMetadata, bookie_id: str, connections: Connections) -> int | TallybookError:
-    """The LAC that one bookie answers, or why it does not."""
+    """The LAC that one bookie reports, or its error."""
     try:
         connection = await connections.get(bookie_id)
         return (await connection.read_lac(metadata.ledger_id, identity=metadata.identity)).lac
@@ -132,26 +125,25 @@ async def _read_lac(metadata: LedgerMetadata, bookie_id: str, connections: Conne
     except TallybookError as error:
         if is_defect(error):
             raise
-        # Whatever its reason: whether the others suffice is decided by coverage.
         return error
 
 
-def _news_of(told: tuple[LacAnswer, str]) -> tuple[int, bool, int]:
-    """Of several answers, the one that tells most."""
-    answer, _ = told
+def _value_of(polled: tuple[LacAnswer, str]) -> tuple[int, bool, int]:
+    """Sort key of answers: the highest LAC, then a fence, then the most batches."""
+    answer, _ = polled
     return answer.lac, answer.fenced, len(answer.batches)
 
 
 class TailPolls:
     """Long polls at the tail of one ledger, and the watch of its metadata.
 
-    Whoever told of news first is asked alone while it keeps answering soon. It may be behind the others, or cut off
-    from the writer: so after ``ASK_OTHERS_SECONDS`` without an answer all are asked, and in any case every
-    ``ASK_ALL_SECONDS``, and the first to answer is asked from then on.
+    The bookie that reported news first is polled alone while it keeps answering quickly. It may lag, or be partitioned
+    from the writer. So after ``ASK_OTHERS_SECONDS`` without an answer, and at least every ``ASK_ALL_SECONDS``, all are
+    polled, and the first to answer becomes the preferred one.
 
     Args:
-        changed: tells that the metadata may have changed.
-        retry_s: pause before a bookie that failed is asked again.
+        changed: the watch of the ledger's metadata.
+        retry_s: pause before a failed bookie is polled again.
     """
 
     def __init__(
@@ -165,38 +157,38 @@ class TailPolls:
         self._first: str | None = None
         self._first_until = clock.monotonic()
         self._refused: dict[str, TallybookError] = {}
-        """Who did not let this client in when it was asked last, and why."""
+        """Bookies that refused this client at the last poll, with their errors."""
         self._change: asyncio.Task[None] | None = None
 
-    async def news(self, metadata: LedgerMetadata, *, above: int, timeout_ms: int, bring: bool) -> TailNews:
-        """Wait until a bookie tells of a LAC above ``above`` or of a fence, or the metadata may have changed.
+    async def poll(self, metadata: LedgerMetadata, *, above: int, timeout_ms: int, with_entries: bool) -> TailUpdate:
+        """Wait until a bookie reports a LAC above ``above`` or a fence, or the metadata may have changed.
 
         Args:
-            bring: whether one of them is to bring along what is behind ``above``.
+            with_entries: whether one bookie should send entries after ``above`` with its answer.
 
         Raises:
-            AccessDenied, Unauthenticated: no bookie lets this client in.
+            AccessDenied, Unauthenticated: every bookie refuses this client.
         """
         name = f"tail-{metadata.ledger_id}"
-        # Who gets the next entries hears of the LAC with them, and can bring them along.
+        # Bookies that store the next entries learn the LAC with them, and can send them with the answer.
         holders = metadata.bookies_of(above + 1)
         bookies = sorted(metadata.last_fragment.bookies, key=lambda each: (each not in holders, each != self._first))
         alone = self._first == bookies[0] and self._clock.monotonic() < self._first_until
         change = self._watching(name)
 
         def ask(bookie_id: str) -> asyncio.Task[LacAnswer | None]:
-            max_bytes = BROUGHT_BYTES if bring and bookie_id == bookies[0] else 0
+            max_bytes = PIGGYBACK_BYTES if with_entries and bookie_id == bookies[0] else 0
             poll = self._poll(metadata, bookie_id, above, timeout_ms, max_bytes, bookies)
             return self._tasks.spawn(poll, name=name)
 
         polls = [ask(bookie_id) for bookie_id in (bookies[:1] if alone else bookies)]
         try:
-            patience_s = ASK_OTHERS_SECONDS if alone else None
-            done, _ = await asyncio.wait([*polls, change], timeout=patience_s, return_when=asyncio.FIRST_COMPLETED)
+            hedge_s = ASK_OTHERS_SECONDS if alone else None
+            done, _ = await asyncio.wait([*polls, change], timeout=hedge_s, return_when=asyncio.FIRST_COMPLETED)
             if not done:
                 polls += [ask(bookie_id) for bookie_id in bookies[1:]]
                 await asyncio.wait([*polls, change], return_when=asyncio.FIRST_COMPLETED)
-            # In the order of the asking, so that the same run always takes the same answer.
+            # In the order of polling, for determinism.
             answers = [
                 (answer, bookie_id)
                 for poll, bookie_id in zip(polls, bookies, strict=False)
@@ -209,13 +201,13 @@ class TailPolls:
         refusal = refusal_of_all([*map(self._refused.get, bookies)], f"ledger {metadata.ledger_id}")
         if refusal is not None:
             raise refusal
-        best, first = max(answers, key=_news_of, default=(None, None))
+        best, first = max(answers, key=_value_of, default=(None, None))
         if len(polls) > 1:
             self._first, self._first_until = first, self._clock.monotonic() + ASK_ALL_SECONDS
-        return TailNews(best, self._has_changed(change))
+        return TailUpdate(best, self._has_changed(change))
 
     async def changed(self, timeout_s: float) -> bool:
-        """Wait until the metadata may have changed; ``False``: they have not."""
+        """Wait until the metadata may have changed; ``False`` on timeout."""
         change = self._watching("tail")
         await asyncio.wait([change], timeout=timeout_s)
         return self._has_changed(change)

@@ -1,13 +1,13 @@
-"""Reading from one of several replicas, as a pure state machine: which to ask next, and what to say in the end.
+"""Reading an entry from its replicas, as a pure state machine: which replica to ask next, and which error to raise.
 
-Any valid copy will do. Replicas are asked one after the other, the next one also while the one
-before is slow (``pace``); a copy that fails its checks is reported and the next replica is
-asked. If none has a good copy, the most serious answer wins, and ABSENT is the least: one
-replica that cannot tell outweighs all that say it. A replica that lacks the entry on record is *doubtful*: it is asked
-last, and only once all others have said that they have no good copy. ABSENT is never final at first: the
-reader's metadata may be older than a repair, so they are read again once before the entry is
-called missing; if they cannot be read, it is not. While every replica is BUSY nothing was
-learnt: they are asked again after the longest pause named.
+- Any valid copy is good. Replicas are asked one after another; the next one also while the current one is slow
+  (``speculation``). A damaged copy is reported, and the next replica is asked.
+- If none has a good copy, the most serious error is raised. ABSENT is the least serious: one UNKNOWN outweighs it.
+- A replica with a missed range for the entry is *doubtful*: asked last, and only after all others have said that they
+  have no good copy.
+- ABSENT is not final at first: the metadata may be older than a repair, so they are read again once before the entry is
+  reported missing. If they cannot be read, it is not reported missing.
+- While every replica is BUSY, they are asked again after the longest pause that they name.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from tallybook.core.errors import (
     Unauthenticated,
 )
 
-_SERIOUSNESS: tuple[type[TallybookError], ...] = (
+_SEVERITY: tuple[type[TallybookError], ...] = (
     NewerFormat,
     EntryCorrupt,
     EntryUnknown,
@@ -41,13 +41,12 @@ _SERIOUSNESS: tuple[type[TallybookError], ...] = (
 )
 """Most serious first; ABSENT comes after all of them, although it is a ``StorageError``.
 
-A copy that only a newer version can read is there, which has to be said whatever became of the others. A damaged copy
-is worse than an unreachable one, which may still be good. Then comes that another ledger of this id is held. Last are
-refusals, such as an internal error.
+``NewerFormat`` is first: the copy exists, but needs a newer version. A damaged copy is worse than an unreachable one,
+which may still be good. Then comes another ledger with this id. Last are refusals, such as an internal error.
 """
 
 _NO_COPY = (EntryAbsent, EntryCorrupt, OtherLedger)
-"""Answers of replicas that have no good copy, and will have none but from others."""
+"""Answers that prove that a replica has no good copy."""
 
 
 @dataclass(slots=True)
@@ -57,8 +56,8 @@ class ReadAttempt:
     Args:
         ledger_id, entry_id: for messages.
         replicas: bookie ids in the order to ask them.
-        confirmed: whether the entry must be somewhere.
-        doubtful: those that come last, and are believed only where no other one can have a copy.
+        confirmed: whether the entry is confirmed, so that a copy must exist.
+        doubtful: replicas that come last, and are asked only if no other one has a copy.
     """
 
     ledger_id: int
@@ -67,7 +66,7 @@ class ReadAttempt:
     confirmed: bool = True
     doubtful: Collection[str] = ()
     asked: int = 0
-    """How many of them were asked."""
+    """Number of replicas asked so far."""
     errors: dict[str, TallybookError] = field(default_factory=dict)
 
     def next(self) -> str | None:
@@ -79,16 +78,16 @@ class ReadAttempt:
 
     @property
     def all_asked(self) -> bool:
-        """Whether there is no further replica to ask, as things stand."""
+        """Whether there is no further replica to ask now."""
         if self.asked == len(self.replicas):
             return True
         return self.replicas[self.asked] in self.doubtful and not self._ruled_out
 
     @property
     def _ruled_out(self) -> bool:
-        """Whether all that were asked have said that they have no good copy."""
-        said = [error for error in self.errors.values() if isinstance(error, _NO_COPY)]
-        return len(said) == self.asked
+        """Whether all replicas asked so far have proved that they have no good copy."""
+        proved = [error for error in self.errors.values() if isinstance(error, _NO_COPY)]
+        return len(proved) == self.asked
 
     def failed(self, bookie_id: str, error: TallybookError) -> None:
         """A replica had no good copy, or did not answer."""
@@ -96,27 +95,27 @@ class ReadAttempt:
 
     @property
     def all_absent(self) -> bool:
-        """Whether every replica says that it never had the entry."""
+        """Whether every replica answered ABSENT: it never had the entry."""
         return all(isinstance(error, EntryAbsent) for error in self.errors.values())
 
     @property
     def busy_pause_ms(self) -> int | None:
-        """The longest pause that was named, if every replica said BUSY; else ``None``."""
+        """The longest pause named, if every replica answered BUSY; else ``None``."""
         hints = [error.retry_after_ms for error in self.errors.values() if isinstance(error, Busy)]
         return max(hints) if hints and len(hints) == len(self.errors) else None
 
     def verdict(self) -> TallybookError:
         """The error to raise once every replica has failed."""
-        told = ", ".join(f"{bookie_id} says {type(error).__name__}" for bookie_id, error in self.errors.items())
+        answers = ", ".join(f"{bookie_id} says {type(error).__name__}" for bookie_id, error in self.errors.items())
         what = f"ledger {self.ledger_id}, entry {self.entry_id}"
         if self.all_absent and not self.confirmed:
-            return EntryAbsent(f"{what} is not there: {told}")
+            return EntryAbsent(f"{what} is not there: {answers}")
         if self.all_absent:
-            return DataMissing(f"{what} was confirmed, but no replica has it: {told}")
+            return DataMissing(f"{what} was confirmed, but no replica has it: {answers}")
         denied = [error for error in self.errors.values() if isinstance(error, AccessDenied | Unauthenticated)]
         if len(denied) == len(self.errors):
-            return type(denied[0])(f"{what} is not for this client: {denied[0].message}")
-        found = _retold(min(self.errors.values(), key=_rank), f"{what}: no replica has a good copy: {told}")
+            return type(denied[0])(f"{what}: access denied: {denied[0].message}")
+        found = _with_message(min(self.errors.values(), key=_rank), f"{what}: no replica has a good copy: {answers}")
         found.settled = all(isinstance(error, EntryAbsent | EntryCorrupt) for error in self.errors.values())
         return found
 
@@ -124,28 +123,28 @@ class ReadAttempt:
 def _rank(error: TallybookError) -> int:
     """Lower is more serious."""
     if isinstance(error, EntryAbsent):
-        return len(_SERIOUSNESS)
-    return next(rank for rank, kind in enumerate(_SERIOUSNESS) if isinstance(error, kind))
+        return len(_SEVERITY)
+    return next(rank for rank, kind in enumerate(_SEVERITY) if isinstance(error, kind))
 
 
-def _retold(error: TallybookError, message: str) -> TallybookError:
+def _with_message(error: TallybookError, message: str) -> TallybookError:
     if isinstance(error, Busy):
         return Busy(message, retry_after_ms=error.retry_after_ms)
     if isinstance(error, NewerFormat):
         return NewerFormat(f"{message}: {error.message}")
     if isinstance(error, PeerError | StorageError | OtherLedger):
         return type(error)(message)
-    # Replicas that refuse say nothing of the entry, and one that knows of no such ledger nothing of the ledger.
+    # A refusal proves nothing about the entry, nor does "no such ledger" of one bookie about the ledger.
     return EntryUnknown(f"{message}: {error.message}")
 
 
-class FailedLately:
-    """Bookies that did not answer a short while ago, or whose disk failed, and so are asked last.
+class RecentFailures:
+    """Bookies that recently did not answer, or whose disk failed; they are asked last.
 
-    Without this memory every stripe of a range would wait once more for the same silent bookie.
+    Without it, every stripe of a range would wait again for the same silent bookie.
 
     Args:
-        expiry_s: how long a failure is held against a bookie.
+        expiry_s: how long a failure counts.
     """
 
     def __init__(self, expiry_s: float) -> None:
@@ -153,19 +152,19 @@ class FailedLately:
         self._until: dict[str, float] = {}
 
     def note(self, bookie_id: str, now: float) -> None:
-        """It did not answer, or its disk failed."""
+        """A bookie did not answer, or its disk failed."""
         self._until[bookie_id] = now + self._expiry_s
 
     def forgive(self, bookie_id: str) -> None:
-        """It answered."""
+        """A bookie answered."""
         self._until.pop(bookie_id, None)
 
     def now(self, now: float) -> set[str]:
-        """Whom a failure is still held against."""
+        """Bookies whose failure still counts."""
         self._until = {bookie_id: until for bookie_id, until in self._until.items() if until > now}
         return set(self._until)
 
 
 def replica_order(write_set: Sequence[str], preferred: str | None, failed: Collection[str] = ()) -> list[str]:
-    """Bookies of a write set in the order to ask them: the one that served last, others, those that failed lately."""
+    """Bookies of a write set in the order to ask them: the one that served last, others, recently failed ones."""
     return sorted(write_set, key=lambda bookie_id: (bookie_id in failed, bookie_id != preferred))

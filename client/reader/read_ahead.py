@@ -1,7 +1,7 @@
-"""Reads a range piece by piece, one piece ahead of its caller.
+"""Reads a range one request ahead of the caller.
 
-No async generator: one that is dropped half-way is ended by the event loop at some time of its own, and where
-one such generator reads from another, both are ended at once and trip over each other.
+Not an async generator: the event loop finalizes a dropped generator at an arbitrary time, and nested generators that
+are finalized at the same time interfere with each other.
 """
 
 from __future__ import annotations
@@ -15,15 +15,15 @@ from tallybook.core.errors import EntryAbsent
 from tallybook.core.ids import MAX_ID
 
 Sealed: TypeAlias = list[tuple[BatchHeader, Buffer]]
-"""Verified batches that follow one another, with their headers."""
+"""Consecutive verified batches with their headers."""
 
 
-class ReadAhead:
-    """The batches from the one that holds ``first`` to the one that holds ``last``.
+class LedgerReadAhead:
+    """The batches from the one with ``first`` to the one with ``last``.
 
     Args:
-        last: ``None``: whatever there is, which ends before the first entry that nobody has.
-        fetch: reads batches from a first entry on, some of those up to a last one.
+        last: ``None``: up to the first entry that no bookie has.
+        fetch: reads some batches between a first and a last entry.
         spawn: runs it in the background.
     """
 
@@ -44,7 +44,7 @@ class ReadAhead:
         """The next batches; none at the end.
 
         Raises:
-            Whatever ``fetch`` raises; for a range without an end, not that an entry is absent.
+            Errors of ``fetch``, except ``EntryAbsent`` if the range has no end.
         """
         if self._ahead is None:
             return []
@@ -55,12 +55,12 @@ class ReadAhead:
                 return []
             raise
         following = fetched[-1][0].last_entry_id + 1
-        # The next request travels while the caller works on this answer.
+        # The next request is sent while the caller processes this answer.
         self._ahead = self._spawn(self._fetch(following, self._end)) if following <= self._end else None
         return fetched
 
     async def close(self) -> None:
-        """Give up what is being read."""
+        """Cancel the read in progress."""
         if self._ahead is not None:
             self._ahead.cancel()
             await asyncio.gather(self._ahead, return_exceptions=True)

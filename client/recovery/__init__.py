@@ -1,1 +1,5 @@
-"""Recovery: fence a ledger, find its last acknowledged entry, write back what is under-replicated, and close it."""
+"""Ledger recovery: fence a ledger, find its last entry, write back under-replicated entries, and close it.
+
+Entrance: ``driver.recover_ledger``. ``machine`` has the rules and does no I/O; ``lossy`` is the variant for operators
+that accepts the loss of entries. Nothing here runs while a ledger is written normally.
+"""

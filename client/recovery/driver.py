@@ -1,7 +1,7 @@
-"""Does what the recovery machine says: asks bookies, writes back, settles the end.
+"""Performs the actions of a recovery machine: fences, reads, writes back, closes the ledger in the metadata.
 
-Every request runs as a task of its own and reports to one queue, so that the machine sees one
-event at a time, in the order in which answers came.
+Every request runs as a task and reports to one queue, so that the machine gets one event at a time, in the order of the
+answers.
 """
 
 from __future__ import annotations
@@ -11,10 +11,10 @@ from collections import defaultdict
 from collections.abc import Awaitable, Callable, Collection
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Final, NamedTuple, TypeAlias, TypeVar
+from typing import Final, NamedTuple, TypeAlias, TypeVar, assert_never
 
 from tallybook.core.batch import BatchHeader
-from tallybook.core.config import ClientSettings
+from tallybook.core.coverage import sometimes
 from tallybook.core.errors import (
     BookieUnavailable,
     Busy,
@@ -27,75 +27,76 @@ from tallybook.core.errors import (
     TallybookError,
     is_defect,
 )
-from tallybook.core.marks import sometimes
-from tallybook.metadata.model import LedgerMetadata, begin_recovery, close
-from tallybook.runtime.backoff import Backoff
+from tallybook.core.settings import ClientSettings
+from tallybook.metadata.ledger.model import LedgerMetadata, begin_recovery, close
 from tallybook.runtime.clock import Clock
+from tallybook.runtime.concurrency.backoff import Backoff
+from tallybook.runtime.concurrency.progress_deadline import ProgressTracker
 from tallybook.runtime.logging import logger
-from tallybook.runtime.progress import Progress
 from tallybook.runtime.rng import Rng
 
-from ..bookie_port import BookieConnection
-from ..deeds import Deeds
+from ..connection.port import BookieConnection
+from ..placement.replacement import ReplacementFinder
 from ..ports import Connections, UpdateLedger
 from ..reader.handle import LedgerReader
-from ..spares import Spares
-from .last_held import last_held
+from ..recovery_counters import RecoveryCounters
+from .last_entry import find_last_entry
 from .lossy import AcceptedLoss, LossyRecoveryMachine
 from .machine import (
     Action,
     AwaitStragglers,
     Close,
     Failed,
-    Fence,
+    FenceMember,
     FindLast,
-    FindSpares,
+    FindReplacements,
     ReadEnd,
-    RecoveryAdd,
+    ReadMember,
     RecoveryMachine,
-    RecoveryRead,
+    WriteBack,
+    obsolete_after,
 )
 from .member_adds import MemberAdds
 from .read_size import ReadSize
 
 T = TypeVar("T")
 
-_Request: TypeAlias = Fence | RecoveryRead | RecoveryAdd | AwaitStragglers | FindSpares | ReadEnd | FindLast
+_Request: TypeAlias = FenceMember | ReadMember | WriteBack | AwaitStragglers | FindReplacements | ReadEnd | FindLast
 
 _log = logger("client.recovery")
 
 MAX_RUNS: Final = 3
-"""How often a recovery starts over because the last fragment changed under it."""
+"""How often a recovery starts over because the last fragment has changed meanwhile."""
 
 _FIRST_PAUSE_S: Final = 0.05
 _LONGEST_PAUSE_S: Final = 1.0
-"""Bounds of the pauses after which a bookie is asked again for which the metadata did not answer."""
+"""Bounds of the retry pauses while the metadata store does not answer."""
 
 
 @dataclass(frozen=True, slots=True)
 class RecoveryContext:
-    """What a recovery needs of its client."""
+    """The client's connections, settings and callbacks that a recovery uses."""
 
     connections: Connections
-    spares: Spares
+    replacements: ReplacementFinder
     clock: Clock
     rng: Rng
     settings: ClientSettings
     update: UpdateLedger
     reader_of: Callable[[LedgerMetadata, int], LedgerReader]
-    """A reader over given metadata, allowed to read up to a given entry."""
-    deeds: Deeds = field(default_factory=Deeds)
+    """Makes a reader over given metadata that may read up to a given entry."""
+    counters: RecoveryCounters = field(default_factory=RecoveryCounters)
 
 
 async def recover_ledger(context: RecoveryContext, *, key: bytes, digest_key: bytes | None) -> LedgerMetadata:
-    """Fence a ledger, find its end, and close it; of a closed ledger return the metadata.
+    """Fence a ledger, find its last entry, and close it. Of a closed ledger, only return the metadata.
 
     Raises:
-        RecoveryFailed: the end cannot be told now; nothing was cut, try again later.
-        Unauthorized: the key does not fit the ledger.
-        NoSuchLedger: it was deleted.
-        OtherLedger: its bookies hold another ledger of this id, so its end can never be told.
-        MetadataUnavailable, MetadataOutcomeUnknown: the store did not settle a step; try again.
+        RecoveryFailed: the last entry cannot be determined now; nothing was lost, try again later.
+        Unauthorized: the key is not that of the ledger.
+        NoSuchLedger: the ledger was deleted.
+        OtherLedger: its bookies have another ledger with this id, so its end can never be determined.
+        MetadataUnavailable, MetadataOutcomeUnknown: a metadata change failed; try again.
     """
     return await _counted(context, key, lambda metadata: RecoveryMachine(metadata, digest_key))
 
@@ -103,26 +104,26 @@ async def recover_ledger(context: RecoveryContext, *, key: bytes, digest_key: by
 async def _counted(
     context: RecoveryContext, key: bytes, machine_of: Callable[[LedgerMetadata], RecoveryMachine]
 ) -> LedgerMetadata:
-    context.deeds.recoveries += 1
+    context.counters.recoveries += 1
     try:
         return (await _recover(context, key, machine_of)).metadata
     except TallybookError:
-        context.deeds.failed_recoveries += 1
+        context.counters.failed_recoveries += 1
         raise
 
 
 async def recover_accepting_loss(
     context: RecoveryContext, *, key: bytes, digest_key: bytes | None, lost: Collection[str] = ()
 ) -> AcceptedLoss:
-    """Recover a ledger; where that fails, end it after its last good copy and give up the rest.
+    """Recover a ledger; if that fails, close it after its last good copy and give up the rest.
 
     Args:
-        lost: bookies that never come back. What others may hold that do not answer is not given up.
+        lost: bookies that never come back. Entries on other bookies that do not answer are not given up.
 
     Raises:
-        RecoveryFailed: no bookie of its last fragment answers, one that is not ``lost``, or is there after all, does
-            not say what it holds, or no good copy tells its length. The ledger stays open.
-        As ``recover_ledger`` otherwise, but for OtherLedger: a bookie that holds another ledger has no good copy.
+        RecoveryFailed: no bookie of the last fragment answers; or a bookie does not answer that is not ``lost``, or was
+            reachable before; or no good copy has the ledger's length. The ledger stays open.
+        As ``recover_ledger`` otherwise, except OtherLedger: a bookie with another ledger has no good copy.
     """
     ordinary: list[RecoveryMachine] = []
     lossy: list[LossyRecoveryMachine] = []
@@ -132,8 +133,8 @@ async def recover_accepting_loss(
         return ordinary[-1]
 
     def lossy_machine(metadata: LedgerMetadata) -> RecoveryMachine:
-        there = frozenset[str]().union(*(machine.there for machine in (*ordinary, *lossy)))
-        lossy.append(LossyRecoveryMachine(metadata, digest_key, there, lost))
+        reachable = frozenset[str]().union(*(machine.reachable for machine in (*ordinary, *lossy)))
+        lossy.append(LossyRecoveryMachine(metadata, digest_key, reachable, lost))
         return lossy[-1]
 
     try:
@@ -145,11 +146,11 @@ async def recover_accepting_loss(
         return AcceptedLoss(closed)
     confirmed = lossy[-1].confirmed
     if not own_end:
-        # Another recovery was first. What it gave up is for it to tell, but for what is known here to be confirmed.
+        # Another recovery closed the ledger; it reports its own losses, except entries known here to be confirmed.
         return AcceptedLoss(closed, failure, confirmed) if confirmed > closed.last_entry_id else AcceptedLoss(closed)
     if not lossy[-1].lossy:
         return AcceptedLoss(closed)
-    found = AcceptedLoss(closed, failure, confirmed, lossy[-1].untold, lossy[-1].held)
+    found = AcceptedLoss(closed, failure, confirmed, lossy[-1].unknown, lossy[-1].last_entries)
     _log.error(
         "a ledger was ended after its last good copy", ledger_id=closed.ledger_id, last_entry_id=closed.last_entry_id,
         confirmed=confirmed, error=failure,
@@ -158,11 +159,11 @@ async def recover_accepting_loss(
 
 
 class _Closed(NamedTuple):
-    """A ledger that is closed by now."""
+    """A closed ledger."""
 
     metadata: LedgerMetadata
     own_end: bool
-    """Whether this recovery tried to close it, and it has the end that it tried to give it."""
+    """Whether it was closed at the end that this recovery found."""
 
 
 async def _recover(
@@ -173,7 +174,7 @@ async def _recover(
         if metadata.closed:
             return _Closed(metadata, own_end=False)
         try:
-            end = await _Run(context, machine_of(metadata), key).run()
+            end = await _RecoveryRun(context, machine_of(metadata), key).run()
         except TallybookError as error:
             if is_defect(error) or (closed := await _closed_meanwhile(context)) is None:
                 raise
@@ -189,10 +190,10 @@ async def _recover(
 
 
 async def _closed_meanwhile(context: RecoveryContext) -> LedgerMetadata | None:
-    """The metadata, if another recovery has closed the ledger; its bookies may have dropped what the archive has.
+    """The metadata, if another recovery has closed the ledger (then bookies may have dropped archived entries).
 
     Raises:
-        NoSuchLedger: it was deleted.
+        NoSuchLedger: the ledger was deleted.
     """
     try:
         metadata = (await context.update(begin_recovery)).value
@@ -209,7 +210,7 @@ async def _closed_meanwhile(context: RecoveryContext) -> LedgerMetadata | None:
 
 
 def _close(tried: list[LedgerMetadata], known: LedgerMetadata, end: Close, fresh: LedgerMetadata) -> LedgerMetadata:
-    """As ``closed_at``; what is not closed yet is noted in ``tried`` as it is to become."""
+    """As ``closed_at``; records in ``tried`` the metadata that it tries to write."""
     wanted = closed_at(known, end, fresh)
     if not fresh.closed:
         tried.append(wanted)
@@ -217,27 +218,27 @@ def _close(tried: list[LedgerMetadata], known: LedgerMetadata, end: Close, fresh
 
 
 def _has_end_of(closed: LedgerMetadata, tried: LedgerMetadata) -> bool:
-    """Whether a close took effect. A repair may have changed older fragments since."""
+    """Whether the close ``tried`` took effect. A repair may have changed older fragments since."""
     ends = [(each.last_entry_id, each.length, each.last_fragment) for each in (closed, tried)]
     return ends[0] == ends[1]
 
 
 class LastFragmentChanged(Exception):
-    """The last fragment is another one than the recovery worked on: what it found out no longer counts."""
+    """The last fragment has changed since the recovery began, so its findings are obsolete."""
 
 
 def closed_at(known: LedgerMetadata, end: Close, fresh: LedgerMetadata) -> LedgerMetadata:
-    """The ledger, closed at the end that was found; what others did to older fragments stays.
+    """The metadata closed at the end that was found; concurrent changes of older fragments are kept.
 
     Args:
         known: the metadata that the recovery worked on.
-        fresh: as they are now. If another recovery has closed the ledger, they stay so.
+        fresh: the current metadata. If another recovery has closed the ledger, they are returned unchanged.
 
     Raises:
         LastFragmentChanged: the recovery has to start over.
     """
     if fresh.closed:
-        # Another recovery was first; its end is the end.
+        # Another recovery was first; its end counts.
         sometimes("recovery: another one was first")
         return fresh
     if fresh.last_fragment != known.last_fragment:
@@ -248,15 +249,7 @@ def closed_at(known: LedgerMetadata, end: Close, fresh: LedgerMetadata) -> Ledge
     return close(fresh, end.last_entry_id, end.length, fragments=fragments, missed=(*fresh.missed, *end.missed))
 
 
-def _settled_by(actions: list[Action]) -> tuple[type[Action], ...]:
-    """The kinds of earlier requests whose answers mean nothing any more once the machine asks for ``actions``."""
-    kinds = {type(action) for action in actions}
-    if kinds & {RecoveryRead, RecoveryAdd, ReadEnd, FindSpares, FindLast}:
-        return (RecoveryRead, AwaitStragglers)
-    return (RecoveryRead,) if AwaitStragglers in kinds else ()
-
-
-class _Run:
+class _RecoveryRun:
     """One run of the machine."""
 
     def __init__(self, context: RecoveryContext, machine: RecoveryMachine, key: bytes) -> None:
@@ -269,7 +262,7 @@ class _Run:
         self._key = key
         self._identity = metadata.identity
         self._machine = machine
-        # Requests that are not over, or not looked at yet, are few per position; beyond that an answer waits.
+        # A position has few requests that are unfinished or unprocessed; further answers wait for space.
         self._events: asyncio.Queue[Callable[[], list[Action]]] = asyncio.Queue(4 * len(self._bookies))
         self._adds: defaultdict[str, MemberAdds] = defaultdict(lambda: MemberAdds(context.clock))
         deadline_s = context.settings.request_timeout_ms / 1000
@@ -281,13 +274,13 @@ class _Run:
         """Run the machine to its end.
 
         Raises:
-            TallybookError: what the machine failed with.
+            TallybookError: the machine's error.
         """
         try:
             async with asyncio.TaskGroup() as group:
                 end = await self._drive(group)
         except ExceptionGroup as several:
-            # What no task expects. Whoever asked for the recovery expects one error, of its own kind.
+            # An unexpected error of a task: raise it unwrapped.
             raise several.exceptions[0] from several
         if isinstance(end, Failed):
             raise end.error
@@ -295,7 +288,7 @@ class _Run:
 
     async def _drive(self, group: asyncio.TaskGroup) -> Close | Failed:
         actions = self._machine.start()
-        # What a later action may settle, and all of it.
+        # Requests that a later action may make obsolete.
         open_ends: list[tuple[Action, asyncio.Task[None]]] = []
         running: set[asyncio.Task[None]] = set()
         while True:
@@ -307,10 +300,10 @@ class _Run:
                 task = group.create_task(self._perform(action))
                 running.add(task)
                 task.add_done_callback(running.discard)
-                if isinstance(action, RecoveryRead | AwaitStragglers):
+                if isinstance(action, ReadMember | AwaitStragglers):
                     open_ends.append((action, task))
-            # What a copy or the last answer has settled is not waited for, and must not pile up at a hanging bookie.
-            over = _settled_by(actions)
+            # Cancel obsolete requests: they must not pile up at a hanging bookie.
+            over = obsolete_after(actions)
             for action, task in open_ends:
                 if isinstance(action, over) and action not in actions:
                     task.cancel()
@@ -319,22 +312,24 @@ class _Run:
 
     async def _perform(self, action: _Request) -> None:
         match action:
-            case Fence():
+            case FenceMember():
                 await self._fence(action)
-            case RecoveryRead():
+            case ReadMember():
                 await self._read(action)
-            case RecoveryAdd():
+            case WriteBack():
                 await self._add(action)
             case AwaitStragglers():
                 await self._await_stragglers(action)
-            case FindSpares():
-                await self._find_spares(action)
+            case FindReplacements():
+                await self._find_replacements(action)
             case ReadEnd():
                 await self._read_end(action)
             case FindLast():
                 await self._find_last(action)
+            case _:
+                assert_never(action)
 
-    async def _fence(self, action: Fence) -> None:
+    async def _fence(self, action: FenceMember) -> None:
         at = action.position
         try:
             answer = await self._while_busy(
@@ -347,7 +342,7 @@ class _Run:
         else:
             await self._report(self._machine.fenced, at, answer)
 
-    async def _read(self, action: RecoveryRead) -> None:
+    async def _read(self, action: ReadMember) -> None:
         at, entry_id = action.position, action.entry_id
         member = self._members(entry_id)[at]
         size = self._read_sizes[member]
@@ -367,7 +362,7 @@ class _Run:
             size.answered(asked, sum(map(len, answer.batches)))
             await self._report(self._machine.read, at, entry_id, first, more)
 
-    async def _add(self, action: RecoveryAdd) -> None:
+    async def _add(self, action: WriteBack) -> None:
         at, to, entry_id = action.position, action.bookie_id, action.entry_id
         adds = self._adds[to]
         if self._adding_since is None:
@@ -377,7 +372,7 @@ class _Run:
             await self._report(self._machine.added, at, entry_id)
             return
         if isinstance(error, EntryTooLarge):
-            # That was said of this batch: it may take those that are smaller.
+            # Concerns this batch only: the bookie may take smaller ones.
             _log.warning(
                 "a batch is too large for a bookie", bookie_id=to, ledger_id=self._ledger_id, entry_id=entry_id,
                 batch_bytes=len(action.batch),
@@ -385,13 +380,13 @@ class _Run:
             await self._report(self._machine.add_failed, at, entry_id, error)
             return
         if isinstance(error, Conflict):
-            _log.error("other bytes at a bookie", bookie_id=to, ledger_id=self._ledger_id, entry_id=entry_id)
-            # That was said of this entry, and not of those after it.
-            adds.write_off(BookieUnavailable(f"{to} holds other bytes from entry {entry_id}"))
+            _log.error("conflicting bytes at a bookie", bookie_id=to, ledger_id=self._ledger_id, entry_id=entry_id)
+            # The conflict concerns this entry only; later adds fail as unavailable.
+            adds.write_off(BookieUnavailable(f"{to} has other bytes from entry {entry_id}"))
         adds.write_off(error)
         await self._report(self._machine.add_failed, at, entry_id, error)
 
-    async def _send(self, adds: MemberAdds, action: RecoveryAdd) -> None:
+    async def _send(self, adds: MemberAdds, action: WriteBack) -> None:
         await self._while_busy(
             action.bookie_id,
             lambda bookie: bookie.recovery_add(action.batch, self._key, identity=self._identity),
@@ -405,7 +400,7 @@ class _Run:
         pace_s = began - (began if self._adding_since is None else self._adding_since) - self._waited_s
         late = {bookie_id: adds for bookie_id, adds in self._adds.items() if adds.unanswered}
         try:
-            while (left_s := max((adds.patience_s(began, pace_s) for adds in late.values()), default=0.0)) > 0:
+            while (left_s := max((adds.wait_left_s(began, pace_s) for adds in late.values()), default=0.0)) > 0:
                 await clock.sleep(left_s)
         finally:
             waited_s = clock.monotonic() - began
@@ -413,17 +408,17 @@ class _Run:
             for adds in late.values():
                 adds.waited_s += waited_s
         for bookie_id in [bookie_id for bookie_id, adds in late.items() if adds.unanswered]:
-            # It lacks what is on record; asking again would cost this wait in every window.
-            _log.warning("a recovery does not wait for it any longer", bookie_id=bookie_id, ledger_id=self._ledger_id)
+            # Written off: waiting again would cost this time in every window. Its missed batches are recorded.
+            _log.warning("recovery stops waiting for a bookie", bookie_id=bookie_id, ledger_id=self._ledger_id)
             late[bookie_id].write_off(BookieUnavailable(f"{bookie_id} did not answer in time"))
         await self._report(self._machine.stragglers_late, action.round_number)
 
-    async def _find_spares(self, action: FindSpares) -> None:
+    async def _find_replacements(self, action: FindReplacements) -> None:
         found: dict[int, str] = {}
         try:
             while left := [position for position in action.positions if position not in found]:
-                # Whoever failed once is written off, though it may still let us in: each search offers new ones.
-                more = await self._context.spares.find(
+                # Written-off bookies are excluded, though they may still accept connections.
+                more = await self._context.replacements.find(
                     self._metadata,
                     action.ensemble,
                     left,
@@ -436,8 +431,8 @@ class _Run:
         except TallybookError as error:
             if is_defect(error):
                 raise
-            # Who is alive cannot be told: then it has to do without.
-        await self._report(self._machine.spares_found, found)
+            # The live bookies cannot be listed: continue without replacements.
+        await self._report(self._machine.replacements_found, found)
 
     @property
     def _written_off(self) -> list[str]:
@@ -447,25 +442,24 @@ class _Run:
         self,
         bookie_id: str,
         ask: Callable[[BookieConnection], Awaitable[T]],
-        patience_ms: int,
-        progress: Progress | None = None,
+        timeout_ms: int,
+        progress: ProgressTracker | None = None,
     ) -> T:
-        """Ask a bookie; while it is BUSY, again after the pause it names. The patience counts from its ``progress``.
+        """Send a request; while the bookie is BUSY, again after the pause it names. ``progress`` extends the timeout.
 
-        The same while the metadata do not answer that it, or this client, has to ask about the ledger first.
+        Also retries while the metadata store does not answer this client, or the bookie.
         """
-        began = self._context.clock.monotonic()
-        backoff = Backoff(self._context.rng, first_s=_FIRST_PAUSE_S, longest_s=_LONGEST_PAUSE_S)
+        clock, rng = self._context.clock, self._context.rng
+        began = clock.monotonic()
+        backoff = Backoff(clock, rng, first_s=_FIRST_PAUSE_S, longest_s=_LONGEST_PAUSE_S)
         while True:
             try:
                 return await ask(await self._context.connections.get(bookie_id))
-            except (Busy, MetadataUnavailable) as asks_for_patience:
-                error = asks_for_patience
-            pause_s = max(error.retry_after_ms, 1) / 1000 if isinstance(error, Busy) else backoff.next_s()
-            since = max(began, progress.at) if progress else began
-            if self._context.clock.monotonic() + pause_s >= since + patience_ms / 1000:
+            except (Busy, MetadataUnavailable) as transient:
+                error = transient
+            backoff.deadline = (max(began, progress.at) if progress else began) + timeout_ms / 1000
+            if not await backoff.pause(error.retry_after_ms / 1000 if isinstance(error, Busy) else None):
                 raise error
-            await self._context.clock.sleep(pause_s)
 
     async def _read_end(self, action: ReadEnd) -> None:
         reader = self._context.reader_of(self._metadata, action.entry_id)
@@ -481,17 +475,19 @@ class _Run:
         try:
             found = await self._while_busy(
                 self._members(action.first)[at],
-                lambda bookie: last_held(bookie, self._ledger_id, action.first, action.before, identity=self._identity),
+                lambda bookie: find_last_entry(
+                    bookie, self._ledger_id, action.first, action.before, identity=self._identity
+                ),
                 self._settings.request_timeout_ms,
             )
         except TallybookError as error:
             await self._report(self._machine.last_failed, at, action.before, error)
         else:
-            told = partial(self._machine.last_found, limbo=found.limbo)
-            await self._report(told, at, action.before, found.entry_id)
+            event = partial(self._machine.last_found, limbo=found.limbo)
+            await self._report(event, at, action.before, found.entry_id)
 
     def _members(self, entry_id: int) -> tuple[str, ...]:
-        """Who is asked about an entry: those whom the metadata named for it when the recovery began."""
+        """The ensemble of an entry, by the metadata with which the recovery began."""
         last = self._metadata.last_fragment
         return self._bookies if entry_id >= last.first_entry_id else self._metadata.fragment_of(entry_id).bookies
 

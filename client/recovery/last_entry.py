@@ -1,4 +1,7 @@
-"""What a bookie holds last of a ledger, looked for backwards in ever larger steps by its index; no data is read."""
+"""Finds the last entry that a bookie has of a ledger, for a lossy recovery only.
+
+It searches the inventory of the bookie backwards, in growing steps. An ordinary recovery reads forward instead, and
+``machine.py`` decides where it ends."""
 
 from __future__ import annotations
 
@@ -7,24 +10,26 @@ from typing import Final, NamedTuple
 from tallybook.core.errors import EntryUnknown
 from tallybook.core.ids import NO_ENTRY
 
-from ..bookie_port import BookieConnection
+from ..connection.port import BookieConnection
 
 FIRST_STEP: Final = 1024
-"""Entries that are looked at first; each further step is four times as wide."""
+"""Entries in the first step; each further step is four times as wide."""
 
 
-class LastHeld(NamedTuple):
-    """The last entry that is held, -1 for none, and whether the bookie may have lost others behind it."""
+class FoundLastEntry(NamedTuple):
+    """The last entry found, -1 for none, and whether the bookie may have lost later ones."""
 
     entry_id: int
     limbo: bool
 
 
-async def last_held(bookie: BookieConnection, ledger_id: int, first: int, before: int, *, identity: bytes) -> LastHeld:
-    """The last entry that is held from ``first`` on and before the batch with ``before``.
+async def find_last_entry(
+    bookie: BookieConnection, ledger_id: int, first: int, before: int, *, identity: bytes
+) -> FoundLastEntry:
+    """Find the last entry from ``first`` on and before the batch with ``before``.
 
     Raises:
-        EntryUnknown: it cannot be told.
+        EntryUnknown: the bookie cannot read its index.
         As ``BookieConnection.held`` otherwise.
     """
     low, high, step = before, before, FIRST_STEP
@@ -33,23 +38,23 @@ async def last_held(bookie: BookieConnection, ledger_id: int, first: int, before
         found = await _within(bookie, ledger_id, low, high, identity)
         limbo = limbo or found.limbo
         if high < before and found.last != NO_ENTRY:
-            return LastHeld(min(found.last, high), limbo)
-        # Of the batch with ``before``, no entry is wanted.
+            return FoundLastEntry(min(found.last, high), limbo)
+        # The batch with ``before`` itself is excluded.
         high = (min(found.first, low) if found.last != NO_ENTRY else low) - 1
         if high < first:
-            return LastHeld(NO_ENTRY, limbo)
+            return FoundLastEntry(NO_ENTRY, limbo)
         low, step = max(first, high - step + 1), 4 * step
 
 
-class _Found(NamedTuple):
-    """First and last entry that are held in a range."""
+class _FoundRange(NamedTuple):
+    """First and last entry found in a range."""
 
     first: int
     last: int
     limbo: bool
 
 
-async def _within(bookie: BookieConnection, ledger_id: int, low: int, high: int, identity: bytes) -> _Found:
+async def _within(bookie: BookieConnection, ledger_id: int, low: int, high: int, identity: bytes) -> _FoundRange:
     first, last, limbo = high + 1, NO_ENTRY, False
     at = low
     while True:
@@ -58,7 +63,7 @@ async def _within(bookie: BookieConnection, ledger_id: int, low: int, high: int,
         if answer.ranges:
             first, last = min(first, answer.ranges[0].first), answer.ranges[-1].last
         if answer.looked_up_to >= high:
-            return _Found(first, last, limbo)
+            return _FoundRange(first, last, limbo)
         if answer.looked_up_to < at:
-            raise EntryUnknown(f"ledger {ledger_id}: a bookie does not say what it holds from entry {at} on")
+            raise EntryUnknown(f"ledger {ledger_id}: a bookie did not return its inventory from entry {at} on")
         at = answer.looked_up_to + 1

@@ -1,16 +1,14 @@
-"""A recovery that accepts loss: the ledger ends after its last good copy, by an operator's decision. Pure.
+"""Lossy recovery: closes a ledger after its last good copy, by an operator's decision. Pure.
 
-What makes a recovery fail does not stop this one: members that lost data, or that the operator has named as lost, an
-entry that is neither read nor ruled out, a batch that fewer than Qa members hold. It ends before the first entry above
-the LAC without a good copy, and says what it cannot know. Where nothing of the last fragment has a good copy, it goes
-back into earlier ones.
+It tolerates what makes an ordinary recovery fail: members that lost data or are named as lost, an entry that can be
+neither read nor proved absent, a batch on fewer than Qa members. The ledger ends before the first entry above the LAC
+without a good copy; if the last fragment has no good copy, in an earlier fragment. It reports what it cannot know.
 
-Each member has to say itself that it has no good copy. One that does not answer may just be restarting, and hold what
-was confirmed, also above every LAC that is known: its silence fails this recovery, too, unless the operator has named
-it as lost, and it has neither been fenced nor told that it may have lost something, as one that is there does.
+Each member must answer that it has no good copy. A silent member may be restarting, and may have confirmed entries,
+also above every known LAC. So silence fails this recovery, too, unless the operator has named the member as lost and no
+attempt has reached it.
 
-A member that holds another ledger of this id, because the metadata were restored from an older copy, has said that it
-has no copy.
+A member with another ledger of this id (the metadata were restored from an older copy) counts as having no copy.
 """
 
 from __future__ import annotations
@@ -20,6 +18,7 @@ from dataclasses import dataclass, field
 
 from tallybook.core.answers import FenceAnswer
 from tallybook.core.batch import Buffer, verify_batch
+from tallybook.core.coverage import sometimes
 from tallybook.core.errors import (
     AccessDenied,
     Busy,
@@ -37,25 +36,24 @@ from tallybook.core.errors import (
     Unauthorized,
 )
 from tallybook.core.ids import NO_ENTRY
-from tallybook.core.marks import sometimes
-from tallybook.metadata.model import LedgerMetadata
+from tallybook.metadata.ledger.model import LedgerMetadata
 
-from .machine import Action, FindLast, Phase, ReadEnd, RecoveryMachine, RecoveryRead
+from .machine import Action, FindLast, Phase, ReadEnd, ReadMember, RecoveryMachine
 
 
 @dataclass(frozen=True, slots=True)
 class AcceptedLoss:
-    """A closed ledger, and what may be missing of it."""
+    """A closed ledger, and the loss that was accepted."""
 
     metadata: LedgerMetadata
     failure: str = ""
-    """Why an ordinary recovery failed; empty if it did not, and nothing is lost."""
+    """Why the ordinary recovery failed; empty if it succeeded, and nothing is lost."""
     confirmed: int = NO_ENTRY
-    """The highest entry that a bookie knows to be confirmed."""
-    untold: Mapping[str, str] = field(default_factory=dict)
-    """Bookies that could not say what they held, each with its answer."""
-    held: Mapping[str, int] = field(default_factory=dict)
-    """The last entry that each bookie held when it was fenced."""
+    """The highest entry known to be confirmed."""
+    unknown: Mapping[str, str] = field(default_factory=dict)
+    """Bookies whose entries are unknown, each with its answer."""
+    last_entries: Mapping[str, int] = field(default_factory=dict)
+    """The last entry of each bookie when it was fenced."""
 
     @property
     def lost(self) -> bool:
@@ -63,79 +61,79 @@ class AcceptedLoss:
         return bool(self.failure)
 
     @property
-    def told(self) -> list[str]:
-        """What may be lost, in sentences."""
+    def report(self) -> list[str]:
+        """Sentences about what may be lost, for the operator."""
         if not self.lost:
             return []
         end = self.metadata.last_entry_id
         found = []
         if self.confirmed > end:
             found.append(f"entries {end + 1} to {self.confirmed} were confirmed and are lost")
-        names = ", ".join(f"{name} ({answer})" for name, answer in sorted(self.untold.items()))
+        names = ", ".join(f"{name} ({answer})" for name, answer in sorted(self.unknown.items()))
         after = f"any entry after {max(end, self.confirmed)}" if max(end, self.confirmed) >= 0 else "any entry"
         if names:
             found.append(f"{after} may have been confirmed and is lost then: {names} could not tell")
         after = f"after entry {end}" if end >= 0 else "of the ledger"
         found += [
             f"{name} held entries up to {last}: what it holds {after} is given up"
-            for name, last in sorted(self.held.items())
+            for name, last in sorted(self.last_entries.items())
             if last > end
         ]
         return found
 
 
 class LossyRecoveryMachine(RecoveryMachine):
-    """One attempt to end one ledger after its last good copy.
+    """One attempt to close one ledger after its last good copy.
 
     Args:
-        metadata, digest_key: as for any recovery.
-        there: bookies that an earlier attempt found to be there (``RecoveryMachine.there``).
-        lost: bookies of which the operator says that they never come back.
+        metadata, digest_key: as for ``RecoveryMachine``.
+        reachable: bookies that an earlier attempt could reach (``RecoveryMachine.reachable``).
+        lost: bookies that, by the operator, never come back.
     """
 
     def __init__(
         self,
         metadata: LedgerMetadata,
         digest_key: bytes | None = None,
-        there: Collection[str] = frozenset(),
+        reachable: Collection[str] = frozenset(),
         lost: Collection[str] = frozenset(),
     ) -> None:
         super().__init__(metadata, digest_key)
         self._lost = frozenset(lost)
-        self._there_before = frozenset(there)
+        self._reachable_before = frozenset(reachable)
         self._fragment = metadata.last_fragment
-        """The one in which the end is looked for."""
-        self.untold: dict[str, str] = {}
-        """Members that could not say what they held, each with its answer."""
+        """The fragment in which the end is searched."""
+        self.unknown: dict[str, str] = {}
+        """Members whose entries are unknown, each with its answer."""
         self._lasts: dict[int, int] = {}
-        """The last entry below the one that is looked at that each member may have a good copy of."""
+        """The last entry below the current one that each member may have a good copy of."""
         self.lossy = False
-        """Whether the end is another one than an ordinary recovery would have found."""
+        """Whether the end differs from that of an ordinary recovery."""
 
     @property
     def confirmed(self) -> int:
-        """The last entry that is known to be confirmed: a fragment begins after what was confirmed before it."""
+        """The last entry known to be confirmed; entries before the last fragment are."""
         lacs = (answer.lac for answer in self._answers.values())
         return max([self.metadata.last_fragment.first_entry_id - 1, *lacs])
 
     @property
-    def held(self) -> dict[str, int]:
-        """The last entry that each member held when it was fenced."""
+    def last_entries(self) -> dict[str, int]:
+        """The last entry of each member when it was fenced."""
         return {self._bookies[at]: answer.last_held for at, answer in self._answers.items()}
 
     @property
     def _answers(self) -> dict[int, FenceAnswer]:
         return {at: answer for at, answer in self._fences.items() if isinstance(answer, FenceAnswer)}
 
-    # -- who has to answer ------------------------------------------------------------
+    # -- members that must answer -----------------------------------------------------
 
     def _given_up(self, position: int, error: TallybookError) -> bool:
-        """Whether a member that does not answer is named as lost, or it holds another ledger of this id."""
+        """Whether a member without an answer is named as lost, or has another ledger with this id."""
         if isinstance(error, OtherLedger):
-            # That is an answer: it can have nothing of this one.
+            # It has no entry of this ledger.
             return True
         name = self._fragment.bookies[position]
-        if name not in self._lost or name in self._there_before:
+        if name not in self._lost or name in self._reachable_before:
             return False
         answer = self._fences.get(self._bookies.index(name)) if name in self._bookies else error
         return isinstance(answer, TallybookError) and not isinstance(
@@ -143,7 +141,7 @@ class LossyRecoveryMachine(RecoveryMachine):
         )
 
     def _silent(self, answers: Mapping[int, object]) -> dict[str, str]:
-        """Members that have to say whether they have a good copy, and do not, each with its answer."""
+        """Members that must answer whether they have a good copy, but did not, each with its error."""
         return {
             self._fragment.bookies[at]: type(answer).__name__
             for at, answer in sorted(answers.items())
@@ -155,17 +153,17 @@ class LossyRecoveryMachine(RecoveryMachine):
     def _fail_on(self, silent: Mapping[str, str], what: str) -> list[Action]:
         return self._fail(
             RecoveryFailed(
-                f"{self._name}: bookies do not say {what}: {dict(silent)}; bring them back and try again, or, if they "
-                "never come back, stop them and name them as lost (--lost BOOKIE) to give up what they hold"
+                f"{self._name}: bookies did not answer {what}: {dict(silent)}; bring them back and try again, or, if "
+                "they never come back, stop them and name them as lost (--lost BOOKIE) to give up their entries"
             )
         )
 
     # -- fencing and reading ----------------------------------------------------------
 
     def _uncovered(self) -> list[Action]:
-        """Go on with those that answered; one in limbo is fenced, though it cannot tell what it held."""
+        """Continue with the members that answered; a member in limbo is fenced, though its entries are unknown."""
         if silent := self._silent(self._fences):
-            return self._fail_on(silent, "what they hold")
+            return self._fail_on(silent, "which entries they have")
         if not any(isinstance(each, FenceAnswer | EntryUnknown | OtherLedger) for each in self._fences.values()):
             return super()._uncovered()
         sometimes("recovery: goes on with too few fences, as an operator wants")
@@ -173,7 +171,7 @@ class LossyRecoveryMachine(RecoveryMachine):
         return self._begin(self.confirmed)
 
     def _unsettled(self) -> list[Action]:
-        """End before the entry."""
+        """End the ledger before the entry."""
         if silent := self._silent(self._reads):
             return self._fail_on(silent, f"whether they have entry {self.entry_id}")
         sometimes("recovery: ends before an entry that is not ruled out, as an operator wants")
@@ -186,7 +184,7 @@ class LossyRecoveryMachine(RecoveryMachine):
     # -- the end ----------------------------------------------------------------------
 
     def end_failed(self, error: TallybookError) -> list[Action]:
-        """The reader has not got the last confirmed batch: ask each member of its write set."""
+        """The reader could not get the last confirmed batch: ask each member of its write set."""
         if self.phase is not Phase.ENDING:
             return []
         if isinstance(error, Unauthorized | AccessDenied | NoSuchLedger):
@@ -194,7 +192,7 @@ class LossyRecoveryMachine(RecoveryMachine):
         return self._read_end()
 
     def read(self, position: int, entry_id: int, batch: Buffer, more: Sequence[Buffer] = ()) -> list[Action]:
-        """As in any recovery; while the end is looked for, of the batch that holds the end."""
+        """As in ``RecoveryMachine``; in phase ENDING, the batch is the last one."""
         if self.phase is not Phase.ENDING:
             return super().read(position, entry_id, batch, more)
         if entry_id != self.entry_id - 1:
@@ -211,7 +209,7 @@ class LossyRecoveryMachine(RecoveryMachine):
         return self.end_read(header)
 
     def read_failed(self, position: int, entry_id: int, error: TallybookError) -> list[Action]:
-        """As in any recovery; while the end is looked for, it is before what all members lack that are not lost."""
+        """As in ``RecoveryMachine``; in phase ENDING, go back before a batch that all members lack."""
         if self.phase is not Phase.ENDING:
             return super().read_failed(position, entry_id, error)
         if entry_id != self.entry_id - 1:
@@ -230,10 +228,10 @@ class LossyRecoveryMachine(RecoveryMachine):
         self._reads, self._lasts = {}, {}
         last = self.entry_id - 1
         self._fragment = self.metadata.fragment_of(last)
-        return [RecoveryRead(position, last) for position in self._quorum.write_set(last)]
+        return [ReadMember(position, last) for position in self._quorum.write_set(last)]
 
     def _end_before(self) -> list[Action]:
-        """The last entry has no good copy: ask for the last one before it that is held, in its fragment."""
+        """The last entry has no good copy: ask each member for its last entry before it, in the same fragment."""
         self._note(self._reads)
         first, last = self._fragment.first_entry_id, self.entry_id - 1
         if last <= first:
@@ -242,18 +240,18 @@ class LossyRecoveryMachine(RecoveryMachine):
         return [FindLast(position, first, last) for position in range(self._quorum.ensemble)]
 
     def last_found(self, position: int, before: int, last: int, *, limbo: bool) -> list[Action]:
-        """The last entry that a member holds where it was asked, -1 for none; in ``limbo`` it may have had others."""
+        """A member's last entry, -1 for none; in ``limbo`` it may have lost later ones."""
         return self._after_last(position, before, last, limbo=limbo)
 
     def last_failed(self, position: int, before: int, error: TallybookError) -> list[Action]:
-        """A member does not say. One that is not lost has to: to look entry by entry would take a request for each."""
+        """A member did not answer. It must, unless it is lost: searching entry by entry would take too long."""
         if self.phase is not Phase.ENDING or before != self.entry_id - 1:
             return []
         if isinstance(error, Unauthorized | AccessDenied | NoSuchLedger):
             return self._fail(error)
         if not self._given_up(position, error):
             silent = {self._fragment.bookies[position]: type(error).__name__}
-            return self._fail_on(silent, f"what they hold before entry {before}")
+            return self._fail_on(silent, f"which entries they have before entry {before}")
         self._note({position: error})
         return self._after_last(position, before, NO_ENTRY)
 
@@ -266,7 +264,7 @@ class LossyRecoveryMachine(RecoveryMachine):
         return [] if len(self._lasts) < self._quorum.ensemble else self._end_after(max(self._lasts.values()))
 
     def _end_after(self, last: int) -> list[Action]:
-        """Try to end after an entry, or at the end of the fragment before, where nothing of this one is left."""
+        """Try to end after ``last``, or at the end of the previous fragment if nothing of this one is left."""
         first = self._fragment.first_entry_id
         self.entry_id = max(last + 1, first)
         if self.entry_id == 0:
@@ -279,4 +277,4 @@ class LossyRecoveryMachine(RecoveryMachine):
         self.lossy = True
         for position, answer in answers.items():
             if isinstance(answer, TallybookError) and not isinstance(answer, EntryAbsent):
-                self.untold.setdefault(self._fragment.bookies[position], type(answer).__name__)
+                self.unknown.setdefault(self._fragment.bookies[position], type(answer).__name__)

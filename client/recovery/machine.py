@@ -1,32 +1,31 @@
 """The recovery of one ledger as a pure state machine: events in, actions out.
 
-Recovery finds the end of a ledger whose writer is gone, makes every entry up to it as well
-replicated as it can, and settles the end in the metadata (docs/protocol.md, section 3). Any
-number of clients may do this at once; the close decides.
+Recovery finds the last entry of a ledger whose writer is gone, writes back under-replicated entries, and closes the
+ledger in the metadata (docs/understand/protocol.md, section 3). Several clients may recover a ledger concurrently; the
+first close counts.
 
     FENCING --covered--> READING --window full, or the end found--> WRITING <--found, or none-- REPLACING
                             ^                                       |  |  `---a member failed------^
-                            `------------ room again ---------------'  |
+                            `------------ space again --------------'  |
                                                                        v
                                         CLOSING <--length known-- ENDING, all of it written back
 
-- FENCING: every bookie of the last fragment is asked to fence. Enough have when every write
-  set has Qw-Qa+1 fenced members. The start is the highest LAC answered.
-- READING: the batch after the last one found is asked of its whole write set. Every such read
-  fences too. One valid copy settles it; ABSENT from Qw-Qa+1 members is the end of the ledger;
-  anything else fails the recovery. Never is a ledger shortened on CORRUPT, UNKNOWN or silence.
-  An answer may bring batches that follow. Each copy is added again at once, verbatim and in order, to its write set,
-  and stays in a bounded window until all members have answered; meanwhile the next one is read.
-- WRITING: only answers are waited for. When Qa members have each batch, the others get a bounded time; a member that
-  has not answered then misses the batch, on record.
-  Where a member holds other bytes that may have been acked, the recovery fails: no rule tells which are right.
-- REPLACING: members failed. From the first batch that they lack on, others take their places, if there are any, in
-  this recovery's own copy of the fragments, which only the close writes to the metadata. Where there is no
-  replacement, the batches that the member lacks go on record.
-- ENDING: if nothing was read, the batch that ends at the start tells the ledger's length.
+- FENCING: fence every bookie of the last fragment. It is enough when every write set has Qw-Qa+1 fenced members.
+  Reading starts after the highest LAC answered.
+- READING: read the next batch from its whole write set. Each read fences, too. One valid copy is enough; ABSENT from
+  Qw-Qa+1 members is the end of the ledger; anything else fails the recovery. A ledger is never shortened on CORRUPT,
+  UNKNOWN or silence. An answer may contain batches that follow. Each copy is added again at once, verbatim and in
+  order, to its write set, and stays in a bounded window until all members have answered.
+- WRITING: wait for answers. Once Qa members have each batch, the others get a bounded time; a member that does not
+  answer then has a missed range in the metadata. If a member has other bytes that may have been acked, the recovery
+  fails: no rule says which are right.
+- REPLACING: members failed. Replacement bookies, if any, take their positions from the first missed batch on, in this
+  recovery's copy of the fragments, which the close writes to the metadata. Without a replacement, the missed batches
+  are recorded as missed ranges.
+- ENDING: if nothing was read, the batch before the start is read for the ledger's length.
 
-The read plan stays on the metadata it was started with, whatever happens meanwhile: a bookie
-that has just joined holds nothing, and what it says of an entry proves nothing.
+Reads use the metadata with which the recovery began: a bookie that has just joined has no entries, so its ABSENT
+proves nothing.
 """
 
 from __future__ import annotations
@@ -38,6 +37,7 @@ from typing import TypeAlias
 
 from tallybook.core.answers import FenceAnswer
 from tallybook.core.batch import BatchHeader, Buffer, verify_batch
+from tallybook.core.coverage import sometimes
 from tallybook.core.errors import (
     AccessDenied,
     BookieUnavailable,
@@ -54,14 +54,14 @@ from tallybook.core.errors import (
     Unauthorized,
 )
 from tallybook.core.ids import MAX_ID, NO_ENTRY
-from tallybook.core.marks import sometimes
-from tallybook.metadata.model import Fragment, LedgerMetadata, MissedRange
+from tallybook.metadata.ledger.model import Fragment, LedgerMetadata, MissedRange
 
-from .window import Copy, Window
+from ..refusals import refusal_of_all
+from .window import BatchCopy, RecoveryWindow
 
 
 class Phase(Enum):
-    """Where a recovery is (see the module's text)."""
+    """The phase of a recovery (see the module docstring)."""
 
     FENCING = "fencing"
     READING = "reading"
@@ -73,23 +73,23 @@ class Phase(Enum):
 
 
 @dataclass(frozen=True, slots=True)
-class Fence:
+class FenceMember:
     """Fence the ledger at a position of the last fragment."""
 
     position: int
 
 
 @dataclass(frozen=True, slots=True)
-class RecoveryRead:
-    """Ask a position of the last fragment for the batch from ``entry_id``, fencing it."""
+class ReadMember:
+    """Read the batch from ``entry_id`` from a position of the last fragment, fencing it."""
 
     position: int
     entry_id: int
 
 
 @dataclass(frozen=True, slots=True)
-class RecoveryAdd:
-    """Add a batch again at the bookie that is to hold it."""
+class WriteBack:
+    """Write a batch back to the bookie at a position."""
 
     position: int
     bookie_id: str
@@ -98,13 +98,13 @@ class RecoveryAdd:
 
 
 @dataclass(frozen=True, slots=True)
-class FindSpares:
-    """Look for bookies to take these positions of the ensemble, then call ``spares_found``."""
+class FindReplacements:
+    """Find replacement bookies for these positions of the ensemble, then call ``replacements_found``."""
 
     ensemble: tuple[str, ...]
     positions: tuple[int, ...]
     batch_bytes: int = 0
-    """Of the largest batch that they are to take."""
+    """Size of the largest batch that they must take."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,14 +116,14 @@ class AwaitStragglers:
 
 @dataclass(frozen=True, slots=True)
 class ReadEnd:
-    """Read the batch that holds ``entry_id`` from any replica of its fragment, verified by the reader."""
+    """Read the batch that contains ``entry_id`` from any replica of its fragment, verified by the reader."""
 
     entry_id: int
 
 
 @dataclass(frozen=True, slots=True)
 class FindLast:
-    """Ask a position for the last batch that it holds from ``first`` on and before the one that holds ``before``."""
+    """Ask a position for its last batch from ``first`` on and before the one that contains ``before``."""
 
     position: int
     first: int
@@ -132,9 +132,9 @@ class FindLast:
 
 @dataclass(frozen=True, slots=True)
 class Close:
-    """Settle the end in the metadata.
+    """Close the ledger in the metadata.
 
-    ``fragments`` take the place of the last one; ``missed`` is what this recovery found to be missing.
+    ``fragments`` replace the last one; ``missed`` are the missed ranges that this recovery found.
     """
 
     last_entry_id: int
@@ -145,54 +145,62 @@ class Close:
 
 @dataclass(frozen=True, slots=True)
 class Failed:
-    """The end cannot be told now; nothing was cut."""
+    """The last entry cannot be determined now; nothing was lost."""
 
     error: TallybookError
 
 
 Action: TypeAlias = (
-    Fence | RecoveryRead | RecoveryAdd | AwaitStragglers | FindSpares | ReadEnd | FindLast | Close | Failed
+    FenceMember | ReadMember | WriteBack | AwaitStragglers | FindReplacements | ReadEnd | FindLast | Close | Failed
 )
+
+
+def obsolete_after(actions: Sequence[Action]) -> tuple[type[Action], ...]:
+    """The kinds of earlier requests whose answers are obsolete once the machine returns ``actions``."""
+    kinds = {type(action) for action in actions}
+    if kinds & {ReadMember, WriteBack, ReadEnd, FindReplacements, FindLast}:
+        return (ReadMember, AwaitStragglers)
+    return (ReadMember,) if AwaitStragglers in kinds else ()
 
 
 class RecoveryMachine:
     """One attempt to recover one ledger.
 
     Args:
-        metadata: the ledger's metadata as the step to IN_RECOVERY returned it.
-        digest_key: where the ledger's digest is an HMAC, the key that verifies it.
+        metadata: the ledger's metadata, in state IN_RECOVERY.
+        digest_key: the key that verifies the digest, if it is an HMAC.
     """
 
     def __init__(self, metadata: LedgerMetadata, digest_key: bytes | None = None) -> None:
         self.phase = Phase.FENCING
         self.metadata = metadata
-        """The ledger as the recovery found it: the plan of all that it reads."""
+        """The metadata with which the recovery began; all reads use them."""
         self._quorum = metadata.quorum
         self._bookies = metadata.last_fragment.bookies
         self._digest_key = digest_key
         self._fences: dict[int, FenceAnswer | TallybookError] = {}
         self.entry_id = NO_ENTRY
-        """First entry of the batch that is being read, or is to be read next."""
-        # What each member answered about it.
+        """First entry of the batch that is being read, or is read next."""
+        # The failed reads of that batch, by position.
         self._reads: dict[int, TallybookError] = {}
-        self._window = Window(metadata.quorum)
+        self._window = RecoveryWindow(metadata.quorum)
         """The copies that are being written back."""
         self._header: BatchHeader | None = None
         """The header of the last batch found."""
         self._end_found = False
         self._round = 0
-        """Counts the waits for stragglers, so that the end of an earlier one means nothing."""
+        """Counts the waits for stragglers, so that the end of an earlier one is ignored."""
         self._waiting = False
         self._fragments = [metadata.last_fragment]
-        """What is to take the place of the last fragment; by first entry, in order."""
+        """The fragments that replace the last one, in order."""
         self._irreplaceable: set[int] = set()
         self._contradicted: set[int] = set()
-        """Positions whose members from before the recovery hold other bytes of some batch."""
+        """Positions whose original members have other bytes of some batch."""
         self._missed: dict[str, list[tuple[int, int]]] = {}
 
     def start(self) -> list[Action]:
         """Fence the whole ensemble of the last fragment."""
-        return [Fence(position) for position in range(self._quorum.ensemble)]
+        return [FenceMember(position) for position in range(self._quorum.ensemble)]
 
     # -- fencing ----------------------------------------------------------------------
 
@@ -202,7 +210,7 @@ class RecoveryMachine:
         return self._after_fence()
 
     def fence_failed(self, position: int, error: TallybookError) -> list[Action]:
-        """A bookie could not, or could not say."""
+        """A bookie could not fence, or did not answer."""
         if isinstance(error, Unauthorized | AccessDenied | NoSuchLedger):
             return self._fail(error)
         self._fences[position] = error
@@ -217,7 +225,7 @@ class RecoveryMachine:
         return self._uncovered() if len(self._fences) == self._quorum.ensemble else []
 
     def _begin(self, lac: int) -> list[Action]:
-        """Read from the first entry that is not known to be confirmed."""
+        """Read from the first entry that is not known to be confirmed, after the fences cover every write set."""
         if lac < self.metadata.last_fragment.first_entry_id - 1:
             sometimes("recovery: the last fragment starts above every LAC")
         # The LACs of a younger fragment's bookies may lie below its first entry.
@@ -225,31 +233,33 @@ class RecoveryMachine:
         return self._read()
 
     @property
-    def there(self) -> frozenset[str]:
-        """Bookies that were fenced, or have told that they may have lost something."""
-        told = {at for at, answer in self._fences.items() if isinstance(answer, FenceAnswer | EntryUnknown)}
-        return frozenset(self._bookies[at] for at in told)
+    def reachable(self) -> frozenset[str]:
+        """Bookies that are reachable: they were fenced, or answered that they may have lost entries."""
+        answered = {at for at, answer in self._fences.items() if isinstance(answer, FenceAnswer | EntryUnknown)}
+        return frozenset(self._bookies[at] for at in answered)
 
     def _uncovered(self) -> list[Action]:
-        """All members answered, and too few are fenced to rule out another ack quorum."""
+        """Fail: all members answered, and too few are fenced to exclude another ack quorum."""
         sometimes("recovery: too few fences")
         others = [error for error in self._fences.values() if isinstance(error, OtherLedger)]
         rest = [at for at, answer in self._fences.items() if not isinstance(answer, OtherLedger)]
         if others and not self._quorum.covered(rest):
             return self._fail(others[0])
-        return self._fail(RecoveryFailed(f"{self._name}: too few bookies could fence it: {self._failures()}"))
+        errors = [answer if isinstance(answer, TallybookError) else None for answer in self._fences.values()]
+        failed = RecoveryFailed(f"{self._name}: too few bookies could fence it: {self._failures()}")
+        return self._fail(refusal_of_all(errors, self._name) or failed)
 
     # -- reading ----------------------------------------------------------------------
 
     def _read(self) -> list[Action]:
         self.phase = Phase.READING
         self._reads = {}
-        return [RecoveryRead(position, self.entry_id) for position in self._quorum.write_set(self.entry_id)]
+        return [ReadMember(position, self.entry_id) for position in self._quorum.write_set(self.entry_id)]
 
     def read(self, position: int, entry_id: int, batch: Buffer, more: Sequence[Buffer] = ()) -> list[Action]:
-        """A bookie handed over the batch from ``entry_id``, and some that follow it; believed after their digests pass.
+        """A bookie returned the batch from ``entry_id``, and perhaps some that follow. Verifies their digests.
 
-        Where one that follows does not pass, all are asked for it.
+        A following batch that is damaged is read again from its whole write set.
         """
         if self.phase is not Phase.READING or entry_id != self.entry_id:
             return []
@@ -258,7 +268,7 @@ class RecoveryMachine:
             return self.read_failed(position, entry_id, header)
         actions = self._take(header, batch)
         for each in more:
-            if self._end_found or not self._window.room():
+            if self._end_found or not self._window.has_space():
                 break
             header = self._verified(self.entry_id, each)
             if isinstance(header, TallybookError):
@@ -267,7 +277,7 @@ class RecoveryMachine:
         return actions + self._go_on()
 
     def _verified(self, entry_id: int, batch: Buffer) -> BatchHeader | TallybookError:
-        """The header of a good copy of the batch from ``entry_id``, or what is wrong with it."""
+        """The header of a valid copy of the batch from ``entry_id``, or the error."""
         try:
             header = verify_batch(batch, self._digest_key)
         except InvalidBatch as error:
@@ -280,18 +290,18 @@ class RecoveryMachine:
         return header
 
     def _take(self, header: BatchHeader, batch: Buffer) -> list[Action]:
-        """Add a copy again at its write set."""
-        copy = Copy(header, bytes(batch))
+        """Write a copy back to its write set."""
+        copy = BatchCopy(header, bytes(batch))
         self._window.put(copy)
         self._header = header
         self.entry_id = header.last_entry_id + 1
-        # No entry can follow the highest. Bookies take such a batch from recoveries only.
+        # No entry can follow the highest id.
         self._end_found = self.entry_id > MAX_ID
         return [self._add(copy, at) for at in self._quorum.write_set(copy.entry_id)]
 
     def _go_on(self) -> list[Action]:
-        """Read further while there is room, and wait for answers otherwise."""
-        if not self._end_found and self._window.room():
+        """Read on while the window has space; otherwise wait for answers."""
+        if not self._end_found and self._window.has_space():
             return self._read()
         self.phase = Phase.WRITING
         return self._after_answer()
@@ -315,7 +325,7 @@ class RecoveryMachine:
         return self._go_on()
 
     def _unsettled(self) -> list[Action]:
-        """No member has a good copy of the entry, and too few say that there is none."""
+        """Fail: no member has a good copy of the entry, and too few say that it is absent."""
         sometimes("recovery: neither a copy nor proof that there is none")
         kinds = {self._bookies[at]: type(found).__name__ for at, found in self._reads.items()}
         return self._fail(
@@ -331,18 +341,18 @@ class RecoveryMachine:
 
     @property
     def waiting(self) -> bool:
-        """Whether only stragglers are waited for, for a bounded time."""
+        """Whether the recovery waits, for a bounded time, only for stragglers."""
         return self._waiting
 
-    def _add(self, copy: Copy, position: int) -> RecoveryAdd:
-        return RecoveryAdd(position, self._holder(copy.entry_id, position), copy.entry_id, copy.batch)
+    def _add(self, copy: BatchCopy, position: int) -> WriteBack:
+        return WriteBack(position, self._holder(copy.entry_id, position), copy.entry_id, copy.batch)
 
     def _holder(self, entry_id: int, position: int) -> str:
-        """The bookie that holds a position for an entry, in this recovery's own copy of the fragments."""
+        """The bookie at a position for an entry, in this recovery's copy of the fragments."""
         return next(each for each in reversed(self._fragments) if each.first_entry_id <= entry_id).bookies[position]
 
     def added(self, position: int, entry_id: int) -> list[Action]:
-        """A bookie holds the batch durably."""
+        """A bookie has the batch on disk."""
         return self._after_add(position, entry_id, None)
 
     def add_failed(self, position: int, entry_id: int, error: TallybookError) -> list[Action]:
@@ -362,7 +372,7 @@ class RecoveryMachine:
         return self._after_answer() if self.phase is Phase.WRITING else []
 
     def _drop_settled(self) -> None:
-        """Keep no copies that all members hold, but for those whose places nobody takes; unless bytes are in doubt."""
+        """Drop copies that all replaceable members have; keep them while conflicting bytes are in doubt."""
         while self._window.copies and not self._contradicted and self.phase is not Phase.REPLACING:
             copy = next(iter(self._window.copies.values()))
             if len(copy.adds) < self._quorum.write_quorum or not self._enough(copy.good, copy.entry_id):
@@ -372,15 +382,15 @@ class RecoveryMachine:
             self._record_missed(copy)
             self._window.drop_first()
 
-    def _record_missed(self, copy: Copy) -> None:
+    def _record_missed(self, copy: BatchCopy) -> None:
         for at, _ in copy.failures:
             sometimes("recovery: a member misses a batch")
             missed = self._missed.setdefault(self._holder(copy.entry_id, at), [])
             missed.append((copy.entry_id, copy.header.last_entry_id))
 
     def _after_answer(self) -> list[Action]:
-        """Settle the window once every member answered; once Qa hold each batch, wait no longer than is allowed."""
-        if not self._end_found and self._window.room(share=2):
+        """Settle the window once every member answered; once Qa members have each batch, wait only a bounded time."""
+        if not self._end_found and self._window.has_space(share=2):
             self._waiting = False
             return self._read()
         if not self._window.unanswered:
@@ -392,7 +402,7 @@ class RecoveryMachine:
         return [AwaitStragglers(self._round)]
 
     def stragglers_late(self, round_number: int) -> list[Action]:
-        """The time of the members that did not answer is over: what they lack goes on record, and is for a repair."""
+        """The wait for stragglers is over: the batches they miss are recorded, for a later repair."""
         if self.phase is not Phase.WRITING or not self._waiting or round_number != self._round:
             return []
         sometimes("recovery: does not wait for a slow member any longer")
@@ -401,7 +411,7 @@ class RecoveryMachine:
             for at in late:
                 failure = BookieUnavailable(f"{self._holder(copy.entry_id, at)} did not answer in time")
                 self._window.answer(copy.entry_id, at, failure)
-            # Its adds are still in flight, so nothing else may take its place here.
+            # Its adds are still in flight, so it must not be replaced here.
             self._irreplaceable.update(late)
         return self._settle()
 
@@ -413,8 +423,8 @@ class RecoveryMachine:
                 sometimes("recovery: a member holds other bytes")
                 return self._fail(
                     RecoveryFailed(
-                        f"{self._name}: {contradicting} holds other bytes from entry {copy.entry_id}, "
-                        "perhaps acked ones"
+                        f"{self._name}: {contradicting} has other bytes from entry {copy.entry_id}, "
+                        "which may have been acked"
                     )
                 )
         failed = {at for copy in self._window.copies.values() for at, failure in copy.adds.items() if failure}
@@ -423,33 +433,33 @@ class RecoveryMachine:
         if failed - self._irreplaceable:
             self.phase = Phase.REPLACING
             largest = max(len(copy.batch) for copy in self._window.copies.values())
-            return [FindSpares(self._fragments[-1].bookies, tuple(sorted(failed - self._irreplaceable)), largest)]
+            return [FindReplacements(self._fragments[-1].bookies, tuple(sorted(failed - self._irreplaceable)), largest)]
         return self._after_write()
 
-    def _contradicting(self, copy: Copy) -> str | None:
-        """The members that hold other bytes for this batch that may have been acked; ``None`` if none were.
+    def _contradicting(self, copy: BatchCopy) -> str | None:
+        """The members with other bytes of this batch that may have been acked; ``None`` if there are none.
 
-        The other bytes can be at most where the ones at hand are not. Only members from before the recovery count:
-        nothing else was ever asked to ack them.
+        Other bytes can only be on members that do not agree with this copy. Only original members count: no other
+        bookie was ever asked to ack them.
         """
         members = [at for at in copy.adds if self._holder(copy.entry_id, at) == self._bookies[at]]
-        # A member that did so once has other bytes of other batches, too, unless it says otherwise.
+        # A member with other bytes of one batch is assumed to have other bytes of the next ones, unless it acked them.
         others = [at for at in sorted(self._contradicted & copy.adds.keys()) if copy.adds[at] or at not in members]
         agreeing = sum(copy.adds[at] is None for at in members)
         may_be_acked = self._quorum.write_quorum - agreeing >= self._quorum.ack_quorum
         return ", ".join(self._bookies[at] for at in others) if may_be_acked and others else None
 
     def _staying(self) -> RecoveryFailed | None:
-        """The error if a member with other bytes keeps its position: readers of the closed ledger would get them."""
+        """The error if a member with other bytes would keep its position: readers would get those bytes."""
         holders = self._fragments[-1].bookies
         stays = [at for at in sorted(self._contradicted & self._irreplaceable) if holders[at] == self._bookies[at]]
         if not stays:
             return None
         names = ", ".join(self._bookies[at] for at in stays)
-        return RecoveryFailed(f"{self._name}: {names} holds other bytes, and nobody can take its place")
+        return RecoveryFailed(f"{self._name}: {names} has other bytes, and no bookie can replace it")
 
-    def spares_found(self, found: Mapping[int, str]) -> list[Action]:
-        """Take replacements for some of the positions asked for; for the others there are none."""
+    def replacements_found(self, found: Mapping[int, str]) -> list[Action]:
+        """Use the replacements that were found; the other positions cannot be replaced."""
         if self.phase is not Phase.REPLACING:
             return []
         lacking = {
@@ -474,7 +484,7 @@ class RecoveryMachine:
         return actions + self._after_answer()
 
     def _replace(self, position: int, bookie_id: str, first_entry_id: int) -> None:
-        """Give a position to another bookie from an entry on, in this recovery's own copy of the fragments."""
+        """Replace a bookie at a position from an entry on, in this recovery's copy of the fragments."""
         sometimes("recovery: a member is replaced")
         older = [each for each in self._fragments if each.first_entry_id < first_entry_id]
         younger = [each for each in self._fragments if each.first_entry_id >= first_entry_id]
@@ -497,7 +507,7 @@ class RecoveryMachine:
         return self._end() if self._end_found else self._read()
 
     def _enough(self, positions: Collection[int], entry_id: int) -> bool:
-        """Whether these members hold enough copies of an entry."""
+        """Whether these members are an ack quorum of an entry."""
         return self._quorum.acked(positions, entry_id)
 
     # -- the end ----------------------------------------------------------------------
@@ -513,7 +523,7 @@ class RecoveryMachine:
         return [ReadEnd(last)]
 
     def end_read(self, header: BatchHeader) -> list[Action]:
-        """The header of the verified batch that ``ReadEnd`` asked for."""
+        """``ReadEnd`` returned the header of the verified batch."""
         if self.phase is not Phase.ENDING:
             return []
         if header.last_entry_id != self.entry_id - 1:
@@ -521,17 +531,17 @@ class RecoveryMachine:
         return self._close(header.last_entry_id, header.ledger_length)
 
     def end_failed(self, error: TallybookError) -> list[Action]:
-        """The batch that ends the ledger could not be read, so its length is not known."""
+        """``ReadEnd`` failed: the last batch cannot be read, so the ledger's length is unknown."""
         if self.phase is not Phase.ENDING:
             return []
         return self._fail(RecoveryFailed(f"{self._name}: its last batch cannot be read: {error}"))
 
     def last_found(self, position: int, before: int, last: int, *, limbo: bool) -> list[Action]:
-        """What a member holds last where ``FindLast`` asked; nothing to a recovery that gives nothing up."""
+        """``FindLast`` returned a member's last entry; only used by ``LossyRecoveryMachine``."""
         return []
 
     def last_failed(self, position: int, before: int, error: TallybookError) -> list[Action]:
-        """A member did not say what it holds last; the same."""
+        """``FindLast`` failed; only used by ``LossyRecoveryMachine``."""
         return []
 
     def _close(self, last_entry_id: int, length: int) -> list[Action]:

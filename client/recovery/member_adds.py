@@ -1,4 +1,4 @@
-"""Adds of a recovery at one member: in order, with few bytes in flight; and how long to wait for their acks."""
+"""Recovery adds at one member: sends them in order, bounds the bytes in flight, and bounds the wait for acks."""
 
 from __future__ import annotations
 
@@ -7,52 +7,52 @@ from contextlib import suppress
 from typing import Final
 
 from tallybook.core.errors import BookieUnavailable, TallybookError
-from tallybook.runtime.allowance import Allowance
 from tallybook.runtime.clock import Clock
-from tallybook.runtime.progress import Progress
+from tallybook.runtime.concurrency.progress_deadline import ProgressTracker
+from tallybook.runtime.concurrency.weighted_semaphore import WeightedSemaphore
 
 MEMBER_WINDOW_BYTES: Final = 1 << 20
-"""In flight to one bookie: a narrow link carries that within a request's deadline, for each member of an ensemble."""
+"""Bytes in flight to one bookie: a slow link can carry this, for each member, within a request's deadline."""
 
 STRAGGLER_WAIT_S: Final = 1.0
-"""How long a recovery waits for a member that is silent when an ack quorum holds every batch."""
+"""How long a recovery waits for a silent member once an ack quorum has every batch."""
 
-LEAST_BYTES: Final = 2 << 10
-"""A smaller batch counts as this much, so that the requests of one recovery leave room for those of others."""
+MIN_RATE_BYTES: Final = 2 << 10
+"""A smaller batch counts as this size, so that one recovery leaves request slots for others."""
 
 
 class MemberAdds:
-    """Adds of a recovery at one bookie."""
+    """The adds of one recovery at one bookie."""
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
         self._began = clock.monotonic()
-        self._room = Allowance(MEMBER_WINDOW_BYTES)
+        self._window = WeightedSemaphore(MEMBER_WINDOW_BYTES)
         self._acks = 0
-        self.progress = Progress(clock)
-        """Of its acks."""
+        self.progress = ProgressTracker(clock)
+        """Progress of its acks."""
         self.unanswered = 0
-        """Batches that it has to answer, or is to be asked to take."""
+        """Batches that are queued or unanswered."""
         self.waited_s = 0.0
-        """How long the recovery has waited for it alone."""
+        """How long the recovery has waited for this member alone."""
         self.written_off: TallybookError | None = None
-        """Why nothing more is added there: asking again would cost a timeout for every batch."""
+        """Why nothing more is sent to this member: another try would cost a timeout for every batch."""
 
     def write_off(self, reason: TallybookError) -> None:
-        """Add nothing more there; what waits for its turn fails with ``reason``, which stays the first one."""
+        """Send nothing more; queued batches fail with ``reason``. The first reason is kept."""
         if self.written_off is None:
             self.written_off = reason
-            self._room.fail(BookieUnavailable("it was written off"))
+            self._window.fail(BookieUnavailable("it was written off"))
 
-    def patience_s(self, since: float, pace_s: float) -> float:
-        """How much longer to wait for it, where nothing else is waited for; zero or less: no longer.
+    def wait_left_s(self, since: float, pace_s: float) -> float:
+        """How much longer to wait for this member when only stragglers are left; zero or less: give up.
 
-        While it acks, a member may take twice as long as the others, and ``STRAGGLER_WAIT_S``. Silence ends that
-        after ``STRAGGLER_WAIT_S``, or twice the mean time between its acks.
+        While it acks, a member may take twice as long as the others, plus ``STRAGGLER_WAIT_S``. It is given up after
+        a silence of ``STRAGGLER_WAIT_S``, or twice the mean time between its acks.
 
         Args:
             since: when this wait began.
-            pace_s: how long the others took for everything up to here.
+            pace_s: how long the other members took so far.
         """
         if not self.unanswered or self.written_off:
             return 0.0
@@ -62,8 +62,8 @@ class MemberAdds:
         return min(silent_at, since + STRAGGLER_WAIT_S + pace_s - self.waited_s) - now
 
     async def add(self, batch_bytes: int, send: Callable[[], Awaitable[None]]) -> TallybookError | None:
-        """Send one batch in its turn; the error if the bookie does not take it, or was written off before."""
-        cost = min(max(batch_bytes, LEAST_BYTES), MEMBER_WINDOW_BYTES)
+        """Send one batch in order; return the error if the bookie does not take it, or was written off before."""
+        cost = min(max(batch_bytes, MIN_RATE_BYTES), MEMBER_WINDOW_BYTES)
         self.unanswered += 1
         try:
             if self.written_off is None:
@@ -75,7 +75,7 @@ class MemberAdds:
             except TallybookError as error:
                 return error
             finally:
-                self._room.give(cost)
+                self._window.give(cost)
             self.progress.made()
             self._acks += 1
             return None
@@ -84,4 +84,4 @@ class MemberAdds:
 
     async def _take(self, cost: int) -> None:
         with suppress(BookieUnavailable):
-            await self._room.take(cost)
+            await self._window.take(cost)

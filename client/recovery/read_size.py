@@ -1,4 +1,4 @@
-"""How much one recovery read asks for: as much as comes well within a request's deadline, also over a narrow link."""
+"""Adapts the size of recovery reads, so that answers arrive well within the deadline also over slow links."""
 
 from __future__ import annotations
 
@@ -6,13 +6,13 @@ from typing import Final, NamedTuple
 
 from tallybook.runtime.clock import Clock
 
-LEAST_BYTES: Final = 64 << 10
-MOST_BYTES: Final = 1 << 20
+MIN_READ_BYTES: Final = 64 << 10
+MAX_READ_BYTES: Final = 1 << 20
 SHARE: Final = 0.25
-"""Of the deadline that an answer may take; other members send theirs over the same link."""
+"""Share of the deadline that an answer may take; other members use the same link."""
 
 
-class Asked(NamedTuple):
+class SentRead(NamedTuple):
     """A read that was sent."""
 
     at: float
@@ -20,21 +20,21 @@ class Asked(NamedTuple):
 
 
 class ReadSize:
-    """Learns from each answer of one member how much the next read of it is to ask for."""
+    """Adapts the read size of one member to the throughput of its answers."""
 
     def __init__(self, clock: Clock, deadline_s: float) -> None:
         self._clock = clock
         self._deadline_s = deadline_s
-        self._max_bytes = LEAST_BYTES
+        self._max_bytes = MIN_READ_BYTES
 
-    def asked(self) -> Asked:
+    def asked(self) -> SentRead:
         """A read is sent now."""
-        return Asked(self._clock.monotonic(), self._max_bytes)
+        return SentRead(self._clock.monotonic(), self._max_bytes)
 
-    def answered(self, asked: Asked, got_bytes: int) -> None:
-        """A read brought so much. What brought less than it might says nothing of the link."""
+    def answered(self, asked: SentRead, got_bytes: int) -> None:
+        """A read returned ``got_bytes``. Answers below half of the requested size are ignored."""
         if 2 * got_bytes < asked.max_bytes:
             return
         took_s = max(self._clock.monotonic() - asked.at, 1e-3)
         fits = int(got_bytes / took_s * SHARE * self._deadline_s)
-        self._max_bytes = min(max(fits, LEAST_BYTES), 4 * asked.max_bytes, MOST_BYTES)
+        self._max_bytes = min(max(fits, MIN_READ_BYTES), 4 * asked.max_bytes, MAX_READ_BYTES)

@@ -1,7 +1,7 @@
-"""What the answers of bookies mean to a writer, by their wire codes.
+"""Classifies the wire codes of bookies' answers for a writer.
 
-A refusal that is the caller's fault would be the same from every bookie: it ends the writer, or asks for patience where
-a retry may help, and never costs a bookie its place in the ensemble. Everything else is the bookie's own trouble.
+A caller error would be the same from every bookie: it ends the writer, or is retried, but never gets a bookie replaced.
+Every other error is a failure of the bookie.
 """
 
 from __future__ import annotations
@@ -25,33 +25,33 @@ from tallybook.core.errors import (
 )
 
 CONNECTION_CODES: Final = frozenset(error.wire_code for error in (BookieUnavailable, RequestTimeout))
-"""Answers that say the connection failed: the bookie may be back in a moment."""
+"""Answers that mean that the connection failed: the bookie may come back soon."""
 
-_OF_THE_BOOKIE: Final = (InvalidBatch, NewerFormat)
-"""Caller errors by class that say something of one bookie.
+_BOOKIE_CODES: Final = (InvalidBatch, NewerFormat)
+"""Caller errors by class that are failures of one bookie.
 
-A writer checks that its batch is well-formed before it blames the bookie for ``InvalidBatch``. ``NewerFormat`` is said
-by a bookie that is too old for what it has stored.
+On ``InvalidBatch`` the writer first checks that its batch is well-formed. ``NewerFormat`` comes from a bookie whose
+version is older than its stored data.
 """
 
 _CALLER_CODES: Final = range(100, 200)
-"""Where the wire codes of caller errors lie, those of a newer Tallybook included."""
+"""The range of caller errors' wire codes, including those of newer versions."""
 
 
 def _is_callers(error: type[TallybookError]) -> bool:
-    return error.fault is Fault.CALLER and error not in _OF_THE_BOOKIE
+    return error.fault is Fault.CALLER and error not in _BOOKIE_CODES
 
 
-PATIENCE_CODES: Final = frozenset(
+RETRIED_CODES: Final = frozenset(
     error.wire_code
     for error in error_classes()
     if error in (Busy, MetadataUnavailable) or (_is_callers(error) and error.retriable)
 )
-"""Answers of a bookie that serves and asks for patience; one that meets a ledger first has to look at its metadata."""
+"""Answers after which a batch is sent again (MetadataUnavailable: the bookie reads a new ledger's metadata first)."""
 
 
 def ends_writer(code: int) -> bool:
-    """Whether no bookie may be asked again: the ledger is not ours to write, or no bookie would take the batch."""
+    """Whether the code ends the writer: it may not write the ledger any more, or no bookie would take the batch."""
     error = error_class(code)
     if error is TallybookError:
         return code in _CALLER_CODES
@@ -59,15 +59,15 @@ def ends_writer(code: int) -> bool:
 
 
 def refusal(bookie: str, code: int, batch_bytes: int) -> TallybookError:
-    """What a writer ends with.
+    """The error that ends a writer.
 
     Args:
-        bookie: that refuses, with the ledger.
-        batch_bytes: of what was refused.
+        bookie: the refusing bookie, with the ledger, for the message.
+        batch_bytes: size of the refused batch.
     """
     kind = error_class(code)
     if kind is TallybookError:
-        return error_from_wire(code, f"{bookie} refuses a batch for a reason that only a newer client knows")
+        return error_from_wire(code, f"{bookie} refuses a batch with error code {code}, which needs a newer client")
     why = ""
     if kind is AccessDenied:
         why = ": this client may not write there"

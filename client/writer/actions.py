@@ -1,4 +1,4 @@
-"""What the writer machine tells its driver to do, one value per action."""
+"""Actions that the writer machine returns for its driver to perform, one class per action."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import TypeAlias
 
 from tallybook.core.errors import TallybookError
-from tallybook.metadata.model import Fragment
+from tallybook.metadata.ledger.model import Fragment
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,39 +20,39 @@ class Send:
 
 @dataclass(frozen=True, slots=True)
 class SendLater:
-    """Call ``resume`` after a pause: the bookie is busy, and is sent nothing until then."""
+    """Call ``resume`` after a pause: the bookie is busy and gets nothing until then."""
 
     position: int
     pause: int
-    """Which pause it is, for ``resume``."""
+    """Number of the pause, for ``resume``."""
     delay_ms: int
 
 
 @dataclass(frozen=True, slots=True)
-class SizesKnown:
-    """Enough members have said how large a batch may be: seal what waited for that."""
+class BatchLimitsKnown:
+    """The batch limits of enough members are known: seal and send the waiting batches."""
 
 
 @dataclass(frozen=True, slots=True)
 class Confirmed:
-    """Every entry up to ``last_entry_id`` is confirmed; tell the callers."""
+    """Every entry up to ``last_entry_id`` is confirmed; complete the appends."""
 
     last_entry_id: int
 
 
 @dataclass(frozen=True, slots=True)
 class Released:
-    """``size`` bytes of batches are no longer held."""
+    """``size`` bytes of batches are no longer retained."""
 
     size: int
 
 
 @dataclass(frozen=True, slots=True)
 class Reconnect:
-    """Use the connection to a position no more, and keep trying to get a new one.
+    """Drop the connection to a position, and reconnect.
 
-    ``breaking``: the bookie does not keep up, so the old one is to be broken, with all that is queued on it. Others
-    who share it have to open another, too.
+    ``breaking``: the bookie does not keep up, so break the connection with everything queued on it. Other writers that
+    share it must reconnect, too.
     """
 
     position: int
@@ -61,26 +61,26 @@ class Reconnect:
 
 @dataclass(frozen=True, slots=True)
 class Rejoin:
-    """The bookie refuses adds: send it nothing, and call ``connected`` after a pause. Its connection is in order."""
+    """The bookie refuses adds: send nothing, and call ``connected`` after a pause. The connection is usable."""
 
     position: int
 
 
 @dataclass(frozen=True, slots=True)
 class MissedChanged:
-    """``missed()`` reads differently: write it to the metadata when convenient."""
+    """``missed()`` has changed: update the metadata in the background."""
 
 
 @dataclass(frozen=True, slots=True)
 class ReplacementWanted:
-    """``wanted()`` names positions that another bookie should take: look for one, then call ``begin_change``."""
+    """``wanted()`` has positions to replace: find bookies, then call ``begin_change``."""
 
 
 @dataclass(frozen=True, slots=True)
 class ChangeEnsemble:
-    """Write the ``wanted`` fragment over the ``known`` one into the metadata, then call ``changed``.
+    """Write the ``wanted`` fragment, which follows the ``known`` one, to the metadata, then call ``changed``.
 
-    Nothing is confirmed until ``changed``, or ``unchanged`` if it certainly did not, and never will, take effect.
+    Nothing is confirmed until ``changed``, or ``unchanged`` if the change certainly did not and will not take effect.
     """
 
     known: Fragment
@@ -89,9 +89,9 @@ class ChangeEnsemble:
 
 @dataclass(frozen=True, slots=True)
 class Replaced:
-    """Other bookies hold these positions now: connect to them, and forget those before them.
+    """These positions have new bookies: connect to them, and detach from the replaced ones.
 
-    Those before at the ``silent`` ones owe acks: their connections are to be broken, with all that is queued on them.
+    The replaced bookies at ``silent`` positions owe acks: break their connections, with everything queued on them.
     """
 
     positions: tuple[int, ...]
@@ -100,7 +100,7 @@ class Replaced:
 
 @dataclass(frozen=True, slots=True)
 class Died:
-    """The handle is dead: every unconfirmed append fails with ``error``."""
+    """The writer has ended: every unconfirmed append fails with ``error``."""
 
     error: TallybookError
 
@@ -108,7 +108,7 @@ class Died:
 Action: TypeAlias = (
     Send
     | SendLater
-    | SizesKnown
+    | BatchLimitsKnown
     | Confirmed
     | Released
     | Reconnect

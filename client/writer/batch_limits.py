@@ -1,4 +1,4 @@
-"""How large the batches of one ledger may be: what every bookie of its ensemble takes."""
+"""The batch size limit of one ledger: the smallest limit of the bookies in its ensemble."""
 
 from __future__ import annotations
 
@@ -6,18 +6,18 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from tallybook.core.limits import MAX_BATCH_BYTES
 
-from .members import Position
+from .ensemble.members import EnsemblePosition
 
 
-class BatchSizes:
-    """The largest batch that every member takes, as far as is known.
+class BatchLimits:
+    """The largest batch that every member takes, as far as known.
 
     Args:
-        limits: the largest batch of each bookie that the client knows; ``None``: all take any batch.
+        limits: the batch limit of each bookie that the client knows; ``None``: all take any batch.
 
     Attributes:
         max_bytes: the largest batch to seal from now on.
-        known: whether every member has said, or, a tick later, those without whom nothing is confirmed.
+        known: whether the limits of all members, or, a tick later, of an ack quorum are known.
     """
 
     def __init__(self, limits: Mapping[str, int] | None) -> None:
@@ -29,18 +29,18 @@ class BatchSizes:
         """The largest batch that a bookie takes."""
         return self._limits.get(bookie_id, MAX_BATCH_BYTES)
 
-    def learn(self, members: Sequence[Position], joining: Iterable[str], *, quorum: bool) -> bool:
-        """Keep to what members take from now on, and those that are about to join; whether only now enough is known.
+    def learn(self, members: Sequence[EnsemblePosition], joining: Iterable[str], *, quorum: bool) -> bool:
+        """Apply the limits of members and of bookies that are about to join; return whether ``known`` has become true.
 
         Args:
-            quorum: those that are connected are enough: no other one is waited for any longer.
+            quorum: an ack quorum is connected: do not wait for the limits of other members.
         """
         bookies = [*(member.bookie_id for member in members), *joining]
         self.max_bytes = min(map(self.limit, bookies))
-        if self.known or not (quorum or all(map(self._has_said, members))):
+        if self.known or not (quorum or all(map(self._limit_known, members))):
             return False
         self.known = True
         return True
 
-    def _has_said(self, member: Position) -> bool:
+    def _limit_known(self, member: EnsemblePosition) -> bool:
         return member.bookie_id in self._limits or member.unreached is not None or not member.retained_for

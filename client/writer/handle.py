@@ -1,19 +1,18 @@
-"""The writing handle of a ledger: append, and close.
+"""The writing handle of a ledger: append, force, close.
 
-The path of an entry through a client is this file, ``appends``, ``accumulator``, ``driver`` and ``machine``.
+An entry passes through this file, ``appends/appends``, ``machine`` and ``driver``.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from types import TracebackType
-from typing import Final, Self
+from typing import Any, Final, Self
 
-from tallybook.core.batch import Buffer
-from tallybook.core.config import ClientSettings
+from tallybook.core.batch import Buffer, check_buffer
 from tallybook.core.errors import (
     AccessDenied,
     Conflict,
@@ -26,53 +25,53 @@ from tallybook.core.errors import (
     Unauthorized,
 )
 from tallybook.core.ids import NO_ENTRY
-from tallybook.metadata.model import LedgerMetadata, LedgerState, close
+from tallybook.core.settings import ClientSettings
+from tallybook.metadata.ledger.model import LedgerMetadata, LedgerState, close
 from tallybook.runtime.clock import Clock
-from tallybook.runtime.lifetime import Lifetime, close_or_abandon, while_open
+from tallybook.runtime.concurrency.handle_lifetime import Lifetime, close_or_abandon, while_open
 from tallybook.runtime.tasks import Tasks
-from tallybook.runtime.tracing import NO_TRACER, Span, Tracer
+from tallybook.runtime.tracing.port import NO_TRACER, Span, Tracer
 
 from ..budget import ByteBudget
-from ..deeds import Deeds
+from ..placement.replacement import ReplacementFinder
 from ..ports import Transition, UpdateLedger
-from ..spares import Spares
-from .appends import Appends
+from ..recovery_counters import RecoveryCounters
+from .appends.appends import Appends, PendingAppend
+from .appends.traced import TracedAppends
 from .chosen_ids import ChosenIdsWriter
-from .common import CommonWork
 from .driver import WriterDriver
 from .machine import WriterMachine
-from .pending import PendingAppend
-from .rules import WriterRules
-from .traced_appends import TracedAppends
+from .policy import WriterPolicy
+from .shared import SharedWriterServices
 
 
 @dataclass(frozen=True, slots=True)
 class WriterContext:
-    """What a handle shares with its client."""
+    """Services, settings and counters that a client gives to its writers."""
 
-    common: CommonWork
-    spares: Spares
+    common: SharedWriterServices
+    replacements: ReplacementFinder
     clock: Clock
     tasks: Tasks
     settings: ClientSettings
     budget: ByteBudget
     tracer: Tracer = NO_TRACER
-    deeds: Deeds = field(default_factory=Deeds)
+    counters: RecoveryCounters = field(default_factory=RecoveryCounters)
     limits: dict[str, int] = field(default_factory=dict)
-    """The largest batch of each bookie that was connected to."""
+    """The largest batch that each known bookie takes."""
     lifetime: Lifetime = field(default_factory=partial(Lifetime, "the client"))
-    """Of the client."""
+    """The client's lifetime."""
 
 
 _NOT_OURS: Final = (LedgerFenced, LedgerClosed, NoSuchLedger, Unauthorized, AccessDenied, Conflict, OtherLedger)
-"""What ended a handle that may not even close its ledger any more."""
+"""Errors after which a handle must not close its ledger."""
 
 
 class LedgerWriter:
-    """The one writer of one open ledger.
+    """The only writer of one open ledger.
 
-    Any append that fails kills the handle: the last add confirmed cannot pass the failed
-    entry. Whether a failed append took place is not known; a recovery may keep it.
+    A failed append ends the handle: the last add confirmed cannot pass the failed entry. Whether a failed append took
+    place is unknown; a recovery may keep it.
     """
 
     def __init__(
@@ -103,24 +102,37 @@ class LedgerWriter:
             limits=context.limits,
         )
         self._machine = machine
-        self._appends, spans = _appends(context, machine, metadata, digest_key)
-        self._appends.lifetime = self._lifetime
+        spans: dict[int, Span] | None = None if context.tracer is NO_TRACER else {}
         self._driver = WriterDriver(
             machine,
             metadata,
             context.common,
-            context.spares,
+            context.replacements,
             key,
             update,
-            self._appends,
             context.clock,
             context.tasks,
             settings,
             spans,
             context.limits,
         )
-        self._appends.submit, self._appends.end = self._driver.submit, self._driver.die
-        self._driver.start()
+        needed = (
+            machine,
+            metadata,
+            settings,
+            context.clock,
+            context.budget,
+            digest_key,
+            context.counters,
+            context.common.slices.soon,
+            self._lifetime,
+            self._driver.submit,
+            self._driver.die,
+        )
+        self._appends = (
+            Appends(*needed) if spans is None else TracedAppends(*needed, tracer=context.tracer, spans=spans)
+        )
+        self._driver.start(self._appends)
 
     @property
     def id(self) -> int:
@@ -131,7 +143,7 @@ class LedgerWriter:
     def last_add_confirmed(self) -> int:
         """The last entry that readers may read, -1 for none.
 
-        It is confirmed, as is every lower one; with deferred sync it is the last one that was forced.
+        It and all lower entries are confirmed; with deferred sync, forced.
         """
         return self._machine.lac
 
@@ -142,20 +154,20 @@ class LedgerWriter:
 
     @property
     def max_entry_bytes(self) -> int:
-        """The largest entry that is taken now: less than the setting where a bookie of the ensemble takes less."""
+        """The largest entry that the ledger takes now; below the client's limit if a bookie of it takes less."""
         return self._appends.max_entry_bytes
 
     @property
     def limits_known(self) -> bool:
-        """Whether bookies have said what they take, so that ``max_entry_bytes`` is less where one takes less."""
+        """Whether the batch limits of the bookies are known; then ``max_entry_bytes`` is final."""
         return self._appends.limits_known
 
     def when_limits_known(self, tell: Callable[[], None]) -> None:
-        """Call back on the event loop once they have, or the handle has ended."""
+        """Call ``tell`` on the event loop once the limits are known, or the handle has ended."""
         self._appends.when_limits_known(tell)
 
     async def wait_for_limits(self, within_s: float) -> bool:
-        """Wait until they have, or the handle has ended; ``False``: not within so many seconds."""
+        """Wait until the limits are known, or the handle has ended; ``False`` after ``within_s`` seconds."""
         known = asyncio.Event()
         self._appends.when_limits_known(known.set)
         try:
@@ -167,32 +179,32 @@ class LedgerWriter:
 
     @property
     def metadata(self) -> LedgerMetadata:
-        """The ledger's metadata: as closed, or as of the last change of its ensemble."""
+        """The ledger's metadata: as closed, or as of the last ensemble change."""
         return self._closed or self._appends.metadata
 
     @property
     def ended(self) -> bool:
-        """Whether the handle is closed, dead or abandoned: nothing can be appended."""
+        """Whether the handle is closed, failed or abandoned, so that nothing can be appended."""
         return self._machine.error is not None
 
     # -- append -----------------------------------------------------------------------
 
     def append_nowait(self, payload: Buffer) -> PendingAppend:
-        """Send one entry off and return what to await for its id.
+        """Send one entry and return the pending append; await it for the entry id.
 
         Raises:
             Busy: the client's byte budget is used up. After ``retry_after_ms`` about half of it should be free.
-            EntryTooLarge: above ``max_entry_bytes``, that of the client or of a bookie; the handle stays good.
-            LedgerClosed, LedgerFenced, ...: the handle is closed or dead; nothing was sent.
+            EntryTooLarge: above ``max_entry_bytes``, that of the client or of a bookie; the handle stays usable.
+            LedgerClosed, LedgerFenced, ...: the handle is closed or failed; nothing was sent.
         """
         self._lifetime.check()
         appends = self._appends
         if not appends.budget.try_take(appends.admissible(payload)):
-            raise appends.no_room()
+            raise appends.budget_busy()
         return appends.gather(payload)
 
     def take_room(self, payload: Buffer) -> int:
-        """Take room in the client's budget for ``payload``, for ``append_admitted`` to fill; tell how much.
+        """Take budget for ``payload``, for a later ``append_admitted``; return the bytes taken.
 
         Raises:
             As ``append_nowait``.
@@ -200,61 +212,73 @@ class LedgerWriter:
         appends = self._appends
         size = appends.admissible(payload)
         if not appends.budget.try_take(size):
-            raise appends.no_room()
+            raise appends.budget_busy()
         return size
 
     def append_admitted(self, payloads: Sequence[bytes]) -> list[PendingAppend]:
-        """The second half of ``append_nowait``, for what ``take_room`` has taken room for: the handle takes it over.
+        """The second half of ``append_nowait``: append payloads for which ``take_room`` has taken budget.
 
         Raises:
-            LedgerClosed, LedgerFenced, ...: the handle has ended meanwhile; nothing was sent, and the room stays with
-                the caller.
+            LedgerClosed, LedgerFenced, ...: the handle has ended meanwhile; nothing was sent, and the caller must give
+                the budget back.
         """
         appends = self._appends
         appends.refuse_after_end()
         return [*map(appends.gather, payloads)]
 
     def append_held(self, payload: Buffer, held_bytes: int) -> PendingAppend:
-        """Like ``append_nowait``, for whoever has taken room in the client's budget already: the handle takes it over.
+        """Like ``append_nowait``, if the caller has already taken budget; the handle takes it over.
 
         Args:
-            held_bytes: what was taken of the budget. What is too much of it is given back.
+            held_bytes: bytes taken from the budget; the excess is given back.
 
         Raises:
-            As ``append_nowait``, but for ``Busy``; the room stays with the caller then.
+            As ``append_nowait``, except ``Busy``; the caller then keeps the budget.
         """
         appends = self._appends
         appends.budget.exchange(held_bytes, appends.admissible(payload))
         return appends.gather(payload)
 
-    async def append(self, payload: Buffer) -> int:
-        """Append one entry; return its id once it is durable on an ack quorum; with deferred sync, once it is there.
+    def append(self, payload: Buffer) -> Coroutine[Any, Any, int]:
+        """Append one entry; return its id once an ack quorum has it on disk (with deferred sync: has received it).
 
-        While bookies are merely busy, all of them, the wait has no end of its own: bound it by ``asyncio.timeout``.
-        Cancelling the wait does not take the entry back.
+        While all bookies are busy, the call waits without a limit; bound it with ``asyncio.timeout``. Cancelling the
+        wait does not cancel the append.
 
         Raises:
-            EntryTooLarge: above ``max_entry_bytes``, that of the client or of a bookie; the handle stays good.
-            RequestTimeout: no room in the client's budget within the add timeout; not sent.
-            LedgerClosed, LedgerFenced, ...: the handle is closed or dead. The outcome tells whether the entry was not
-                sent, or may have been written.
+            EntryTooLarge: above ``max_entry_bytes``, that of the client or of a bookie; the handle stays usable.
+            RequestTimeout: the client's byte budget stayed used up for the add timeout; not sent.
+            LedgerClosed, LedgerFenced, ...: the handle is closed or failed. The error's outcome says whether the entry
+                was not sent, or may have been written.
+            TypeError: it is not bytes.
         """
+        if type(payload) is not bytes:
+            # Here, not in the coroutine: a call that is not awaited must fail, too.
+            check_buffer(payload, "an entry")
+        return self._append(payload)
+
+    async def _append(self, payload: Buffer) -> int:
         self._lifetime.check()
         appends = self._appends
         size = appends.admissible(payload)
         if not appends.budget.try_take(size):
-            await appends.take_room(size)
+            await appends.take_budget(size)
         return await appends.gather(payload)
 
-    async def append_many(self, payloads: Sequence[Buffer]) -> range:
+    def append_many(self, payloads: Sequence[Buffer]) -> Coroutine[Any, Any, range]:
         """Append entries in order; return their ids once all are durable on an ack quorum.
 
-        A quarter of the client's byte budget goes in at once. Of more than that, others may append to the ledger
-        between two pieces: the range goes from the first entry to the last, and theirs are in it.
+        Entries are appended in pieces of a quarter of the client's byte budget. Other tasks may append to the ledger
+        between two pieces; the returned range, from first to last entry, then includes their entries.
 
         Raises:
             As ``append``; some of the entries may then have been written.
         """
+        for payload in payloads:
+            check_buffer(payload, "an entry")
+        return self._append_many(payloads)
+
+    async def _append_many(self, payloads: Sequence[Buffer]) -> range:
         self._lifetime.check()
         appends = self._appends
         sizes = [appends.admissible(payload) for payload in payloads]
@@ -262,7 +286,7 @@ class LedgerWriter:
         for piece in _pieces(sizes, appends.budget.limit_bytes // 4):
             room = sum(sizes[piece.start : piece.stop])
             if not appends.budget.try_take(room):
-                await appends.take_room(room, Outcome.UNKNOWN if pending else Outcome.NOT_DONE)
+                await appends.take_budget(room, Outcome.UNKNOWN if pending else Outcome.NOT_DONE)
             pending += [appends.gather(payloads[at]) for at in piece]
         if not pending:
             return range(appends.next_entry_id, appends.next_entry_id)
@@ -271,27 +295,27 @@ class LedgerWriter:
         return range(pending[0].entry_id, last + 1)
 
     def with_chosen_ids(self) -> ChosenIdsWriter:
-        """The same ledger, written under entry ids of the caller's choice: to be called instead of any append.
+        """Write the ledger under entry ids that the caller chooses. Call it before any append, and append only by it.
 
         Raises:
-            InvalidArgument: something was appended already.
+            InvalidArgument: an entry was already appended.
         """
         if self._appends.next_entry_id:
-            raise InvalidArgument(f"ledger {self.id}: its entries have been given ids already")
+            raise InvalidArgument(f"ledger {self.id}: entries were appended already")
         return ChosenIdsWriter(self, self._appends)
 
     # -- force ------------------------------------------------------------------------
 
     @while_open
     async def force(self) -> int:
-        """Make durable what was appended with deferred sync; return the last add confirmed, which it has moved.
+        """Make entries appended with deferred sync durable; return the new last add confirmed.
 
-        It covers every append that was awaited before. Without deferred sync there is nothing to do.
+        It covers every append that completed before the call. Without deferred sync it does nothing.
 
         Raises:
-            NotEnoughBookies: a bookie of the ensemble was away for the add timeout, or was started again since it
-                acked. The handle is dead, and may still be closed, at the last add confirmed.
-            LedgerFenced, ...: the handle is dead.
+            NotEnoughBookies: a bookie of the ensemble was unavailable for the add timeout, or restarted since it
+                acked. The handle has failed; it can still be closed, at the last add confirmed.
+            LedgerFenced, ...: the handle has failed.
         """
         if self._machine.error is not None:
             raise self._machine.error.with_traceback(None)
@@ -302,14 +326,14 @@ class LedgerWriter:
     # -- show -------------------------------------------------------------------------
 
     async def show(self) -> int:
-        """Have readers see now what was appended by now, not only with the next entry or after a silence.
+        """Publish the last add confirmed to bookies now, instead of with the next entry or after an idle time.
 
-        Nothing of it depends on the metadata store. What is appended meanwhile is waited for, too: bound the wait by
-        ``asyncio.timeout``. With deferred sync only what was forced is shown.
+        Does not use the metadata store. Waits for pending appends, also those made meanwhile; bound the wait with
+        ``asyncio.timeout``. With deferred sync it publishes only forced entries.
 
         Returns:
-            The last entry that every reader sees who asks from now on, as enough bookies have been told; -1 for none.
-            It is less than what was appended if bookies are away, or the handle is dead: ask again, or close.
+            The last entry that every later reader sees, because enough bookies know it; -1 for none. It is lower than
+            the last appended entry if bookies are unavailable, or the handle has failed: call again, or close.
 
         Raises:
             RequestTimeout: appends are still pending after the close timeout.
@@ -324,21 +348,21 @@ class LedgerWriter:
     # -- close ------------------------------------------------------------------------
 
     async def close(self) -> LedgerMetadata:
-        """Wait for pending appends, settle the end of the ledger, return its final metadata.
+        """Wait for pending appends, close the ledger, return its final metadata.
 
-        Closing twice returns the same. A handle that died still closes, at its last add confirmed,
-        unless the ledger is in other hands. With deferred sync, what was appended is forced first.
+        A second close returns the same. A failed handle still closes the ledger, at its last add confirmed, unless
+        another client has recovered it. With deferred sync, entries are forced first.
 
         Raises:
             LedgerFenced: another client recovers the ledger, or closed it at another entry. Entries up to the last add
-                confirmed are in it; whether later appends are is for a reader to find out.
+                confirmed are in it; a reader shows whether later appends are.
             LedgerClosed: the handle was abandoned, or its client closed.
             NoSuchLedger: the ledger was deleted.
             Unauthorized, AccessDenied: bookies refuse this client.
-            Conflict: a bookie holds other bytes under the ids of this handle.
-            OtherLedger: a bookie holds another ledger of this id: the metadata were restored from an older copy.
-            NotEnoughBookies: what was appended with deferred sync could not be forced; close again to leave it out.
-            MetadataUnavailable, MetadataOutcomeUnknown: the end is not settled; close again.
+            Conflict: a bookie has other bytes under the ids of this handle.
+            OtherLedger: a bookie has another ledger with this id: the metadata were restored from an older copy.
+            NotEnoughBookies: entries appended with deferred sync could not be forced; close again to leave them out.
+            MetadataUnavailable, MetadataOutcomeUnknown: the ledger may still be open; close again.
             RequestTimeout: appends are still pending after the close timeout; close again.
         """
         if self._closed is not None:
@@ -358,7 +382,7 @@ class LedgerWriter:
             raise error.with_traceback(None)
         if error is None:
             await self.force()
-        await self._driver.settle(self._context.settings.request_timeout_ms / 1000)
+        await self._driver.await_acks(self._context.settings.request_timeout_ms / 1000)
         self._driver.die(self._ended)
         return await self._settle_end(self._end)
 
@@ -380,13 +404,13 @@ class LedgerWriter:
         return close(metadata, last, length if last != NO_ENTRY else 0, missed=self._machine.missed())
 
     def _end_of_other(self, metadata: LedgerMetadata) -> LedgerMetadata:
-        """The ledger as the client that took it from this handle closed it: a success if that is our end, too."""
+        """The metadata as another client closed the ledger; a success if it is closed at this handle's end."""
         if metadata.state is LedgerState.OPEN:
             raise LedgerFenced(f"ledger {self.id} was fenced by another client, which has not closed it yet")
         return self._end(metadata)
 
     def abandon(self) -> None:
-        """Stop without closing the ledger: it stays open, for a recovery to end."""
+        """Stop without closing the ledger: it stays open until it is recovered."""
         self._appends.closing = self._abandoned = True
         self._driver.die(LedgerClosed(f"ledger {self.id}: the handle was abandoned"))
         self._driver.stop()
@@ -401,11 +425,11 @@ class LedgerWriter:
         await close_or_abandon(self, failed=kind is not None)
 
 
-def _pieces(sizes: Sequence[int], most: int) -> Iterator[range]:
-    """Cut a run into pieces of at most ``most`` bytes, and at least one each."""
+def _pieces(sizes: Sequence[int], limit: int) -> Iterator[range]:
+    """Cut payloads into pieces of at most ``limit`` bytes, with at least one payload each."""
     start = total = 0
     for at, size in enumerate(sizes):
-        if total + size > most and at > start:
+        if total + size > limit and at > start:
             yield range(start, at)
             start, total = at, 0
         total += size
@@ -413,8 +437,8 @@ def _pieces(sizes: Sequence[int], most: int) -> Iterator[range]:
         yield range(start, len(sizes))
 
 
-def _rules(settings: ClientSettings, deferred_sync: bool) -> WriterRules:
-    return WriterRules(
+def _rules(settings: ClientSettings, deferred_sync: bool) -> WriterPolicy:
+    return WriterPolicy(
         add_timeout_s=settings.add_timeout_ms / 1000,
         away_timeout_s=settings.away_timeout_ms / 1000,
         lag_limit_bytes=settings.max_pending_bytes // 2,
@@ -422,15 +446,3 @@ def _rules(settings: ClientSettings, deferred_sync: bool) -> WriterRules:
         delay_changes=settings.delay_ensemble_change,
         deferred=deferred_sync,
     )
-
-
-def _appends(
-    context: WriterContext, machine: WriterMachine, metadata: LedgerMetadata, digest_key: bytes | None
-) -> tuple[Appends, Mapping[int, Span] | None]:
-    """What gathers, and the spans of batches that are traced; ``None``: none ever is."""
-    soon = context.common.slices.soon
-    needed = (machine, metadata, context.settings, context.clock, context.budget, digest_key, context.deeds, soon)
-    if context.tracer is NO_TRACER:
-        return Appends(*needed), None
-    traced = TracedAppends(*needed, tracer=context.tracer)
-    return traced, traced.spans

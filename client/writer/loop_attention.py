@@ -1,11 +1,10 @@
-"""The time in which a client looks at what its bookies say.
+"""The clock by which writers judge bookies: it slows down while the client's event loop is stalled.
 
-An event loop that has too much to do, or a process that stands still, hears no acks, so the time that passes then is
-not the silence of a bookie. Writers judge their bookies by a clock that runs at an eighth of its pace meanwhile: a
-bookie that is gone is found all the same, later.
+A stalled event loop, or a suspended process, processes no acks, so that time must not count as silence of a bookie.
+During a stall, judged time runs at an eighth of the clock, so that a dead bookie is still detected, only later.
 
-    beat comes when it is due        judged time runs with the clock
-    beat due at 10 s, comes at 18 s  judged time has gone on by 1 s instead of 8
+    beat is on time                        judged time runs with the clock
+    beat is due at 10 s, runs at 18 s      judged time has advanced by 1 s instead of 8 s
 """
 
 from __future__ import annotations
@@ -17,36 +16,36 @@ from typing import Final, NamedTuple
 from tallybook.runtime.clock import Clock
 
 BEAT_S: Final = 0.25
-"""How often it is looked whether the event loop is late, while any writer waits for its bookies."""
+"""Interval of the check for stalls, while any writer waits for its bookies."""
 
 _COUNTED: Final = 1 / 8
-"""The part of the time by which the loop is late that counts."""
+"""Share of a stall that counts as judged time."""
 
-_LEAST_LATE_S: Final = 0.05
-_MOST_STALLS: Final = 256
+_MIN_LATE_S: Final = 0.05
+_MAX_STALLS: Final = 256
 
 
 class _Stall(NamedTuple):
-    """The loop was late: from when to when, and what was not counted before."""
+    """One stall of the loop, and the time not counted before it."""
 
     began_at: float
     ended_at: float
     lost_s: float
 
     def lost_by(self, then: float) -> float:
-        """What was not counted up to a moment since it began."""
+        """The time not counted up to ``then``, a moment after the stall began."""
         return self.lost_s + (min(then, self.ended_at) - self.began_at) * (1 - _COUNTED)
 
 
-class Attention:
-    """Shared by the writers of a client."""
+class LoopAttention:
+    """The judged time of one client's writers."""
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
-        self._stalls: deque[_Stall] = deque(maxlen=_MOST_STALLS)
+        self._stalls: deque[_Stall] = deque(maxlen=_MAX_STALLS)
         self._lost_s = 0.0
         self._due_at = float("inf")
-        """When the next beat is due, if there is to be one."""
+        """When the next beat is due; infinite: none is scheduled."""
         self._waiting = 0
 
     def __enter__(self) -> None:
@@ -58,7 +57,7 @@ class Attention:
         self._waiting -= 1
 
     def watch(self) -> None:
-        """Something was sent: look at the loop from now on."""
+        """Start the beat: a batch was sent."""
         if self._due_at == float("inf"):
             self._beat_in_time()
 
@@ -83,7 +82,7 @@ class Attention:
 
     def _beat(self) -> None:
         now = self._clock.monotonic()
-        if now - self._due_at > _LEAST_LATE_S:
+        if now - self._due_at > _MIN_LATE_S:
             stall = _Stall(self._due_at, now, self._lost_s)
             self._stalls.append(stall)
             self._lost_s = stall.lost_by(now)

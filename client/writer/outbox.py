@@ -1,75 +1,111 @@
-"""What one member is still to be sent, and how much of it at a time.
+"""Batches that members have not all acked, and the outbox of one member.
 
-A member that keeps up is sent every batch at once. One that answers BUSY is left alone for as
-long as it asks, and then gets one batch, and with every ack one more at a time: back-pressure
-must reach the bookie as fewer requests, not as the same ones again and again. One that comes
-back to a long backlog starts in the same way, so that neither it nor this event loop has to
-swallow all of it in one turn. Once nothing is left over, batches go out at once again.
+An outbox has the batches that are sent and not answered, and a backlog that is sent with a growing window.
+
+A member that keeps up gets every batch at once. After BUSY it gets nothing for the pause that it asks for, then one
+batch, and one more in flight with every ack: back-pressure must reduce requests, not repeat them. A member that
+reconnects to a long backlog starts in the same way, so that neither it nor the event loop gets all of it at once. Once
+the backlog is empty, batches are sent at once again.
 """
 
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator
+from dataclasses import dataclass, field
 from heapq import heappop, heappush
 from typing import Final
 
+from tallybook.core.batch import verify_batch
+from tallybook.core.errors import InvalidBatch
+
 FIRST_WINDOW: Final = 64
-"""Batches that a member which comes back is sent before its first ack."""
+"""Batches sent to a reconnected member before its first ack."""
 
 
-class Outbox:
-    """Batches of one member, by their first entry id: sent and not answered, or to be sent later."""
+@dataclass(slots=True)
+class WriterBatch:
+    """One batch that is not yet acked by all live members."""
+
+    first: int
+    last: int
+    payload_bytes: int
+    data: bytes
+    write_set: tuple[int, ...]
+    submitted_at: float
+    acked: set[int] = field(default_factory=set)
+    skipped: set[int] = field(default_factory=set)
+    """Members that miss the batch: it was confirmed without them, and is in their missed ranges."""
+    confirmed: bool = False
+
+    # For each member of its write set, a batch is either acked, skipped or owed.
+
+    def owed_to(self, position: int) -> bool:
+        """Whether a member has neither acked nor missed it."""
+        return position in self.write_set and position not in self.acked and position not in self.skipped
+
+    @property
+    def malformed(self) -> bool:
+        """Whether the batch is already invalid here, not only after it was sent."""
+        try:
+            verify_batch(self.data)
+        except InvalidBatch:
+            return True
+        return False
+
+
+class MemberOutbox:
+    """Batches of one member, by first entry id: unanswered, or in the backlog."""
 
     __slots__ = ("_later", "_pauses", "_pausing", "_sent", "_window")
 
     def __init__(self) -> None:
         self._sent: dict[int, float] = {}
-        """When each was sent. In the order of sending, so the first one is the oldest."""
+        """Send time of each unanswered batch, oldest first."""
         self._later: list[int] = []
-        """A heap: what was appended first is confirmed first."""
+        """The backlog: a heap, because lower entry ids are confirmed first."""
         self._window: int | None = None
-        """How many may be unanswered; ``None``: any number."""
+        """Batches that may be unanswered; ``None``: any number."""
         self._pausing = False
         self._pauses = 0
-        """How many there have been: who ends one has to say which."""
+        """Number of the last pause; ``resume`` must name it."""
 
     @property
     def unanswered(self) -> Collection[int]:
-        """What was sent and not answered."""
+        """Batches sent and not answered."""
         return self._sent.keys()
 
     @property
     def backlog(self) -> int:
-        """Batches to be sent later."""
+        """Number of batches to be sent later."""
         return len(self._later)
 
     def oldest(self) -> float | None:
-        """When the oldest batch that is not answered was sent."""
+        """Send time of the oldest unanswered batch."""
         return next(iter(self._sent.values()), None)
 
     def put(self, first: int) -> None:
-        """One more batch is to be sent: ``due`` says when."""
+        """Queue a batch; ``due`` yields it when it may be sent."""
         heappush(self._later, first)
 
     def due(self) -> Iterator[int]:
-        """What is to be sent now. Each is to be passed on to ``sent``, unless it is not owed any more."""
+        """Batches to send now. The caller calls ``sent`` for each, unless it is not owed any more."""
         while self._later and not self._pausing and (self._window is None or len(self._sent) < self._window):
             yield heappop(self._later)
         if not self._later and not self._pausing:
             self._window = None
 
     def sent(self, first: int, now: float) -> None:
-        """It was sent."""
+        """A batch was sent."""
         self._sent[first] = now
 
     def acked(self, first: int) -> None:
-        """It is held."""
+        """A batch was acked."""
         self._sent.pop(first, None)
         if self._window is not None:
             self._window += 1
 
     def busy(self, first: int) -> int | None:
-        """It was not taken, and will be sent again. The number of the pause that begins; ``None``: one is under way."""
+        """A batch was answered BUSY: queue it again. Returns the number of a new pause; ``None`` during a pause."""
         if self._sent.pop(first, None) is not None:
             heappush(self._later, first)
         if self._pausing:
@@ -79,19 +115,19 @@ class Outbox:
         return self._pauses
 
     def resume(self, pause: int) -> bool:
-        """That pause is over: begin with one batch. ``False``: it is another one by now, or none."""
+        """End a pause: start with one batch. ``False`` if ``pause`` is not the current one."""
         if not self._pausing or pause != self._pauses:
             return False
         self._pausing, self._window = False, 1
         return True
 
     def restart(self) -> None:
-        """Nothing is under way on a connection that is new."""
+        """Start anew on a new connection."""
         self.clear()
         self._window = FIRST_WINDOW
 
     def clear(self) -> None:
-        """Nothing is to be sent, and nothing is under way."""
+        """Drop all batches."""
         self._sent.clear()
         self._later.clear()
         self._window, self._pausing = None, False

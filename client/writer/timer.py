@@ -1,10 +1,10 @@
-"""The timer of a client's writers: one task that visits those that time may change something for, in rounds.
+"""The timer of a client's writers: one task that calls ``tick`` of all registered writers, in passes.
 
-A round visits all of them, in slices of the event loop's time, and the pause before the next one is a multiple of what
-the round took. So the share of the loop that goes into timers is bounded, however many writers there are.
+A pass is sliced over event loop iterations, and the pause before the next pass is a multiple of the pass's duration.
+So the timer's share of the loop is bounded for any number of writers.
 
-    few writers           a round each period
-    20,000, one bookie    rounds take a second and come every five seconds: time-outs are noticed later by that much
+    few writers                    one pass per period
+    20,000 writers, one bookie     a pass takes a second, one every five seconds: timeouts are noticed that much later
 """
 
 from __future__ import annotations
@@ -13,38 +13,38 @@ import asyncio
 from typing import Final, Protocol
 
 from tallybook.runtime.clock import Clock
-from tallybook.runtime.slices import sliced
+from tallybook.runtime.concurrency.loop_slices import sliced
 from tallybook.runtime.tasks import Tasks
-from tallybook.runtime.tracing import under
+from tallybook.runtime.tracing.port import under
 
 from ..background import defect_of
-from .attention import Attention
+from .loop_attention import LoopAttention
 
 _PAUSE_SHARE: Final = 4
-"""The pause after a round is so many times what the round took, or a whole period."""
+"""The pause after a pass is this multiple of the pass's duration, or a whole period."""
 
-_MOST_LATE: Final = 32
-"""A pause that is longer than it should be by this part of the add timeout is made again before anybody is judged."""
+_MAX_LATENESS: Final = 32
+"""A pause that overruns by this fraction of the add timeout is repeated before any bookie is judged."""
 
 
-class Visited(Protocol):
-    """A writer, as far as its timers are concerned."""
+class TimedWriter(Protocol):
+    """A writer that uses the timer."""
 
     def tick(self) -> None:
-        """Time has passed. It is visited again only if it asks for that."""
+        """Time has passed. To be called again, the writer must register again."""
 
 
-class Rounds:
-    """Visits those writers that ask for it.
+class WriterTimer:
+    """Calls ``tick`` of registered writers.
 
     Args:
-        attention: told that writers wait for their bookies, as long as some are visited.
-        period_s: shortest pause between two rounds.
-        silence_s: after which a bookie is taken for lost.
+        attention: kept running while writers are registered.
+        period_s: shortest pause between two passes.
+        silence_s: the silence after which a bookie counts as lost.
     """
 
     def __init__(
-        self, clock: Clock, tasks: Tasks, attention: Attention, *, period_s: float, silence_s: float, name: str
+        self, clock: Clock, tasks: Tasks, attention: LoopAttention, *, period_s: float, silence_s: float, name: str
     ) -> None:
         self._clock = clock
         self._tasks = tasks
@@ -52,20 +52,20 @@ class Rounds:
         self._period_s = period_s
         self._silence_s = silence_s
         self._name = name
-        self._visited: dict[Visited, None] = {}
-        """To be visited in the next round."""
+        self._visited: dict[TimedWriter, None] = {}
+        """Writers of the next pass."""
         self._task: asyncio.Task[None] | None = None
 
-    def visit(self, writer: Visited) -> None:
-        """Visit it once, in the next round."""
+    def visit(self, writer: TimedWriter) -> None:
+        """Register a writer for the next pass."""
         self._visited[writer] = None
         if self._task is None:
             with under(None):
                 self._task = self._tasks.spawn(self._run(), name=self._name)
             self._task.add_done_callback(defect_of)
 
-    def leave(self, writer: Visited) -> None:
-        """Do not visit it."""
+    def leave(self, writer: TimedWriter) -> None:
+        """Unregister a writer."""
         self._visited.pop(writer, None)
 
     async def _run(self) -> None:
@@ -82,17 +82,17 @@ class Rounds:
         self._task = None
 
     async def _pause(self, pause_s: float) -> None:
-        """Sleep until the next round, and again while this process wakes up late, for another add timeout at most.
+        """Sleep until the next pass, and again while this process wakes up late, for another add timeout at most.
 
-        It stood still, or has too much to do: acks may have come that nobody has looked at, so nobody is judged yet.
+        The process was suspended or is overloaded: acks may be unprocessed, so no bookie is judged yet.
         """
         late_s = await self._sleep_late_by(pause_s)
         until = self._clock.monotonic() + self._silence_s
-        while late_s > self._silence_s / _MOST_LATE and self._visited and self._clock.monotonic() < until:
+        while late_s > self._silence_s / _MAX_LATENESS and self._visited and self._clock.monotonic() < until:
             late_s = await self._sleep_late_by(self._period_s)
 
     async def _sleep_late_by(self, pause_s: float) -> float:
-        """Sleep; return by how much too long it was."""
+        """Sleep; return by how much it overran."""
         due_at = self._clock.monotonic() + pause_s
         await self._clock.sleep(pause_s)
         return self._clock.monotonic() - due_at

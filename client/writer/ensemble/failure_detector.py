@@ -1,9 +1,8 @@
-"""How long a writer waits for the members of its ensemble, and what it hopes of them.
+"""The writer's failure detector: when a member of the ensemble has failed, and when the ack quorum is lost.
 
-UP, owes an ack for too long              it has failed
-UP, busy for too long, others accept      it has failed; of all, that is back-pressure
+UP, owes an ack for too long              failed
+UP, busy for too long, others accept      failed; if all are busy, it is back-pressure
 UP, far behind, others are overloaded     waited for, while it catches up
-no quorum serves any more                 since when, and who may still be hoped for
 """
 
 from __future__ import annotations
@@ -14,37 +13,41 @@ from typing import Final
 from tallybook.core.errors import EntryTooLarge, NotEnoughBookies, TallybookError
 from tallybook.core.quorum import Quorum
 
-from ..refusals import refusal_of_all
-from .members import Member, Position
-from .rules import WriterRules
+from ...refusals import refusal_of_all
+from ..policy import WriterPolicy
+from .members import EnsemblePosition, MemberState
 
 CATCH_UP_TIMEOUTS: Final = 3
-"""A member that is far behind has to ack more than it may be behind within this many add timeouts."""
+"""A member that is far behind must ack more than the lag limit within this many add timeouts."""
 
 
-def overdue(member: Position, rules: WriterRules, now: float) -> bool:
-    """Whether it owes an ack for too long."""
+def overdue(member: EnsemblePosition, rules: WriterPolicy, now: float) -> bool:
+    """Whether the member has owed an ack for too long."""
     oldest = member.outbox.oldest()
     return oldest is not None and now - oldest >= rules.add_timeout_s
 
 
-def busy_for_too_long(at: int, members: Sequence[Position], quorum: Quorum, rules: WriterRules, now: float) -> bool:
-    """Overload of all is back-pressure; of one, while a quorum of others accepts, a failure."""
+def busy_for_too_long(
+    at: int, members: Sequence[EnsemblePosition], quorum: Quorum, rules: WriterPolicy, now: float
+) -> bool:
+    """Whether the member has been busy for too long while a quorum of others accepts batches."""
     busy_since = members[at].busy_since
     if busy_since is None or now - busy_since < rules.add_timeout_s:
         return False
     accepting = [
         index
         for index, other in enumerate(members)
-        if index != at and other.state is Member.UP and other.busy_since is None
+        if index != at and other.state is MemberState.UP and other.busy_since is None
     ]
     return quorum.writable(accepting)
 
 
-def too_far_behind(at: int, members: Sequence[Position], quorum: Quorum, rules: WriterRules, now: float) -> bool:
-    """Whether no more is to be kept for it. Where others are overloaded, too, it is waited for while it catches up.
+def too_far_behind(
+    at: int, members: Sequence[EnsemblePosition], quorum: Quorum, rules: WriterPolicy, now: float
+) -> bool:
+    """Whether to stop retaining batches for the member. If others are overloaded, too, wait while it catches up.
 
-    The member is told since when it has been behind, so ask once for each event.
+    Updates ``behind_since`` of the member, so call it once for each event.
     """
     member = members[at]
     if not member.retained_for or member.lag_bytes <= rules.lag_limit_bytes:
@@ -52,41 +55,45 @@ def too_far_behind(at: int, members: Sequence[Position], quorum: Quorum, rules: 
         return False
     if member.behind_since is None or member.caught_up_bytes > rules.lag_limit_bytes:
         member.behind_since, member.caught_up_bytes = now, 0
-    answers = member.state is Member.UP and member.serves
+    answers = member.state is MemberState.UP and member.serves
     in_time = now - member.behind_since < CATCH_UP_TIMEOUTS * rules.add_timeout_s
     return not (answers and in_time and _others_overloaded(at, members, quorum, rules, now))
 
 
-def _others_overloaded(at: int, members: Sequence[Position], quorum: Quorum, rules: WriterRules, now: float) -> bool:
-    """Whether others that are there have been busy so lately that without them no quorum is left."""
+def _others_overloaded(
+    at: int, members: Sequence[EnsemblePosition], quorum: Quorum, rules: WriterPolicy, now: float
+) -> bool:
+    """Whether so many other members were busy recently that the rest is no quorum."""
     since = now - rules.add_timeout_s
-    there = [index for index, other in enumerate(members) if index != at and other.state is Member.UP and other.serves]
-    calm = [index for index in there if members[index].busy_at <= since]
-    return len(calm) < len(there) and not quorum.writable(calm)
+    serving = [
+        index for index, other in enumerate(members) if index != at and other.state is MemberState.UP and other.serves
+    ]
+    calm = [index for index in serving if members[index].busy_at <= since]
+    return len(calm) < len(serving) and not quorum.writable(calm)
 
 
-def quorum_lost_at(members: Sequence[Position], quorum: Quorum) -> float | None:
-    """Since when some write set has fewer than Qa members that serve; ``None`` if none has."""
+def quorum_lost_at(members: Sequence[EnsemblePosition], quorum: Quorum) -> float | None:
+    """Since when some write set has fewer than Qa serving members; ``None`` if all have enough."""
     lost_at: float | None = None
     for write_set in quorum.write_sets():
         unserved = sorted(members[at].unserved_since for at in write_set if not members[at].serves)
         missing = len(unserved) - (quorum.write_quorum - quorum.ack_quorum)
         if missing > 0:
-            # The one whose loss left too few of them.
+            # The loss of this member left too few.
             since = unserved[len(unserved) - missing]
             lost_at = since if lost_at is None else min(lost_at, since)
     return lost_at
 
 
-def lives(member: Position, rules: WriterRules, now: float) -> bool:
-    """Whether an ack may be hoped for. Who only connects again and again must not feed that hope for ever."""
+def lives(member: EnsemblePosition, rules: WriterPolicy, now: float) -> bool:
+    """Whether the member may still ack. A flapping member that only reconnects does not count for ever."""
     return member.serves or (member.retained_for and now - member.away_since < rules.add_timeout_s)
 
 
-def loss_of_quorum(ledger_id: int, members: Sequence[Position]) -> TallybookError:
-    """What a writer ends with where no ack quorum is left: what its members refuse with, if that is the same of all."""
+def loss_of_quorum(ledger_id: int, members: Sequence[EnsemblePosition]) -> TallybookError:
+    """The error that ends a writer without an ack quorum: the refusal of the lost members, if all refuse alike."""
     lost = [member for member in members if not member.serves]
-    told = f"ledger {ledger_id}: no ack quorum without {', '.join(member.described for member in lost)}"
+    message = f"ledger {ledger_id}: no ack quorum without {', '.join(member.described for member in lost)}"
     if lost and all(member.refused_with is EntryTooLarge for member in lost):
-        return EntryTooLarge(told)
-    return refusal_of_all([member.unreached for member in lost], told) or NotEnoughBookies(told)
+        return EntryTooLarge(message)
+    return refusal_of_all([member.unreached for member in lost], message) or NotEnoughBookies(message)

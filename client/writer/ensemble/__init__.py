@@ -1,0 +1,5 @@
+"""The members of a writer's ensemble: their state, failure detection and reconnecting.
+
+``members`` and ``failure_detector`` are rules without I/O. ``connecting`` and ``metadata_queue`` are shared by the
+writers of a client. ``client/writer/ensemble_change`` replaces members, and ``client/placement`` chooses bookies.
+"""

@@ -1,0 +1,43 @@
+"""Backoff of repeated searches for replacement bookies: the more writers search, the longer each pauses.
+
+A membership change, or the loss of the ack quorum, ends the pause.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Final
+
+from tallybook.runtime.concurrency.backoff import jittered
+from tallybook.runtime.rng import Rng
+
+URGENT_SEARCH_S: Final = 500e-6
+"""Event loop time budgeted for one search of a writer without an ack quorum."""
+
+SEARCH_S: Final = 13e-3
+"""The same with an ack quorum: a search reads the metadata, and rarely finds more than the membership watch reports."""
+
+
+class SearchBackoff:
+    """Pauses between two searches; shared by the writers of one client."""
+
+    def __init__(self, rng: Rng) -> None:
+        self._rng = rng
+        self._pausing = {False: 0, True: 0}
+        """Number of pausing writers, by whether they are urgent (without an ack quorum)."""
+
+    @contextmanager
+    def pausing(self, *, urgent: bool) -> Iterator[None]:
+        """Count a pausing writer."""
+        self._pausing[urgent] += 1
+        try:
+            yield
+        finally:
+            self._pausing[urgent] -= 1
+
+    def pause_s(self, longest_s: float, *, urgent: bool) -> float:
+        """A writer's pause, up to ``longest_s``, or longer if very many writers pause. Urgent ones only count urgent
+        ones."""
+        fair_s = self._pausing[urgent] * (URGENT_SEARCH_S if urgent else SEARCH_S)
+        return jittered(self._rng, max(longest_s, fair_s))
