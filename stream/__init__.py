@@ -1,17 +1,18 @@
 """Named streams of records over ledgers: unbounded, with one writer at a time and any number of readers.
 
-`StreamStore` is where to begin; a program without asyncio does so at `tallybook.stream.sync.StreamStore`, which has
-the same calls. docs/streams.md is for users; `head` has the rules of segments and owners.
+Entrance: `StreamStore`; programs without asyncio use `tallybook.stream.sync.StreamStore`, which has the same calls.
+docs/use/streams.md is the guide for users; `head` has the rules of segments and owners.
+The stream library is a client of ledgers: nothing here talks to bookies, except through `tallybook.client`.
 """
 
-from .envelope import Record
 from .gaps import Gap, GapReason
-from .info import SegmentInfo, StreamInfo, SubscriptionInfo
-from .keeping_rounds import keep_for_ever
+from .info import NamespaceInfo, SegmentInfo, StreamInfo, SubscriptionInfo, SubscriptionLag
 from .policy import StreamPolicy
 from .position import Position
 from .reader.handle import StreamReader
-from .record import Outgoing, Payload
+from .records.envelope import Record
+from .records.record import Outgoing, Payload
+from .retention.service import keep_for_ever, run_janitor
 from .start import Start
 from .streams import StreamStore
 from .subscription.handle import SubscriptionReader
@@ -23,6 +24,7 @@ __all__ = [
     "Cursor",
     "Gap",
     "GapReason",
+    "NamespaceInfo",
     "Outgoing",
     "Payload",
     "PendingRecord",
@@ -36,6 +38,8 @@ __all__ = [
     "StreamStore",
     "StreamWriter",
     "SubscriptionInfo",
+    "SubscriptionLag",
     "SubscriptionReader",
     "keep_for_ever",
+    "run_janitor",
 ]

@@ -1,4 +1,4 @@
-"""Where streams are found, and how their heads are changed: names, heads and chapters in the metadata store."""
+"""The catalog of streams: reads and changes names, heads and chapters in the metadata store."""
 
 from __future__ import annotations
 
@@ -10,15 +10,14 @@ from functools import partial
 from typing import Final
 
 from tallybook.core.errors import DamagedFile, MetadataConflict, NoSuchStream, StreamExists
-from tallybook.metadata.ledger_use import HEADS, head_record
-from tallybook.metadata.record_format import check_format
-from tallybook.metadata.record_json import NOT_UNDERSTOOD
-from tallybook.metadata.record_update import RecordUpdater
+from tallybook.metadata.records.format import load_json
+from tallybook.metadata.records.listing import record_names
+from tallybook.metadata.records.update import RecordUpdater
 from tallybook.metadata.store import MetadataStore
-from tallybook.metadata.transactions import names
+from tallybook.metadata.stream_use import HEADS, head_record
 
-from .delivery_record import deliveries_of, staging_sinks
-from .head import Chapter, Head, Segment, fold, folded, forget_former, give_up_renaming, named, rename
+from .delivery.record import deliveries_of, staging_sinks
+from .head import Chapter, Head, StreamSegment, fold, folded, forget_former, give_up_renaming, named, rename
 from .head_codec import decode_chapter, decode_head, encode_chapter, encode_head
 from .names import CHAPTERS, NAMES, chapter_record, name_record
 
@@ -27,12 +26,12 @@ FORMAT: Final = 1
 _NUMBER: Final = re.compile("0|[1-9][0-9]{0,18}")
 
 
-class Catalog:
+class StreamCatalog:
     """The streams of a cluster.
 
     Args:
-        store: where their records are.
-        updater: changes them.
+        store: has their records.
+        updater: changes records by compare-and-set.
     """
 
     def __init__(self, store: MetadataStore, updater: RecordUpdater) -> None:
@@ -42,12 +41,12 @@ class Catalog:
     # -- finding -----------------------------------------------------------------------------------------------------
 
     async def find(self, namespace: str, name: str) -> Head:
-        """The head of the stream of that name, as it is now.
+        """The current head of the stream with this name.
 
         Raises:
             NoSuchStream: there is none, or it is being deleted.
             MetadataUnavailable: the store does not answer.
-            DamagedFile, NewerFormat: a record cannot be understood.
+            DamagedFile, NewerFormat: a record cannot be decoded.
         """
         stream_id = await self.id_of(namespace, name)
         if stream_id is None:
@@ -55,7 +54,7 @@ class Catalog:
         return await self.read(stream_id, name)
 
     async def id_of(self, namespace: str, name: str) -> str | None:
-        """The id that a name leads to.
+        """The stream id that a name refers to.
 
         Raises:
             MetadataUnavailable, DamagedFile: as ``find``.
@@ -65,7 +64,7 @@ class Catalog:
         return None if found is None else decode_name(record, found.value)
 
     async def read(self, stream_id: str, name: str = "") -> Head:
-        """The head of a stream, as it is now.
+        """The current head of a stream.
 
         Raises:
             As ``find``.
@@ -76,7 +75,7 @@ class Catalog:
         return head
 
     async def peek(self, stream_id: str) -> Head | None:
-        """Like ``read``, but also of one that is being deleted; ``None`` if nothing is left of it.
+        """Like ``read``, but also for a stream that is being deleted; ``None`` if it is gone.
 
         Raises:
             MetadataUnavailable, DamagedFile: as ``find``.
@@ -86,7 +85,7 @@ class Catalog:
         return None if found is None else decode_head(record, found.value)
 
     async def check_store(self, stream_id: str) -> None:
-        """Ask the store anything about a stream, to tell its absence from a trouble of this stream alone.
+        """Read any record from the store, to distinguish an outage of the store from an error of one stream.
 
         Raises:
             MetadataUnavailable: it does not answer.
@@ -94,29 +93,29 @@ class Catalog:
         await self._store.read_record(head_record(stream_id))
 
     async def ids(self) -> AsyncIterator[str]:
-        """Ids of all streams, also of those that have no name, or are being deleted.
+        """Ids of all streams, also of those without a name, or being deleted.
 
         Raises:
-            MetadataUnavailable: there may be more than the store tells.
+            MetadataUnavailable: the store does not answer; the listing is incomplete.
         """
-        async for record in names(self._store, HEADS):
+        async for record in record_names(self._store, HEADS):
             yield record.rpartition("/")[2]
 
     async def list(self, namespace: str, prefix: str = "", after: str = "") -> AsyncIterator[str]:
         """Names of streams that begin with ``prefix`` and come after ``after``, in order.
 
         Raises:
-            MetadataUnavailable: there may be more than the store tells.
+            MetadataUnavailable: the store does not answer; the listing is incomplete.
         """
         folder = f"{NAMES}{namespace}/"
-        async for record in names(self._store, folder + prefix, folder + after if after else ""):
+        async for record in record_names(self._store, folder + prefix, folder + after if after else ""):
             yield record.removeprefix(folder)
 
-    async def chapter(self, stream_id: str, chapter: Chapter) -> tuple[Segment, ...]:
+    async def chapter(self, stream_id: str, chapter: Chapter) -> tuple[StreamSegment, ...]:
         """The segments of a chapter.
 
         Raises:
-            MetadataConflict: it is gone since the head was read: it was truncated, or the stream deleted.
+            MetadataConflict: the chapter is gone since the head was read: truncated, or the stream was deleted.
             MetadataUnavailable, DamagedFile: as ``find``.
         """
         record = chapter_record(stream_id, chapter.number)
@@ -126,19 +125,19 @@ class Catalog:
         return tuple(each for each in decode_chapter(record, found.value) if each.number >= chapter.first_segment)
 
     async def chapter_numbers(self, stream_id: str) -> tuple[int, ...]:
-        """Numbers of all chapters that there are records of, whether or not the head still names them.
+        """Numbers of all chapter records of a stream, even if the head no longer names them.
 
-        A record that is named otherwise is no chapter of ours, and is left alone.
+        Records with other names are ignored.
 
         Raises:
-            MetadataUnavailable: there may be more than the store tells.
+            MetadataUnavailable: the store does not answer; the listing is incomplete.
         """
         folder = f"{CHAPTERS}{stream_id}/"
-        numbers = [record.removeprefix(folder) async for record in names(self._store, folder)]
+        numbers = [record.removeprefix(folder) async for record in record_names(self._store, folder)]
         return tuple(int(number) for number in numbers if _NUMBER.fullmatch(number))
 
-    async def segments_from(self, head: Head, number: int) -> AsyncGenerator[Segment, None]:
-        """The segments that are listed from this number on, in order.
+    async def segments_from(self, head: Head, number: int) -> AsyncGenerator[StreamSegment, None]:
+        """The segments from this number on, in order.
 
         Raises:
             As ``chapter``.
@@ -152,8 +151,8 @@ class Catalog:
             if segment.number >= number:
                 yield segment
 
-    async def segment_from(self, head: Head, number: int) -> Segment | None:
-        """The first of them; ``None`` if there is none.
+    async def segment_from(self, head: Head, number: int) -> StreamSegment | None:
+        """The first segment from this number on; ``None`` if there is none.
 
         Raises:
             As ``chapter``.
@@ -164,15 +163,15 @@ class Catalog:
     # -- changing ----------------------------------------------------------------------------------------------------
 
     async def create(self, head: Head) -> Head:
-        """Make a stream.
+        """Create a stream.
 
         Raises:
-            StreamExists: there is one of that name.
-            MetadataConflict, MetadataUnavailable, MetadataOutcomeUnknown: the store does not settle it.
+            StreamExists: there is a stream with this name.
+            MetadataConflict, MetadataUnavailable, MetadataOutcomeUnknown: the change failed, or its outcome is unknown.
         """
         if await self.id_of(head.namespace, head.name) is not None:
             raise StreamExists(f"there is a stream {head.name!r} in namespace {head.namespace!r} already")
-        # The head first: a name must lead somewhere. A head without a name is nobody's, and the keeper removes it.
+        # The head first, so that a name never refers to nothing. The janitor removes a head without a name.
         await self._updater.update(head_record(head.stream_id), lambda found: found or encode_head(head))
 
         try:
@@ -183,11 +182,12 @@ class Catalog:
         return await self.change(head.stream_id, named)
 
     async def name(self, stream_id: str, namespace: str, name: str) -> None:
-        """Let a name lead to a stream.
+        """Make a name refer to a stream.
 
         Raises:
-            StreamExists: it leads to another one.
-            MetadataConflict, MetadataUnavailable, MetadataOutcomeUnknown, DamagedFile: it may not lead there.
+            StreamExists: the name refers to another stream.
+            MetadataConflict, MetadataUnavailable, MetadataOutcomeUnknown, DamagedFile: the change failed, or its
+                outcome is unknown.
         """
         record = name_record(namespace, name)
 
@@ -199,19 +199,20 @@ class Catalog:
         await self._updater.update(record, leads_there)
 
     async def change(self, stream_id: str, transition: Callable[[Head], Head]) -> Head:
-        """Apply a transition to a head, until it holds.
+        """Apply a transition to a head by compare-and-set, retrying on conflict.
 
         Raises:
             NoSuchStream: the stream was deleted.
-            MetadataConflict, MetadataUnavailable, MetadataOutcomeUnknown, DamagedFile: the store does not settle it.
-            Whatever ``transition`` raises.
+            MetadataConflict, MetadataUnavailable, MetadataOutcomeUnknown, DamagedFile: the change failed, or its
+                outcome is unknown.
+            Errors of ``transition``.
         """
         gone = NoSuchStream(f"the stream of id {stream_id} was deleted")
         record = head_record(stream_id)
         return await self._updater.change(record, transition, decode=decode_head, encode=encode_head, absent=gone)
 
     async def fold(self, head: Head) -> Head:
-        """Put the oldest segments into a chapter, where the head has no room for more.
+        """Move the oldest segments into a chapter, if the head has no space for more.
 
         Raises:
             As ``change``.
@@ -219,17 +220,17 @@ class Catalog:
         segments = fold(head)
         if not segments:
             return head
-        # The number of its first segment names a chapter: made again, it has the same segments.
+        # A chapter is named by the number of its first segment, so that a repeated attempt writes the same record.
         number = segments[0].number
         written = encode_chapter(segments)
         await self._updater.update(chapter_record(head.stream_id, number), lambda _found: written)
         return await self.change(head.stream_id, lambda found: folded(found, number, segments))
 
     async def finish_renaming(self, head: Head) -> Head:
-        """Carry on with a change of name, by whoever it was begun; the head, with none under way.
+        """Finish a rename that any process began; return the head without a pending rename.
 
         Raises:
-            StreamExists: the name leads to another stream; the one that it had is kept.
+            StreamExists: the new name refers to another stream; the old name is kept.
             As ``change``.
         """
         stream_id, namespace, wanted = head.stream_id, head.namespace, head.renaming
@@ -247,10 +248,10 @@ class Catalog:
         return await self._settled(stream_id, namespace, former, partial(forget_former, name=former), leads=False)
 
     async def name_again(self, head: Head) -> Head:
-        """Let its name lead to a stream that has lost it.
+        """Restore the name record of a stream that has lost it.
 
         Raises:
-            StreamExists: the name leads to another stream.
+            StreamExists: the name refers to another stream.
             As ``change``.
         """
         await self.name(head.stream_id, head.namespace, head.name)
@@ -259,12 +260,12 @@ class Catalog:
     async def _settled(
         self, stream_id: str, namespace: str, name: str, transition: Callable[[Head], Head], *, leads: bool
     ) -> Head:
-        """Apply a transition behind a change of what a name leads to; take that back, where it was made too late.
+        """Apply a transition after a change of a name record; undo the record if the stream has changed meanwhile.
 
-        Somebody else may have given the stream another name meanwhile, or have deleted it.
+        Another process may have renamed or deleted the stream.
 
         Args:
-            leads: what was made of the name: whether it leads to the stream.
+            leads: whether the name record now refers to the stream.
 
         Raises:
             As ``change`` and ``name``.
@@ -285,24 +286,24 @@ class Catalog:
             leads = not leads
 
     async def unname(self, stream_id: str, namespace: str, name: str) -> None:
-        """Let a name lead nowhere, if it leads to this stream.
+        """Delete a name record, if it refers to this stream.
 
         Raises:
-            MetadataConflict, MetadataUnavailable, MetadataOutcomeUnknown, DamagedFile: it may still do.
+            MetadataConflict, MetadataUnavailable, MetadataOutcomeUnknown, DamagedFile: it may still exist.
         """
         record = name_record(namespace, name)
         await self._updater.delete(record, lambda found: decode_name(record, found) == stream_id)
 
     async def forget(self, stream_id: str) -> None:
-        """Remove the head of a stream: the last that there is of it.
+        """Delete the head of a stream, its last record.
 
         Raises:
-            MetadataConflict, MetadataUnavailable, MetadataOutcomeUnknown: it may still be there.
+            MetadataConflict, MetadataUnavailable, MetadataOutcomeUnknown: it may still exist.
         """
         await self._updater.delete(head_record(stream_id))
 
     async def forget_chapter(self, stream_id: str, number: int) -> None:
-        """Remove the record of a chapter.
+        """Delete the record of a chapter.
 
         Raises:
             As ``forget``.
@@ -310,35 +311,28 @@ class Catalog:
         await self._updater.delete(chapter_record(stream_id, number))
 
     async def forget_deliveries(self, stream_id: str) -> None:
-        """Remove the records of batches that were on their way into a stream.
+        """Delete the delivery records of a stream.
 
         Raises:
             As ``forget``.
         """
         for prefix in (deliveries_of(stream_id), staging_sinks(stream_id)):
-            for name in [name async for name in names(self._store, prefix)]:
+            for name in [name async for name in record_names(self._store, prefix)]:
                 await self._updater.delete(name)
 
 
 def encode_name(stream_id: str) -> bytes:
-    """What the record of a name holds."""
+    """The value of a name record."""
     return json.dumps({"format": FORMAT, "id": stream_id}, separators=(",", ":")).encode()
 
 
 def decode_name(record: str, value: bytes) -> str:
-    """The id that a name leads to.
+    """The stream id in a name record.
 
     Raises:
-        DamagedFile, NewerFormat: the record cannot be understood.
+        DamagedFile, NewerFormat: the record cannot be decoded.
     """
-    stream_id: object = None
-    try:
-        found = json.loads(value)
-        check_format(record, found, FORMAT)
-        stream_id = found["id"]
-        sound = found["format"] == FORMAT and isinstance(stream_id, str) and len(stream_id) == 32
-    except NOT_UNDERSTOOD:
-        sound = False
-    if not sound:
-        raise DamagedFile(f"the record {record} cannot be understood")
-    return str(stream_id)
+    stream_id = load_json(record, value, FORMAT, oldest=FORMAT).get("id")
+    if not isinstance(stream_id, str) or len(stream_id) != 32:
+        raise DamagedFile(f"the record {record} has no id of a stream: {stream_id!r}")
+    return stream_id

@@ -1,4 +1,4 @@
-"""What a reader of a stream is told where records are missing."""
+"""Gaps: what a stream reader yields, or raises, where records are missing."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ class GapReason(Enum):
     """Why records are missing."""
 
     TRUNCATED = "truncated"
-    """They were given up, by ``truncate`` or by the stream's retention."""
+    """Deleted by ``truncate`` or by the stream's retention."""
     LOST = "lost"
-    """They were confirmed, and nobody has them any more, or only damaged."""
+    """Confirmed, but no intact copy is left."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,11 +25,10 @@ class Gap:
 
     Args:
         reason: why.
-        first_sequence: number of the first of them; ``None`` where that is not known.
-        next_sequence: number of the first record that is there again; ``None`` where that is not known yet.
-        before: where the reader was: the position it asked for, or that of the record after the last one it got, as far
-            as it is known.
-        error: what was said where they are lost.
+        first_sequence: number of the first missing record; ``None``: unknown.
+        next_sequence: number of the first record after the gap; ``None``: not known yet.
+        before: position of the reader: the one it started at, or of the record after its last one; ``None``: unknown.
+        error: the error of the read, if they are lost.
     """
 
     reason: GapReason
@@ -46,6 +45,6 @@ class Gap:
 
 
 def is_lost(error: TallybookError) -> bool:
-    """Whether a read has failed because nobody has the entry: everybody was heard who might have it."""
+    """Whether a failed read proves that the entry is lost: every bookie that might have it has answered."""
     newer = isinstance(error, NewerFormat)
     return isinstance(error, StorageError) and not newer and not error.retriable and error.settled

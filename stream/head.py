@@ -1,17 +1,16 @@
-"""All that is known of a stream besides its records: its policy, who writes it, and its segments. Pure.
+"""The head of a stream: its policy, owner and segments, as one metadata record. Pure.
 
-A *segment* is a ledger. The head of a stream lists its segments in order; the last ones may still be open: the one that
-is written, and the next one, made in advance so that nothing waits for it. Every change is a function from one head
-to the next, made by compare-and-set, which gives a head that has the change already back as it is; that is how a
-change of unknown outcome is settled.
+A *segment* is a ledger. The head lists the segments in order. The last ones may be open: the current one, and the next
+one, created in advance. Every change is a pure function from head to head, applied by compare-and-set. It returns a
+head that already has the change unchanged, so a change of unknown outcome can simply be repeated.
 
 Who may change what:
 
-- *segments* are added and sealed by the owner alone. ``take`` makes a new one, with a number (*epoch*) above all
-  before; what an older one still wants to change is refused, and its ledgers are fenced before the new one adds any;
-- *truncation* only moves on, and anyone may move it. What lies before it is listed as *doomed* in the same change, and
-  is deleted after it;
-- an *ended* stream is never written again; one that is *being deleted* only becomes less.
+- Only the owner adds and seals *segments*. ``take`` makes a new owner, with a higher *epoch*. Changes by an earlier
+  owner are refused, and its ledgers are fenced before the new owner adds any.
+- Any process may move the *truncation*, only forward. The segments before it become *doomed* in the same change, and
+  are deleted afterwards.
+- An *ended* stream is never written again. A stream that is *being deleted* only loses segments.
 """
 
 from __future__ import annotations
@@ -22,12 +21,12 @@ from typing import Final
 
 from tallybook.core.errors import InvariantViolation, MetadataConflict, NoSuchStream, StreamEnded, StreamFenced, check
 
-from .envelope import START, Marks
 from .policy import StreamPolicy
 from .position import TAG_CHARS
+from .records.envelope import START, StreamMarks
 
 MAX_SEGMENTS: Final = 200
-"""In a head; older ones are put into chapters, ``CHAPTER_SEGMENTS`` at a time."""
+"""Segments in a head at most; older ones are moved into chapters, ``CHAPTER_SEGMENTS`` at a time."""
 CHAPTER_SEGMENTS: Final = 150
 FIRST_SEGMENT: Final = 1
 
@@ -38,25 +37,25 @@ class SegmentEnd:
 
     Args:
         last_entry: id of the last entry; -1 for none.
-        marks: where the stream stands after it.
+        marks: the stream's marks after it.
         payload_bytes: of all entries.
-        ended_at_ms: when that was found, in milliseconds since the epoch.
+        ended_at_ms: when the end was determined, in milliseconds since the epoch.
     """
 
     last_entry: int
-    marks: Marks
+    marks: StreamMarks
     payload_bytes: int
     ended_at_ms: int
 
 
 @dataclass(frozen=True, slots=True)
-class Segment:
+class StreamSegment:
     """One ledger of a stream.
 
     Args:
-        number: from 1, without gaps but for segments that stayed empty.
-        began_at_ms: when it was listed.
-        end: once nothing can be added to it.
+        number: from 1, without gaps except for empty segments.
+        began_at_ms: when it was added to the head.
+        end: set once it is sealed.
     """
 
     number: int
@@ -67,29 +66,29 @@ class Segment:
 
 @dataclass(frozen=True, slots=True)
 class Chapter:
-    """Segments that are listed in a record of their own.
+    """Older segments, listed in a record of their own.
 
     Args:
-        number: of the record.
-        first_segment, last_segment: their numbers. The record may list earlier ones, which were given up.
-        marks: where the stream stands after the last of them.
-        ended_at_ms: when the last of them ended.
+        number: number of the record.
+        first_segment, last_segment: numbers of the segments. The record may list earlier, truncated ones.
+        marks: the stream's marks after the last one.
+        ended_at_ms: when the last one ended.
     """
 
     number: int
     first_segment: int
     last_segment: int
-    marks: Marks
+    marks: StreamMarks
     ended_at_ms: int
 
 
 @dataclass(frozen=True, slots=True)
 class Owner:
-    """Who writes a stream.
+    """The owner of a stream or subscription.
 
     Args:
-        token: names this owning, and no other.
-        session: the session it lasts as long as; see ``sessions``.
+        token: unique for each time of ownership.
+        session: the session of the owning process; see ``sessions``.
         name: for people.
     """
 
@@ -100,11 +99,11 @@ class Owner:
 
 @dataclass(frozen=True, slots=True)
 class Truncation:
-    """Where a stream begins: what is before it was given up.
+    """Where a stream begins: everything before it was truncated.
 
     Args:
-        segment, entry, slot: of the first record that is still there.
-        marks: where the stream stood before that record; of times and transaction ids, at the start of its segment.
+        segment, entry, slot: of the first record that still exists.
+        sequence: number of that record.
     """
 
     segment: int = FIRST_SEGMENT
@@ -114,21 +113,21 @@ class Truncation:
 
     @property
     def place(self) -> tuple[int, int, int]:
-        """Segment, entry and slot, to be compared with a position's."""
+        """Segment, entry and slot, comparable with those of a position."""
         return self.segment, self.entry, self.slot
 
 
 @dataclass(frozen=True, slots=True)
 class Head:
-    """A stream, but for its records.
+    """The metadata of a stream.
 
     Args:
         stream_id: 32 hexadecimal digits, never used again.
         epoch: how often it was taken by a writer.
-        segments: the last ones, in order.
-        chapters: where the ones before them are listed.
-        making: the id of a ledger that is being made for the next segment, and may not be there yet.
-        doomed: ledgers that nobody may read any more, and that are being deleted.
+        segments: the latest segments, in order.
+        chapters: records that list the older segments.
+        making: id of a ledger that is being created for the next segment; it may not exist yet.
+        doomed: ledgers that are being deleted, and must not be read any more.
     """
 
     stream_id: str
@@ -138,37 +137,37 @@ class Head:
     policy: StreamPolicy
     epoch: int = 0
     owner: Owner | None = None
-    segments: tuple[Segment, ...] = ()
+    segments: tuple[StreamSegment, ...] = ()
     chapters: tuple[Chapter, ...] = ()
     next_segment: int = FIRST_SEGMENT
-    settled_marks: Marks = START
-    """Where the stream stands after the last segment that has ended, whatever was truncated since."""
+    settled_marks: StreamMarks = START
+    """The stream's marks after the last sealed segment, also if it was truncated since."""
     last_place: tuple[int, int, int] | None = None
     """Segment, entry and slot of the last record up to there."""
     named: bool = False
-    """Whether a name has led here. One that was never named was made by somebody who got no further."""
+    """Whether a name has referred to it. If not, its creation was interrupted."""
     making: int | None = None
     truncation: Truncation = Truncation()
     ended: bool = False
     deleting: bool = False
     doomed: tuple[int, ...] = ()
     renaming: str | None = None
-    """The name that it is about to have, in the same namespace, and that may lead here already."""
+    """The new name of a pending rename, in the same namespace; it may refer to the stream already."""
     former: str | None = None
-    """The name that it had until now, and that may still lead here."""
+    """The old name of a pending rename; it may still refer to the stream."""
 
     @property
     def tag(self) -> str:
-        """What its positions carry of its id."""
+        """The part of its id that positions contain."""
         return self.stream_id[:TAG_CHARS]
 
     @property
-    def open_segments(self) -> tuple[Segment, ...]:
-        """Those that something may still be added to."""
+    def open_segments(self) -> tuple[StreamSegment, ...]:
+        """The segments that are not sealed."""
         return tuple(segment for segment in self.segments if segment.end is None)
 
-    def segment(self, number: int) -> Segment | None:
-        """The segment of that number, if it is listed here."""
+    def segment(self, number: int) -> StreamSegment | None:
+        """The segment with this number, if it is in the head."""
         return next((segment for segment in self.segments if segment.number == number), None)
 
 
@@ -176,12 +175,12 @@ class Head:
 
 
 def take(head: Head, owner: Owner, in_place_of: Owner | None) -> Head:
-    """Become the owner, in place of the one that was known to be; if it is another one by now, nothing changes.
+    """Replace the known owner; no change if the owner is another one by now.
 
-    What that one left half made is given up.
+    A ledger that the previous owner was creating becomes doomed.
 
     Raises:
-        NoSuchStream: it is being deleted.
+        NoSuchStream: the stream is being deleted.
     """
     _present(head)
     if head.owner != in_place_of:
@@ -191,22 +190,22 @@ def take(head: Head, owner: Owner, in_place_of: Owner | None) -> Head:
 
 
 def release(head: Head, owner: Owner) -> Head:
-    """Own it no more; if it is another's by now, nothing changes."""
+    """Give up the ownership; no change if the owner is another one by now."""
     return replace(head, owner=None) if head.owner == owner else head
 
 
 def announce(head: Head, owner: Owner, ledger_id: int, known: Collection[int]) -> Head:
-    """A ledger is going to be made for the next segment.
+    """Announce a ledger that will be created for the next segment.
 
-    One that was announced before, and came to nothing, is given up. So is any open segment that the owner does not know
-    of: the answer to its being added was lost, so nothing was ever written to it.
+    A ledger that was announced before and not added becomes doomed. So does an open segment that the owner does not
+    know: the answer to adding it was lost, so nothing was written to it.
 
     Args:
         known: ledgers of the open segments that the owner writes, or has written.
 
     Raises:
-        StreamFenced: it has another owner.
-        StreamEnded, NoSuchStream: it is not to be written any more.
+        StreamFenced: the stream has another owner.
+        StreamEnded, NoSuchStream: the stream is sealed, or is being deleted.
     """
     _owned(head, owner)
     strays = [segment.ledger_id for segment in head.open_segments if segment.ledger_id not in known]
@@ -222,7 +221,7 @@ def announce(head: Head, owner: Owner, ledger_id: int, known: Collection[int]) -
 
 
 def add_segment(head: Head, owner: Owner, ledger_id: int, now_ms: int) -> Head:
-    """The ledger that was announced is the next segment.
+    """Add the announced ledger as the next segment.
 
     Raises:
         As ``announce``.
@@ -231,7 +230,7 @@ def add_segment(head: Head, owner: Owner, ledger_id: int, now_ms: int) -> Head:
     if any(segment.ledger_id == ledger_id for segment in head.segments):
         return head
     check(head.making == ledger_id, f"stream {head.name}: ledger {ledger_id} was not announced")
-    added = Segment(head.next_segment, ledger_id, now_ms)
+    added = StreamSegment(head.next_segment, ledger_id, now_ms)
     return replace(head, segments=(*head.segments, added), next_segment=head.next_segment + 1, making=None)
 
 
@@ -244,21 +243,20 @@ def seal(
     *,
     ends_stream: bool = False,
 ) -> Head:
-    """Nothing is added to a segment any more; one that stayed empty is given up.
+    """Seal a segment; an empty one becomes doomed.
 
     Args:
-        last_place: of its last record; ``None`` if it has none.
-        ends_stream: whether the mark at its end says that nothing ever comes behind it. Whatever was made for that is
-            given up, and nobody owns the stream any more.
+        last_place: place of its last record; ``None`` if it has none.
+        ends_stream: whether the stream ends with it. Then later segments become doomed, and the stream has no owner.
 
     Raises:
-        StreamFenced: it has another owner.
-        StreamEnded, NoSuchStream: it is not to be written any more.
+        StreamFenced: the stream has another owner.
+        StreamEnded, NoSuchStream: the stream is sealed, or is being deleted.
     """
     _present(head)
     segment = head.segment(number)
     if segment is None or segment.end is not None:
-        # It was sealed by an earlier attempt, and may have been truncated or put into a chapter since.
+        # An earlier attempt has sealed it; it may have been truncated or moved into a chapter since.
         _same_end(head, segment, end)
         return head
     _owned(head, owner)
@@ -282,8 +280,8 @@ def seal(
 
 
 def _ended(head: Head) -> Head:
-    """The stream has ended; what was made to go on with is given up."""
-    spare = [segment.ledger_id for segment in head.open_segments]
+    """End the stream; segments that were created in advance become doomed."""
+    unused = [segment.ledger_id for segment in head.open_segments]
     given_up = [] if head.making is None else [head.making]
     return replace(
         head,
@@ -291,7 +289,7 @@ def _ended(head: Head) -> Head:
         owner=None,
         making=None,
         segments=tuple(segment for segment in head.segments if segment.end is not None),
-        doomed=(*head.doomed, *spare, *given_up),
+        doomed=(*head.doomed, *unused, *given_up),
     )
 
 
@@ -299,26 +297,26 @@ def _ended(head: Head) -> Head:
 
 
 def named(head: Head) -> Head:
-    """A name leads to it."""
+    """Record that a name refers to the stream."""
     return replace(head, named=True)
 
 
 def set_policy(head: Head, policy: StreamPolicy) -> Head:
-    """Change the policy. Segments that are there stay as they were made.
+    """Change the policy. Existing segments keep theirs.
 
     Raises:
-        NoSuchStream: it is being deleted.
+        NoSuchStream: the stream is being deleted.
     """
     _present(head)
     return replace(head, policy=policy)
 
 
 def begin_rename(head: Head, name: str) -> Head:
-    """It is going to have another name. Said first, so that whoever comes after a crash can go on with it.
+    """Record the new name of a rename before the name records change, so that a crash can be recovered from.
 
     Raises:
-        NoSuchStream: it is being deleted.
-        MetadataConflict: somebody else is giving it a name just now.
+        NoSuchStream: the stream is being deleted.
+        MetadataConflict: another rename is pending.
     """
     _present(head)
     if head.former is not None or head.renaming not in {None, name}:
@@ -327,32 +325,32 @@ def begin_rename(head: Head, name: str) -> Head:
 
 
 def rename(head: Head, name: str) -> Head:
-    """Go by the other name, which leads here; unless somebody has done that, or given it up, meanwhile.
+    """Switch to the new name of a pending rename; no change if that was done or given up meanwhile.
 
     Raises:
-        NoSuchStream: it is being deleted.
+        NoSuchStream: the stream is being deleted.
     """
     _present(head)
     return replace(head, name=name, renaming=None, former=head.name) if head.renaming == name else head
 
 
 def give_up_renaming(head: Head, name: str) -> Head:
-    """Keep the name that it has: the other one leads elsewhere."""
+    """Give up a pending rename: the new name refers to another stream."""
     return replace(head, renaming=None) if head.renaming == name else head
 
 
 def forget_former(head: Head, name: str) -> Head:
-    """The name that it had does not lead here any more."""
+    """Finish a rename: the old name no longer refers to the stream."""
     return replace(head, former=None) if head.former == name else head
 
 
 def truncate(head: Head, wanted: Truncation) -> Head:
-    """Give up what is before a place; segments that are wholly before it go. It never goes back.
+    """Truncate the stream before a place; whole segments before it become doomed. Never moves backwards.
 
-    Chapters are looked after by the caller, who reads them: ``drop_chapters``.
+    The caller, which reads chapters, also calls ``drop_chapter`` and ``shorten_chapter``.
 
     Raises:
-        NoSuchStream: it is being deleted.
+        NoSuchStream: the stream is being deleted.
     """
     _present(head)
     if wanted.place <= head.truncation.place:
@@ -366,12 +364,12 @@ def truncate(head: Head, wanted: Truncation) -> Head:
     )
 
 
-def _before(segment: Segment, wanted: Truncation) -> bool:
+def _before(segment: StreamSegment, wanted: Truncation) -> bool:
     return segment.number < wanted.segment
 
 
 def drop_chapter(head: Head, number: int, ledger_ids: Iterable[int]) -> Head:
-    """A chapter that was truncated goes, and its ledgers are to be deleted."""
+    """Remove a truncated chapter; its ledgers become doomed."""
     if all(chapter.number != number for chapter in head.chapters):
         return head
     kept = tuple(chapter for chapter in head.chapters if chapter.number != number)
@@ -379,7 +377,7 @@ def drop_chapter(head: Head, number: int, ledger_ids: Iterable[int]) -> Head:
 
 
 def shorten_chapter(head: Head, number: int, first_segment: int, ledger_ids: Iterable[int]) -> Head:
-    """A chapter begins later, and the ledgers before that are to be deleted."""
+    """Move the beginning of a chapter; the ledgers before it become doomed."""
     if all(chapter.number != number or chapter.first_segment >= first_segment for chapter in head.chapters):
         return head
     kept = tuple(
@@ -389,14 +387,14 @@ def shorten_chapter(head: Head, number: int, first_segment: int, ledger_ids: Ite
     return replace(head, chapters=kept, doomed=(*head.doomed, *ledger_ids))
 
 
-def fold(head: Head) -> tuple[Segment, ...]:
-    """The segments that are to be put into the next chapter; none, as long as there is room for them."""
+def fold(head: Head) -> tuple[StreamSegment, ...]:
+    """The segments to move into the next chapter; none while the head has space."""
     settled = [segment for segment in head.segments if segment.end is not None]
     return tuple(settled[:CHAPTER_SEGMENTS]) if len(head.segments) > MAX_SEGMENTS else ()
 
 
-def folded(head: Head, number: int, segments: tuple[Segment, ...]) -> Head:
-    """The head, once those segments are in the chapter of that number."""
+def folded(head: Head, number: int, segments: tuple[StreamSegment, ...]) -> Head:
+    """Move segments from the head into the chapter with this number."""
     if any(chapter.number == number for chapter in head.chapters) or head.segments[: len(segments)] != segments:
         return head
     last = segments[-1].end
@@ -407,13 +405,13 @@ def folded(head: Head, number: int, segments: tuple[Segment, ...]) -> Head:
 
 
 def forget_doomed(head: Head, ledger_ids: Iterable[int]) -> Head:
-    """These ledgers are deleted."""
+    """Remove deleted ledgers from the doomed ones."""
     gone = set(ledger_ids)
     return replace(head, doomed=tuple(ledger_id for ledger_id in head.doomed if ledger_id not in gone))
 
 
 def begin_delete(head: Head) -> Head:
-    """Give up the stream with all that is in it. Its owner can add nothing any more."""
+    """Begin the deletion of the stream: all segments become doomed, and the owner can add nothing any more."""
     if head.deleting:
         return head
     making = () if head.making is None else (head.making,)
@@ -429,13 +427,13 @@ def _present(head: Head) -> None:
 def _owned(head: Head, owner: Owner) -> None:
     _present(head)
     if head.ended:
-        raise StreamEnded(f"stream {head.name} has ended")
+        raise StreamEnded(f"stream {head.name} is sealed")
     if head.owner != owner:
-        newer = "nobody" if head.owner is None else head.owner.name
-        raise StreamFenced(f"stream {head.name} is owned by {newer} since")
+        newer = "its writer has lost it" if head.owner is None else f"it is owned by {head.owner.name} now"
+        raise StreamFenced(f"stream {head.name}: {newer}")
 
 
-def _same_end(head: Head, segment: Segment | None, end: SegmentEnd) -> None:
+def _same_end(head: Head, segment: StreamSegment | None, end: SegmentEnd) -> None:
     if segment is not None and segment.end is not None:
         same = (segment.end.last_entry, segment.end.marks) == (end.last_entry, end.marks)
         check(same, f"stream {head.name}: segment {segment.number} has ended at {segment.end}, not at {end}")

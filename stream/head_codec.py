@@ -1,4 +1,4 @@
-"""Heads and chapters as the metadata store keeps them: JSON that a person can read. docs/formats/metadata.md has it."""
+"""Encoding of heads and chapters for the metadata store: readable JSON; see docs/reference/formats/metadata.md."""
 
 from __future__ import annotations
 
@@ -6,22 +6,23 @@ import json
 from collections.abc import Sequence
 from typing import Any, Final
 
-from tallybook.core.errors import DamagedFile
 from tallybook.core.ids import MAX_ID, NO_ENTRY
-from tallybook.metadata.record_format import check_format
-from tallybook.metadata.record_json import NOT_UNDERSTOOD
+from tallybook.metadata.records.format import load_json, reporting_damage
 
-from .envelope import Marks
-from .head import Chapter, Head, Owner, Segment, SegmentEnd, Truncation
+from .head import Chapter, Head, Owner, SegmentEnd, StreamSegment, Truncation
 from .policy import StreamPolicy
+from .records.envelope import StreamMarks
 
-FORMAT: Final = 1
+FORMAT: Final = 2
+"""The newest format, for heads with limits in bytes. Other heads, and chapters, are written in the first one, so that
+earlier versions read them."""
+FIRST_FORMAT: Final = 1
 
 
 def encode_head(head: Head) -> bytes:
-    """For the store."""
+    """Encode a head for the metadata store."""
     found: dict[str, object] = {
-        "format": FORMAT,
+        "format": FORMAT if head.policy.has_limits else FIRST_FORMAT,
         "id": head.stream_id,
         "namespace": head.namespace,
         "name": head.name,
@@ -55,16 +56,16 @@ def encode_head(head: Head) -> bytes:
 
 
 def decode_head(record: str, value: bytes) -> Head:
-    """From the store.
+    """Decode a head from the metadata store.
 
     Args:
-        record: its name, for messages.
+        record: name of the record, for messages.
 
     Raises:
-        DamagedFile, NewerFormat: it cannot be understood.
+        DamagedFile, NewerFormat: it cannot be decoded.
     """
-    found = _loaded(record, value)
-    try:
+    found = load_json(record, value, FORMAT, oldest=FIRST_FORMAT)
+    with reporting_damage(record):
         owner, begins = found.get("owner"), found.get("begins")
         return Head(
             stream_id=_text(found["id"]),
@@ -88,56 +89,40 @@ def decode_head(record: str, value: bytes) -> Head:
             renaming=_text(found["renaming"]) if "renaming" in found else None,
             former=_text(found["former"]) if "former" in found else None,
         )
-    except NOT_UNDERSTOOD as error:
-        raise DamagedFile(f"the record {record} cannot be understood: {error}") from error
 
 
-def encode_chapter(segments: Sequence[Segment]) -> bytes:
-    """For the store."""
+def encode_chapter(segments: Sequence[StreamSegment]) -> bytes:
+    """Encode a chapter for the metadata store."""
     rows = [_row(segment) for segment in segments]
-    return json.dumps({"format": FORMAT, "segments": rows}, separators=(",", ":")).encode()
+    return json.dumps({"format": FIRST_FORMAT, "segments": rows}, separators=(",", ":")).encode()
 
 
-def decode_chapter(record: str, value: bytes) -> tuple[Segment, ...]:
-    """From the store.
+def decode_chapter(record: str, value: bytes) -> tuple[StreamSegment, ...]:
+    """Decode a chapter from the metadata store.
 
     Raises:
-        DamagedFile, NewerFormat: it cannot be understood.
+        DamagedFile, NewerFormat: it cannot be decoded.
     """
-    try:
-        return tuple(map(_segment, _loaded(record, value)["segments"]))
-    except NOT_UNDERSTOOD as error:
-        raise DamagedFile(f"the record {record} cannot be understood: {error}") from error
+    found = load_json(record, value, oldest=FIRST_FORMAT)
+    with reporting_damage(record):
+        return tuple(map(_segment, found["segments"]))
 
 
-def _loaded(record: str, value: bytes) -> dict[str, Any]:
-    try:
-        found = json.loads(value)
-        check_format(record, found, FORMAT)
-        version = found["format"]
-    except NOT_UNDERSTOOD as error:
-        raise DamagedFile(f"the record {record} cannot be understood: {error}") from error
-    if version != FORMAT:
-        raise DamagedFile(f"the record {record} is of format {version}; this Tallybook knows {FORMAT}")
-    known: dict[str, Any] = found
-    return known
-
-
-def _row(segment: Segment) -> list[int]:
+def _row(segment: StreamSegment) -> list[int]:
     row = [segment.number, segment.ledger_id, segment.began_at_ms]
     if segment.end is not None:
         row += [segment.end.last_entry, *segment.end.marks, segment.end.payload_bytes, segment.end.ended_at_ms]
     return row
 
 
-def _segment(row: Any) -> Segment:
+def _segment(row: Any) -> StreamSegment:
     number, ledger_id, began, *end = map(_number, row)
     if not end:
-        return Segment(number, ledger_id, began)
+        return StreamSegment(number, ledger_id, began)
     last_entry, *marks, payload_bytes, ended = end
     if last_entry < NO_ENTRY:
         raise ValueError(f"a segment that ends at entry {last_entry}")
-    return Segment(number, ledger_id, began, SegmentEnd(last_entry, _marks(marks), payload_bytes, ended))
+    return StreamSegment(number, ledger_id, began, SegmentEnd(last_entry, _marks(marks), payload_bytes, ended))
 
 
 def _chapter(row: Any) -> Chapter:
@@ -150,11 +135,11 @@ def _place(numbers: Any) -> tuple[int, int, int]:
     return segment, entry, slot
 
 
-def _marks(numbers: list[int]) -> Marks:
+def _marks(numbers: list[int]) -> StreamMarks:
     sequence, time, txid, ids_before = numbers
     if sequence < 0:
         raise ValueError(f"a stream that stands at record {sequence}")
-    return Marks(sequence, time, txid, ids_before)
+    return StreamMarks(sequence, time, txid, ids_before)
 
 
 def _number(value: Any) -> int:

@@ -1,28 +1,30 @@
-"""What is told of streams and of subscriptions to whoever asks."""
+"""Public descriptions of streams, segments and subscriptions."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import NamedTuple, TypeAlias
 
-from .head import Head, Segment
+from .head import Head, StreamSegment
 from .policy import StreamPolicy
 from .subscription.record import Cursor
 
 
 @dataclass(frozen=True, slots=True)
 class StreamInfo:
-    """What is known of a stream.
+    """A stream's properties and state.
 
     Args:
-        stream_id: what it is known by for ever, whatever its name.
-        created_at_ms: when it was made, in milliseconds since the epoch.
-        policy: how it is written and kept.
-        first_sequence: number of the first record that is there.
-        next_sequence: number that the next record gets, as far as segments have ended.
-        owner: name of who writes it; ``None``: nobody.
-        session: of the store that it is written through, likewise; see ``StreamStore.session``.
-        segments: how many there are.
-        ended: whether it ended for ever.
+        stream_id: its permanent id, independent of its name.
+        created_at_ms: time of creation, in milliseconds since the epoch.
+        policy: how it is written and retained.
+        first_sequence: number of its first record.
+        next_sequence: number after the last record of its sealed segments.
+        owner: name of the process that writes it; ``None``: no writer.
+        session: session of the writing ``StreamStore``; ``None``: no writer.
+        segments: number of segments.
+        ended: whether the stream is sealed: it can never be written again.
     """
 
     namespace: str
@@ -39,13 +41,29 @@ class StreamInfo:
 
 
 @dataclass(frozen=True, slots=True)
-class SubscriptionInfo:
-    """What is known of a subscription.
+class NamespaceInfo:
+    """A namespace's default policy and quota.
 
     Args:
-        created_at_ms: when it was made, in milliseconds since the epoch.
-        cursor: how far it has come; ``None``: that is lost, and has to be reset.
-        reader: name of who reads it; ``None``: nobody.
+        policy: the default policy of its streams.
+        total_bytes: quota of stored bytes for all of its streams together; ``None``: no quota.
+        stored_bytes: payload of their sealed segments as of the janitor's last pass; ``None``: no quota, or no pass.
+    """
+
+    name: str
+    policy: StreamPolicy
+    total_bytes: int | None
+    stored_bytes: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class SubscriptionInfo:
+    """A subscription's properties and state.
+
+    Args:
+        created_at_ms: time of creation, in milliseconds since the epoch.
+        cursor: its stored cursor; ``None``: the cursor is lost, and must be reset.
+        reader: name of the process that reads it; ``None``: no reader.
     """
 
     name: str
@@ -54,14 +72,36 @@ class SubscriptionInfo:
     reader: str | None
 
 
+class SubscriptionLag(NamedTuple):
+    """How far a subscription is behind the end of its stream, as far as readers see it."""
+
+    records: int
+    size_bytes: int
+    """Stored size of the unread records, rounded up to a whole batch."""
+    age_s: float
+    """Time since the oldest unread record was written; 0 if there is none."""
+
+
+SubscriptionKey: TypeAlias = tuple[str, str, str]
+"""Namespace, stream and subscription."""
+
+
+class LagSweep(NamedTuple):
+    """The result of one sweep over all subscriptions of a cluster."""
+
+    lags: Mapping[SubscriptionKey, SubscriptionLag] = {}
+    unmeasured: int = 0
+    """Subscriptions whose lag is not known: too many, a lost cursor, or bookies that do not answer."""
+
+
 @dataclass(frozen=True, slots=True)
 class SegmentInfo:
-    """What is known of a segment: a stretch of a stream, and the ledger that it is.
+    """A segment of a stream, and its ledger.
 
     Args:
-        number: from 1, without gaps but for segments that stayed empty.
-        began_at_ms: when it was made, in milliseconds since the epoch.
-        ended_at_ms: when it ended, likewise; ``None``: it has not, and the rest is not known, either.
+        number: from 1, without gaps except for empty segments.
+        began_at_ms: time of creation, in milliseconds since the epoch.
+        ended_at_ms: when it was sealed; ``None``: it is open, and the following values are unknown.
         next_sequence: number of the record that comes after it.
         payload_bytes: of all its entries.
     """
@@ -74,8 +114,8 @@ class SegmentInfo:
     payload_bytes: int | None = None
 
 
-def segment_info_of(segment: Segment) -> SegmentInfo:
-    """What a head or a chapter tells of it."""
+def segment_info_of(segment: StreamSegment) -> SegmentInfo:
+    """The description of a segment from a head or chapter."""
     end = segment.end
     if end is None:
         return SegmentInfo(segment.number, segment.ledger_id, segment.began_at_ms)
@@ -90,7 +130,7 @@ def segment_info_of(segment: Segment) -> SegmentInfo:
 
 
 def info_of(head: Head) -> StreamInfo:
-    """What a head tells."""
+    """The description of a stream from its head."""
     return StreamInfo(
         head.namespace,
         head.name,

@@ -1,4 +1,4 @@
-"""Listings of what a store of streams has, piece by piece."""
+"""Paged listings of streams, namespaces, segments and subscriptions."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ from contextlib import aclosing
 from typing import Any, Final, TypeVar, cast
 
 from tallybook.core.errors import TallybookError
-from tallybook.runtime.lifetime import Lifetime
-from tallybook.runtime.steps import Listing, Steps
+from tallybook.runtime.concurrency.async_iterators import PagedListing, ResumableIterator
+from tallybook.runtime.concurrency.handle_lifetime import Lifetime
 
 T = TypeVar("T")
 K = TypeVar("K", str, int)
 
 LISTED_TOGETHER: Final = 64
-"""Items that a listing brings at a time."""
+"""Items of one page."""
 
 
 def listing(
@@ -24,14 +24,14 @@ def listing(
     after: K,
     spawn: Callable[[Coroutine[Any, Any, Any]], asyncio.Task[Any]],
     lifetime: Lifetime,
-) -> Listing[T]:
-    """What ``found`` gives; behind an error it goes on with the next item.
+) -> PagedListing[T]:
+    """A listing of the items of ``found``; after an error it resumes with the next item.
 
     Args:
-        found: an async generator of what comes after a key, in the order of keys.
+        found: an async generator of the items after a key, in the order of keys.
         key_of: the key of an item.
-        after: key to begin after.
-        spawn, lifetime: see ``Steps``.
+        after: the key to begin after.
+        spawn, lifetime: see ``ResumableIterator``.
     """
 
     async def pieces() -> AsyncGenerator[Sequence[T], None]:
@@ -42,7 +42,7 @@ def listing(
                 async for each in items:
                     piece.append(each)
                     if len(piece) == LISTED_TOGETHER:
-                        # Only now: what is cancelled before it has given a piece begins it anew.
+                        # Only now: if the page is cancelled, the next call reads it again.
                         after = key_of(each)
                         yield piece
                         piece = []
@@ -55,4 +55,4 @@ def listing(
                 after = key_of(piece[-1])
                 yield piece
 
-    return Listing(Steps(pieces, spawn, lifetime))
+    return PagedListing(ResumableIterator(pieces, spawn, lifetime))

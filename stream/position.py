@@ -1,13 +1,12 @@
-"""Where a record is in its stream: segment, entry, slot.
+"""The position of a record in its stream: segment, entry, slot.
 
-A position is given when the record is appended and stays true for ever: segments are numbered once, entries of a closed
-ledger never change, wherever they are kept, and what is truncated leaves the numbers of the rest alone. Printed it
-looks like this, and is read back by ``Position.parse``::
+A position is assigned when the record is appended, and never changes: not by offloading, and not by truncation. Its
+text form, which ``Position.parse`` reads::
 
     3-1842-7@5f0c9a21        segment 3, entry 1842, slot 7 of the stream whose id begins with 5f0c9a21
 
-Positions of one stream are ordered as its records are. Those of two streams have no order, and one of another stream is
-refused wherever it is handed in.
+Positions of one stream are ordered as its records. Positions of different streams have no order, and every call refuses
+a position of another stream.
 """
 
 from __future__ import annotations
@@ -21,7 +20,7 @@ from tallybook.core.errors import ForeignPosition, InvalidArgument
 from tallybook.core.ids import MAX_ID
 
 TAG_CHARS: Final = 8
-"""Of a stream's id, which a position carries."""
+"""Characters of the stream's id that a position contains."""
 
 _TEXT: Final = re.compile(r"(0|[1-9][0-9]{0,18})-(0|[1-9][0-9]{0,18})-(0|[1-9][0-9]{0,9})@([0-9a-f]{8})")
 
@@ -29,7 +28,7 @@ _TEXT: Final = re.compile(r"(0|[1-9][0-9]{0,18})-(0|[1-9][0-9]{0,18})-(0|[1-9][0
 @total_ordering
 @dataclass(frozen=True, slots=True)
 class Position:
-    """The place of one record.
+    """The position of one record.
 
     Args:
         segment: number of the segment, from 1.
@@ -45,10 +44,10 @@ class Position:
 
     @classmethod
     def parse(cls, text: str) -> Self:
-        """The position that was printed as ``text``.
+        """Parse the text form of a position.
 
         Raises:
-            InvalidArgument: it is none, or a part of one.
+            InvalidArgument: ``text`` is not a position.
         """
         found = _TEXT.fullmatch(text)
         if found is None or max(int(found[1]), int(found[2])) > MAX_ID:
@@ -61,10 +60,10 @@ class Position:
         return self.segment, self.entry, self.slot
 
     def of_stream(self, stream_id: str) -> Self:
-        """This position, if it is one of that stream.
+        """Return this position if it belongs to the stream.
 
         Raises:
-            ForeignPosition: it is one of another stream.
+            ForeignPosition: it belongs to another stream.
         """
         if not stream_id.startswith(self.tag):
             raise ForeignPosition(f"{self} is a position of another stream than the one of id {stream_id}")

@@ -1,26 +1,24 @@
-"""How a check of everything understands the records of streams: what they must name, and what must be there.
+"""How ``fsck`` checks the metadata records of streams: what they refer to, and what must exist.
 
-And the other way round: which ledgers were made for a stream or a subscription that does not name them.
+Also the reverse check: ledgers that were created for a stream or subscription that does not refer to them.
 """
 
 from __future__ import annotations
 
-import json
 from collections.abc import AsyncIterator
 from typing import Final
 
 from tallybook.core.errors import DamagedFile, InvalidArgument, NewerFormat
-from tallybook.metadata.ledger_use import CURSOR, HEADS, STREAM, head_record
-from tallybook.metadata.record_format import check_format
-from tallybook.metadata.record_json import NOT_UNDERSTOOD
+from tallybook.metadata.records.format import load_json
+from tallybook.metadata.records.kinds import LedgerOwner, RecordKind, decoding
 from tallybook.metadata.store import MetadataStore, Record
-from tallybook.repair.fsck_records import LedgerOwner, RecordKind, decoding
+from tallybook.metadata.stream_use import CURSOR, HEADS, STREAM, head_record
 
 from .catalog import decode_name
-from .delivery_record import DELIVERIES, Delivery
+from .delivery.record import DELIVERIES, Delivery
 from .head_codec import decode_chapter, decode_head
-from .keeping_rounds import LEADER_RECORD
 from .names import CHAPTERS, NAMES, NAMESPACES, SUBSCRIPTIONS, chapter_record
+from .retention.service import LEADER_RECORD
 from .sessions import SESSIONS
 from .subscription.record import decode as decode_subscription
 from .subscription.record import ledgers_of
@@ -58,22 +56,15 @@ async def _subscription(_store: MetadataStore, name: str, value: bytes) -> Async
         yield found.ledger_id
 
 
-def _json(name: str, value: bytes) -> None:
-    try:
-        check_format(name, json.loads(value))
-    except NOT_UNDERSTOOD as error:
-        raise DamagedFile(f"the record {name} is no JSON: {error}") from error
-
-
 def _anything(_name: str, _value: bytes) -> None:
-    """Whoever comes next writes it anew."""
+    """Any value is valid: the next process overwrites it."""
 
 
 STREAM_KINDS: Final = (
     RecordKind(NAMES, "name of a stream", _name, "restore the metadata from a copy, or create the stream anew"),
     RecordKind(HEADS, "stream", _head, RESTORE),
     RecordKind(CHAPTERS, "chapter of a stream", decoding(decode_chapter), RESTORE),
-    RecordKind(NAMESPACES, "namespace", decoding(_json), "'namespace create' writes it anew"),
+    RecordKind(NAMESPACES, "namespace", decoding(load_json), "'namespace create' writes it anew"),
     RecordKind(SUBSCRIPTIONS, "subscription", _subscription, "delete the subscription, and begin it anew"),
     RecordKind(DELIVERIES, "delivery", decoding(Delivery.decode), "restore the metadata from a copy"),
     RecordKind(SESSIONS, "session of a writer", decoding(_anything), ""),
@@ -85,7 +76,7 @@ async def _record(store: MetadataStore, name: str) -> Record | None:
     try:
         return await store.read_record(name, linearizable=True)
     except InvalidArgument:
-        return None  # nothing is called so: what made up the name is not from here
+        return None  # not a valid record name
 
 
 async def _stream_names(store: MetadataStore, ledger_id: int, value: bytes) -> bool:
@@ -99,7 +90,7 @@ async def _stream_names(store: MetadataStore, ledger_id: int, value: bytes) -> b
         if ledger_id in {*head.doomed, head.making, *(segment.ledger_id for segment in head.segments)}:
             return True
         for chapter in head.chapters:
-            # It may list earlier ones than it says, which were given up.
+            # The record may list earlier, truncated segments.
             if chapter.last_segment < int(number):
                 continue
             record = chapter_record(stream_id, chapter.number)

@@ -1,11 +1,11 @@
-"""Sessions: whether the owner of a stream or subscription is still there.
+"""Sessions: whether the process that owns a stream or subscription is alive.
 
-A process that writes streams keeps one record, and writes it anew every third of its lease, however many streams it
-has. Who wants a stream that another one owns, and is willing to wait, looks at that one's session: gone, or the same
-for a whole lease by its own clock, it is over. Nobody compares clocks.
+A process that writes streams has one session record, and rewrites it every third of its lease, for any number of
+streams. A process that waits for a stream polls the owner's session: it is over if the record is gone, or has not
+changed for a whole lease by the waiting process's own clock. Clocks are never compared.
 
-A session promises nothing about safety. A process that was stopped for long does not know that its session is over; the
-fence of its ledgers does. Sessions only tell who may be waited for, and who need not be.
+Sessions do not provide safety: a process that was suspended does not know that its session is over, but its ledgers are
+fenced. Sessions only decide how long to wait for an owner.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from __future__ import annotations
 import asyncio
 from typing import Final
 
+from tallybook.client.ports import ClientWorld
 from tallybook.core.errors import (
     MetadataConflict,
     MetadataOutcomeUnknown,
@@ -21,9 +22,10 @@ from tallybook.core.errors import (
     TallybookError,
     is_defect,
 )
-from tallybook.metadata.record_update import RecordUpdater
+from tallybook.metadata.records.update import RecordUpdater
 from tallybook.metadata.store import MetadataStore, Record
 from tallybook.runtime.clock import Clock
+from tallybook.runtime.concurrency.backoff import Backoff
 from tallybook.runtime.logging import logger
 from tallybook.runtime.tasks import Tasks
 
@@ -33,15 +35,15 @@ from .load import StreamLoad
 SESSIONS: Final = "stream-sessions/"
 LEASE_SECONDS: Final = 10.0
 RENEWALS: Final = 3
-LOOK_SECONDS: Final = 0.25
-"""Pause between looks at somebody else's session."""
+POLL_SECONDS: Final = 0.25
+"""Interval of polls of another process's session."""
 
 _AWAY: Final = (MetadataUnavailable, MetadataOutcomeUnknown, MetadataConflict)
 
 _log = logger("stream.sessions")
 
 
-class Session:
+class StreamSession:
     """The session of this process.
 
     Args:
@@ -56,14 +58,14 @@ class Session:
         self._renewing: asyncio.Task[None] | None = None
         self._beats = 0
         self.load = StreamLoad()
-        """Where renewals that fail are counted."""
+        """Counts failed renewals."""
         self._began = asyncio.Lock()
 
     async def begin(self) -> None:
-        """Be there, from now on; nothing if that is so already.
+        """Start the session, unless it has started.
 
         Raises:
-            MetadataUnavailable, MetadataConflict, MetadataOutcomeUnknown: the store does not take it.
+            MetadataUnavailable, MetadataConflict, MetadataOutcomeUnknown: the record could not be written.
         """
         async with self._began:
             if self._renewing is None:
@@ -71,7 +73,7 @@ class Session:
                 self._renewing = self._tasks.spawn(self._renew(), name="session")
 
     async def end(self) -> None:
-        """Be gone, so that nobody has to wait."""
+        """End the session and delete its record, so that other processes need not wait."""
         if self._renewing is None:
             return
         self._renewing.cancel()
@@ -80,7 +82,7 @@ class Session:
         try:
             await self._updater.delete(SESSIONS + self.name)
         except _AWAY as error:
-            _log.info("a session is left to run out", error=error.message)
+            _log.info("session record not deleted: it expires", error=error.message)
 
     async def _beat(self) -> None:
         self._beats += 1
@@ -96,12 +98,12 @@ class Session:
                 if is_defect(error):
                     raise
                 self.load.failed_renewals += 1
-                # Others may take over meanwhile; the next beat says that we are still here.
+                # Other processes may take over meanwhile. Continue: the next renewal may succeed.
                 _log.warning("a session could not be renewed", error=error.message)
 
 
-class Watched:
-    """A session of somebody else, looked at now and then."""
+class SessionWatch:
+    """Polls the session of another process."""
 
     def __init__(self, store: MetadataStore, clock: Clock, name: str) -> None:
         self._store = store
@@ -111,7 +113,7 @@ class Watched:
         self._since = clock.monotonic()
 
     async def over(self) -> bool:
-        """Whether it is gone, or has stood still for a whole lease.
+        """Whether the session's record is gone, or has not changed for a whole lease.
 
         Raises:
             MetadataUnavailable: the store does not answer.
@@ -121,43 +123,42 @@ class Watched:
         if found is None or (found == self._seen and looked_at - self._since >= LEASE_SECONDS):
             return True
         if found != self._seen:
-            # Only from now on is it known to have stood still.
+            # Measured from after the read: only from now on is the record known not to have changed.
             self._seen, self._since = found, self._clock.monotonic()
         return False
 
 
-class Patience:
-    """How long a process waits for a stream, or a subscription, that another one owns.
+class OwnershipWait:
+    """Waits for a stream or subscription that another process owns.
 
     Args:
-        wait_s: seconds; ``None``: it takes it at once.
+        wait_s: seconds to wait; ``None``: take it over at once.
     """
 
-    def __init__(self, store: MetadataStore, clock: Clock, wait_s: float | None) -> None:
-        self._store = store
-        self._clock = clock
+    def __init__(self, world: ClientWorld, wait_s: float | None) -> None:
+        self._store, self._clock = world.store, world.clock
         self._wait_s = wait_s
-        self._began = clock.monotonic()
-        self._watched: Watched | None = None
+        deadline = world.clock.monotonic() + (wait_s or 0.0)
+        self._backoff = Backoff(world.clock, world.rng.fork("owner"), first_s=POLL_SECONDS, deadline=deadline)
+        self._watched: SessionWatch | None = None
         self._owner: Owner | None = None
 
     async def is_free(self, what: str, owner: Owner | None) -> bool:
-        """Whether something may be taken from its owner; where not, after a pause.
+        """Whether ``what`` may be taken over from its owner; if not, returns ``False`` after a pause.
 
         Args:
-            what: it is, for messages.
+            what: the stream or subscription, for messages.
 
         Raises:
-            StreamOwned: it may not, and there is no more time.
+            StreamOwned: it may not be taken over, and the time is up.
             MetadataUnavailable: the store does not answer.
         """
         if self._wait_s is None or owner is None:
             return True
         if self._watched is None or owner != self._owner:
-            self._owner, self._watched = owner, Watched(self._store, self._clock, owner.session)
+            self._owner, self._watched = owner, SessionWatch(self._store, self._clock, owner.session)
         if await self._watched.over():
             return True
-        if self._clock.monotonic() - self._began + LOOK_SECONDS > self._wait_s:
+        if not await self._backoff.pause():
             raise StreamOwned(f"{what} is owned by {owner.name}, still so after {self._wait_s:g} s", owner=owner.name)
-        await self._clock.sleep(LOOK_SECONDS)
         return False

@@ -1,4 +1,4 @@
-"""Where a reader begins."""
+"""Start positions of readers."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from .position import Position
 
 
 class StartKind(Enum):
-    """By what a reader begins."""
+    """The kinds of start positions."""
 
     EARLIEST = "earliest"
     LATEST = "latest"
@@ -25,7 +25,7 @@ class StartKind(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Start:
-    """Where a reader begins. Made by one of the functions below."""
+    """Where a reader starts. Create it with one of the class methods."""
 
     kind: StartKind
     number: int = 0
@@ -33,34 +33,34 @@ class Start:
 
     @classmethod
     def earliest(cls) -> Start:
-        """With the first record that is there."""
+        """Start with the first existing record."""
         return cls(StartKind.EARLIEST)
 
     @classmethod
     def latest(cls) -> Start:
-        """Behind the last record that is confirmed when the reader begins."""
+        """Start after the last record that is confirmed when the reader starts."""
         return cls(StartKind.LATEST)
 
     @classmethod
     def at(cls, position: Position | str) -> Start:
-        """With the record at a position, given as such or as it is printed."""
+        """Start with the record at a position, given as ``Position`` or as text."""
         return cls(StartKind.AT, position=_position(position))
 
     @classmethod
     def after(cls, position: Position | str) -> Start:
-        """With the record behind a position: for whoever has stored that of the last one it has seen."""
+        """Start with the record after a position, such as the stored position of the last processed record."""
         return cls(StartKind.AFTER, position=_position(position))
 
     @classmethod
     def timestamp(cls, when: str | int | datetime) -> Start:
-        """With the first record whose timestamp is not before a time.
+        """Start with the first record whose timestamp is not before a time.
 
         Args:
             when: milliseconds since the epoch, an ISO 8601 text such as ``2026-11-01T00:00:00Z``, or a datetime;
-                without a zone, UTC is meant.
+                without a time zone: UTC.
 
         Raises:
-            InvalidArgument: it is no time.
+            InvalidArgument: not a valid time.
         """
         if isinstance(when, int):
             return cls(StartKind.TIMESTAMP, when)
@@ -69,18 +69,18 @@ class Start:
             moment = moment if moment.tzinfo else moment.replace(tzinfo=UTC)
             return cls(StartKind.TIMESTAMP, round(moment.timestamp() * 1000))
         except (ValueError, AttributeError, OverflowError) as error:
-            raise InvalidArgument(f"a time is wanted such as 2026-11-01T00:00:00Z, got {when!r}") from error
+            raise InvalidArgument(f"must be a time such as 2026-11-01T00:00:00Z, got {when!r}") from error
 
     @classmethod
     def sequence(cls, number: int) -> Start:
-        """With the record of that number, counted from 0."""
+        """Start with the record with this number, counted from 0."""
         if number < 0:
             raise InvalidArgument(f"records are numbered from 0, got {number!r}")
         return cls(StartKind.SEQUENCE, number)
 
     @classmethod
     def txid(cls, number: int) -> Start:
-        """With the first record whose transaction id is not below a number."""
+        """Start with the first record whose transaction id is not below ``number``."""
         return cls(StartKind.TXID, number)
 
 

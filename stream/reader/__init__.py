@@ -1,1 +1,5 @@
-"""The reading side of a stream; see `handle`."""
+"""Reads streams: from a start, over all segments, and then as the stream grows.
+
+Entrance: `handle.StreamReader`. `reading` goes from segment to segment, `seek` finds where to start, `tails` shares the
+reading of an open segment between readers. Nothing here changes a stream; cursors are in `stream/subscription`.
+"""

@@ -1,7 +1,7 @@
-"""The reading handle of a stream: what users call.
+"""``StreamReader``, the reading handle of a stream.
 
-``reading`` reads, in steps that run in the background; the handle hands out what a step brings, and knows where it is
-by what it has handed out. So neither a time-out nor a cancelled wait loses a record or ends the reading.
+``reading`` reads in steps that run in the background. The handle returns the records of each step, and its position is
+that of the last returned record. So neither a timeout nor a cancelled wait loses a record or ends the reading.
 """
 
 from __future__ import annotations
@@ -13,19 +13,19 @@ from types import TracebackType
 from typing import Self
 
 from tallybook.core.errors import StreamClosed
-from tallybook.runtime.lifetime import Lifetime
-from tallybook.runtime.steps import ItemReader, Steps
+from tallybook.runtime.concurrency.async_iterators import ItemReader, ResumableIterator
+from tallybook.runtime.concurrency.handle_lifetime import Lifetime
 
-from ..envelope import Record
 from ..gaps import Gap
 from ..head import Head
 from ..position import Position
+from ..records.envelope import Record
 from ..start import Start
-from .reading import Bookmark, Gaps, ReaderContext, Reading, Slow, Step
+from .reading import Bookmark, Gaps, ReadStep, Slow, StreamReaderContext, StreamScan
 
 
 class RecordBatches:
-    """Records of a stream as they come, several at a time; see ``StreamReader.batches``."""
+    """An async iterator over batches of records and gaps; see ``StreamReader.batches``."""
 
     def __init__(self, take: Callable[[], Awaitable[list[Record] | Gap]], stop: Callable[[], Awaitable[None]]) -> None:
         self._take = take
@@ -45,7 +45,7 @@ class RecordBatches:
             raise
 
     async def aclose(self) -> None:
-        """Stop reading; the reader stays where it is."""
+        """Stop reading; the reader keeps its position."""
         self._over = True
         await self._stop()
 
@@ -53,26 +53,26 @@ class RecordBatches:
 class StreamReader(ItemReader[Record]):
     """Reads one stream, for one task at a time.
 
-    ``async for`` gives its records, ``next`` one of them, ``read_batch`` several, ``batches`` several with the gaps;
-    all of them go on where the one before has stopped, and raise as ``batches`` does. A wait that is cancelled, or
-    ends with a time-out, loses nothing: the next call goes on.
+    ``async for`` yields records, ``next`` returns one, ``read_batch`` several, ``batches`` yields batches and gaps.
+    Each continues where the last call stopped, and raises as ``batches`` does. A cancelled wait, or one that timed out,
+    loses nothing.
 
     Args:
-        find: its head.
-        start: where to begin.
-        follow: whether to wait at the end for more; else the reader ends with what is confirmed when it gets there.
-        gaps: whether a gap is an error (``raise``; the reader may be used again, and goes on behind it), or comes as a
+        find: returns the stream's head.
+        start: where to start.
+        follow: wait for more records at the end; otherwise the reader ends after the last confirmed record.
+        gaps: ``raise``: a gap is an error, after which the reader continues behind the gap; ``yield``: gaps appear as
             ``Gap`` among the batches.
-        slow: what happens to a reader that follows and falls behind by more than is kept of the tail: it reads what it
-            has missed (``catch_up``), or gets an error that says where it was.
-        parent: whose end is that of the reader, too; by default, its store.
+        slow: what a following reader does that falls behind the kept tail: read the missed records (``catch_up``), or
+            raise ``ReaderTooSlow`` (``raise``).
+        parent: the lifetime that also ends the reader; by default, that of its store.
     """
 
     def __init__(
         self,
         find: Callable[[], Awaitable[Head]],
         start: Start,
-        context: ReaderContext,
+        context: StreamReaderContext,
         *,
         follow: bool = True,
         gaps: Gaps = "raise",
@@ -80,24 +80,24 @@ class StreamReader(ItemReader[Record]):
         parent: Lifetime | None = None,
     ) -> None:
         super().__init__()
-        self._reading = Reading(find, start, context, follow=follow, gaps=gaps, slow=slow)
+        self._reading = StreamScan(find, start, context, follow=follow, gaps=gaps, slow=slow)
         self._spawn = partial(context.tasks.spawn, name="read")
-        self._steps: Steps[Sequence[Step]] | None = None
-        self._taken: deque[Step] = deque()
-        """What the last of these has brought."""
+        self._steps: ResumableIterator[Sequence[ReadStep]] | None = None
+        self._taken: deque[ReadStep] = deque()
+        """Steps that were read and not yet returned."""
         self._at = self._reading.bookmark()
-        """Behind the batch that is handed out."""
+        """The bookmark after the current batch."""
         self._last: Record | None = None
-        """The last record of it that was handed out, if more are left."""
+        """The last returned record of the current batch, if more are left."""
         self._lifetime = Lifetime("the reader of the stream", parent=parent or context.lifetime, error=StreamClosed)
 
     @property
     def position(self) -> Position | None:
-        """Where the reader is: behind the last record it has handed out. ``None`` before the first step."""
+        """The position after the last returned record; ``None`` before the first read."""
         return self.bookmark().position
 
     async def begin(self) -> Bookmark:
-        """Find where to begin, if that is not known yet; where the reader is.
+        """Find the start, if it is not known yet; return the reader's bookmark.
 
         Raises:
             As ``batches``.
@@ -107,31 +107,29 @@ class StreamReader(ItemReader[Record]):
         return self.bookmark()
 
     def bookmark(self) -> Bookmark:
-        """Where the reader is; for who reads ahead, and may have to come back."""
+        """The reader's place, for a caller that reads ahead and may have to go back."""
         if not self._left:
             return self._at
         return self._at.before(self._left[0]) if self._last is None else self._at.behind(self._last)
 
     def go_back(self, bookmark: Bookmark) -> None:
-        """Be there again."""
-        # What is under way ends by itself. It has a state of its own, which nobody looks at any more.
+        """Go back to a bookmark."""
+        # A step in flight ends by itself; its state is dropped.
         self._steps, self._at, self._last = None, bookmark, None
         self._taken.clear()
         self._left.clear()
         self._reading = self._reading.moved(bookmark)
 
     def batches(self) -> RecordBatches:
-        """Records as they come, several at a time: cheaper for many.
-
-        It is to be closed by who does not read it to its end.
+        """Batches of records as they arrive, which is cheaper for many records. Close it if it is not read to its end.
 
         Raises:
             StreamGap: records are missing; only with ``gaps="raise"``.
             ReaderTooSlow: only with ``slow="raise"``.
-            NoSuchStream: it was deleted.
-            ForeignPosition, InvalidArgument: the start is none of this stream.
+            NoSuchStream: the stream was deleted.
+            ForeignPosition, InvalidArgument: the start is not valid for this stream.
             StreamClosed, HandleClosed: the reader, its store or its client is closed.
-            BookieUnavailable, MetadataUnavailable, ...: nothing can be read now; the same reader may be used again.
+            BookieUnavailable, MetadataUnavailable, ...: nothing can be read now; the reader remains usable.
         """
         return RecordBatches(self._next_batch, self.aclose)
 
@@ -159,7 +157,7 @@ class StreamReader(ItemReader[Record]):
         return (bool(self._taken) or await self._current().at_once()) and await self._fill(0)
 
     async def _ready(self, within_s: float | None) -> bool:
-        """Wait for the next step; ``False``: it has brought nothing within so many seconds."""
+        """Wait for the next step; ``False`` if there is none within ``within_s`` seconds."""
         if self._taken:
             self._lifetime.check()
             return True
@@ -176,14 +174,14 @@ class StreamReader(ItemReader[Record]):
             raise
         return True
 
-    def _next_step(self) -> Step:
+    def _next_step(self) -> ReadStep:
         step = self._taken.popleft()
         self._at, self._last = step.at, None
         return step
 
-    def _current(self) -> Steps[Sequence[Step]]:
+    def _current(self) -> ResumableIterator[Sequence[ReadStep]]:
         if self._steps is None:
-            self._steps = Steps(self._reading.steps, self._spawn, self._lifetime)
+            self._steps = ResumableIterator(self._reading.steps, self._spawn, self._lifetime)
         return self._steps
 
     def _pop(self) -> Record:
@@ -194,19 +192,19 @@ class StreamReader(ItemReader[Record]):
     # -- the end -----------------------------------------------------------------------------------------------------
 
     async def aclose(self) -> None:
-        """Stop reading, until the next call: what is under way is given up, and the reader stays where it is."""
+        """Cancel the read in flight; the reader keeps its position, and the next call reads on."""
         steps = self._steps
         self.go_back(self.bookmark())
         if steps is not None:
             await steps.aclose()
 
     async def close(self) -> None:
-        """Close the reader: who waits for a record of it, or asks for one, gets ``StreamClosed``."""
+        """Close the reader: waiting and later calls get ``StreamClosed``."""
         self._lifetime.end()
         await self.aclose()
 
     def abandon(self) -> None:
-        """Close the reader at once; what is under way ends by itself."""
+        """Close the reader at once, without waiting for a read in flight."""
         self._lifetime.end()
         self.go_back(self.bookmark())
 

@@ -1,8 +1,7 @@
-"""Reading a stream: its records in order, from wherever they are, and what is missing.
+"""Reads a stream in order, segment by segment, and reports missing records.
 
-It goes from segment to segment: those that have ended are read as they are, from bookies or the archive; the
-last one is followed (``tails``). It never sees what is not confirmed, and where records are missing it says so, with
-a ``Gap``.
+Sealed segments are read from bookies or the archive; the last, open one is followed (``tails``). Only confirmed entries
+are read. Missing records are reported as a ``Gap``.
 """
 
 from __future__ import annotations
@@ -25,55 +24,55 @@ from tallybook.core.errors import (
 )
 from tallybook.core.ids import MAX_ID, NO_ENTRY
 from tallybook.core.limits import KIB
-from tallybook.runtime.backoff import Backoff
 from tallybook.runtime.clock import Clock
-from tallybook.runtime.lifetime import Lifetime
+from tallybook.runtime.concurrency.backoff import Backoff
+from tallybook.runtime.concurrency.handle_lifetime import Lifetime
 from tallybook.runtime.tasks import Tasks
 
-from ..catalog import Catalog
-from ..envelope import Envelope, Kind, Record
+from ..catalog import StreamCatalog
 from ..gaps import Gap, GapReason, is_lost
-from ..head import Head, Segment
+from ..head import Head, StreamSegment
 from ..position import TAG_CHARS, Position
+from ..records.envelope import Envelope, EnvelopeKind, Record
 from ..start import Start
 from .seek import Place, Seeker
-from .tails import Tails, Unreadable, opened
+from .tails import SharedTails, Unreadable, opened
 
 Gaps: TypeAlias = Literal["raise", "yield"]
 Slow: TypeAlias = Literal["catch_up", "raise"]
 
 STEP_BYTES: Final = 64 * KIB
 STEP_ENTRIES: Final = 64
-"""About how much of what is in memory already is handed out by one step: each costs as much as some small envelopes."""
-LOOK_SECONDS: Final = 0.05
-LONGEST_LOOK_SECONDS: Final = 1.0
-"""Bounds of the pauses between looks for the next segment, which is there already unless the writer has just gone."""
-MOST_LOOKS: Final = 20
-"""How often a reader that does not follow looks for the end of a segment that the stream has gone on from."""
+"""About how much data in memory one step returns: a step costs as much as a few small envelopes."""
+POLL_SECONDS: Final = 0.05
+LONGEST_POLL_SECONDS: Final = 1.0
+"""Bounds of the pauses between polls for the next segment, which usually exists already."""
+MAX_POLLS: Final = 20
+"""How often a reader that does not follow polls for the end of a segment that the stream has left."""
 
 
 @dataclass(frozen=True, slots=True)
-class ReaderContext:
-    """What readers share with their store."""
+class StreamReaderContext:
+    """Catalog, client, tails and clock that a store gives to its readers."""
 
-    catalog: Catalog
+    catalog: StreamCatalog
     client: Client
     seeker: Seeker
-    tails: Tails
+    tails: SharedTails
     clock: Clock
     tasks: Tasks
     lifetime: Lifetime
-    """Of the store."""
+    """The store's lifetime."""
 
 
 class Bookmark(NamedTuple):
-    """Where a reader was, for it to be set back there.
+    """The place of a reader, to which it can go back.
 
     Args:
-        place: segment, entry and slot of what comes next; ``None``: it has not begun.
-        sequence: number of that, if it is known.
-        fits: which records are none of those it was asked for, as long as it has seen no other.
-        lost: what was said of records before it that were not told of.
+        place: segment, entry and slot of the next record; ``None``: not started.
+        sequence: number of the next record, if known.
+        fits: true for the first record to return; ``None`` once it was found.
+        lost: error of lost records before this place that were not reported yet.
         tag: of the stream.
     """
 
@@ -84,37 +83,37 @@ class Bookmark(NamedTuple):
     tag: str
 
     def before(self, record: Record) -> Bookmark:
-        """Where the reader is if it has handed out nothing of the batch that it has just taken, which begins so."""
+        """The bookmark before ``record``, the first one of the current batch."""
         return self._replace(place=record.position.place, sequence=record.sequence)
 
     def behind(self, record: Record) -> Bookmark:
-        """Where the reader is once it has handed out a record of the batch that it has just taken."""
+        """The bookmark after ``record``, one of the current batch."""
         return self._replace(place=record.place_behind, sequence=record.sequence + 1)
 
     @property
     def position(self) -> Position | None:
-        """The same for users."""
+        """The place as a ``Position``."""
         return None if self.place is None else Position(*self.place, tag=self.tag)
 
 
-class Step(NamedTuple):
-    """A batch of records, or a gap, and where the reading is behind it."""
+class ReadStep(NamedTuple):
+    """A batch of records, or a gap, and the bookmark after it."""
 
     found: list[Record] | Gap
     at: Bookmark
 
 
-class Reading:
-    """Reads one stream. Where ``steps`` was cancelled, or has raised, it may be called again, and goes on.
+class StreamScan:
+    """Reads one stream in steps. After a cancellation or an error ``steps`` may be called again, and continues.
 
-    Its arguments are those of ``StreamReader``.
+    Arguments are as for ``StreamReader``.
     """
 
     def __init__(
         self,
         find: Callable[[], Awaitable[Head]],
         start: Start,
-        context: ReaderContext,
+        context: StreamReaderContext,
         *,
         follow: bool = True,
         gaps: Gaps = "raise",
@@ -131,57 +130,57 @@ class Reading:
         self._gaps = gaps
         self._slow = slow
         self._stream_id = self._name = self._tag = ""
-        """Known once the stream was found."""
+        """Set once the stream was found."""
         self._place: Place | None = None
         self._fits: Callable[[Record], bool] | None = None
         self._sequence: int | None = None
-        """Number of the record that comes next, once it is known."""
+        """Number of the next record, once known."""
         self._lost: TallybookError | None = None
-        """What was said of records that nobody has, and that were not told of yet."""
+        """Error of lost records that were not reported yet."""
         self._ended = False
         self._stale = False
-        """Whether something has gone that the head still lists."""
+        """Whether a segment is gone that the known head lists."""
 
     @property
     def _position(self) -> Position | None:
         return self.bookmark().position
 
     async def begin(self) -> Bookmark:
-        """Find where to begin, if that is not known yet; where the reading is."""
+        """Find the start, if it is not known yet; return the bookmark."""
         if self._place is None:
             self._place = await self._first_place(await self._first_head())
         return self.bookmark()
 
     def bookmark(self) -> Bookmark:
-        """Where the reading is; not while a step is under way."""
+        """The current place; do not call it during a step."""
         return Bookmark(self._place, self._sequence, self._fits, self._lost, self._tag)
 
-    def moved(self, bookmark: Bookmark) -> Reading:
-        """Another reading of the same stream, which is there. This one may be cut off in the middle of a step."""
-        other = Reading.__new__(Reading)
+    def moved(self, bookmark: Bookmark) -> StreamScan:
+        """Another reading of the same stream, at ``bookmark``. This one may be in the middle of a step."""
+        other = StreamScan.__new__(StreamScan)
         other.__dict__.update(self.__dict__)
         other.go_back(bookmark)
         return other
 
     def go_back(self, bookmark: Bookmark) -> None:
-        """Be there again; not while a step is under way."""
+        """Go back to a bookmark; do not call it during a step."""
         self._place, self._sequence, self._fits, self._lost, self._tag = bookmark
         self._ended = False
 
-    async def steps(self) -> AsyncGenerator[Sequence[Step], None]:
-        """What ``StreamReader.batches`` gives, several at a time; the very first has no records."""
+    async def steps(self) -> AsyncGenerator[Sequence[ReadStep], None]:
+        """The batches and gaps of ``StreamReader.batches``, several at a time; the very first step has no records."""
         if self._place is None:
-            yield [Step([], await self.begin())]
-        head, patience, backoff = await self._first_head(), MOST_LOOKS, self._backoff()
+            yield [ReadStep([], await self.begin())]
+        head, polls_left, backoff = await self._first_head(), MAX_POLLS, self._backoff()
         if self._place is None:
             self._place = await self._first_place(head)
         while True:
             if (gap := self._truncated(head)) is not None:
-                yield [self._told(gap)]
+                yield [self._gap_step(gap)]
             try:
                 segment = await self._catalog.segment_from(head, self._place[0])
             except MetadataConflict:
-                # The chapter it is in has gone since; if the head still lists it, it is lost.
+                # Its chapter is gone; if the current head still lists the chapter, it is lost.
                 known, head = head, await self._head()
                 if head.chapters == known.chapters:
                     raise
@@ -189,26 +188,26 @@ class Reading:
             if segment is None:
                 if head.ended or not self._follow:
                     break
-                await self._clock.sleep(backoff.next_s())
+                await backoff.pause()
                 head = await self._head()
                 continue
             self._enter(segment)
             async with aclosing(self._pieces(segment)) as pieces:
                 async for steps in pieces:
                     backoff.reset()
-                    patience = MOST_LOOKS
+                    polls_left = MAX_POLLS
                     yield steps
             if self._ended:
                 break
             behind = self._place[0] > segment.number
             if not behind and not self._follow:
-                patience -= 1
-                if not patience or not await self._has_gone_on(head, segment):
+                polls_left -= 1
+                if not polls_left or not await self._is_left(head, segment):
                     break
             if not behind or self._stale or head.segment(self._place[0]) is None:
                 head, self._stale = await self._head(), False
         if self._lost is not None:
-            yield [self._told(Gap(GapReason.LOST, self._sequence, None, self._position, self._lost))]
+            yield [self._gap_step(Gap(GapReason.LOST, self._sequence, None, self._position, self._lost))]
 
     async def _first_head(self) -> Head:
         if self._stream_id:
@@ -228,66 +227,66 @@ class Reading:
 
     # -- which segment -----------------------------------------------------------------------------------------------
 
-    async def _has_gone_on(self, head: Head, segment: Segment) -> bool:
-        """Whether the next segment is written: then all of this one is confirmed, though its end is not told yet."""
+    async def _is_left(self, head: Head, segment: StreamSegment) -> bool:
+        """Whether the next segment has entries: then all of this one is confirmed, though it may not be sealed yet."""
         following = await self._catalog.segment_from(head, segment.number + 1)
         if following is None or await self._seeker.last_entry(following) == NO_ENTRY:
             return False
-        await self._clock.sleep(self._backoff().next_s())
+        await self._backoff().pause()
         return True
 
     def _backoff(self) -> Backoff:
         rng = self._client.world.rng.fork("stream reader")
-        return Backoff(rng, first_s=LOOK_SECONDS, longest_s=LONGEST_LOOK_SECONDS)
+        return Backoff(self._clock, rng, first_s=POLL_SECONDS, longest_s=LONGEST_POLL_SECONDS)
 
-    def _enter(self, segment: Segment) -> None:
+    def _enter(self, segment: StreamSegment) -> None:
         if self._place is None or segment.number > self._place[0]:
-            # Those before it were empty, or are gone.
+            # The segments before it were empty, or are gone.
             self._place = (segment.number, 0, 0)
 
     def _truncated(self, head: Head) -> Gap | None:
-        """What was given up of what comes next, which is passed over."""
+        """The gap of truncated records at the current place, if any; moves the place behind it."""
         if self._place is None or self._place >= head.truncation.place:
             return None
         gap = Gap(GapReason.TRUNCATED, self._sequence, head.truncation.sequence, self._position)
-        # Who has read all of what was given up stands behind the last of it, and misses nothing.
+        # A reader that has read all truncated records misses nothing.
         missing = self._sequence is None or self._sequence < head.truncation.sequence
         self._place, self._sequence = head.truncation.place, head.truncation.sequence
         return gap if missing else None
 
-    def _told(self, gap: Gap) -> Step:
-        """A gap, as the user wants to hear of it."""
+    def _gap_step(self, gap: Gap) -> ReadStep:
+        """Report a gap: raise it, or return it as a step."""
         self._lost = None
         if self._gaps == "raise":
             raise StreamGap(f"stream {self._name}: {gap}", gap=gap)
-        return Step(gap, self.bookmark())
+        return ReadStep(gap, self.bookmark())
 
     # -- within a segment --------------------------------------------------------------------------------------------
 
-    async def _pieces(self, segment: Segment) -> AsyncGenerator[Sequence[Step], None]:
-        """What a segment has from where the reader is; then the reader is behind it, unless it may have more."""
+    async def _pieces(self, segment: StreamSegment) -> AsyncGenerator[Sequence[ReadStep], None]:
+        """The steps of a segment from the current place on; afterwards the place is behind it, unless it is open."""
         try:
             async with aclosing(self._found(segment)) as found:
                 async for envelopes in found:
-                    steps: list[Step] = []
+                    steps: list[ReadStep] = []
                     for each in envelopes:
                         if isinstance(each, Unreadable):
                             self._lost, self._place = each.error, (segment.number, each.entry + 1, 0)
                             continue
                         if self._is_behind_gap(each):
-                            # What is there goes first: nothing of it is lost if what follows is cut off.
+                            # Yield earlier records first, so that none is lost if the gap raises.
                             if steps:
                                 yield steps
                             steps = []
                             gap = await self._gap_before(each)
-                            # Told before the records behind it are taken: who goes away with it comes back to them.
+                            # Reported before the records behind it are taken, so that a later call returns those.
                             self._sequence = each.first_sequence
-                            yield [self._told(gap)]
+                            yield [self._gap_step(gap)]
                         if records := self._taken(each):
-                            steps.append(Step(records, self.bookmark()))
-                        if each.kind is Kind.END_OF_STREAM:
+                            steps.append(ReadStep(records, self.bookmark()))
+                        if each.kind is EnvelopeKind.END_OF_STREAM:
                             self._ended = True
-                        if each.kind in {Kind.END_OF_STREAM, Kind.END_OF_SEGMENT}:
+                        if each.kind in {EnvelopeKind.END_OF_STREAM, EnvelopeKind.END_OF_SEGMENT}:
                             self._place = (segment.number + 1, 0, 0)
                             break
                     if steps:
@@ -297,28 +296,28 @@ class Reading:
         except NoSuchLedger as error:
             head, self._stale = await self._head(), True
             if head.segment(segment.number) is not None and head.truncation.place <= (segment.number, MAX_ID, 0):
-                # It is listed, and nobody gave it up.
+                # Listed and not truncated: its ledger is lost.
                 self._lost = error
             self._place = (segment.number + 1, 0, 0)
 
     def _is_behind_gap(self, envelope: Envelope) -> bool:
-        """Whether something is missing between where the reader is and an envelope."""
+        """Whether records are missing before an envelope."""
         if self._sequence is None:
             return self._lost is not None
         return envelope.first_sequence > self._sequence
 
     async def _gap_before(self, envelope: Envelope) -> Gap:
-        """What is missing there."""
+        """The gap before an envelope."""
         truncation = (await self._head()).truncation
-        # Where it is not known what the reader had, only what lies before the beginning by now was given up for sure.
+        # If the last read record is unknown, only records before the current truncation are certainly truncated.
         missed_from = envelope.first_sequence - 1 if self._sequence is None else self._sequence
         if truncation.sequence > missed_from:
-            # Given up since the reader has looked at the head.
+            # Truncated since the reader has read the head.
             return Gap(GapReason.TRUNCATED, self._sequence, envelope.first_sequence, self._position)
         return Gap(GapReason.LOST, self._sequence, envelope.first_sequence, self._position, self._lost)
 
     def _taken(self, envelope: Envelope) -> list[Record]:
-        """The records of an envelope that are wanted; the reader is behind it then."""
+        """The records of an envelope to return; moves the place behind the envelope."""
         slot = 0
         if self._place is not None and envelope.entry == self._place[1]:
             slot = self._place[2]
@@ -336,8 +335,8 @@ class Reading:
             self._fits = self._fits if first is None else None
         return records
 
-    async def _found(self, segment: Segment) -> AsyncGenerator[Sequence[Envelope | Unreadable], None]:
-        """What the entries of a segment hold, from the place of the reader on."""
+    async def _found(self, segment: StreamSegment) -> AsyncGenerator[Sequence[Envelope | Unreadable], None]:
+        """The envelopes of a segment from the current place on."""
         reader = await self._client.open_ledger(segment.ledger_id, recover=False)
         while True:
             following = self._follow and not reader.closed
@@ -351,16 +350,16 @@ class Reading:
             self._place = (segment.number + 1, 0, 0)
 
     async def _read(
-        self, reader: LedgerReader, segment: Segment, last: int = MAX_ID
+        self, reader: LedgerReader, segment: StreamSegment, last: int = MAX_ID
     ) -> AsyncGenerator[Sequence[Envelope | Unreadable], None]:
-        """What is confirmed, up to an entry."""
+        """The confirmed envelopes, up to an entry."""
         entry = self._entry
         while entry <= (end := min(last, reader.last_add_confirmed)):
             try:
                 async with aclosing(reader.read_batches(entry, end)) as batches:
                     async for group in batches:
                         while batches.buffered and group[-1].entry_id - entry < STEP_ENTRIES:
-                            # What is here already costs no step of its own.
+                            # Batches that are already here are added to the same step.
                             group += batches.take()
                         entry = group[-1].entry_id + 1
                         for portion in _portions([opened(each, segment.number, self._tag) for each in group]):
@@ -368,14 +367,14 @@ class Reading:
             except StorageError as error:
                 if not is_lost(error):
                     raise
-                # What comes after it may be there.
+                # Skip the lost entry; later entries may be intact.
                 yield [Unreadable(entry, error)]
                 entry += 1
 
     async def _followed(
-        self, reader: LedgerReader, segment: Segment
+        self, reader: LedgerReader, segment: StreamSegment
     ) -> AsyncGenerator[Sequence[Envelope | Unreadable], None]:
-        """What is confirmed, and what comes, until the ledger is closed."""
+        """The confirmed envelopes, and new ones, until the ledger is closed."""
         tail, begun = self._tails.follow(reader, segment.number, self._tag), False
         try:
             while True:
@@ -391,8 +390,8 @@ class Reading:
                     yield portion
                 if self._entry >= tail.next:
                     if tail.error is not None:
-                        # One of its own for each who follows: a traceback belongs to one only.
-                        raise tail.error.told_as(tail.error.outcome)
+                        # A copy for each follower: an exception must not share its traceback.
+                        raise tail.error.with_outcome(tail.error.outcome)
                     if tail.ended:
                         await reader.refresh()
                         return
@@ -402,12 +401,12 @@ class Reading:
 
     @property
     def _entry(self) -> int:
-        """The entry that comes next."""
+        """The next entry."""
         return 0 if self._place is None else self._place[1]
 
 
 def _portions(found: Sequence[Envelope | Unreadable]) -> Iterator[Sequence[Envelope | Unreadable]]:
-    """The same, in pieces that are handed out by one step each."""
+    """Cut envelopes into portions of about ``STEP_BYTES``, one for each step."""
     start = size = 0
     for at, each in enumerate(found):
         size += 0 if isinstance(each, Unreadable) else each.memory_bytes

@@ -1,4 +1,4 @@
-"""Finding where a reader begins: the segment by what the head says, the entry by halving, the slot by looking."""
+"""Finds the start of a reader: the segment by the marks in the head, the entry by binary search, the slot by a scan."""
 
 from __future__ import annotations
 
@@ -11,64 +11,64 @@ from tallybook.client.reader.handle import LedgerReader
 from tallybook.core.errors import InvalidArgument, NoSuchLedger, StorageError
 from tallybook.core.ids import NO_ENTRY
 
-from ..catalog import Catalog
-from ..envelope import Envelope, Marks, Record
+from ..catalog import StreamCatalog
 from ..gaps import is_lost
-from ..head import Head, Segment, Truncation
+from ..head import Head, StreamSegment, Truncation
+from ..records.envelope import Envelope, Record, StreamMarks
 from ..start import Start, StartKind
-from ..writer.ending import envelope_at, last_record
+from ..writer.segment_end import envelope_at, last_record
 
 Place: TypeAlias = tuple[int, int, int]
 """Segment, entry and slot."""
 
 
-class Found(NamedTuple):
-    """Where to begin.
+class SeekResult(NamedTuple):
+    """Where to start reading.
 
     Args:
-        place: no record before it is asked for.
-        fits: of those from there on, the first that is asked for is the first it is true of; ``None``: the very first.
+        place: no earlier record matches the start.
+        fits: the first record from ``place`` on for which it is true is the start; ``None``: the very first.
     """
 
     place: Place
     fits: Callable[[Record], bool] | None = None
 
 
-_MOST_LOOKS: Final = 3
-"""How often the head is read again where a segment has gone meanwhile."""
+_MAX_ATTEMPTS: Final = 3
+"""How often the head is read again if a segment has been deleted meanwhile."""
 
 
 class Seeker:
-    """Finds places in streams."""
+    """Finds start places and the last record of streams."""
 
-    def __init__(self, catalog: Catalog, client: Client) -> None:
+    def __init__(self, catalog: StreamCatalog, client: Client) -> None:
         self._catalog = catalog
         self._client = client
 
-    async def find(self, head: Head, start: Start) -> Found:
-        """Where the first record is that ``start`` asks for; where there is none yet, where it may be.
+    async def find(self, head: Head, start: Start) -> SeekResult:
+        """The place of the first record that matches ``start``; if there is none yet, where it may be appended.
 
         Raises:
             ForeignPosition: a position of another stream.
-            InvalidArgument: a position that no record can have.
-            As ``Catalog.find``, ``Client.open_ledger`` and ``LedgerReader.read_entry``.
+            InvalidArgument: a position beyond the end.
+            As ``StreamCatalog.find``, ``Client.open_ledger`` and ``LedgerReader.read_entry``.
         """
         match start.kind:
             case StartKind.EARLIEST:
-                return Found(head.truncation.place)
+                return SeekResult(head.truncation.place)
             case StartKind.LATEST:
-                return Found(await self._latest(head))
+                return SeekResult(await self._latest(head))
             case StartKind.AT | StartKind.AFTER:
-                return Found(await self._at(head, start))
+                return SeekResult(await self._at(head, start))
             case _:
                 reached, fits = _condition(start)
-                return Found(await self._first_that(head, reached), fits)
+                return SeekResult(await self._first_that(head, reached), fits)
 
     async def begin_at(self, head: Head, start: Start) -> Truncation:
-        """Where a stream begins that has nothing before what ``start`` asks for.
+        """The truncation that removes everything before ``start``.
 
         Raises:
-            InvalidArgument: it lies beyond the end.
+            InvalidArgument: ``start`` lies beyond the end.
             As ``find``.
         """
         place, fits = await self.find(head, start)
@@ -93,12 +93,12 @@ class Seeker:
             raise InvalidArgument(f"stream {head.name} has no record {slot} in entry {entry} of segment {number}")
         return Truncation(number, entry, slot, envelope.first_sequence + slot)
 
-    async def behind_lost(self, head: Head, start: Start, place: Place) -> Place:
-        """Where the first record is that ``start`` asks for, of those that somebody has; or the end of its segment.
+    async def after_lost(self, head: Head, start: Start, place: Place) -> Place:
+        """The place of the first readable record that matches ``start``, or the end of its segment.
 
         Args:
-            start: asks for a number, a transaction id or a time.
-            place: what ``find`` says; what is there is lost.
+            start: by number, transaction id or time.
+            place: the result of ``find``; the record there is lost.
 
         Raises:
             As ``find``.
@@ -120,12 +120,12 @@ class Seeker:
                 if not is_lost(error):
                     raise
             else:
-                # Where none fits, what was asked for is among the lost ones before.
+                # If none fits, the matching record is among the lost ones before.
                 return segment.number, entry, slots[0] if slots else 0
         return segment.number, last + 1, 0
 
     async def last(self, head: Head) -> tuple[Place, int] | None:
-        """Where the last record is that readers see, and its number; ``None`` if none is there.
+        """Place and number of the last record that readers see; ``None`` if there is none.
 
         Raises:
             As ``find``.
@@ -137,7 +137,7 @@ class Seeker:
                 end = reader.last_add_confirmed if segment.end is None else segment.end.last_entry
                 place = await last_record(reader, segment.number, end, tag)
             except NoSuchLedger:
-                # It is lost, or was truncated since.
+                # Lost, or truncated meanwhile.
                 continue
             if place is not None:
                 if place < head.truncation.place:
@@ -147,10 +147,10 @@ class Seeker:
         return None
 
     async def _latest(self, head: Head) -> Place:
-        for _ in range(_MOST_LOOKS):
+        for _ in range(_MAX_ATTEMPTS):
             if not head.segments:
                 return max((head.next_segment, 0, 0), head.truncation.place)
-            # The last one is empty where it was made in advance.
+            # Segments created in advance are empty.
             for segment in reversed(head.segments):
                 try:
                     last = await self.last_entry(segment)
@@ -159,7 +159,7 @@ class Seeker:
                 if last > NO_ENTRY or segment is head.segments[0]:
                     return segment.number, last + 1, 0
             head = await self._catalog.read(head.stream_id, head.name)
-        raise NoSuchLedger(f"the segments of stream {head.name} go faster than they can be read")
+        raise NoSuchLedger(f"stream {head.name}: its last segments were deleted during each of {_MAX_ATTEMPTS} reads")
 
     async def _at(self, head: Head, start: Start) -> Place:
         position = start.position
@@ -169,12 +169,12 @@ class Seeker:
         if (segment, entry, slot) > (head.next_segment, 0, 0) or segment < 1:
             raise InvalidArgument(f"{position} lies beyond the end of stream {head.name}")
         listed = head.segment(segment)
-        # Right behind the last entry is where somebody is who has read all of it.
+        # The place right after the last entry is valid: a reader that has read the whole segment is there.
         if listed is not None and listed.end is not None and (entry, slot) > (listed.end.last_entry + 1, 0):
             raise InvalidArgument(f"{position} lies beyond the end of segment {segment} of stream {head.name}")
         return segment, entry, slot + (start.kind is StartKind.AFTER)
 
-    async def _first_that(self, head: Head, reached: Callable[[Marks], bool]) -> Place:
+    async def _first_that(self, head: Head, reached: Callable[[StreamMarks], bool]) -> Place:
         behind = (head.next_segment, 0, 0)
         if head.segments and head.segments[-1].end is not None:
             behind = (head.segments[-1].number, head.segments[-1].end.last_entry + 1, 0)
@@ -185,12 +185,14 @@ class Seeker:
                 if entry is not None:
                     return max((segment.number, entry, 0), head.truncation.place)
                 if last > NO_ENTRY or behind[0] > segment.number:
-                    # What is appended meanwhile comes behind what was looked at.
+                    # Records appended meanwhile come after the searched ones.
                     behind = (segment.number, last + 1, 0)
         return max(behind, head.truncation.place)
 
-    async def _segments(self, head: Head, reached: Callable[[Marks], bool]) -> AsyncGenerator[Segment, None]:
-        """Segments in which the first such record may be, in order: those before them end without it."""
+    async def _segments(
+        self, head: Head, reached: Callable[[StreamMarks], bool]
+    ) -> AsyncGenerator[StreamSegment, None]:
+        """Segments that may contain the first matching record, in order; earlier ones do not."""
         for chapter in head.chapters:
             if reached(chapter.marks) and chapter.last_segment >= head.truncation.segment:
                 for each in await self._catalog.chapter(head.stream_id, chapter):
@@ -200,8 +202,8 @@ class Seeker:
             if each.end is None or reached(each.end.marks):
                 yield each
 
-    async def last_entry(self, segment: Segment) -> int:
-        """The last entry of a segment that is confirmed, as far as can be told; -1 for none.
+    async def last_entry(self, segment: StreamSegment) -> int:
+        """The last known confirmed entry of a segment; -1 for none.
 
         Raises:
             As ``Client.open_ledger``.
@@ -210,8 +212,10 @@ class Seeker:
             return segment.end.last_entry
         return (await self._client.open_ledger(segment.ledger_id, recover=False)).last_add_confirmed
 
-    async def _within(self, segment: Segment, last: int, head: Head, reached: Callable[[Marks], bool]) -> int | None:
-        """The entry of a segment up to ``last`` at which it is reached; ``None`` if it is not."""
+    async def _within(
+        self, segment: StreamSegment, last: int, head: Head, reached: Callable[[StreamMarks], bool]
+    ) -> int | None:
+        """Binary search: the first entry up to ``last`` for which ``reached`` is true; ``None`` if there is none."""
         low = head.truncation.entry if segment.number == head.truncation.segment else 0
         high = last + 1
         if low >= high:
@@ -219,12 +223,12 @@ class Seeker:
         try:
             reader = await self._client.open_ledger(segment.ledger_id, recover=False)
         except NoSuchLedger:
-            # Lost, or truncated since: whoever reads on from here is told.
+            # Lost, or truncated meanwhile: a read from here reports it.
             return low
         while low < high:
             middle = (low + high) // 2
             envelope = await _readable(reader, segment.number, range(middle, high), head.tag)
-            # What cannot be read is passed over here; whoever reads on from the place that is found is told of it.
+            # Unreadable entries are skipped here; a read from the resulting place reports them.
             if envelope is None or reached(envelope.marks):
                 high = middle
             else:
@@ -233,7 +237,7 @@ class Seeker:
 
 
 async def _readable(reader: LedgerReader, number: int, entries: range, tag: str) -> Envelope | None:
-    """The first of these entries that somebody has; ``None`` if they are lost, all of them."""
+    """The first readable one of these entries; ``None`` if all are lost."""
     for entry in entries:
         try:
             return await envelope_at(reader, number, entry, tag)
@@ -243,8 +247,8 @@ async def _readable(reader: LedgerReader, number: int, entries: range, tag: str)
     return None
 
 
-def _condition(start: Start) -> tuple[Callable[[Marks], bool], Callable[[Record], bool]]:
-    """Whether what is wanted has come by some point of the stream, and whether a record is it."""
+def _condition(start: Start) -> tuple[Callable[[StreamMarks], bool], Callable[[Record], bool]]:
+    """Two predicates for a start: whether it lies before the given marks, and whether a record matches it."""
     number = start.number
     match start.kind:
         case StartKind.TIMESTAMP:
@@ -257,4 +261,4 @@ def _condition(start: Start) -> tuple[Callable[[Marks], bool], Callable[[Record]
                 lambda record: record.txid is not None and record.txid >= number,
             )
         case StartKind.EARLIEST | StartKind.LATEST | StartKind.AT | StartKind.AFTER:
-            raise InvalidArgument(f"nothing is searched for by {start.kind.value}")
+            raise InvalidArgument(f"no search by {start.kind.value}")

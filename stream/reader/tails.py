@@ -1,8 +1,7 @@
-"""Reading what is appended to open segments, once for all who follow them.
+"""Shared tails: follow an open segment once for all readers of a client.
 
-All who tail a stream through one client share what is read of its last segment: one long poll and one read of
-each batch, however many follow. What was read last is kept, up to ``KEPT_BYTES``; a reader that falls behind that reads
-for itself, until it has caught up.
+The readers of a stream's tail share one long poll and one read of each batch. The latest envelopes are kept, up to
+``KEPT_BYTES``. A reader that falls behind them reads by itself until it has caught up.
 """
 
 from __future__ import annotations
@@ -20,42 +19,42 @@ from tallybook.core.errors import BookieUnavailable, EnvelopeDamaged, TallybookE
 from tallybook.core.limits import MIB
 from tallybook.runtime.tasks import Tasks
 
-from ..envelope import Envelope
 from ..load import StreamLoad
+from ..records.envelope import Envelope
 
 KEPT_BYTES: Final = 4 * MIB
-"""Payload of the envelopes that a tail keeps for those who follow it."""
+"""Bytes of envelopes that a tail keeps for its followers."""
 
 
 class Unreadable(NamedTuple):
-    """An entry that nobody can read, in the place of its envelope."""
+    """A lost or damaged entry, in place of its envelope."""
 
     entry: int
     error: TallybookError
 
 
 def opened(entry: Entry, number: int, tag: str) -> Envelope | Unreadable:
-    """What an entry of a segment holds."""
+    """The envelope in an entry of a segment, or ``Unreadable``."""
     try:
         return Envelope(entry.payload, number, entry.entry_id, tag)
     except EnvelopeDamaged as error:
         return Unreadable(entry.entry_id, error)
 
 
-class _Piece(NamedTuple):
-    """Envelopes that came together."""
+class _EnvelopeRun(NamedTuple):
+    """Envelopes of one batch."""
 
     envelopes: list[Envelope | Unreadable]
     size: int
 
 
 class SharedTail:
-    """Follows one ledger for everybody.
+    """Follows one ledger on behalf of several readers.
 
     Args:
         number, tag: of the segment; see ``Position``.
-        first: entry to begin with.
-        load: counts it, and what it keeps.
+        first: the entry to start with.
+        load: counts tails, followers and kept bytes.
     """
 
     def __init__(self, reader: LedgerReader, number: int, tag: str, first: int, tasks: Tasks, load: StreamLoad) -> None:
@@ -64,18 +63,18 @@ class SharedTail:
         load.tails += 1
         self._number = number
         self._tag = tag
-        self._kept: deque[_Piece] = deque()
+        self._kept: deque[_EnvelopeRun] = deque()
         self._kept_bytes = 0
         self._news = asyncio.Event()
         self.first = first
-        """The first entry that is kept, or will be."""
+        """The first kept entry, or the first one that will be kept."""
         self.next = first
-        """The entry that is to come next."""
+        """The next entry to be read."""
         self.followers = 0
         self.ended = False
-        """Whether the ledger is closed, and all of it was read."""
+        """Whether the ledger is closed and completely read."""
         self.error: TallybookError | None = None
-        """Why nothing comes any more."""
+        """The error that ended the tail."""
         self._task = tasks.spawn(self._run(), name=f"tail-{reader.id}")
 
     async def _run(self) -> None:
@@ -88,17 +87,17 @@ class SharedTail:
         except TallybookError as error:
             self.error = error
         except BaseException as error:
-            # Whoever follows must not wait for a tail that is no more.
+            # Followers must not wait for a tail that has ended.
             self.error = BookieUnavailable(f"the tail of ledger {self.reader.id} has ended: {error!r}")
             raise
         finally:
             self._news.set()
 
     def _keep(self, envelopes: list[Envelope | Unreadable], size: int) -> None:
-        self._kept.append(_Piece(envelopes, size))
+        self._kept.append(_EnvelopeRun(envelopes, size))
         self._grow(size)
         self.next = envelopes[-1].entry + 1
-        # What came last stays, whatever its size: somebody waits for it.
+        # The latest envelopes are kept regardless of size: a follower waits for them.
         while self._kept_bytes > KEPT_BYTES and len(self._kept) > 1:
             gone = self._kept.popleft()
             self._grow(-gone.size)
@@ -107,7 +106,7 @@ class SharedTail:
         news.set()
 
     def kept(self, entry: int) -> list[Envelope | Unreadable]:
-        """The envelopes from an entry on, which is not before ``first``; none, if it is still to come."""
+        """The kept envelopes from ``entry`` on, which must not be before ``first``; none if it was not read yet."""
         found: list[Envelope | Unreadable] = []
         for piece in reversed(self._kept):
             if piece.envelopes[-1].entry < entry:
@@ -116,12 +115,12 @@ class SharedTail:
         return found
 
     async def more(self) -> None:
-        """Return when something has come, or nothing will any more."""
+        """Wait until more was read, or the tail has ended."""
         if not self.ended and self.error is None:
             await self._news.wait()
 
     def joined(self, followers: int) -> None:
-        """So many more follow it, or fewer. When nobody does any more, it stops."""
+        """Change the number of followers by ``followers``; with none left, stop."""
         self.followers += followers
         self._load.tail_followers += followers
         if not self.followers:
@@ -134,12 +133,12 @@ class SharedTail:
         self._load.tail_bytes += size
 
 
-class Tails:
+class SharedTails:
     """The tails of one client, by ledger.
 
     Args:
-        tasks: where they run.
-        load: what they are counted in from now on.
+        tasks: runs the tails.
+        load: returns the counters for new tails.
     """
 
     def __init__(self, client: Client, tasks: Tasks, load: Callable[[], StreamLoad]) -> None:
@@ -149,10 +148,7 @@ class Tails:
         self._tails: dict[int, SharedTail] = {}
 
     def follow(self, reader: LedgerReader, number: int, tag: str) -> SharedTail:
-        """The tail of a ledger, begun at what is confirmed by now where nobody follows it yet.
-
-        To be let go of by ``leave``.
-        """
+        """Follow the tail of a ledger; a new tail starts after the last confirmed entry. Release it with ``leave``."""
         tail = self._tails.get(reader.id)
         if tail is None or tail.error is not None:
             tail = SharedTail(reader, number, tag, reader.last_add_confirmed + 1, self._tasks, self._load())
@@ -161,7 +157,7 @@ class Tails:
         return tail
 
     def leave(self, ledger_id: int, tail: SharedTail) -> None:
-        """Follow it no more. When nobody does, it ends."""
+        """Stop following a tail; it ends with its last follower."""
         tail.joined(-1)
         if not tail.followers and self._tails.get(ledger_id) is tail:
             del self._tails[ledger_id]

@@ -1,13 +1,12 @@
-"""Many envelopes at once, as columns: for whoever reads a stream as a table. Nothing is done for each record in Python.
+"""Decodes many envelopes at once into Arrow columns, for readers of streams as tables; no Python code runs per record.
 
     entries of a segment            records
     [envelope | envelope | mark] -> row 0 0 0 1 1     which envelope
                                     slot 0 1 2 0 1    which record of it
                                     payload, key, ... columns of Arrow
 
-What an envelope has for all of its records lies in one piece, column by column (``envelope``), so a column of many
-envelopes is their pieces joined, and numbers are read where they lie. It knows the layout besides ``envelope``, and
-takes and refuses the same envelopes.
+An envelope stores its records column by column (``envelope``), so a column of many envelopes is the concatenation of
+their columns. This module knows the layout of ``envelope``, and accepts and rejects the same envelopes.
 """
 
 from __future__ import annotations
@@ -25,11 +24,11 @@ from tallybook.core.ids import MAX_ID
 from tallybook.core.limits import MIB
 
 from .compression import Compression, decompressed
-from .envelope import HEADER_BYTES, MAGIC, MAX_RAW_BYTES, MAX_RECORDS, VERSION, Envelope, Kind
+from .envelope import HEADER_BYTES, MAGIC, MAX_RAW_BYTES, MAX_RECORDS, VERSION, Envelope, EnvelopeKind
 from .record import NO_TXID
 
 PIECE_BYTES: Final = 32 * MIB
-"""Of bodies that are decoded at a time, once they are decompressed: bounds what small envelopes can grow to."""
+"""Bytes of decompressed bodies that are decoded at a time; bounds the memory of compressed envelopes."""
 
 Numbers: TypeAlias = npt.NDArray[np.int64]
 Flags: TypeAlias = npt.NDArray[np.bool_]
@@ -49,14 +48,14 @@ _ALL: Final = _TIMES | _TXIDS | _KEYS | _IDS
 
 @dataclass(frozen=True, slots=True)
 class EnvelopeColumns:
-    """What some envelopes in a row have.
+    """The columns of consecutive envelopes.
 
     Args:
-        first_row: number of the first of these envelopes among those that were given.
-        good: for each of them, whether it is an envelope.
-        sequence: of those that are, the number of the first record; of a mark, that of the next one.
-        count: of those that are, how many records they have.
-        row: for each record, the number of its envelope among those that were given.
+        first_row: index of the first of these envelopes in the input.
+        good: for each entry, whether it is a valid envelope.
+        sequence: for each valid one, the number of its first record; for a mark, of the next record.
+        count: for each valid one, its number of records.
+        row: for each record, the index of its envelope in the input.
     """
 
     first_row: int
@@ -74,7 +73,7 @@ class EnvelopeColumns:
 
 
 def decode(envelopes: pa.Array, piece_bytes: int = PIECE_BYTES) -> Iterator[EnvelopeColumns]:
-    """The records of envelopes, some at a time, in their order.
+    """Decode envelopes in order, some at a time.
 
     Args:
         envelopes: payloads of entries, binary, none of them null.
@@ -92,7 +91,7 @@ def decode(envelopes: pa.Array, piece_bytes: int = PIECE_BYTES) -> Iterator[Enve
 
 
 def damage(payload: bytes, segment: int, entry: int, tag: str) -> EnvelopeDamaged:
-    """What is wrong with one that is no envelope, in the words of ``envelope``.
+    """The error of an invalid envelope, as raised by ``envelope``.
 
     Raises:
         NewerFormat: nothing; it is one of a later version.
@@ -107,7 +106,7 @@ def damage(payload: bytes, segment: int, entry: int, tag: str) -> EnvelopeDamage
 
 
 def _bytes_of(envelopes: pa.Array) -> tuple[memoryview, Numbers]:
-    """The bytes of an array, and where each of its values begins, and the last one ends."""
+    """The data and offsets of an Arrow array."""
     _, offsets, data = envelopes.buffers()
     if offsets is None or not len(envelopes):
         return memoryview(b""), np.zeros(1, np.int64)
@@ -117,7 +116,7 @@ def _bytes_of(envelopes: pa.Array) -> tuple[memoryview, Numbers]:
 
 
 def _headers(data: memoryview, offsets: Numbers) -> tuple[npt.NDArray[np.void], Flags]:
-    """The header of each entry, and whether it can be one."""
+    """The header of each entry, and whether it is valid."""
     sizes = np.diff(offsets)
     long = sizes >= HEADER_BYTES
     headers = np.zeros(len(sizes), _HEADER)
@@ -131,10 +130,10 @@ def _headers(data: memoryview, offsets: Numbers) -> tuple[npt.NDArray[np.void], 
         & (headers["magic"] == _MAGIC)
         & (headers["version"] == VERSION)
         & (headers["reserved"] == 0)
-        & (kind <= Kind.END_OF_STREAM)
+        & (kind <= EnvelopeKind.END_OF_STREAM)
         & (headers["compression"] <= Compression.LZ4)
         & ((headers["present"] & ~np.uint8(_ALL)) == 0)
-        & ((kind == Kind.RECORDS) == (count > 0))
+        & ((kind == EnvelopeKind.RECORDS) == (count > 0))
         & (count <= MAX_RECORDS)
         & (raw <= MAX_RAW_BYTES)
         & ((headers["compression"] != 0) | (raw == sizes - HEADER_BYTES))
@@ -163,7 +162,7 @@ def _piece(
 def _bodies(
     data: memoryview, offsets: Numbers, headers: npt.NDArray[np.void], good: Flags
 ) -> tuple[memoryview, Numbers, Flags]:
-    """The bodies as they were before compression, and where each of them begins."""
+    """The decompressed bodies, and the offset of each."""
     packed = np.flatnonzero(good & (headers["compression"] != 0))
     begins = offsets[:-1] + HEADER_BYTES
     if not len(packed):
@@ -202,10 +201,10 @@ class _Bodies:
         self._has = [(present & flag) != 0 if flag != _ALL else np.ones(len(present), bool) for flag, _ in widths]
         spans = [np.where(has, self._counts * width, 0) for has, (_, width) in zip(self._has, widths, strict=True)]
         self._begins = np.cumsum([begins, *spans], axis=0)
-        """Of the five tables of each envelope, and behind them of the payloads."""
+        """Offsets of the five tables of each envelope, and of the payloads after them."""
         raw = headers["raw_bytes"].astype(np.int64)
         self.disagreeing: Flags = self._begins[5] - begins > raw
-        """Which of them the columns do not fill."""
+        """Envelopes whose columns do not match the size of the body."""
         if self.disagreeing.any():
             return
         self.sizes = self._numbers(2, "<u4").astype(np.int64)
@@ -220,7 +219,7 @@ class _Bodies:
         self.disagreeing = self._id_ends - begins != raw
 
     def _numbers(self, table: int, kind: str) -> npt.NDArray[np.generic]:
-        """A table of numbers, of all envelopes that have it."""
+        """One table of numbers, concatenated over all envelopes that have it."""
         has = self._has[table]
         return np.frombuffer(self._joined(self._begins[table][has], self._begins[table + 1][has]), kind)
 
@@ -229,7 +228,7 @@ class _Bodies:
         return b"".join([data[begin:end] for begin, end in zip(begins.tolist(), ends.tolist(), strict=True)])
 
     def _sums(self, sizes: Numbers, table: int) -> Numbers:
-        """The sum of ``sizes`` for each envelope; of one that does not have the table, 0."""
+        """The sum of ``sizes`` for each envelope; 0 for one without the table."""
         has = self._has[table]
         found = np.zeros(len(has), np.int64)
         if has.any():
@@ -238,10 +237,10 @@ class _Bodies:
         return found
 
     def columns(self, rows: Numbers, headers: npt.NDArray[np.void], good: Flags, first_row: int) -> EnvelopeColumns:
-        """The records.
+        """The columns of the records.
 
         Args:
-            rows: which of the envelopes ``headers`` these are.
+            rows: indices of these envelopes in ``headers``.
         """
         counts = self._counts
         total = int(counts.sum())
@@ -281,7 +280,7 @@ class _Bodies:
 
 
 def _binary(sizes: Numbers, data: bytes, there: Flags | None = None) -> pa.Array:
-    """Values that lie back to back."""
+    """An Arrow binary array of consecutive values."""
     offsets: npt.NDArray[np.int32] = np.zeros(len(sizes) + 1, np.int32)
     np.cumsum(sizes, out=offsets[1:])
     valid = None if there is None else pa.py_buffer(np.packbits(there, bitorder="little"))

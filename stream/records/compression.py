@@ -1,21 +1,20 @@
-"""How the bodies of envelopes are made smaller. Pure."""
+"""Compression of envelope bodies. Pure."""
 
 from __future__ import annotations
 
 from enum import IntEnum
-from typing import TYPE_CHECKING, Final
+from functools import cache
+from typing import Any, Final
 
 from tallybook.core.errors import EnvelopeDamaged, InvalidArgument
-
-if TYPE_CHECKING:
-    import pyarrow as pa
+from tallybook.runtime.extras import NeedsExtra
 
 WORTH_IT_BYTES: Final = 128
-"""Smaller bodies stay as they are."""
+"""Smaller bodies are not compressed."""
 
 
 class Compression(IntEnum):
-    """By its number in an envelope."""
+    """Compression methods, with their numbers in an envelope."""
 
     NONE = 0
     ZSTD = 1
@@ -23,10 +22,10 @@ class Compression(IntEnum):
 
     @classmethod
     def named(cls, name: str) -> Compression:
-        """The compression of that name: ``none``, ``zstd`` or ``lz4``.
+        """The compression with this name: ``none``, ``zstd`` or ``lz4``.
 
         Raises:
-            InvalidArgument: there is none.
+            InvalidArgument: unknown name.
         """
         try:
             return cls[name.upper()]
@@ -38,27 +37,22 @@ _CODECS: Final = {Compression.ZSTD: "zstd", Compression.LZ4: "lz4_raw"}
 
 
 def compressed(body: bytes, compression: Compression) -> tuple[Compression, bytes]:
-    """The body made smaller, and by what: by nothing, where that would not make it smaller."""
+    """Compress a body; return the method used (``NONE`` if compression does not help) and the bytes."""
     if compression is Compression.NONE or len(body) < WORTH_IT_BYTES:
         return Compression.NONE, body
-    # Only streams that are compressed pay for loading it.
-    import pyarrow as pa  # noqa: PLC0415
-
-    smaller: bytes = pa.compress(body, codec=_CODECS[compression], asbytes=True)
+    smaller: bytes = _pyarrow().compress(body, codec=_CODECS[compression], asbytes=True)
     return (compression, smaller) if len(smaller) < len(body) else (Compression.NONE, body)
 
 
 def decompressed(body: memoryview, compression: Compression, raw_bytes: int) -> bytes:
-    """The body as it was, which had ``raw_bytes``.
+    """Decompress a body of ``raw_bytes`` bytes.
 
     Raises:
-        EnvelopeDamaged: it is not what ``compressed`` made of so many bytes.
+        EnvelopeDamaged: it cannot be decompressed to this size.
     """
-    import pyarrow as pa  # noqa: PLC0415
-
     if not raw_bytes:
         raise EnvelopeDamaged("the body of an envelope is compressed, and empty")
-    codec = pa.Codec(_CODECS[compression])
+    codec = _pyarrow().Codec(_CODECS[compression])
     try:
         raw: bytes = codec.decompress(body, raw_bytes, asbytes=True)
     except (OSError, ValueError) as error:
@@ -68,11 +62,20 @@ def decompressed(body: memoryview, compression: Compression, raw_bytes: int) -> 
     return raw
 
 
-def _fits(codec: pa.Codec, body: memoryview, raw_bytes: int) -> bool:
-    """Whether the body is not longer than that.
+@cache
+def _pyarrow() -> Any:
+    """The library; imported here, because only compressed streams need it."""
+    with NeedsExtra("a compressed stream"):
+        import pyarrow as pa  # noqa: PLC0415
 
-    Arrow does not tell how much LZ4 made of it, and what is missing is whatever lay in memory there. With Zstandard it
-    sees to it that all is there.
+    return pa
+
+
+def _fits(codec: Any, body: memoryview, raw_bytes: int) -> bool:
+    """Whether the decompressed body fits ``raw_bytes``.
+
+    With LZ4, Arrow does not return the decompressed size, and leaves the rest of the buffer uninitialized. With
+    Zstandard it checks the size.
     """
     try:
         codec.decompress(body, raw_bytes)

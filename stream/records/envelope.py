@@ -1,27 +1,28 @@
-"""The envelope: what one entry of a segment's ledger holds, which is a few records or a mark. Pure.
+"""The envelope: the content of one entry of a segment's ledger, with one or more records, or a mark. Pure.
 
-Little-endian; docs/formats/envelope.md shows it.
+Little-endian; see docs/reference/formats/envelope.md.
 
     0   2  magic ``TS``
     2   1  version (1)
     3   1  kind: records, or one of the marks
     4   1  compression of the body
-    5   1  columns that there are besides payloads
+    5   1  columns present besides payloads
     6   2  reserved, zero
     8   4  records n; 0 for a mark
     12  4  bytes of the body before compression
     16  8  sequence number of the first record; of a mark, of the next one
-    24  8  timestamp of records that have none of their own
+    24  8  default timestamp of the records
     32  8  highest timestamp of the stream up to the end of this envelope
     40  8  highest transaction id likewise
-    48  8  number of the record behind the last one that has an id; 0 if none has
+    48  8  number of the record after the last one that has an id; 0 if none has
     56     body: the columns, one after the other
 
-The columns are, in this order, and but for the third only where a record has such a thing: timestamps (8 n),
-transaction ids (8 n), lengths of payloads (4 n), lengths of keys (4 n), lengths of ids (2 n), payloads, keys, ids.
+The columns, in this order: timestamps (8 n), transaction ids (8 n), lengths of payloads (4 n), lengths of keys (4 n),
+lengths of ids (2 n), payloads, keys, ids. Except for the payloads and their lengths, a column is present only if some
+record has a value.
 
-What is highest so far stands in every envelope, so a stream can be searched by any of them in steps of halves, and
-whoever reads the last envelope knows where the stream stands.
+Every envelope contains the highest values so far, so a stream can be searched by any of them with binary search, and
+the last envelope has the stream's marks.
 """
 
 from __future__ import annotations
@@ -36,19 +37,19 @@ from tallybook.core.errors import EnvelopeDamaged, NewerFormat
 from tallybook.core.ids import MAX_ID
 from tallybook.core.limits import MIB
 
+from ..position import Position
 from .compression import Compression, compressed, decompressed
-from .position import Position
 from .record import NO_TIME, NO_TXID
 
 MAGIC: Final = b"TS"
 VERSION: Final = 1
 MAX_RECORDS: Final = 8_192
-"""In one envelope; bounds what a reader allocates on a count."""
+"""Records in one envelope at most; bounds what a reader allocates."""
 MAX_RAW_BYTES: Final = 8 * MIB
-"""Of a body; bounds what a reader allocates to decompress."""
+"""Size of a decompressed body at most; bounds what a reader allocates."""
 HEADER_BYTES: Final = 56
 RECORD_OVERHEAD_BYTES: Final = 26
-"""Most that a record takes in an envelope beside payload, key and id."""
+"""Overhead of a record at most, besides payload, key and id."""
 
 _HEADER: Final = struct.Struct("<2sBBBBHIIqqqqq")
 _NO_KEY: Final = 2**32 - 1
@@ -56,26 +57,26 @@ _TIMES, _TXIDS, _KEYS, _IDS = 1, 2, 4, 8
 _ALL: Final = _TIMES | _TXIDS | _KEYS | _IDS
 
 
-class Kind(IntEnum):
-    """What an envelope is."""
+class EnvelopeKind(IntEnum):
+    """The kind of an envelope: records, or a mark."""
 
     RECORDS = 0
     KEEP_ALIVE = 1
     """A mark that only moves the last add confirmed."""
     END_OF_SEGMENT = 2
-    """The stream goes on in the next segment."""
+    """The stream continues in the next segment."""
     END_OF_STREAM = 3
-    """It ends here, for ever."""
+    """The stream is sealed."""
 
 
-class Marks(NamedTuple):
-    """Where a stream stands.
+class StreamMarks(NamedTuple):
+    """The state of a stream at some point: record count and highest values.
 
     Args:
-        next_sequence: how many records it has had.
-        highest_time: highest timestamp of any, in milliseconds; ``NO_TIME`` before the first.
-        highest_txid: likewise for transaction ids.
-        ids_before: number of the record behind the last one that has an id; 0 if none has.
+        next_sequence: number of the next record.
+        highest_time: highest timestamp so far, in milliseconds; ``NO_TIME`` before the first.
+        highest_txid: highest transaction id so far; ``NO_TXID`` before the first.
+        ids_before: number of the record after the last one that has an id; 0 if none has.
     """
 
     next_sequence: int = 0
@@ -84,11 +85,11 @@ class Marks(NamedTuple):
     ids_before: int = 0
 
 
-START: Final = Marks()
+START: Final = StreamMarks()
 
 
-class Columns:
-    """Records that become one envelope, column by column. Only what some record has takes room."""
+class RecordColumns:
+    """The records of an envelope to be encoded, by column. A column without values takes no space."""
 
     __slots__ = ("default_time", "ids", "keys", "payloads", "times", "txids")
 
@@ -103,7 +104,7 @@ class Columns:
     def add(
         self, payload: bytes, time: int | None, key: bytes | None, dedup_id: bytes | None, txid: int | None
     ) -> None:
-        """One more record."""
+        """Add a record."""
         before = len(self.payloads)
         self.payloads.append(payload)
         if self.times is not None or (time is not None and time != self.default_time):
@@ -124,22 +125,22 @@ class Columns:
             self.ids.append(dedup_id or b"")
 
     @classmethod
-    def of(cls, envelope: Envelope) -> Columns:
-        """Those of an envelope that was encoded."""
+    def of(cls, envelope: Envelope) -> RecordColumns:
+        """The columns of an encoded envelope."""
         found, columns = cls(envelope.default_time), envelope.columns
         found.payloads, found.keys, found.ids = columns.payloads, columns.keys, columns.ids
         found.times = None if columns.times is None else list(columns.times)
         found.txids = None if columns.txids is None else list(columns.txids)
         return found
 
-    def between(self, begin: int, end: int) -> Columns:
-        """Those of the records from one to before another."""
-        found = Columns(self.default_time)
+    def between(self, begin: int, end: int) -> RecordColumns:
+        """The columns of the records ``begin .. end - 1``."""
+        found = RecordColumns(self.default_time)
         found.payloads = self.payloads[begin:end]
         found.times = None if self.times is None else self.times[begin:end]
         found.txids = None if self.txids is None else self.txids[begin:end]
         found.keys = None if self.keys is None else self.keys[begin:end]
-        # Where none of these has an id, there is no column of them: see ``marks_after``.
+        # Without any id there must be no column: see ``marks_after``.
         found.ids = None if self.ids is None or not any(self.ids[begin:end]) else self.ids[begin:end]
         return found
 
@@ -152,8 +153,8 @@ class Columns:
             found = [size + len(dedup_id) for size, dedup_id in zip(found, self.ids, strict=True)]
         return found
 
-    def marks_after(self, marks: Marks) -> Marks:
-        """Where the stream stands after these records."""
+    def marks_after(self, marks: StreamMarks) -> StreamMarks:
+        """The stream's marks after these records."""
         if not self.payloads:
             return marks
         time = self.default_time if self.times is None else max(self.times)
@@ -161,7 +162,7 @@ class Columns:
         ids_before = marks.ids_before
         if self.ids is not None:
             ids_before = marks.next_sequence + max(at for at, dedup_id in enumerate(self.ids) if dedup_id) + 1
-        return Marks(
+        return StreamMarks(
             marks.next_sequence + len(self.payloads),
             max(marks.highest_time, time),
             max(marks.highest_txid, txid),
@@ -169,11 +170,11 @@ class Columns:
         )
 
 
-def encode_records(columns: Columns, before: Marks, compression: Compression = Compression.NONE) -> bytes:
-    """An envelope of records.
+def encode_records(columns: RecordColumns, before: StreamMarks, compression: Compression = Compression.NONE) -> bytes:
+    """Encode an envelope of records.
 
     Args:
-        before: where the stream stands before them.
+        before: the stream's marks before them.
     """
     payloads, count = columns.payloads, len(columns.payloads)
     after, present, parts = columns.marks_after(before), 0, []
@@ -196,23 +197,23 @@ def encode_records(columns: Columns, before: Marks, compression: Compression = C
         parts += [key for key in keys if key]
     if ids is not None:
         parts += ids
-    # One copy, unless it is compressed.
+    # Joined once at the end, unless it is compressed.
     raw_bytes = sum(map(len, parts))
     if compression is not Compression.NONE:
         compression, body = compressed(b"".join(parts), compression)
         parts = [body]
     header = _HEADER.pack(
-        MAGIC, VERSION, Kind.RECORDS, compression, present, 0, count, raw_bytes, before.next_sequence,
+        MAGIC, VERSION, EnvelopeKind.RECORDS, compression, present, 0, count, raw_bytes, before.next_sequence,
         columns.default_time, after.highest_time, after.highest_txid, after.ids_before,
     )  # fmt: skip
     return b"".join((header, *parts))
 
 
-def encode_mark(kind: Kind, marks: Marks, time: int) -> bytes:
-    """An envelope without records.
+def encode_mark(kind: EnvelopeKind, marks: StreamMarks, time: int) -> bytes:
+    """Encode a mark, an envelope without records.
 
     Args:
-        time: when it was made, in milliseconds since the epoch.
+        time: time of creation, in milliseconds since the epoch.
     """
     return _HEADER.pack(
         MAGIC, VERSION, kind, Compression.NONE, 0, 0, 0, 0, marks.next_sequence, time, marks.highest_time,
@@ -221,15 +222,15 @@ def encode_mark(kind: Kind, marks: Marks, time: int) -> bytes:
 
 
 class Envelope:
-    """One entry, read back; it is where the records in it find what they share.
+    """A decoded envelope; its records refer to it for the values that they share.
 
     Args:
         payload: of the entry.
-        segment, entry, tag: where it is; see ``Position``.
+        segment, entry, tag: its place; see ``Position``.
 
     Raises:
-        EnvelopeDamaged: it is no envelope.
-        NewerFormat: it is one of a later version.
+        EnvelopeDamaged: not a valid envelope.
+        NewerFormat: an envelope of a later version.
     """
 
     __slots__ = (
@@ -263,10 +264,10 @@ class Envelope:
             raise NewerFormat.of(self._where, version, VERSION)
         if magic != MAGIC or version != VERSION or reserved:
             raise self._damaged(f"begins with {bytes(payload[:8])!r}")
-        if kind > Kind.END_OF_STREAM or compression > Compression.LZ4 or present & ~_ALL:
+        if kind > EnvelopeKind.END_OF_STREAM or compression > Compression.LZ4 or present & ~_ALL:
             raise self._damaged(f"is of kind {kind}, compression {compression}, columns {present}")
-        self.kind, self._compression = Kind(kind), Compression(compression)
-        if (kind == Kind.RECORDS) != bool(count) or count > MAX_RECORDS or raw_bytes > MAX_RAW_BYTES:
+        self.kind, self._compression = EnvelopeKind(kind), Compression(compression)
+        if (kind == EnvelopeKind.RECORDS) != bool(count) or count > MAX_RECORDS or raw_bytes > MAX_RAW_BYTES:
             raise self._damaged(f"is of kind {kind}, with {count} records in {raw_bytes} bytes")
         if not compression and raw_bytes != len(payload) - HEADER_BYTES:
             raise self._damaged(f"has {len(payload)} bytes, with a body of {raw_bytes}")
@@ -275,17 +276,17 @@ class Envelope:
         ):
             raise self._damaged(f"has records from {self.first_sequence} on, in {len(payload)} bytes")
         self.count, self._present, self._raw_bytes = count, present, raw_bytes
-        self.marks = Marks(self.first_sequence + count, highest_time, highest_txid, ids_before)
-        """Where the stream stands after it."""
+        self.marks = StreamMarks(self.first_sequence + count, highest_time, highest_txid, ids_before)
+        """The stream's marks after it."""
         self._body = payload if isinstance(payload, bytes) else bytes(payload)
         self._columns: _Columns | None = None
 
     @property
     def columns(self) -> _Columns:
-        """The records in it, by column.
+        """The records, by column.
 
         Raises:
-            EnvelopeDamaged: the body is not what the header says.
+            EnvelopeDamaged: the body does not match the header.
         """
         if self._columns is None:
             body, start = self._body, HEADER_BYTES
@@ -300,7 +301,7 @@ class Envelope:
 
     @property
     def memory_bytes(self) -> int:
-        """About what it takes once its records are read, however small it was stored."""
+        """Approximate memory once its records are decoded."""
         size: int = self._raw_bytes + HEADER_BYTES + self.count * RECORD_OVERHEAD_BYTES
         return size
 
@@ -324,7 +325,7 @@ class Envelope:
 
 
 class Record:
-    """A record of a stream, as it is read."""
+    """A record read from a stream."""
 
     __slots__ = ("_envelope", "_slot", "payload")
 
@@ -332,17 +333,17 @@ class Record:
         self._envelope = envelope
         self._slot = slot
         self.payload = payload
-        """What it says."""
+        """The content."""
 
     @property
     def position(self) -> Position:
-        """Where it is."""
+        """Its position in the stream."""
         envelope = self._envelope
         return Position(envelope.segment, envelope.entry, self._slot, envelope.tag)
 
     @property
     def place_behind(self) -> tuple[int, int, int]:
-        """Segment, entry and slot of what comes next."""
+        """Segment, entry and slot of the next record."""
         envelope, slot = self._envelope, self._slot + 1
         if slot == envelope.count:
             return envelope.segment, envelope.entry + 1, 0
@@ -350,40 +351,40 @@ class Record:
 
     @property
     def sequence(self) -> int:
-        """How many records of the stream were before it."""
+        """Its number in the stream, counted from 0."""
         return self._envelope.first_sequence + self._slot
 
     @property
     def timestamp_ms(self) -> int:
-        """When it happened, or was appended, in milliseconds since the epoch."""
+        """Event time, or time of the append, in milliseconds since the epoch."""
         times = self._envelope.columns.times
         return self._envelope.default_time if times is None else times[self._slot]
 
     @property
     def key(self) -> bytes | None:
-        """What it is about, if it was given a key."""
+        """Its key, if it has one."""
         keys = self._envelope.columns.keys
         return None if keys is None else keys[self._slot]
 
     @property
     def dedup_id(self) -> bytes | None:
-        """The id it was given, if it was given one."""
+        """Its deduplication id, if it has one."""
         ids = self._envelope.columns.ids
         return (ids[self._slot] or None) if ids is not None else None
 
     @property
     def txid(self) -> int | None:
-        """The transaction id it was given, if it was given one."""
+        """Its transaction id, if it has one."""
         txids = self._envelope.columns.txids
         return None if txids is None or txids[self._slot] == NO_TXID else txids[self._slot]
 
-    def _told(self) -> tuple[object, ...]:
+    def _as_tuple(self) -> tuple[object, ...]:
         return (
             self.position, self.sequence, self.payload, self.timestamp_ms, self.key, self.dedup_id, self.txid
         )  # fmt: skip
 
     def __eq__(self, other: object) -> bool:
-        return self._told() == other._told() if isinstance(other, Record) else NotImplemented
+        return self._as_tuple() == other._as_tuple() if isinstance(other, Record) else NotImplemented
 
     def __hash__(self) -> int:
         return hash(self.position)
@@ -393,7 +394,7 @@ class Record:
 
 
 class _LengthsDisagree(Exception):
-    """The columns do not fill the body."""
+    """The columns do not match the size of the body."""
 
 
 class _Columns(NamedTuple):

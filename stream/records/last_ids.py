@@ -1,45 +1,45 @@
-"""The ids of a stream's last records, read from the stream by whoever is to write it."""
+"""Rebuilds the deduplication window of a stream from its last records, for a new writer."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import aclosing
 
-from .dedup import ID_OVERHEAD_BYTES, DedupWindow, IdRoom
-from .gaps import Gap
-from .head import Head
-from .reader.handle import StreamReader
-from .writer.pending import PendingRecord, settled_record
+from ..gaps import Gap
+from ..head import Head
+from ..reader.handle import StreamReader
+from ..writer.pending import PendingRecord, settled_record
+from .dedup import ID_OVERHEAD_BYTES, DedupMemory, DedupWindow
 
 ReaderFrom = Callable[[int], StreamReader]
-"""Reads to the end from the record of this number on, across gaps."""
+"""Makes a reader from the record with this number to the end, across gaps."""
 
 
-async def check_ids_fit(head: Head, room: IdRoom, reader_from: ReaderFrom) -> None:
-    """See whether there is room for the ids of a stream, before its writer is fenced for nothing.
+async def check_ids_fit(head: Head, memory: DedupMemory, reader_from: ReaderFrom) -> None:
+    """Check that there is memory for the ids of a stream, before its present writer is fenced in vain.
 
     Raises:
-        Busy, InvalidArgument: as ``DedupWindow.check_room``.
+        Busy, InvalidArgument: as ``DedupWindow.check_space``.
         As ``StreamReader.batches``.
     """
     records = head.policy.dedup_records
-    if room.fits(records * ID_OVERHEAD_BYTES, 0):
+    if memory.fits(records * ID_OVERHEAD_BYTES, 0):
         return
-    window: DedupWindow[PendingRecord] = DedupWindow(records, room)
+    window: DedupWindow[PendingRecord] = DedupWindow(records, memory)
     try:
-        # What is settled tells nothing of what its writer is writing, so all of that is read.
+        # The present writer may still append records with ids, so read up to the end.
         await _fill(window, reader_from(_first(head)))
     finally:
         window.clear()
 
 
-async def read_window(head: Head, room: IdRoom | None, reader_from: ReaderFrom) -> DedupWindow[PendingRecord]:
-    """The ids of the last records, as they are in the stream, which nobody else writes any more.
+async def read_window(head: Head, memory: DedupMemory | None, reader_from: ReaderFrom) -> DedupWindow[PendingRecord]:
+    """Read the window from the stream, after the previous writer was fenced.
 
     Raises:
         As ``check_ids_fit``.
     """
-    window: DedupWindow[PendingRecord] = DedupWindow(head.policy.dedup_records, room)
+    window: DedupWindow[PendingRecord] = DedupWindow(head.policy.dedup_records, memory)
     first = _first(head)
     if head.settled_marks.ids_before > first:
         try:
@@ -59,5 +59,5 @@ async def _fill(window: DedupWindow[PendingRecord], reader: StreamReader) -> Non
         async for batch in batches:
             for record in [] if isinstance(batch, Gap) else batch:
                 if record.dedup_id is not None:
-                    window.check_room((record.dedup_id,), record.sequence)
+                    window.check_space((record.dedup_id,), record.sequence)
                     window.add(record.dedup_id, record.sequence, settled_record(record.position))

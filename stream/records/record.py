@@ -1,31 +1,32 @@
-"""One record of a stream as it is appended: what may be in it. ``envelope`` has records as they are read."""
+"""A record to be appended to a stream, and its limits. ``envelope`` has records as they are read."""
 
 from __future__ import annotations
 
 from typing import Final, NamedTuple, TypeAlias
 
+from tallybook.core.batch import check_buffer
 from tallybook.core.errors import EntryTooLarge, InvalidArgument
 from tallybook.core.ids import MAX_ID
 from tallybook.core.limits import MAX_ENTRY_BYTES
 
-MOST_BESIDE_BYTES: Final = 256
-"""More than an entry has beside the one record in it."""
-MAX_RECORD_BYTES: Final = MAX_ENTRY_BYTES - MOST_BESIDE_BYTES
-"""Payload, key and id of a record together: it has to fit one entry, with what is known of it."""
+MAX_ATTRIBUTE_BYTES: Final = 256
+"""Upper bound of the overhead of an entry with one record."""
+MAX_RECORD_BYTES: Final = MAX_ENTRY_BYTES - MAX_ATTRIBUTE_BYTES
+"""Limit of payload, key and id of a record together: a record must fit in one entry."""
 MAX_DEDUP_ID_BYTES: Final = 1024
 
 NO_TIME: Final = -(2**63)
-"""Before any timestamp; no record has it."""
+"""Lower than any timestamp; means none."""
 NO_TXID: Final = -(2**63)
-"""Before any transaction id."""
+"""Lower than any transaction id; means none."""
 
 
 Payload: TypeAlias = bytes | bytearray | memoryview
-"""What a record says, in any kind of bytes."""
+"""The payload of a record, as any bytes-like object."""
 
 
 class Anything:
-    """Wherever the stream stands."""
+    """The type of ``ANYTHING``: no condition on the stream's last position."""
 
 
 ANYTHING: Final = Anything()
@@ -35,11 +36,11 @@ class Outgoing(NamedTuple):
     """A record to be appended.
 
     Args:
-        payload: what it says.
-        timestamp_ms: when it happened, in milliseconds since the epoch; by default, when it is appended. Need not grow.
-        key: what it is about. Not looked at.
-        dedup_id: appended again with the same id soon after, it is there once.
-        txid: number of the application's, which never falls within a stream.
+        payload: the content.
+        timestamp_ms: event time in milliseconds since the epoch; by default, the time of the append. Need not increase.
+        key: a key for the application; not interpreted.
+        dedup_id: deduplication id: a second append with the same id within the window is not stored again.
+        txid: a number of the application's choice that never decreases within a stream.
     """
 
     payload: Payload
@@ -57,20 +58,21 @@ class Outgoing(NamedTuple):
         dedup_id: bytes | str | None,
         txid: int | None,
     ) -> Outgoing:
-        """A record, whose id may be text."""
+        """Create a record; its id may be text."""
         return cls(payload, timestamp_ms, key, dedup_id.encode() if isinstance(dedup_id, str) else dedup_id, txid)
 
 
 def size_of(record: Outgoing) -> int:
-    """Bytes of payload, key and id of a record that may be appended.
+    """Check a record; return its size: bytes of payload, key and id.
 
     Raises:
-        InvalidArgument: a part of it is not what it has to be.
+        TypeError: the payload is not bytes.
+        InvalidArgument: another field is invalid.
         EntryTooLarge: it is larger than ``MAX_RECORD_BYTES``.
     """
     payload, timestamp_ms, key, dedup_id, txid = record
-    if type(payload) is not bytes and not isinstance(payload, bytes | bytearray | memoryview):
-        raise InvalidArgument(f"a record is bytes, not {type(payload).__name__}")
+    if type(payload) is not bytes:
+        check_buffer(payload, "a record")
     size = payload.nbytes if isinstance(payload, memoryview) else len(payload)
     if key is not None:
         if not isinstance(key, bytes):

@@ -1,32 +1,33 @@
-"""Which records of a copy were deleted, rather than lost: what was deleted does not come back.
+"""Decides which records of a copy were deleted rather than lost: deleted records are not restored.
 
-A record that had gone from the metadata before its copy was replaced is known by that; of one that was deleted since,
-the deletions of its ledgers are on record. So it was lost where a ledger that it names is left, or was never deleted. A
-record that names no ledger goes as its stream goes: a name, and a subscription that nobody reads, unless it had gone
-while its stream was there. A stream that was empty, and had gone, is taken for deleted.
+- A record that disappeared before the copy was replaced is marked in the copy. For one deleted later, the deletions of
+  its ledgers are on record. So a record was lost, not deleted, if one of its ledgers exists or was never deleted.
+- A record without ledgers (a name, or a subscription without a reader) follows its stream, unless it had disappeared
+  while its stream existed.
+- An empty stream that had disappeared counts as deleted.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 
-from tallybook.archive.records import RecordsCopy
+from tallybook.archive.stream_records import RecordsCopy
 from tallybook.core.errors import DamagedFile, NewerFormat, NoSuchLedger
 from tallybook.core.ids import MAX_ID
-from tallybook.metadata.ledger_use import HEADS, head_record
 from tallybook.metadata.store import MetadataStore
+from tallybook.metadata.stream_use import HEADS, head_record
 
-from .catalog import decode_name
-from .head_codec import decode_chapter, decode_head
-from .names import CHAPTERS, NAMES, NAMESPACES, SUBSCRIPTIONS, chapter_record, name_record
-from .subscription import record as subscriptions
+from ..catalog import decode_name
+from ..head_codec import decode_chapter, decode_head
+from ..names import CHAPTERS, NAMES, NAMESPACES, SUBSCRIPTIONS, chapter_record, name_record
+from ..subscription import record as subscriptions
 
 
-class GoneRecords:
-    """What became of records of a copy that are not in the metadata.
+class DeletedRecords:
+    """Whether records of a copy that are missing in the metadata were deleted.
 
     Args:
-        own: whether the copy is of this cluster, so that its deletions are of the ledgers that the copy names.
+        own: whether the copy is of this cluster, so that the cluster's deletion records apply to its ledger ids.
     """
 
     def __init__(self, metadata: MetadataStore, copy: RecordsCopy, *, own: bool) -> None:
@@ -34,10 +35,10 @@ class GoneRecords:
         self._copy = copy
         self._own = own
         self._heads: dict[str, bool] = {}
-        """Of each head that is not there, whether it was deleted."""
+        """For each missing head, whether it was deleted."""
 
-    async def look(self) -> None:
-        """Decide of all streams, before the first record comes back.
+    async def load(self) -> None:
+        """Decide for all streams, before the first record is restored.
 
         Raises:
             MetadataUnavailable: the store does not answer.
@@ -47,13 +48,13 @@ class GoneRecords:
                 try:
                     self._heads[name] = await self._by_ledgers(name)
                 except (DamagedFile, NewerFormat):
-                    self._heads[name] = False  # it is named once it is to come back
+                    self._heads[name] = False  # reported when it is restored
 
     async def was_deleted(self, name: str) -> bool:
-        """Whether a record that is not there was deleted.
+        """Whether a missing record was deleted.
 
         Raises:
-            DamagedFile, NewerFormat: it cannot be understood.
+            DamagedFile, NewerFormat: it cannot be decoded.
             MetadataUnavailable: the store does not answer.
         """
         if name.startswith(HEADS):
@@ -71,11 +72,11 @@ class GoneRecords:
         return await self._by_ledgers(name)
 
     def _is_there(self, head: str) -> bool:
-        """Whether a stream is in the metadata, or comes back."""
+        """Whether a stream is in the metadata, or is restored."""
         return head in self._copy.records and not self._heads.get(head, False)
 
     def _went_before(self, name: str, head: str) -> bool:
-        """Whether a record had gone while its stream was there: behind that, nobody can have deleted it by itself."""
+        """Whether a record disappeared before its stream did: only then can it have been deleted by itself."""
         gone_at_ms = self._copy.gone_at_ms
         return name in gone_at_ms and gone_at_ms[name] < gone_at_ms.get(head, MAX_ID)
 
@@ -83,7 +84,7 @@ class GoneRecords:
         streams, gone = name_record(name.removeprefix(NAMESPACES), ""), self._copy.gone_at_ms
         named = [each for each in self._copy.records if each.startswith(streams)]
         if name not in gone and not any(each not in gone for each in named):
-            return False  # it was there, and empty
+            return False  # it existed, and was empty
         return not any(self._leads_to_a_stream(each) for each in named)
 
     def _leads_to_a_stream(self, name: str) -> bool:
@@ -93,7 +94,7 @@ class GoneRecords:
             return name not in self._copy.gone_at_ms
 
     async def _by_ledgers(self, name: str) -> bool:
-        """Whether a record was deleted, by what became of the ledgers that it names."""
+        """Whether a record was deleted, judged by its ledgers."""
         ledger_ids = ledgers_of(name, self._copy.records)
         if name in self._copy.gone_at_ms:
             return not any([await self._exists(ledger_id) for ledger_id in ledger_ids])
@@ -107,15 +108,15 @@ class GoneRecords:
         except NoSuchLedger:
             return False
         except (DamagedFile, NewerFormat):
-            return True  # it is there, though its record cannot be read
+            return True  # it exists, though its record cannot be read
         return True
 
 
 def ledgers_of(name: str, records: Mapping[str, bytes]) -> list[int]:
-    """The ledgers that a head, with its chapters, a chapter, or a subscription names.
+    """The ledgers of a head with its chapters, of a chapter, or of a subscription.
 
     Raises:
-        DamagedFile, NewerFormat: a record cannot be understood.
+        DamagedFile, NewerFormat: a record cannot be decoded.
     """
     if name.startswith(SUBSCRIPTIONS):
         return list(subscriptions.ledgers_of(subscriptions.decode(name, records[name])))

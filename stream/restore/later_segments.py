@@ -1,4 +1,4 @@
-"""Segments that a head does not list yet, found by the marks of their ledgers: they were made after it was copied."""
+"""Finds segments that were created after a head was copied, by the stream ids in their ledgers' metadata."""
 
 from __future__ import annotations
 
@@ -7,30 +7,30 @@ from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from typing import Final
 
+from tallybook.core.coverage import sometimes
 from tallybook.core.errors import DamagedFile, NewerFormat, NoSuchLedger
-from tallybook.core.marks import sometimes
-from tallybook.metadata.ledger_use import segment_of
-from tallybook.metadata.model import LedgerMetadata
+from tallybook.metadata.ledger.model import LedgerMetadata
 from tallybook.metadata.store import MetadataStore
+from tallybook.metadata.stream_use import segment_of
 
-from .head import Head, Segment
-from .head_codec import decode_chapter
-from .names import chapter_record
+from ..head import Head, StreamSegment
+from ..head_codec import decode_chapter
+from ..names import chapter_record
 
 CONCURRENT_READS: Final = 32
-MOST_LISTED: Final = 2_000
-"""Segments that are added to one head, whose record has to stay below a megabyte; the others are named."""
+MAX_LISTED: Final = 2_000
+"""Segments added to one head at most, so that its record stays below a megabyte; further ones are reported."""
 
 
 class LaterSegments:
-    """The segments of all streams, by what the closed ledgers of a metadata store say of themselves."""
+    """The segments of all streams, by the stream ids in the metadata of closed ledgers."""
 
     def __init__(self, metadata: MetadataStore) -> None:
         self._metadata = metadata
         self._of: Mapping[str, list[tuple[int, LedgerMetadata]]] | None = None
 
     async def load(self) -> None:
-        """Read the ledgers, once. A head that is read after it lists all of them that a writer has listed.
+        """Read the ledgers, once. Call it before heads are read, so that heads have all segments added by writers.
 
         Raises:
             MetadataUnavailable: they cannot be read.
@@ -39,14 +39,14 @@ class LaterSegments:
             self._of = await _segments(self._metadata)
 
     async def listed(self, head: Head) -> tuple[Head, tuple[str, ...]]:
-        """The head with the segments that come behind its last one; and what cannot be listed, in words.
+        """Add later segments to a head; return it with a description of the segments that cannot be added.
 
-        They are listed as open: the next writer finds out where they end, and puts them into chapters. Of a stream that
-        has a writer they are only named.
+        They are added as open: the next writer seals them, and moves them into chapters. For a stream that has a writer
+        they are only reported.
 
         Raises:
             MetadataUnavailable: the ledgers, or a chapter, cannot be read.
-            DamagedFile, NewerFormat: a chapter cannot be understood.
+            DamagedFile, NewerFormat: a chapter cannot be decoded.
         """
         if head.ended or head.deleting:
             return head, ()
@@ -73,13 +73,13 @@ class LaterSegments:
 
 
 def with_later(head: Head, found: Iterable[tuple[int, LedgerMetadata]]) -> tuple[Head, tuple[str, ...]]:
-    """As ``LaterSegments.listed``, of these numbers and ledgers, which it does not list yet. Pure."""
+    """As ``LaterSegments.listed``, for segment numbers and ledgers that are not in the head. Pure."""
     by_number: dict[int, list[LedgerMetadata]] = {}
     for number, ledger in found:
-        # One that stayed empty was announced, and perhaps made again under the same number.
+        # An empty ledger may have been replaced by another one under the same number.
         by_number.setdefault(number, []).extend([ledger] if ledger.last_entry_id >= 0 else [])
     last = max([each.number for each in head.segments] + [each.last_segment for each in head.chapters], default=0)
-    added, lost, expected = list[Segment](), list[str](), head.next_segment
+    added, lost, expected = list[StreamSegment](), list[str](), head.next_segment
     for number, ledgers in sorted(by_number.items()):
         if number > expected:
             numbers = str(expected) if number == expected + 1 else f"{expected} to {number - 1}"
@@ -91,10 +91,10 @@ def with_later(head: Head, found: Iterable[tuple[int, LedgerMetadata]]) -> tuple
             why = "which came back when the stream had gone on without it"
         elif head.owner is not None:
             why = "which came back while the stream is written"
-        elif len(added) == MOST_LISTED:
+        elif len(added) == MAX_LISTED:
             why = "for which its head has no room"
         else:
-            added += [Segment(number, each.ledger_id, each.created_at_ms) for each in ledgers]
+            added += [StreamSegment(number, each.ledger_id, each.created_at_ms) for each in ledgers]
             continue
         lost += [f"stream {head.name!r}: segment {number} (ledger {each.ledger_id}), {why}" for each in ledgers]
     if head.owner is None and expected > head.next_segment:

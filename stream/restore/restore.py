@@ -1,13 +1,14 @@
-"""Brings the records of streams back from the copy that an archive has of them, after the metadata store was lost.
+"""Restores the records of streams from the archive's copy, after a loss of the metadata store.
 
-The ledgers are there by then (``offload/rebuild.py``), but for those that were not archived. So what a record says of
-ledgers is mended: a segment that was still open, and an advance of a subscription, are gone with their ledger. A
-segment that was made after the copy, and archived, is known by the mark of its ledger, and is listed again. The stream
-goes on behind its last archived segment, and the subscription where its cursor ledger was begun, which is earlier. A
-segment that had ended and was not archived stays listed, and readers meet a gap there. All of that is reported. Ids of
-ledgers that a record names are not given out again: bookies may still have entries of them.
+Archived ledgers are restored before (``offload/rebuild.py``); other ledgers are lost. So the records are corrected:
 
-A record that was deleted does not come back (``gone_records``).
+- An open segment, and the last advances of a subscription, are lost with their ledger. The stream continues after its
+  last archived segment, the subscription where its cursor ledger began.
+- A segment that was created after the copy and archived is found by its ledger's metadata, and added again.
+- A sealed segment that was not archived stays in the head; readers get a gap.
+
+All of this is reported. Ledger ids in the records are not given out again: bookies may still have entries of them.
+Deleted records are not restored (``deleted_records``).
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from dataclasses import dataclass, replace
 from enum import Enum, auto
 from typing import Final
 
-from tallybook.archive.records import RecordsCopy
+from tallybook.archive.stream_records import RecordsCopy
 from tallybook.core.errors import (
     DamagedFile,
     InvalidArgument,
@@ -26,59 +27,59 @@ from tallybook.core.errors import (
     NewerFormat,
     NoSuchLedger,
 )
-from tallybook.metadata.ledger_use import HEADS, head_record, is_of_stream
+from tallybook.metadata.id_block import raise_counter
 from tallybook.metadata.store import MetadataStore, Ok, Record, Unknown
-from tallybook.offload.rebuild import raise_counter
+from tallybook.metadata.stream_use import HEADS, belongs_to_stream, head_record
 
-from .catalog import decode_name
-from .gone_records import GoneRecords
-from .head import Head
-from .head_codec import decode_chapter, decode_head, encode_chapter, encode_head
+from ..catalog import decode_name
+from ..head import Head
+from ..head_codec import decode_chapter, decode_head, encode_chapter, encode_head
+from ..names import CHAPTERS, NAMES, NAMESPACES, SUBSCRIPTIONS, name_record
+from ..subscription import record as subscriptions
+from .deleted_records import DeletedRecords
 from .later_segments import LaterSegments
-from .names import CHAPTERS, NAMES, NAMESPACES, SUBSCRIPTIONS, name_record
-from .subscription import record as subscriptions
 from .taken_names import enter_beside
 
 ORDER: Final = (NAMESPACES, CHAPTERS, HEADS, SUBSCRIPTIONS, NAMES)
-"""Names come last: a stream is found only once all of it is there."""
+"""Names come last, so that a stream is found only once it is complete."""
 
 
 @dataclass(frozen=True, slots=True)
 class RestoredRecord:
-    """What became of one record."""
+    """The outcome for one record."""
 
     name: str
     known: bool = False
-    """Whether the metadata store had one of that name, which stays as it is."""
+    """Whether the metadata store already had a record with this name, which is kept."""
     lost: tuple[str, ...] = ()
-    """What does not come back, in words."""
+    """Descriptions of what is not restored."""
     listed: int = 0
-    """Segments that the stream, which was there, has again."""
+    """Segments that were added again to an existing stream."""
     deleted: bool = False
-    """Whether it was deleted, or was lost with all that is of it: it does not come back."""
+    """Whether it was deleted (or lost with all its ledgers), so that it is not restored."""
     entered_as: str | None = None
-    """The name that a stream has come back under, since another stream has its own."""
+    """The new name of a stream whose own name is taken by another stream."""
     problem: str = ""
-    """Why the record does not come back, or not as it was."""
+    """Why the record is not restored, or not unchanged."""
 
 
 async def restore_streams(
     metadata: MetadataStore, copy: RecordsCopy, *, own: bool = True
 ) -> AsyncIterator[RestoredRecord]:
-    """Enter the records of streams into a metadata store; those that are there already stay as they are.
+    """Restore the records of streams into a metadata store; existing records are kept.
 
-    A stream whose name leads to another one by now is entered under another name.
+    A stream whose name refers to another stream by now is restored under another name.
 
     Args:
-        own: whether the copy is of the cluster of this metadata store, which knows then what was deleted.
+        own: whether the copy is of this metadata store's cluster, whose deletion records then apply.
 
     Raises:
-        MetadataConflict: a stream was changed meanwhile; the same call goes on.
-        MetadataUnavailable, MetadataOutcomeUnknown: the metadata store; the same call goes on where it ended.
+        MetadataConflict: a stream was changed meanwhile; repeat the call, which continues.
+        MetadataUnavailable, MetadataOutcomeUnknown: the metadata store failed; repeat the call, which continues.
     """
     records = copy.records
-    later, gone = LaterSegments(metadata), GoneRecords(metadata, copy, own=own)
-    await gone.look()
+    later, gone = LaterSegments(metadata), DeletedRecords(metadata, copy, own=own)
+    await gone.load()
     for prefix in ORDER:
         if prefix == HEADS:
             await later.load()
@@ -100,7 +101,7 @@ async def restore_streams(
                 if name.startswith(NAMES) and await _goes_by_another(metadata, name, records[name]):
                     yield RestoredRecord(name, known=True)
                     continue
-                value, lost = await _mended(metadata, name, records[name], later)
+                value, lost = await _corrected(metadata, name, records[name], later)
                 result = await metadata.write_record(name, value, None)
             except (DamagedFile, NewerFormat, InvalidArgument) as error:
                 yield RestoredRecord(name, problem=error.message)
@@ -111,27 +112,27 @@ async def restore_streams(
 
 
 async def _known_head(metadata: MetadataStore, name: str, present: Record, later: LaterSegments) -> RestoredRecord:
-    """What becomes of a stream that is there: the same one, by its id, which may have gone on since.
+    """Handle an existing stream: the same one, by its id, which may have been written since.
 
-    Segments whose ledgers have come back only now, since their object could not be read before, are listed.
+    Segments whose ledgers were restored only now (their archive object could not be read before) are added.
     """
     try:
         head = decode_head(name, present.value)
-        mended, lost = await later.listed(head)
+        corrected, lost = await later.listed(head)
     except (DamagedFile, NewerFormat) as error:
         return RestoredRecord(name, known=True, problem=error.message)
-    if mended != head:
-        result = await metadata.write_record(name, encode_head(mended), present.version)
+    if corrected != head:
+        result = await metadata.write_record(name, encode_head(corrected), present.version)
         if isinstance(result, Unknown):
             raise MetadataOutcomeUnknown(f"{name} may have been changed: {result.reason}; run it again")
         if not isinstance(result, Ok):
             raise MetadataConflict(f"{name} was changed while its segments were listed: run it again")
-    listed = len(mended.segments) - len(head.segments)
+    listed = len(corrected.segments) - len(head.segments)
     return RestoredRecord(name, known=True, lost=lost, listed=listed)
 
 
 async def _goes_by_another(metadata: MetadataStore, name: str, value: bytes) -> bool:
-    """Whether the stream that a name led to is there under another one: it was renamed since."""
+    """Whether the stream of a name exists under another name: it was renamed since."""
     leads_to = head_record(decode_name(name, value))
     found = await metadata.read_record(leads_to, linearizable=True)
     head = None if found is None else decode_head(leads_to, found.value)
@@ -140,13 +141,13 @@ async def _goes_by_another(metadata: MetadataStore, name: str, value: bytes) -> 
     }
 
 
-async def _beside(metadata: MetadataStore, name: str, copy: RecordsCopy, gone: GoneRecords) -> RestoredRecord:
-    """What becomes of a record where one of its name is there that holds something else."""
+async def _beside(metadata: MetadataStore, name: str, copy: RecordsCopy, gone: DeletedRecords) -> RestoredRecord:
+    """Handle a record whose name exists with another value."""
     if name.startswith(NAMESPACES):
         problem = f"namespace {name.removeprefix(NAMESPACES)!r} is there with other settings, and keeps them"
         return RestoredRecord(name, known=True, problem=problem)
     if not name.startswith(NAMES):
-        return RestoredRecord(name, known=True)  # of the same stream, by its id, which has gone on since
+        return RestoredRecord(name, known=True)  # the same stream, by its id, which was written since
     if await gone.was_deleted(name):
         return RestoredRecord(name, deleted=True)
     entered_as = await enter_beside(metadata, name, decode_name(name, copy.records[name]))
@@ -156,79 +157,84 @@ async def _beside(metadata: MetadataStore, name: str, copy: RecordsCopy, gone: G
     return RestoredRecord(name, entered_as=entered_as, problem=problem)
 
 
-async def _mended(
+async def _corrected(
     metadata: MetadataStore, name: str, value: bytes, later: LaterSegments
 ) -> tuple[bytes, tuple[str, ...]]:
-    """The record as it may be entered, and what is lost of what it names."""
+    """The corrected record, and descriptions of what is lost."""
     if name.startswith(HEADS):
         head = decode_head(name, value)
         ids = [each.ledger_id for each in head.segments]
         await raise_counter(metadata, max([*ids, *head.doomed, head.making or 0]))
-        return await _mended_head(metadata, head, later)
+        return await _corrected_head(metadata, head, later)
     if name.startswith(SUBSCRIPTIONS):
         found = subscriptions.decode(name, value)
         await raise_counter(metadata, max([*subscriptions.ledgers_of(found), *found.doomed, found.making or 0]))
-        return await _mended_subscription(metadata, found)
+        return await _corrected_subscription(metadata, found)
     if name.startswith(CHAPTERS):
         stream_id = name.removeprefix(CHAPTERS).partition("/")[0]
         segments = decode_chapter(name, value)
-        held = {each.ledger_id: await _held(metadata, each.ledger_id, stream_id) for each in segments}
-        left = [each for each in segments if held[each.ledger_id] is not _Held.BY_OTHERS]
-        gone = [each for each in segments if held[each.ledger_id] is not _Held.BY_STREAM]
-        # As it was, where nothing of it has to go.
+        held = {each.ledger_id: await _ledger_use(metadata, each.ledger_id, stream_id) for each in segments}
+        left = [each for each in segments if held[each.ledger_id] is not _LedgerUse.BY_OTHERS]
+        gone = [each for each in segments if held[each.ledger_id] is not _LedgerUse.BY_STREAM]
+        # Unchanged bytes, if no segment is removed.
         value = encode_chapter(left) if len(left) < len(segments) else value
         return value, tuple(f"{name}: segment {each.number} (ledger {each.ledger_id})" for each in gone)
     return value, ()
 
 
-async def _mended_head(metadata: MetadataStore, head: Head, later: LaterSegments) -> tuple[bytes, tuple[str, ...]]:
+async def _corrected_head(metadata: MetadataStore, head: Head, later: LaterSegments) -> tuple[bytes, tuple[str, ...]]:
     named = {*(each.ledger_id for each in head.segments), *head.doomed}
-    held = {ledger_id: await _held(metadata, ledger_id, head.stream_id) for ledger_id in named}
+    held = {ledger_id: await _ledger_use(metadata, ledger_id, head.stream_id) for ledger_id in named}
     lost = tuple(
         f"stream {head.name!r}: segment {each.number} (ledger {each.ledger_id})"
         for each in head.segments
-        if held[each.ledger_id] is not _Held.BY_STREAM
+        if held[each.ledger_id] is not _LedgerUse.BY_STREAM
     )
     left = tuple(
         each
         for each in head.segments
-        if held[each.ledger_id] is _Held.BY_STREAM or (each.end is not None and held[each.ledger_id] is _Held.BY_NOBODY)
+        if held[each.ledger_id] is _LedgerUse.BY_STREAM
+        or (each.end is not None and held[each.ledger_id] is _LedgerUse.UNUSED)
     )
-    doomed = tuple(each for each in head.doomed if held[each] is not _Held.BY_OTHERS)
+    doomed = tuple(each for each in head.doomed if held[each] is not _LedgerUse.BY_OTHERS)
     head = replace(head, owner=None, making=None, segments=left, doomed=doomed)
-    mended, more_lost = await later.listed(head)
-    return encode_head(mended), lost + more_lost
+    corrected, more_lost = await later.listed(head)
+    return encode_head(corrected), lost + more_lost
 
 
-async def _mended_subscription(
+async def _corrected_subscription(
     metadata: MetadataStore, found: subscriptions.Subscription
 ) -> tuple[bytes, tuple[str, ...]]:
     ledger_id, lost = found.ledger_id, tuple[str, ...]()
-    if ledger_id is not None and await _held(metadata, ledger_id, found.stream_id) is not _Held.BY_STREAM:
+    if ledger_id is not None and await _ledger_use(metadata, ledger_id, found.stream_id) is not _LedgerUse.BY_STREAM:
         ledger_id = None
         lost = (
             f"subscription {found.name!r}: its last advances (ledger {found.ledger_id}); it goes on {found.cursor}",
         )
     doomed = tuple(
-        [each for each in found.doomed if await _held(metadata, each, found.stream_id) is not _Held.BY_OTHERS]
+        [
+            each
+            for each in found.doomed
+            if await _ledger_use(metadata, each, found.stream_id) is not _LedgerUse.BY_OTHERS
+        ]
     )
-    mended = replace(found, owner=None, making=None, ledger_id=ledger_id, doomed=doomed)
-    return subscriptions.encode(mended), lost
+    corrected = replace(found, owner=None, making=None, ledger_id=ledger_id, doomed=doomed)
+    return subscriptions.encode(corrected), lost
 
 
-class _Held(Enum):
-    """Whose a ledger id is by now. Where ledgers were made before the rebuild, it may be others'."""
+class _LedgerUse(Enum):
+    """Who uses a ledger id now. Another component may, if ledgers were created before the rebuild."""
 
     BY_STREAM = auto()
     BY_OTHERS = auto()
-    BY_NOBODY = auto()
+    UNUSED = auto()
 
 
-async def _held(metadata: MetadataStore, ledger_id: int, stream_id: str) -> _Held:
+async def _ledger_use(metadata: MetadataStore, ledger_id: int, stream_id: str) -> _LedgerUse:
     try:
         found = (await metadata.read_ledger(ledger_id, linearizable=True)).value
     except NoSuchLedger:
-        return _Held.BY_NOBODY
+        return _LedgerUse.UNUSED
     except (DamagedFile, NewerFormat):
-        return _Held.BY_STREAM  # it is there, though its record cannot be read
-    return _Held.BY_STREAM if is_of_stream(found, stream_id) else _Held.BY_OTHERS
+        return _LedgerUse.BY_STREAM  # it exists, though its record cannot be read
+    return _LedgerUse.BY_STREAM if belongs_to_stream(found, stream_id) else _LedgerUse.BY_OTHERS

@@ -1,4 +1,4 @@
-"""Gives a restored stream another name, where its own leads to another stream by now."""
+"""Gives a restored stream another name, if its own refers to another stream by now."""
 
 from __future__ import annotations
 
@@ -6,19 +6,19 @@ from dataclasses import replace
 from typing import Final
 
 from tallybook.core.errors import InvalidArgument, MetadataConflict, MetadataOutcomeUnknown
-from tallybook.metadata.ledger_use import head_record
 from tallybook.metadata.store import BadVersion, MetadataStore, Unknown
+from tallybook.metadata.stream_use import head_record
 
-from .catalog import decode_name, encode_name
-from .head import Head
-from .head_codec import decode_head, encode_head
-from .names import check_stream_name, name_record
+from ..catalog import decode_name, encode_name
+from ..head import Head
+from ..head_codec import decode_head, encode_head
+from ..names import check_stream_name, name_record
 
 _ID_CHARS: Final = 8
 
 
 def name_beside(head: Head) -> str:
-    """The name that a stream gets whose own is taken.
+    """The replacement name of a stream whose own name is taken.
 
     Raises:
         InvalidArgument: it would be too long.
@@ -28,22 +28,21 @@ def name_beside(head: Head) -> str:
     except InvalidArgument as error:
         ledgers = ", ".join(str(each.ledger_id) for each in head.segments)
         raise InvalidArgument(
-            f"another stream has the name {head.name!r} by now, which is too long for an addition: the records of the "
-            f"restored one are in the ledgers {ledgers or 'of its chapters'}"
+            f"another stream has the name {head.name!r} now, which is too long for a suffix: the records of the "
+            f"restored stream are in the ledgers {ledgers or 'of its chapters'}"
         ) from error
 
 
 async def enter_beside(metadata: MetadataStore, record: str, stream_id: str) -> str | None:
-    """Enter a stream, whose head is there, under another name than ``record`` is of; that name.
+    """Give a stream, whose head exists, another name than that of ``record``; return the new name.
 
-    ``None`` if it goes by another name than that already, or nothing of it is there. The same call goes on where it
-    ended.
+    ``None`` if it has another name already, or does not exist. A repeated call continues.
 
     Raises:
-        InvalidArgument: there is no such name.
-        MetadataConflict: somebody has changed it meanwhile.
-        MetadataUnavailable, MetadataOutcomeUnknown: the metadata store.
-        DamagedFile, NewerFormat: a record cannot be understood.
+        InvalidArgument: the new name would be too long.
+        MetadataConflict: it was changed meanwhile.
+        MetadataUnavailable, MetadataOutcomeUnknown: the metadata store failed.
+        DamagedFile, NewerFormat: a record cannot be decoded.
     """
     where = head_record(stream_id)
     found = await metadata.read_record(where, linearizable=True)

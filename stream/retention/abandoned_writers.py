@@ -1,9 +1,9 @@
-"""Streams whose writer is gone and has left a segment open: found, and ended after a grace period.
+"""Seals the open segments of streams whose writer is gone, after a grace period.
 
-Retention counts from the end of a segment, so one that nobody ends would be kept for ever. A stream counts as abandoned
-while nobody owns it, or the session of its owner is over, and no bookie says that a writer has an open segment
-attached: one that is only cut off from the metadata goes on writing. The keeper then takes it over as a writer does: it
-fences the open segments, seals them, and lets go. A writer that is there after all learns that it was fenced.
+Retention counts from the end of a segment, so an open one would be kept for ever. A stream counts as abandoned while it
+has no owner, or its owner's session is over, and no bookie reports a writer that has an open segment attached (a writer
+that is only partitioned from the metadata store continues to write). The janitor then takes the stream over as a writer
+does: it fences the open segments, seals them, and releases the stream. A writer that is alive after all is fenced.
 """
 
 from __future__ import annotations
@@ -15,54 +15,54 @@ from typing import Final
 
 from tallybook.client.client import Client
 from tallybook.client.presence import ask_members
+from tallybook.core.coverage import sometimes
 from tallybook.core.errors import NoSuchLedger, StreamEnded, StreamFenced, StreamOwned, TallybookError, is_defect
-from tallybook.core.marks import sometimes
 from tallybook.runtime.clock import Clock
 from tallybook.runtime.logging import logger
-from tallybook.runtime.wire import WRITER_RETURN_SECONDS
+from tallybook.wire.batches import WRITER_RETURN_SECONDS
 
-from .catalog import Catalog
-from .head import Head, Owner, release
-from .writer.opening import take_over
+from ..catalog import StreamCatalog
+from ..head import Head, Owner, release
+from ..writer.takeover import take_over
 
 OPEN_GRACE_SECONDS: Final = 60.0
-"""How long a stream is left to a writer that may come back; as long as the repair leaves an open ledger by default."""
+"""Grace period for a writer that may come back; the repair's default for open ledgers is the same."""
 
-ENDS_AT_ONCE: Final = 8
-"""Streams that are ended at a time."""
+MAX_CONCURRENCY: Final = 8
+"""Streams that are sealed concurrently."""
 
 END_SECONDS: Final = 60.0
-"""How long the end of one stream may take before others have its turn."""
+"""Timeout of sealing one stream."""
 
 ROUND_SECONDS: Final = 300.0
-"""How long one round goes on to begin with ends; what else the keeper does waits for as long."""
+"""How long a pass starts to seal streams; the janitor's other work waits meanwhile."""
 
 RELEASE_SECONDS: Final = 10.0
-"""How long to let go of one stream may take, also after its end was cut off."""
+"""Timeout of releasing a stream, also after a timeout of sealing it."""
 
-_KEEPER: Final = "stream keeper"
+_JANITOR: Final = "stream keeper"
 _log = logger("stream.keeper")
 
 
 class AbandonedStreams:
-    """Ends what killed writers left open."""
+    """Tracks abandoned streams and seals their open segments."""
 
-    def __init__(self, catalog: Catalog, client: Client, clock: Clock) -> None:
+    def __init__(self, catalog: StreamCatalog, client: Client, clock: Clock) -> None:
         self._catalog = catalog
         self._client = client
         self._clock = clock
         self._since: dict[str, tuple[Owner | None, float]] = {}
-        """The owner with which each stream was found abandoned, and when for the first time, by the monotonic clock."""
+        """Owner of each stream found abandoned, and the monotonic time when it was first found so."""
 
     def forget_all_but(self, stream_ids: Collection[str]) -> None:
-        """Other streams are there no more."""
+        """Drop streams that no longer exist."""
         self._since = {stream_id: seen for stream_id, seen in self._since.items() if stream_id in stream_ids}
 
     def is_due(self, head: Head, sessions: Collection[str]) -> bool:
         """Whether a stream has been abandoned for the grace period.
 
         Args:
-            sessions: those that are not over.
+            sessions: the live sessions.
         """
         owner, now = head.owner, self._clock.monotonic()
         if not head.open_segments or (owner is not None and owner.session in sessions):
@@ -75,12 +75,12 @@ class AbandonedStreams:
         return now - before[1] >= OPEN_GRACE_SECONDS
 
     async def end_all(self, heads: Collection[Head]) -> set[str]:
-        """Seal the open segments of abandoned streams, several at a time; the ids of those that are not sealed.
+        """Seal the open segments of abandoned streams concurrently; return the ids of those that were not sealed.
 
-        One is left alone while it may have a writer after all. One that cannot be sealed in time, or at all, is tried
-        again after another grace period, behind those that were not tried yet: a round has time for so many.
+        A stream that may have a writer after all is skipped. One that cannot be sealed is tried again after another
+        grace period, after those that were not tried yet: a pass has limited time.
         """
-        turns, until, left = asyncio.Semaphore(ENDS_AT_ONCE), self._clock.monotonic() + ROUND_SECONDS, 0
+        turns, until, left = asyncio.Semaphore(MAX_CONCURRENCY), self._clock.monotonic() + ROUND_SECONDS, 0
 
         async def end(head: Head) -> str | None:
             nonlocal left
@@ -96,16 +96,16 @@ class AbandonedStreams:
                 raise outcome
         if left:
             sometimes("stream keeper: a round has no time for all abandoned streams")
-            _log.warning("streams whose writer is gone are sealed in a later round", stream_count=left)
+            _log.warning("streams whose writer is gone are sealed in a later pass", stream_count=left)
         return {outcome for outcome in outcomes if isinstance(outcome, str)}
 
     def _seen_at(self, head: Head) -> float:
-        """When it was found abandoned, or was tried and found so again."""
+        """When it was first found abandoned since the last attempt."""
         seen = self._since.get(head.stream_id)
         return self._clock.monotonic() if seen is None else seen[1]
 
     async def _ended(self, head: Head) -> bool:
-        """End one, or find that it need not be; ``False``: it could not be ended."""
+        """Seal one stream, unless it may have a writer; ``False`` if that failed."""
         try:
             async with asyncio.timeout(END_SECONDS):
                 if not await self._may_have_writer(head):
@@ -123,8 +123,8 @@ class AbandonedStreams:
         return False
 
     async def _may_have_writer(self, head: Head) -> bool:
-        """Whether bookies say that a writer is there, though its session is over: it is cut off from the metadata; or
-        whether they cannot tell yet."""
+        """Whether bookies report a writer although its session is over (it is partitioned from the metadata store), or
+        cannot tell yet."""
         writers = [writer for segment in head.open_segments for writer in await self._writers(segment.ledger_id)]
         now = self._clock.monotonic()
         if True in writers:
@@ -132,12 +132,12 @@ class AbandonedStreams:
             _log.info("a writer without a session is left alone", stream=head.name, stream_id=head.stream_id)
             self._since[head.stream_id] = head.owner, now
             return True
-        # A bookie of before never tells, nor does one that refuses the keeper or is gone; none keeps it for ever.
+        # An old, unavailable or refusing bookie never answers; that must not keep the stream open for ever.
         _, since = self._since.get(head.stream_id, (head.owner, now))
         return None in writers and now - since < OPEN_GRACE_SECONDS + 2 * WRITER_RETURN_SECONDS
 
     async def _writers(self, ledger_id: int) -> list[bool | None]:
-        """What each bookie says of the ledger's writer; ``None``: it does not say."""
+        """Whether each bookie reports a writer of the ledger; ``None``: no answer."""
         world = self._client.world
         try:
             metadata = (await world.store.read_ledger(ledger_id)).value
@@ -149,13 +149,13 @@ class AbandonedStreams:
         return [None if held is None else held.writer for held in said.values()]
 
     async def _end(self, head: Head) -> None:
-        """Seal the open segments of an abandoned stream; if it has another owner by now, nothing changes.
+        """Seal the open segments of an abandoned stream; no change if it has another owner by now.
 
         Raises:
-            As ``writer.opening.take_over``: they are not sealed.
+            As ``writer.takeover.take_over``: they are not sealed.
         """
-        # There is no such session: a writer that comes back need not wait for the keeper.
-        ours = Owner(self._client.world.rng.uuid(), self._client.world.rng.uuid(), _KEEPER)
+        # The session does not exist, so a writer that comes back need not wait for the janitor.
+        ours = Owner(self._client.world.rng.uuid(), self._client.world.rng.uuid(), _JANITOR)
         abandoned_by = head.owner
 
         async def free(what: str, owner: Owner | None) -> bool:

@@ -1,4 +1,4 @@
-"""Deletion of a stream's ledgers, by its writer and by the keeper."""
+"""Deletes ledgers of a stream, for its writer and for the janitor."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ _log = logger("stream.deleting")
 
 
 async def delete_ledgers(client: Client, ledger_ids: Iterable[int], failed: list[TallybookError]) -> list[int]:
-    """Delete ledgers; those that are gone. One that cannot be deleted keeps no other, and its error is appended.
+    """Delete ledgers; return those that are gone. Errors of single ledgers are appended to ``failed``.
 
     Raises:
-        MetadataUnavailable: the store does not answer. The others are not tried: each would take its own time-out.
+        MetadataUnavailable: the store does not answer. The others are not tried: each would take its own timeout.
     """
     gone: list[int] = []
     for ledger_id in ledger_ids:

@@ -1,11 +1,11 @@
-"""The handle of a subscription: read on from where it stands, and advance it.
+"""``SubscriptionReader``: reads a stream from a stored cursor, and advances the cursor.
 
-    async with await streams.subscribe("orders/eu", "billing") as billing:
+    async with streams.subscribe("orders/eu", "billing") as billing:
         async for record in billing:
             ...
             await billing.advance(record.position)
 
-One reader at a time: who subscribes takes the place of whoever reads under that name, as a writer does with a stream.
+A subscription has one reader at a time: a new one replaces the present one, as a writer does with a stream.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from typing import Final, Self
 
 from tallybook.client.client import Client
 from tallybook.client.writer.handle import LedgerWriter
+from tallybook.core.coverage import sometimes
 from tallybook.core.errors import (
     InvalidArgument,
     Outcome,
@@ -27,49 +28,48 @@ from tallybook.core.errors import (
     TallybookError,
     is_defect,
 )
-from tallybook.core.marks import sometimes
-from tallybook.metadata.ledger_use import CURSOR
-from tallybook.runtime.backoff import Backoff
+from tallybook.metadata.stream_use import CURSOR
 from tallybook.runtime.clock import Clock
-from tallybook.runtime.lifetime import Lifetime, close_or_abandon
-from tallybook.runtime.steps import DEFAULT_BATCH
+from tallybook.runtime.concurrency.async_iterators import DEFAULT_BATCH
+from tallybook.runtime.concurrency.backoff import Backoff
+from tallybook.runtime.concurrency.handle_lifetime import Lifetime, close_or_abandon
 from tallybook.runtime.tasks import Tasks
 
-from ..envelope import Record
 from ..head import Owner
 from ..policy import StreamPolicy
 from ..position import Position
 from ..reader.handle import RecordBatches, StreamReader
+from ..records.envelope import Record
 from .record import Cursor, Subscription, announce, begin, rest
-from .shelf import Shelf
+from .store import SubscriptionRecords
 
 ADVANCES: Final = 10_000
-"""Entries of a cursor ledger after which it is given up for another one."""
+"""Entries of a cursor ledger after which it is replaced."""
 ADVANCE_SECONDS: Final = 60.0
-"""How long an advance tries to be stored."""
+"""How long storing an advance is retried."""
 FIRST_PAUSE_SECONDS: Final = 0.05
 LONGEST_PAUSE_SECONDS: Final = 2.0
 
 
 def subscription_lifetime(name: str, parent: Lifetime | None = None) -> Lifetime:
-    """That of the reader of a subscription.
+    """The lifetime of a subscription's reader.
 
     Args:
-        parent: that of its store.
+        parent: the lifetime of its store.
     """
     return Lifetime(f"the reader of subscription {name}", parent=parent, error=StreamClosed)
 
 
 class SubscriptionReader:
-    """The one reader of a subscription. ``async for`` gives its records, as those of a ``StreamReader``.
+    """The only reader of a subscription. ``async for`` yields records, as with a ``StreamReader``.
 
-    Several advances at a time cost one append: only the last of them is stored. It may happen that one is not stored,
-    where the process dies; so what was done after the last one that was awaited may be seen again.
+    Concurrent advances cost one append: only the last one is stored. If the process dies, advances that were not
+    awaited may be lost; the next reader then gets those records again.
     """
 
     def __init__(
         self,
-        shelf: Shelf,
+        subscriptions: SubscriptionRecords,
         client: Client,
         found: Subscription,
         owner: Owner,
@@ -77,10 +77,10 @@ class SubscriptionReader:
         reader: StreamReader,
         clock: Clock,
         tasks: Tasks,
-        let_go: Callable[[], None],
+        release_ownership: Callable[[], None],
         lifetime: Lifetime | None = None,
     ) -> None:
-        self._shelf = shelf
+        self._subscriptions = subscriptions
         self._client = client
         self._found = found
         self._owner = owner
@@ -88,7 +88,7 @@ class SubscriptionReader:
         self._reader = reader
         self._clock = clock
         self._tasks = tasks
-        self._let_go = let_go
+        self._release_ownership = release_ownership
         self._lifetime = lifetime or subscription_lifetime(found.name)
         self._ledger: LedgerWriter | None = None
         self._stored = found.cursor
@@ -96,32 +96,32 @@ class SubscriptionReader:
         self._storing: asyncio.Task[None] | None = None
         self._moved = asyncio.Event()
         self._error: TallybookError | None = None
-        """Why it is over: somebody else has it, or it was deleted."""
+        """The final error: another reader has the subscription, or it was deleted."""
         self._trouble: TallybookError | None = None
-        """Why an advance was given up that may be tried again."""
+        """The error of an advance that may be tried again."""
         self._closing = self._closed = False
         self._one_closes = asyncio.Lock()
 
     @property
     def name(self) -> str:
-        """Of the subscription."""
+        """The name of the subscription."""
         return self._found.name
 
     @property
     def cursor(self) -> Cursor:
-        """How far it has come, by what is stored."""
+        """The stored cursor."""
         return self._stored
 
     @property
     def reader(self) -> StreamReader:
-        """What reads the stream."""
+        """The reader of the stream."""
         return self._reader
 
     def __aiter__(self) -> AsyncIterator[Record]:
         return self._reader.__aiter__()
 
     def batches(self) -> RecordBatches:
-        """Records from where the subscription stands; see ``StreamReader.batches``."""
+        """Batches of records from the cursor on; see ``StreamReader.batches``."""
         return self._reader.batches()
 
     async def next(self, timeout: float | None = None) -> Record | None:  # noqa: ASYNC109 - it cancels nothing
@@ -133,16 +133,16 @@ class SubscriptionReader:
         max_records: int = DEFAULT_BATCH,
         timeout: float | None = None,  # noqa: ASYNC109 - it cancels nothing
     ) -> list[Record] | None:
-        """Records that are there, at most ``max_records``; ``None`` at the end. See ``StreamReader.read_batch``."""
+        """Up to ``max_records`` available records; ``None`` at the end. See ``StreamReader.read_batch``."""
         return await self._reader.read_batch(max_records, timeout)
 
     # -- advancing ---------------------------------------------------------------------------------------------------
 
     def advance_nowait(self, position: Position | str) -> None:
-        """The record at a position, and all before it, are done with; it is stored soon.
+        """Acknowledge the record at a position and all before it; the cursor is stored soon.
 
         Raises:
-            InvalidArgument: the subscription has come further already; ``StreamStore.reset_subscription`` sets it back.
+            InvalidArgument: the cursor is further already; ``StreamStore.reset_subscription`` sets it back.
             ForeignPosition: a position of another stream.
             StreamFenced: another reader has the subscription.
             StreamClosed, HandleClosed: the handle, its store or its client is closed.
@@ -151,7 +151,7 @@ class SubscriptionReader:
         if self._closing:
             raise self._lifetime.closed(Outcome.NOT_DONE)
         if self._error is not None:
-            raise self._error.told_as(self._error.outcome)
+            raise self._error.with_outcome(self._error.outcome)
         wanted = Position.parse(position) if isinstance(position, str) else position
         cursor = Cursor(wanted.of_stream(self._found.stream_id), after=True)
         if cursor.order < self._wanted.order:
@@ -162,12 +162,12 @@ class SubscriptionReader:
         self._begin_to_store()
 
     async def advance(self, position: Position | str) -> None:
-        """Like ``advance_nowait``, but returns once it is stored on an ack quorum.
+        """Like ``advance_nowait``, but returns once the cursor is stored on an ack quorum.
 
         Raises:
-            RequestTimeout: it cannot be stored in time; it is tried on.
-            MetadataUnavailable, BookieUnavailable, ...: it cannot be stored now; the next advance, or ``close``, tries
-                again.
+            RequestTimeout: not stored in time; it is still being retried.
+            MetadataUnavailable, BookieUnavailable, ...: it cannot be stored now; the next advance, or ``close``,
+                retries.
             As ``advance_nowait``.
         """
         with self._lifetime.use():
@@ -185,34 +185,32 @@ class SubscriptionReader:
                 while self._stored.order < wanted.order:
                     trouble = self._error or self._trouble
                     if trouble is not None:
-                        # One of its own for each who waits.
-                        raise trouble.told_as(trouble.outcome)
+                        # A copy for each waiter: an exception must not share its traceback.
+                        raise trouble.with_outcome(trouble.outcome)
                     self._moved.clear()
                     await self._moved.wait()
         except TimeoutError:
             raise RequestTimeout(f"subscription {self.name} cannot be advanced to {wanted} in time") from None
 
     async def _store(self) -> None:
-        """Store what is wanted, until that is stored."""
-        deadline = self._clock.monotonic() + ADVANCE_SECONDS
-        backoff: Backoff | None = None
+        """Store the wanted cursor, with retries."""
+        rng = self._client.world.rng.fork("subscription")
+        backoff = Backoff(self._clock, rng, first_s=FIRST_PAUSE_SECONDS, longest_s=LONGEST_PAUSE_SECONDS)
+        backoff.deadline = self._clock.monotonic() + ADVANCE_SECONDS
         try:
             while self._stored != self._wanted:
                 try:
                     await self._store_once(self._wanted)
-                    deadline = self._clock.monotonic() + ADVANCE_SECONDS
-                    backoff = None
+                    backoff.reset()
+                    backoff.deadline = self._clock.monotonic() + ADVANCE_SECONDS
                 except TallybookError as error:
                     if self._over(error):
                         self._error = error
                         return
-                    backoff = backoff or self._backoff()
-                    pause = backoff.next_s()
-                    if self._clock.monotonic() + pause > deadline:
+                    if not await backoff.pause():
                         self._trouble = error
                         return
                     sometimes("subscription: an advance is tried again")
-                    await self._clock.sleep(pause)
         except asyncio.CancelledError:
             # The handle was abandoned, or its store closed.
             self._error = self._error or self._lifetime.closed()
@@ -221,12 +219,8 @@ class SubscriptionReader:
             self._storing = None
             self._moved.set()
 
-    def _backoff(self) -> Backoff:
-        rng = self._client.world.rng.fork("subscription")
-        return Backoff(rng, first_s=FIRST_PAUSE_SECONDS, longest_s=LONGEST_PAUSE_SECONDS)
-
     def _over(self, error: TallybookError) -> bool:
-        """Whether trying again is of no use. A ledger that has failed is not the end: another one takes its place.
+        """Whether a retry is useless. A failed cursor ledger is not final: another one replaces it.
 
         Raises:
             ``error``, if it is a defect.
@@ -250,13 +244,13 @@ class SubscriptionReader:
         self._moved.set()
 
     async def _begin(self) -> LedgerWriter:
-        """Make a cursor ledger. The one before, if it failed, is fenced by now, or is given up with what it says."""
-        found = await self._shelf.read(self._found.stream_id, self.name)
+        """Create a cursor ledger. The previous one is fenced, and its cursor moved to the record."""
+        found = await self._subscriptions.read(self._found.stream_id, self.name)
         if found.owner != self._owner:
             raise StreamFenced(f"subscription {self.name} was taken by another reader")
         if found.ledger_id is not None:
-            # Nothing that was stored may be forgotten, and nothing may be stored there any more.
-            cursor = await self._shelf.cursor(found, fence=True)
+            # Keep the stored cursor, and fence the ledger, so that nothing is stored there any more.
+            cursor = await self._subscriptions.cursor(found, fence=True)
             await self._change(partial(rest, owner=self._owner, cursor=cursor))
         ledger_id = await self._client.reserve_ledger_id()
         await self._change(partial(announce, owner=self._owner, ledger_id=ledger_id))
@@ -272,28 +266,29 @@ class SubscriptionReader:
         except BaseException:
             ledger.abandon()
             raise
-        await self._shelf.tidy(self._found)
+        await self._subscriptions.tidy(self._found)
         return ledger
 
     async def _rest(self, *, leave: bool) -> None:
-        """Write down in the record what is stored, and give up the ledger."""
+        """Write the stored cursor to the record, and give up the cursor ledger."""
         if self._ledger is not None:
             self._ledger.abandon()
             self._ledger = None
         await self._change(partial(rest, owner=self._owner, cursor=self._stored, leave=leave))
-        await self._shelf.tidy(self._found)
+        await self._subscriptions.tidy(self._found)
 
     async def _change(self, transition: partial[Subscription]) -> None:
-        self._found = await self._shelf.change(self._found.stream_id, self._found.name, transition)
+        self._found = await self._subscriptions.change(self._found.stream_id, self._found.name, transition)
 
     # -- the end -----------------------------------------------------------------------------------------------------
 
     async def close(self) -> None:
-        """Store how far it has come, and let another reader have the subscription. Closing twice does no more.
+        """Store the cursor, and release the subscription. A second close is a no-op.
 
         Raises:
-            StreamFenced: another reader has it; this one is closed.
-            MetadataUnavailable, RequestTimeout, ...: it may not be stored, or not let go of; close again.
+            StreamFenced: another reader has the subscription; this one is closed.
+            MetadataUnavailable, RequestTimeout, ...: the cursor may not be stored, or the subscription not released;
+                close again.
         """
         async with self._one_closes:
             if not self._closed:
@@ -302,7 +297,7 @@ class SubscriptionReader:
                     await self._leave()
                 except TallybookError as error:
                     if self._is_final(error):
-                        # To close it again would be of no use, and a task that waits for a record has to be told.
+                        # Closing again would be useless; abandoning wakes tasks that wait for a record.
                         self.abandon()
                     raise
                 self._lifetime.end()
@@ -317,15 +312,15 @@ class SubscriptionReader:
             self._closed = True
 
     def _is_final(self, error: TallybookError) -> bool:
-        """Whether trying again is of no use."""
+        """Whether a retry is useless."""
         return self._error is not None or isinstance(error, StreamFenced) or (not error.retriable and error.settled)
 
     def abandon(self) -> None:
-        """Let go of everything at once; whoever comes next takes it over."""
+        """Release everything at once, without storing the cursor; the next reader takes the subscription over."""
         if self._closed:
             return
         self._closed = True
-        self._let_go()
+        self._release_ownership()
         self._lifetime.end()
         self._reader.abandon()
         if self._storing is not None:

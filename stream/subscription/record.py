@@ -1,13 +1,13 @@
-"""A subscription: how far a reader has come in a stream, and who that reader is just now. Pure.
+"""The metadata record of a subscription: its cursor and its reader. Pure.
 
-How far it has come is kept in a ledger of its own, the *cursor ledger*, of which only the last entry counts: so an
-advance is one append, and no write to the metadata store. The record names that ledger, and says where the
-subscription stood when the ledger was begun. It is begun with the first advance, and given up whenever the record is
-written anyway: when the reader leaves, when another one takes over, and after some thousands of advances. So what is
-kept stays small, and a subscription that nobody reads has no ledger.
+The cursor is kept in a ledger, the *cursor ledger*, of which only the last entry counts. So an advance is one append,
+and no metadata write. The record has the id of that ledger, and the cursor when the ledger was created.
 
-Who takes a subscription over fences the cursor ledger first: whoever had it cannot advance any more, and what it has
-advanced to is known.
+The cursor ledger is created with the first advance. It is given up whenever the record is written anyway: when the
+reader leaves, when another one takes over, and after some thousands of advances. So it stays small, and a subscription
+without a reader has no ledger.
+
+A new reader first fences the cursor ledger, so that the previous one cannot advance any more, and its cursor is final.
 """
 
 from __future__ import annotations
@@ -18,8 +18,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Final
 
 from tallybook.core.errors import DamagedFile, InvalidArgument, StreamFenced, TallybookError
-from tallybook.metadata.record_format import check_format
-from tallybook.metadata.record_json import NOT_UNDERSTOOD
+from tallybook.metadata.records.format import load_json, reporting_damage
 
 from ..head import Owner
 from ..position import Position
@@ -30,11 +29,11 @@ FORMAT: Final = 1
 
 @dataclass(frozen=True, slots=True)
 class Cursor:
-    """How far a reader has come.
+    """The cursor of a subscription.
 
     Args:
-        position: of a record.
-        after: whether that record is done with; else it comes next.
+        position: position of a record.
+        after: whether that record was acknowledged; otherwise it is the next one.
     """
 
     position: Position
@@ -42,12 +41,12 @@ class Cursor:
 
     @property
     def start(self) -> Start:
-        """Where to go on."""
+        """The start of a reader at this cursor."""
         return Start.after(self.position) if self.after else Start.at(self.position)
 
     @property
     def order(self) -> tuple[tuple[int, int, int], bool]:
-        """For comparing cursors of one stream."""
+        """Sort key for cursors of one stream."""
         return self.position.place, self.after
 
     def __str__(self) -> str:
@@ -55,10 +54,10 @@ class Cursor:
 
     @classmethod
     def parse(cls, text: str) -> Cursor:
-        """The cursor that was printed as ``text``.
+        """Parse the text form of a cursor.
 
         Raises:
-            InvalidArgument: it is none.
+            InvalidArgument: ``text`` is not a cursor.
         """
         word, _, position = text.partition(" ")
         if word not in {"at", "after"}:
@@ -68,13 +67,13 @@ class Cursor:
 
 @dataclass(frozen=True, slots=True)
 class Subscription:
-    """What is stored of a subscription.
+    """The metadata record of a subscription.
 
     Args:
-        cursor: how far it had come when its ledger was begun, or given up.
-        ledger_id: of the cursor ledger; ``None``: there is none.
-        making: the id of a ledger that is being made to be the next one, and may not be there yet.
-        doomed: ledgers that count no more, and are being deleted.
+        cursor: the cursor when its cursor ledger was created, or given up.
+        ledger_id: id of the cursor ledger; ``None``: none.
+        making: id of a cursor ledger that is being created; it may not exist yet.
+        doomed: former cursor ledgers that are being deleted.
     """
 
     stream_id: str
@@ -88,20 +87,20 @@ class Subscription:
 
 
 def take(found: Subscription, owner: Owner, in_place_of: Owner | None) -> Subscription:
-    """Become the reader, in place of whoever was known to be; if it is somebody else by now, nothing changes."""
+    """Replace the known reader; no change if the reader is another one by now."""
     return replace(found, owner=owner) if found.owner == in_place_of else found
 
 
 def leave(found: Subscription, owner: Owner) -> Subscription:
-    """Read it no more; how far it has come is in its ledger. If it is another's by now, nothing changes."""
+    """Release the subscription; its cursor is in its ledger. No change if the reader is another one by now."""
     return replace(found, owner=None) if found.owner == owner else found
 
 
 def announce(found: Subscription, owner: Owner, ledger_id: int) -> Subscription:
-    """A cursor ledger is going to be made.
+    """Announce a cursor ledger that will be created.
 
     Raises:
-        StreamFenced: somebody else has the subscription.
+        StreamFenced: another reader has the subscription.
     """
     _owned(found, owner)
     if ledger_id in {found.making, found.ledger_id}:
@@ -110,7 +109,7 @@ def announce(found: Subscription, owner: Owner, ledger_id: int) -> Subscription:
 
 
 def begin(found: Subscription, owner: Owner, ledger_id: int) -> Subscription:
-    """The ledger that was announced is the cursor ledger.
+    """Use the announced ledger as the cursor ledger.
 
     Raises:
         As ``announce``.
@@ -122,10 +121,10 @@ def begin(found: Subscription, owner: Owner, ledger_id: int) -> Subscription:
 
 
 def rest(found: Subscription, owner: Owner, cursor: Cursor, *, leave: bool = False) -> Subscription:
-    """Write down how far it has come, and give up its ledgers.
+    """Store the cursor in the record, and give up the cursor ledger.
 
     Args:
-        leave: whether it has no reader from here on.
+        leave: also release the subscription.
 
     Raises:
         As ``announce``.
@@ -138,18 +137,18 @@ def rest(found: Subscription, owner: Owner, cursor: Cursor, *, leave: bool = Fal
 
 
 def retire(found: Subscription) -> Subscription:
-    """It is being deleted: nobody reads it any more, and no ledger counts."""
+    """Begin the deletion: remove the reader, and doom all ledgers."""
     return replace(found, owner=None, ledger_id=None, making=None, doomed=ledgers_of(found))
 
 
 def forget_doomed(found: Subscription, ledger_ids: Iterable[int]) -> Subscription:
-    """These ledgers are deleted."""
+    """Remove deleted ledgers from the doomed ones."""
     gone = set(ledger_ids)
     return replace(found, doomed=tuple(ledger_id for ledger_id in found.doomed if ledger_id not in gone))
 
 
 def ledgers_of(found: Subscription) -> tuple[int, ...]:
-    """All ledgers that it has, or may have."""
+    """All ledgers that it has or may have."""
     return _with(_with(found.doomed, found.ledger_id), found.making)
 
 
@@ -159,12 +158,12 @@ def _with(doomed: tuple[int, ...], ledger_id: int | None) -> tuple[int, ...]:
 
 def _owned(found: Subscription, owner: Owner) -> None:
     if found.owner != owner:
-        newer = "nobody" if found.owner is None else found.owner.name
-        raise StreamFenced(f"subscription {found.name} is read by {newer} since")
+        newer = "its reader has lost it" if found.owner is None else f"it is read by {found.owner.name} now"
+        raise StreamFenced(f"subscription {found.name}: {newer}")
 
 
 def encode(found: Subscription) -> bytes:
-    """For the store."""
+    """Encode for the metadata store."""
     stored: dict[str, object] = {
         "format": FORMAT,
         "stream": found.stream_id,
@@ -180,19 +179,16 @@ def encode(found: Subscription) -> bytes:
 
 
 def decode(record: str, value: bytes) -> Subscription:
-    """From the store.
+    """Decode from the metadata store.
 
     Args:
-        record: its name, for messages.
+        record: name of the record, for messages.
 
     Raises:
-        DamagedFile, NewerFormat: it cannot be understood.
+        DamagedFile, NewerFormat: it cannot be decoded.
     """
-    try:
-        found = json.loads(value)
-        check_format(record, found, FORMAT)
-        if found["format"] != FORMAT:
-            raise DamagedFile(f"the record {record} is of format {found['format']}; this Tallybook knows {FORMAT}")
+    found = load_json(record, value, FORMAT, oldest=FORMAT)
+    with reporting_damage(record):
         owner = found["owner"]
         return Subscription(
             stream_id=_text(found["stream"]),
@@ -204,15 +200,13 @@ def decode(record: str, value: bytes) -> Subscription:
             making=None if found["making"] is None else _number(found["making"]),
             doomed=tuple(map(_number, found["doomed"])),
         )
-    except (*NOT_UNDERSTOOD, InvalidArgument) as error:
-        raise DamagedFile(f"the record {record} cannot be understood: {error}") from error
 
 
 def cursor_of(payload: bytes, ledger_id: int) -> Cursor:
-    """What an entry of a cursor ledger says.
+    """Decode an entry of a cursor ledger.
 
     Raises:
-        DamagedFile: it says nothing.
+        DamagedFile: it cannot be decoded.
     """
     try:
         return Cursor.parse(payload.decode())

@@ -1,4 +1,4 @@
-"""Where subscriptions are kept: their records, and the last word of their cursor ledgers."""
+"""Reads and changes subscriptions: their metadata records, and the cursors in their cursor ledgers."""
 
 from __future__ import annotations
 
@@ -17,25 +17,25 @@ from tallybook.core.errors import (
     is_defect,
 )
 from tallybook.core.ids import NO_ENTRY
-from tallybook.metadata.record_update import RecordUpdater
+from tallybook.metadata.records.listing import record_names
+from tallybook.metadata.records.update import RecordUpdater
 from tallybook.metadata.store import MetadataStore
-from tallybook.metadata.transactions import names
 from tallybook.runtime.logging import logger
 
 from ..gaps import is_lost
 from ..head import Owner
 from ..info import SubscriptionInfo
 from ..names import SUBSCRIPTIONS, subscription_record
-from ..sessions import Patience
+from ..sessions import OwnershipWait
 from .record import Cursor, Subscription, cursor_of, decode, encode, forget_doomed, rest, retire, take
 
 DELETIONS: Final = 10
-"""How often somebody may take a subscription that is being deleted before that is given up."""
+"""How often a deletion is retried when new readers keep taking the subscription."""
 
 _log = logger("stream.subscriptions")
 
 
-class Shelf:
+class SubscriptionRecords:
     """The subscriptions of a cluster."""
 
     def __init__(self, store: MetadataStore, updater: RecordUpdater, client: Client) -> None:
@@ -44,10 +44,10 @@ class Shelf:
         self._client = client
 
     async def read(self, stream_id: str, name: str) -> Subscription:
-        """A subscription, as it is stored.
+        """Read a subscription.
 
         Raises:
-            NoSuchSubscription: there is none.
+            NoSuchSubscription: it does not exist.
             MetadataUnavailable, DamagedFile: it cannot be read.
         """
         found = await self._peek(stream_id, name)
@@ -61,17 +61,17 @@ class Shelf:
         return None if found is None else decode(record, found.value)
 
     async def names(self, stream_id: str, after: str = "") -> AsyncIterator[str]:
-        """Names of a stream's subscriptions that come after ``after``, in order.
+        """Names of a stream's subscriptions after ``after``, in order.
 
         Raises:
-            MetadataUnavailable: there may be more than the store tells.
+            MetadataUnavailable: the store does not answer; the listing is incomplete.
         """
         folder = f"{SUBSCRIPTIONS}{stream_id}/"
-        async for record in names(self._store, folder, folder + after if after else ""):
+        async for record in record_names(self._store, folder, folder + after if after else ""):
             yield record.removeprefix(folder)
 
     async def infos(self, stream_id: str, after: str = "") -> AsyncIterator[SubscriptionInfo]:
-        """A stream's subscriptions that come after ``after``, in order, each with how far it has come.
+        """A stream's subscriptions after ``after``, in order, with their cursors.
 
         Raises:
             As ``names`` and ``cursor``.
@@ -93,10 +93,11 @@ class Shelf:
             return None
 
     async def create(self, wanted: Subscription) -> Subscription:
-        """Make a subscription; if there is one of that name already, that is it.
+        """Create a subscription, or return the existing one.
 
         Raises:
-            MetadataConflict, MetadataUnavailable, MetadataOutcomeUnknown, DamagedFile: the store does not settle it.
+            MetadataConflict, MetadataUnavailable, MetadataOutcomeUnknown, DamagedFile: the change failed, or its
+                outcome is unknown.
         """
         record = subscription_record(wanted.stream_id, wanted.name)
         stored = await self._updater.update(record, lambda found: encode(wanted) if found is None else found)
@@ -105,28 +106,29 @@ class Shelf:
     async def change(
         self, stream_id: str, name: str, transition: Callable[[Subscription], Subscription]
     ) -> Subscription:
-        """Apply a transition, until it holds.
+        """Apply a transition by compare-and-set, retrying on conflict.
 
         Raises:
-            NoSuchSubscription: it was deleted.
-            MetadataConflict, MetadataUnavailable, MetadataOutcomeUnknown, DamagedFile: the store does not settle it.
-            Whatever ``transition`` raises.
+            NoSuchSubscription: it does not exist.
+            MetadataConflict, MetadataUnavailable, MetadataOutcomeUnknown, DamagedFile: the change failed, or its
+                outcome is unknown.
+            Errors of ``transition``.
         """
-        gone = NoSuchSubscription(f"subscription {name!r} was deleted")
+        gone = NoSuchSubscription(f"there is no subscription {name!r}")
         record = subscription_record(stream_id, name)
         return await self._updater.change(record, transition, decode=decode, encode=encode, absent=gone)
 
     async def delete(self, stream_id: str, name: str) -> None:
-        """Remove a subscription. Its reader is fenced.
+        """Delete a subscription. Its reader is fenced.
 
         Raises:
-            NoSuchSubscription: there is none.
-            MetadataConflict, MetadataUnavailable, MetadataOutcomeUnknown, DamagedFile: it may still be there. It may
-                have gone back then to where its ledger began; delete it again.
+            NoSuchSubscription: it does not exist.
+            MetadataConflict, MetadataUnavailable, MetadataOutcomeUnknown, DamagedFile: it may still exist, perhaps with
+                an older cursor; delete it again.
         """
         record, found = subscription_record(stream_id, name), await self.change(stream_id, name, retire)
         for _ in range(DELETIONS):
-            # The record goes last: it is all that tells of the ledgers.
+            # The record goes last: only it lists the ledgers.
             for ledger_id in found.doomed:
                 await self._delete_ledger(ledger_id)
             retired, taken = found, False
@@ -140,21 +142,21 @@ class Shelf:
             if not taken:
                 return
             found = await self.change(stream_id, name, retire)
-        raise MetadataConflict(f"subscription {name!r} is taken again and again while it is deleted")
+        raise MetadataConflict(f"subscription {name!r} was taken by new readers during each attempt to delete it")
 
     async def cursor(self, found: Subscription, *, fence: bool) -> Cursor:
-        """How far a subscription has come, as far as is confirmed.
+        """The confirmed cursor of a subscription.
 
         Args:
-            fence: whether nobody may advance it any more in the ledger that it has.
+            fence: fence the cursor ledger, so that the present reader cannot advance it any more.
 
         Raises:
-            DamagedFile: that is lost, or cannot be understood.
+            DamagedFile: the cursor is lost, or cannot be decoded.
             As ``Client.open_ledger`` and ``LedgerReader.read_entry``.
         """
         if found.ledger_id is None:
             return found.cursor
-        lost = f"how far subscription {found.name} has come is lost with ledger {found.ledger_id}: reset it"
+        lost = f"the cursor of subscription {found.name} is lost with ledger {found.ledger_id}: reset it"
         try:
             reader = await self._client.open_ledger(found.ledger_id, recover=fence)
             last = reader.last_add_confirmed
@@ -162,7 +164,7 @@ class Shelf:
                 return found.cursor
             return cursor_of((await reader.read_entry(last)).payload, found.ledger_id)
         except NoSuchLedger:
-            # It was given up meanwhile: the record says more by now.
+            # The ledger was given up meanwhile: the current record has a newer cursor.
             current = await self.read(found.stream_id, found.name)
             if current.ledger_id == found.ledger_id:
                 raise DamagedFile(lost) from None
@@ -172,31 +174,31 @@ class Shelf:
                 raise
             raise DamagedFile(lost) from error
 
-    async def take(self, found: Subscription, owner: Owner, patience: Patience) -> Subscription:
-        """The subscription with that owner, and with how far it had come; nobody else advances it any more.
+    async def take(self, found: Subscription, owner: Owner, wait: OwnershipWait) -> Subscription:
+        """Take the subscription over for ``owner``, and fence the previous reader.
 
         Raises:
-            As ``Patience.is_free``, ``change`` and ``cursor``.
+            As ``OwnershipWait.is_free``, ``change`` and ``cursor``.
         """
-        found = await self._owned(found, owner, patience)
+        found = await self._owned(found, owner, wait)
         cursor = await self.cursor(found, fence=True)
         return await self._put(found, partial(rest, owner=owner, cursor=cursor))
 
-    async def reset(self, found: Subscription, owner: Owner, patience: Patience, cursor: Cursor) -> Subscription:
-        """Say how far it has come, whatever it was before, and also where that is lost. Whoever reads it is fenced.
+    async def reset(self, found: Subscription, owner: Owner, wait: OwnershipWait, cursor: Cursor) -> Subscription:
+        """Set the cursor, also if it is lost. The present reader is fenced.
 
         Raises:
-            As ``Patience.is_free`` and ``change``; as ``Client.open_ledger``, where it may be advanced still.
+            As ``OwnershipWait.is_free`` and ``change``; as ``Client.open_ledger``, if the cursor ledger is not fenced.
         """
-        found = await self._owned(found, owner, patience)
+        found = await self._owned(found, owner, wait)
         await self._fence(found)
         return await self._put(found, partial(rest, owner=owner, cursor=cursor, leave=True))
 
-    async def _owned(self, found: Subscription, owner: Owner, patience: Patience) -> Subscription:
+    async def _owned(self, found: Subscription, owner: Owner, wait: OwnershipWait) -> Subscription:
         stream_id, name = found.stream_id, found.name
         while found.owner != owner:
             found = await self.read(stream_id, name)
-            if await patience.is_free(f"subscription {name}", found.owner):
+            if await wait.is_free(f"subscription {name}", found.owner):
                 found = await self.change(stream_id, name, partial(take, owner=owner, in_place_of=found.owner))
         return found
 
@@ -208,7 +210,7 @@ class Shelf:
         except NoSuchLedger:
             return
         except StorageError as error:
-            # Nobody adds to a ledger whose entries are lost: it was fenced before they were asked for.
+            # The ledger's entries are lost, but it was fenced before they were read.
             if not is_lost(error):
                 raise
 
@@ -218,7 +220,7 @@ class Shelf:
         return changed
 
     async def tidy(self, found: Subscription) -> None:
-        """Delete ledgers that count no more; what cannot be deleted now is left for later."""
+        """Delete doomed ledgers; those that cannot be deleted now are left for later."""
         try:
             for ledger_id in found.doomed:
                 await self._delete_ledger(ledger_id)

@@ -1,11 +1,10 @@
-"""Records of one stream on their way into its segments: gathered, sent, settled, each in the order of appending.
+"""The pipeline of a stream writer: gathers records into envelopes, sends them to a segment, completes them in order.
 
     gather -> open group -> full groups -> (envelope) -> sent -> confirmed -> awaiters
                                  ^                        |
                                  '------- taken back -----'      the segment failed, and they are not in it
 
-Nothing here waits for metadata, or knows what a segment is but a ledger that takes entries: ``segments`` says which,
-and when there is none, records only gather.
+Nothing here waits for metadata. ``segments`` provides the ledger to write to; while there is none, records only gather.
 """
 
 from __future__ import annotations
@@ -17,43 +16,44 @@ from dataclasses import dataclass
 from typing import Final
 
 from tallybook.client.budget import ByteBudget
+from tallybook.client.writer.appends.appends import SharedOutcome
 from tallybook.client.writer.handle import LedgerWriter
-from tallybook.client.writer.pending import Together
+from tallybook.core.coverage import sometimes
 from tallybook.core.errors import (
     EntryTooLarge,
     InvariantViolation,
     Outcome,
     OutOfOrder,
+    QuotaExceeded,
     TallybookError,
     check,
     is_defect,
 )
 from tallybook.core.limits import BATCH_TABLE_ROW_BYTES, KIB, MAX_ENTRY_BYTES
-from tallybook.core.marks import sometimes
 from tallybook.runtime.clock import Clock
 
-from ..compression import Compression
-from ..envelope import MAX_RECORDS, Columns, Kind, Marks, encode_mark, encode_records
 from ..load import StreamLoad
-from .cutting import cut, reopen
+from ..records.compression import Compression
+from ..records.envelope import MAX_RECORDS, EnvelopeKind, RecordColumns, StreamMarks, encode_mark, encode_records
 from .pending import PendingRecord, RecordGroup
+from .splitting import cut, reopen
 
 ENVELOPE_BYTES: Final = 64 * KIB
-"""An envelope is full from there on. A single record, or a set, may be larger."""
+"""Size at which an envelope is full. A single record, or a set, may be larger."""
 MAX_SENT: Final = 64
-"""Envelopes that are not confirmed before records only gather: together about what a ledger has in flight."""
-MOST_UNTOLD: Final = 100
-"""Refused records that are remembered until a caller asks what became of them."""
+"""Unconfirmed envelopes at most, about what a ledger has in flight; further records only gather."""
+MAX_UNREPORTED: Final = 100
+"""Refused records that are kept until a caller asks for their outcome."""
 
 
 @dataclass(slots=True)
-class Target:
-    """The segment that records go to.
+class SegmentTarget:
+    """The segment to which records are written.
 
     Args:
-        number: of the segment.
+        number: number of the segment.
         opened_at: monotonic second.
-        end_mark: entry that tells readers that it is over, once there is one.
+        end_mark: entry id of its end-of-segment mark, once written.
     """
 
     number: int
@@ -64,26 +64,26 @@ class Target:
 
 
 @dataclass(slots=True, eq=False)
-class _Awaited:
-    """What a caller waits for: that all records below a number are confirmed."""
+class _ConfirmationWaiter:
+    """A caller that waits until all records below a number are confirmed."""
 
     next_sequence: int
 
 
-class Flow:
-    """Gathers, sends and settles the records of one writer.
+class RecordFlow:
+    """The record pipeline of one writer.
 
     Args:
-        marks: where the stream stands.
+        marks: the stream's marks.
         last_place: segment, entry and slot of its last record; ``None`` if it has none.
         tag: of the stream.
-        most_bytes: that an entry of the segments may have, or less where their bookies take less.
-        budget: what all appends of the client may hold together. Whoever calls ``gather`` has taken the room for it.
+        max_bytes: largest entry of the segments; bookies may take less.
+        budget: the client's byte budget; callers of ``gather`` have taken the bytes from it.
     """
 
     def __init__(
         self,
-        marks: Marks,
+        marks: StreamMarks,
         last_place: tuple[int, int, int] | None,
         tag: str,
         compression: Compression,
@@ -91,72 +91,85 @@ class Flow:
         clock: Clock,
         load: StreamLoad,
         *,
-        most_bytes: int = MAX_ENTRY_BYTES,
+        max_bytes: int = MAX_ENTRY_BYTES,
     ) -> None:
         self._tag = tag
-        self._most_bytes = most_bytes
+        self._max_bytes = max_bytes
         self._load = load
         self._compression = compression
-        self.last_entry_bytes = most_bytes
-        """What ``max_entry_bytes`` was when it was last looked at, which is whenever an envelope is begun."""
-        self._full_bytes = min(ENVELOPE_BYTES, most_bytes)
+        self.last_entry_bytes = max_bytes
+        """``max_entry_bytes`` when the last envelope was started; cached for the fast path of appends."""
+        self._full_bytes = min(ENVELOPE_BYTES, max_bytes)
         self._budget = budget
         self._clock = clock
-        self.on_failed: Callable[[TallybookError], None] = _nobody
-        """Called when the segment fails: nothing is sent until ``start``."""
-        self.on_sent: Callable[[Target], None] = _nobody
-        """Called after each envelope that was sent."""
-        self._target: Target | None = None
+        self.on_failed: Callable[[TallybookError], None] = _ignore
+        """Called when the segment fails; nothing is sent until ``start``."""
+        self.on_sent: Callable[[SegmentTarget], None] = _ignore
+        """Called after each sent envelope."""
+        self.on_started: Callable[[], None] = _nothing
+        """Called when another envelope is started."""
+        self._target: SegmentTarget | None = None
         self._holding = False
         self._open: RecordGroup | None = None
         self._full: deque[RecordGroup] = deque()
         self._sent: deque[RecordGroup] = deque()
         self._closed_bytes = 0
-        """Of the budget, for groups that are full or sent."""
+        """Budget held by full and sent groups."""
         self._sent_marks = marks
         self._highest_txid = marks.highest_txid
         self._scheduled = False
         self._moved = asyncio.Event()
-        self._awaited: dict[_Awaited, None] = {}
-        self._untold: list[RecordGroup] = []
-        """Refused, and perhaps nobody knows."""
+        self._awaited: dict[_ConfirmationWaiter, None] = {}
+        self._refused: list[RecordGroup] = []
+        """Refused groups whose error may not have been asked for."""
         self.ends_at_refusal = False
-        """Whether a record that fits no entry ends all, so that none behind it is there without it."""
+        """Whether a refused record ends the writer, so that no later record is written without it."""
         self.next_sequence = marks.next_sequence
-        """Number that the next record gets."""
+        """Number of the next record."""
         self.marks = marks
-        """Where the stream stands, by what is confirmed."""
+        """The stream's marks after the last confirmed record."""
         self.last_place = last_place
-        """Of the last record that is confirmed."""
+        """Place of the last confirmed record."""
         self.error: TallybookError | None = None
-        """Why nothing is taken any more."""
+        """The error that ended the writer."""
+        self.over_quota: QuotaExceeded | None = None
+        """The error of new records while a quota is reached."""
 
     # -- gathering ---------------------------------------------------------------------------------------------------
 
     @property
     def max_entry_bytes(self) -> int:
-        """The largest envelope: less than was asked for where a bookie of the segment takes less."""
+        """The largest envelope; below the limit if a bookie of the segment takes less."""
         if self._target is not None:
-            self.last_entry_bytes = min(self._most_bytes, self._target.ledger.max_entry_bytes)
+            self.last_entry_bytes = min(self._max_bytes, self._target.ledger.max_entry_bytes)
         return self.last_entry_bytes
 
     @property
     def highest_txid(self) -> int:
-        """Of all that was gathered, and all that was there before."""
+        """The highest transaction id of the stream, with gathered records."""
         return self._highest_txid
 
     def check_order(self, txid: int | None, *, after: int | None = None) -> None:
-        """A transaction id never falls.
+        """Check that a transaction id does not decrease.
 
         Args:
-            after: that of a record which is to be appended before this one.
+            after: transaction id of a record that will be appended before this one.
 
         Raises:
-            OutOfOrder: it does.
+            OutOfOrder: it decreases.
         """
         highest = self._highest_txid if after is None else max(after, self._highest_txid)
         if txid is not None and txid < highest:
             raise OutOfOrder(f"transaction id {txid} comes after {highest}")
+
+    def check_quota(self) -> None:
+        """Check that a new record may be appended.
+
+        Raises:
+            QuotaExceeded: a quota of stored bytes is reached.
+        """
+        if self.over_quota is not None and not self.ends_at_refusal:
+            raise self.over_quota.with_outcome(Outcome.NOT_DONE)
 
     def gather(
         self,
@@ -169,10 +182,10 @@ class Flow:
         *,
         same: bool = False,
     ) -> PendingRecord:
-        """Take one more record, for which there is room.
+        """Gather a record, for which the budget was taken.
 
         Args:
-            same: whether it has to be in the envelope of the one before, whatever its size.
+            same: whether it must be in the same envelope as the previous one, regardless of size.
         """
         group = self._open
         if group is None or (not same and (group.bytes + size > self._full_bytes or group.count == MAX_RECORDS)):
@@ -188,19 +201,19 @@ class Flow:
         return pending
 
     def close_group(self) -> None:
-        """What is gathered from here on is in another envelope."""
+        """Close the open group: later records go into another envelope."""
         if self._open is not None:
             self._closed_bytes += self._open.held_bytes
             self._full.append(self._open)
             self._open = None
 
-    def mark(self, kind: Kind) -> Together:
-        """Add a mark behind all that was gathered; what to wait for."""
+    def mark(self, kind: EnvelopeKind) -> SharedOutcome:
+        """Add a mark after all gathered records; return its outcome."""
         self.close_group()
         group = RecordGroup(self._clock.wall_us() // 1000, self._tag, kind, self._clock.monotonic())
         if self.error is not None:
-            # Nothing is sent any more, and nobody would ever settle it.
-            group.complete(self.error.told_as(Outcome.NOT_DONE))
+            # Nothing is sent any more, so complete it here.
+            group.complete(self.error.with_outcome(Outcome.NOT_DONE))
             return group
         self._budget.exchange(0, group.held_bytes)
         self._closed_bytes += group.held_bytes
@@ -208,9 +221,9 @@ class Flow:
         self._schedule()
         return group
 
-    def end_segment(self, target: Target) -> None:
-        """Tell readers that a segment is over; to be called once it is drained, and before ``start`` with another."""
-        mark = encode_mark(Kind.END_OF_SEGMENT, self._sent_marks, self._clock.wall_us() // 1000)
+    def end_segment(self, target: SegmentTarget) -> None:
+        """Write the end-of-segment mark; call it after ``drained`` and before ``start`` with another segment."""
+        mark = encode_mark(EnvelopeKind.END_OF_SEGMENT, self._sent_marks, self._clock.wall_us() // 1000)
         held = len(mark) + BATCH_TABLE_ROW_BYTES
         self._budget.exchange(0, held)
         try:
@@ -218,14 +231,15 @@ class Flow:
         except TallybookError as error:
             if is_defect(error):
                 raise
-            # It has failed since. All that was sent to it is confirmed, and its end is found without the mark.
+            # The segment has failed. All its records are confirmed, and its end is found without the mark.
             self._budget.give(held)
 
     def _fresh(self) -> RecordGroup:
         self.close_group()
         self._full_bytes = min(ENVELOPE_BYTES, self.max_entry_bytes)
-        self._open = RecordGroup(self._clock.wall_us() // 1000, self._tag, since=self._clock.monotonic())
-        return self._open
+        self._open = group = RecordGroup(self._clock.wall_us() // 1000, self._tag, since=self._clock.monotonic())
+        self.on_started()
+        return group
 
     def _schedule(self) -> None:
         self._scheduled = True
@@ -233,26 +247,26 @@ class Flow:
 
     # -- sending -----------------------------------------------------------------------------------------------------
 
-    def start(self, target: Target) -> None:
-        """Send to this segment from now on."""
+    def start(self, target: SegmentTarget) -> None:
+        """Send to a segment from now on."""
         self._target, self._holding = target, False
         if not target.ledger.limits_known:
             target.ledger.when_limits_known(self._flush)
         self._flush()
 
     def hold(self) -> None:
-        """Send no records until ``start``; what was sent is settled meanwhile."""
+        """Send no records until ``start``; sent ones are still confirmed."""
         self._holding = True
 
     def stop(self) -> None:
-        """Send nothing until ``start``, and hear nothing of what was sent."""
+        """Send nothing until ``start``, and ignore failures of sent envelopes."""
         self._target = None
 
     def _flush(self) -> None:
-        """Send what is due: at once while nothing is unconfirmed, and then the fuller, the more is.
+        """Send groups: at once while nothing is unconfirmed; the more is, the fuller a group must be.
 
-        Whatever stays leaves with the next confirmation, so nothing waits for a timer. To a segment whose bookies have
-        not said yet what they take, nothing is sent: it could not be cut any more.
+        The rest is sent with the next confirmation, so no timer is needed. Nothing is sent before the batch limits of
+        the segment's bookies are known: a sent envelope cannot be cut any more.
         """
         self._scheduled = False
         if self._target is not None and not (self._target.ledger.limits_known or self._target.ledger.ended):
@@ -262,7 +276,7 @@ class Flow:
             while self._target is not None and not self._holding and (group := self._due()) is not None:
                 self._send(group, self._target)
         except Exception as error:
-            # Nobody else hears of a defect in a callback, and appends would wait for ever.
+            # An error in a callback would be lost, and appends would wait for ever.
             self.die(InvariantViolation(f"stream {self._tag}: records cannot be sent: {error!r}"))
             raise
 
@@ -279,21 +293,21 @@ class Flow:
         self._open = None
         return group
 
-    def _send(self, group: RecordGroup, target: Target) -> None:
+    def _send(self, group: RecordGroup, target: SegmentTarget) -> None:
         before = self._sent_marks
         if group.payload and group.before != before:
-            # Taken back, and one before it was refused meanwhile.
+            # It was taken back, and an earlier group was refused meanwhile.
             reopen(group)
         if not group.payload:
             group.before = before
-            if group.kind is Kind.RECORDS:
+            if group.kind is EnvelopeKind.RECORDS:
                 group.payload = encode_records(group.columns, before, self._compression)
                 group.marks = group.columns.marks_after(before)
             else:
                 group.payload = encode_mark(group.kind, before, group.columns.default_time)
                 group.marks = before
-            # The envelope is what is held from here on.
-            group.columns = Columns(group.columns.default_time)
+            # From here on the encoded envelope is held instead of the columns.
+            group.columns = RecordColumns(group.columns.default_time)
         try:
             pending = target.ledger.append_held(group.payload, group.held_bytes)
         except TallybookError as error:
@@ -314,7 +328,7 @@ class Flow:
         self.on_sent(target)
 
     def _does_not_fit(self, group: RecordGroup, error: EntryTooLarge) -> None:
-        """Have records that bookies take no entry of sent in smaller ones, or refuse what is in one already."""
+        """Cut a group that is too large for the bookies into smaller envelopes, or refuse it if it cannot be cut."""
         if group.count > 1 and not group.whole:
             sometimes("stream: records are cut to what bookies take by now")
             reopen(group)
@@ -326,7 +340,7 @@ class Flow:
             self._refuse(group)
 
     def _refuse(self, group: RecordGroup) -> None:
-        """Fail the record, or set, that is sent next; those behind it move up."""
+        """Fail the next record, or set; later records get lower numbers."""
         sometimes("stream: a record is refused that bookies do not take any more")
         what = "a record" if group.count == 1 else f"a set of {group.count} records"
         number, size = self._sent_marks.next_sequence, len(group.payload)
@@ -338,34 +352,34 @@ class Flow:
         group.payload = b""
         group.complete(
             EntryTooLarge(
-                f"stream {self._tag}: {what} of {size} bytes does not fit an entry of {self.max_entry_bytes}, which is "
-                "what bookies take by now",
+                f"stream {self._tag}: {what} of {size} bytes exceeds the present entry limit of its bookies, "
+                f"{self.max_entry_bytes} bytes",
                 outcome=Outcome.NOT_DONE,
             )
         )
-        self._untold = [*self._still_untold(), group][:MOST_UNTOLD]
+        self._refused = [*self._unreported(), group][:MAX_UNREPORTED]
         self._moved.set()
 
-    def _still_untold(self) -> list[RecordGroup]:
-        return [group for group in self._untold if not group.told]
+    def _unreported(self) -> list[RecordGroup]:
+        return [group for group in self._refused if not group.reported]
 
-    def tell_refusal(self) -> None:
-        """Tell of a record that was refused where nobody has asked what became of it; of each once.
+    def raise_refusal(self) -> None:
+        """Raise the error of a refused record whose outcome was not asked for; each once.
 
         Raises:
             EntryTooLarge: there is one.
         """
-        untold, self._untold = self._still_untold(), []
-        for group in untold:
-            group.told = True
+        unreported, self._refused = self._unreported(), []
+        for group in unreported:
+            group.reported = True
             if group.error is not None:
                 raise group.error.with_traceback(None)
 
     # -- settling ----------------------------------------------------------------------------------------------------
 
-    def _settled(self, group: RecordGroup, target: Target, ledger_group: Together) -> None:
+    def _settled(self, group: RecordGroup, target: SegmentTarget, ledger_group: SharedOutcome) -> None:
         if group.done or group.segment != target.number:
-            return  # its segment has failed, and it was settled, or sent again, by now
+            return  # its segment has failed, and it was completed or sent again since
         if ledger_group.error is not None:
             if self._target is target:
                 self._broken(ledger_group.error)
@@ -378,7 +392,7 @@ class Flow:
         self.marks = group.marks
         if group.count:
             self.last_place = (group.segment, group.entry, group.count - 1)
-        # Who waits for it, or remembers its id, needs no more than its place.
+        # Only its place is still needed, by awaiters and by the deduplication window.
         group.payload = b""
         self._closed_bytes -= group.held_bytes
         self._load.confirm_seconds.observe(self._clock.monotonic() - group.since)
@@ -391,39 +405,39 @@ class Flow:
         self.on_failed(error)
 
     def recovered(self, number: int, last_entry: int) -> None:
-        """A segment that failed was recovered, and ends at this entry: what was sent to it up to there is in it."""
+        """A failed segment was recovered and ends at this entry: confirm what was sent to it up to there."""
         while self._sent and self._sent[0].segment == number and self._sent[0].entry <= last_entry:
             self._confirm(self._sent.popleft())
 
     def take_back(self) -> None:
-        """What was sent and is in no segment is to be sent again, before all else, in the same envelopes.
+        """Queue sent envelopes that are in no segment to be sent again, first and in the same order.
 
-        They are cut where the next segment does not take them, and numbered anew behind a record that is refused there.
+        They are cut if the next segment takes smaller entries, and renumbered after a record that is refused there.
         """
         self._sent_marks = self.marks
         while self._sent:
             group = self._sent.pop()
             group.segment = 0
-            if group.kind in {Kind.RECORDS, Kind.END_OF_STREAM}:
+            if group.kind in {EnvelopeKind.RECORDS, EnvelopeKind.END_OF_STREAM}:
                 self._budget.exchange(0, group.held_bytes)
                 self._full.appendleft(group)
             else:
                 self._closed_bytes -= group.held_bytes
                 group.complete()
-        # Marks are not sent again: there may be nothing left that anybody waits for.
+        # Other marks are not sent again, so wake the waiters: nothing may be left to wait for.
         self._moved.set()
 
     def die(self, error: TallybookError) -> None:
-        """Fail whatever is not confirmed. Of what was sent it is not known whether it will be there."""
+        """Fail all unconfirmed records; the outcome of sent ones is unknown."""
         if self.error is not None:
             return
         self._target, self.error = None, error
         self.close_group()
         for group in self._sent:
-            group.complete(error.told_as(Outcome.UNKNOWN))
+            group.complete(error.with_outcome(Outcome.UNKNOWN))
         for group in self._full:
             self._budget.give(group.held_bytes)
-            group.complete(error.told_as(Outcome.NOT_DONE))
+            group.complete(error.with_outcome(Outcome.NOT_DONE))
         self._sent.clear()
         self._full.clear()
         self._closed_bytes = 0
@@ -433,33 +447,38 @@ class Flow:
 
     @property
     def idle(self) -> bool:
-        """Whether everything that was gathered is settled."""
+        """Whether no record is pending."""
         return not (self._sent or self._full or self._open)
 
     @property
     def pending_bytes(self) -> int:
-        """What is gathered and not settled counts for in the client's budget."""
+        """Budget held by pending records."""
         return self._closed_bytes + (self._open.held_bytes if self._open is not None else 0)
 
-    def leaves_room(self, size: int) -> bool:
-        """Whether this stream, with so much more, has no more of the budget than it leaves for all others.
+    @property
+    def unsent_bytes(self) -> int:
+        """Payload of records that are not sent yet, before compression. Takes time in proportion to it."""
+        return sum(group.bytes for group in self._full) + (0 if self._open is None else self._open.bytes)
 
-        One that has nothing pending is always let in, so what it waits for here is only its own appends.
+    def has_fair_share(self, size: int) -> bool:
+        """Whether this stream, with ``size`` more bytes, holds at most as much of the budget as is left free.
+
+        Always true if nothing is pending, so that a stream here waits only for its own appends.
         """
         pending, budget = self.pending_bytes, self._budget
         return not pending or pending + size <= budget.limit_bytes - budget.taken_bytes
 
-    async def room_left(self, size: int) -> None:
-        """Wait until this stream may have so much more, or takes nothing any more. Bound the wait."""
-        await self._until(lambda: self.leaves_room(size), lambda: False)
+    async def wait_for_fair_share(self, size: int) -> None:
+        """Wait until ``has_fair_share(size)``, or the writer has ended. Bound the wait."""
+        await self._until(lambda: self.has_fair_share(size), lambda: False)
 
     async def drained(self) -> bool:
-        """Wait until nothing that was sent is unconfirmed; ``False`` if it has failed. Bound the wait."""
+        """Wait until all sent envelopes are confirmed; ``False`` if the segment has failed. Bound the wait."""
         return await self._until(lambda: not self._sent, lambda: self._target is None)
 
     async def confirmed(self, next_sequence: int) -> bool:
-        """Wait until every record below this number is confirmed, or refused; ``False`` if all fail. Bound the wait."""
-        awaited = _Awaited(next_sequence)
+        """Wait until all records below a number are confirmed or refused; ``False`` if the writer ends."""
+        awaited = _ConfirmationWaiter(next_sequence)
         self._awaited[awaited] = None
         try:
             return await self._until(lambda: self.marks.next_sequence >= awaited.next_sequence, lambda: False)
@@ -467,7 +486,7 @@ class Flow:
             del self._awaited[awaited]
 
     async def settled(self) -> None:
-        """Wait until everything is settled that was gathered, by now or meanwhile. Bound the wait."""
+        """Wait until no record is pending. Bound the wait."""
         await self._until(lambda: self.idle, lambda: False)
 
     async def _until(self, done: Callable[[], bool], given_up: Callable[[], bool]) -> bool:
@@ -479,5 +498,9 @@ class Flow:
         return True
 
 
-def _nobody(_news: object) -> None:
-    """Nobody is told."""
+def _nothing() -> None:
+    """Do nothing."""
+
+
+def _ignore(_news: object) -> None:
+    """Do nothing."""

@@ -1,16 +1,17 @@
-"""The writing handle of a stream: append, one record, many, or a set; commit; end; close.
+"""``StreamWriter``, the writing handle of a stream: append records or sets, commit, end the stream, close.
 
-The path of a record is this file, ``flow``, ``pending`` and the ledger's own; ``segments`` gives the ledgers.
+A record passes through this file, ``flow``, ``pending`` and the ledger writer; ``segments`` provides the ledgers.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Coroutine, Iterable, Sequence
 from types import TracebackType
-from typing import Final, Self
+from typing import Any, Final, Self
 
 from tallybook.client.budget import ByteBudget
+from tallybook.core.batch import check_buffer
 from tallybook.core.errors import (
     Busy,
     EntryTooLarge,
@@ -22,46 +23,46 @@ from tallybook.core.errors import (
     StreamEnded,
     TallybookError,
 )
-from tallybook.runtime.lifetime import Lifetime, close_or_abandon, while_open
+from tallybook.runtime.concurrency.handle_lifetime import Lifetime, close_or_abandon, while_open
 
-from ..dedup import DedupWindow
-from ..envelope import HEADER_BYTES, MAX_RECORDS, RECORD_OVERHEAD_BYTES, Kind
 from ..position import TAG_CHARS, Position
-from ..record import ANYTHING, MAX_RECORD_BYTES, MOST_BESIDE_BYTES, Anything, Outgoing, Payload, size_of
-from .flow import Flow
-from .pending import ROOM_BYTES, PendingRecord, positions_of
-from .segments import Segments
+from ..records.dedup import DedupWindow
+from ..records.envelope import HEADER_BYTES, MAX_RECORDS, RECORD_OVERHEAD_BYTES, EnvelopeKind
+from ..records.record import ANYTHING, MAX_ATTRIBUTE_BYTES, MAX_RECORD_BYTES, Anything, Outgoing, Payload, size_of
+from .flow import RecordFlow
+from .pending import COST_BYTES, PendingRecord, positions_of
+from .segments import WriterSegments
 
 APPEND_SECONDS: Final = 30.0
-"""How long an append waits for room, or a conditional one for those before it."""
+"""How long an append waits for budget, or a conditional append for earlier ones."""
 CLOSE_SECONDS: Final = 90.0
-"""How long a close, or a commit, waits for what was appended: longer than a writer tries to mend a segment."""
+"""How long a close, or a commit, waits for pending appends; longer than ``RECOVERY_SECONDS`` of a segment."""
 
 
 class StreamWriter:
-    """The one writer of a stream. Appends are confirmed in order, and each at most once.
+    """The only writer of a stream. Appends are confirmed in order, and each is stored at most once.
 
-    When bookies fail, the writer goes on in another segment by itself: what became of each append is settled by then,
-    so nothing is written twice. Where a bookie of the ensemble takes less than before, a record that it does not take
-    fails with ``EntryTooLarge``; those behind it are written. When another writer takes the stream, this one is over:
-    whatever it had not confirmed fails with ``StreamFenced``, its outcome unknown.
+    When bookies fail, the writer recovers its segment and continues in another one, so nothing is written twice. If a
+    bookie takes smaller entries than before, a record that is too large for it fails with ``EntryTooLarge``; later
+    records are written. When another writer takes the stream, this one ends: unconfirmed appends fail with
+    ``StreamFenced``, outcome unknown.
     """
 
     def __init__(
         self,
-        flow: Flow,
-        segments: Segments,
+        flow: RecordFlow,
+        segments: WriterSegments,
         window: DedupWindow[PendingRecord],
         budget: ByteBudget,
         *,
-        let_go: Callable[[], None],
+        release_ownership: Callable[[], None],
         parent: Lifetime | None = None,
     ) -> None:
         self._flow = flow
         self._segments = segments
         self._window = window
-        """That a record may have."""
-        self._let_go = let_go
+        """The deduplication window."""
+        self._release_ownership = release_ownership
         self._budget = budget
         self._lifetime = Lifetime(f"the writer of stream {self.name}", parent=parent, error=StreamClosed)
         self._closing = self._closed = False
@@ -80,33 +81,38 @@ class StreamWriter:
 
     @property
     def last_position(self) -> Position | None:
-        """Of the last record that is confirmed; ``None`` if the stream has none."""
+        """Position of the last confirmed record; ``None`` if the stream has none."""
         place = self._flow.last_place
         return None if place is None else Position(*place, tag=self.stream_id[:TAG_CHARS])
 
     @property
     def next_sequence(self) -> int:
-        """The number that the next record gets."""
+        """The number of the next record."""
         return self._flow.next_sequence
 
     @property
     def highest_txid(self) -> int:
-        """The highest transaction id that was appended: the next one may not be below it."""
+        """The highest transaction id so far; the next one must not be below it."""
         return self._flow.highest_txid
 
     @property
     def ended(self) -> bool:
-        """Whether nothing can be appended any more: closed, or taken by another writer."""
+        """Whether the writer is closed, or has lost the stream to another writer."""
         return self._closing or self._flow.error is not None
 
     def end_at_refusal(self) -> None:
-        """Have a record that bookies do not take any more end the writer: for who may leave none out, and go on."""
+        """End the writer if bookies refuse a record, so that no later one is written without it; ignore quotas."""
         self._flow.ends_at_refusal = True
 
+    def check_quota(self) -> None:
+        """Raise ``QuotaExceeded`` if the stream or its namespace is full, also where ``end_at_refusal`` ignores it."""
+        if self._flow.over_quota is not None:
+            raise self._flow.over_quota
+
     def look(self) -> None:
-        """See whether the segment has grown old; the store calls it now and then, for writers that append nothing."""
+        """Check the age of the segment; the store calls it periodically, for idle writers."""
         if not self.ended:
-            self._segments.look()
+            self._segments.check_age()
 
     # -- append ------------------------------------------------------------------------------------------------------
 
@@ -119,26 +125,28 @@ class StreamWriter:
         dedup_id: bytes | str | None = None,
         txid: int | None = None,
     ) -> PendingRecord:
-        """Send a record off, and return what to await for its position.
+        """Send a record, and return the pending append; await it for the position.
 
         Args:
-            timestamp_ms: when it happened, in milliseconds since the epoch; by default, now. It need not grow.
-            key: what it is about.
-            dedup_id: appended again soon after with the same id, it is there once, and keeps its position.
-            txid: a number of the application's, which never falls.
+            timestamp_ms: event time in milliseconds since the epoch; by default, now. Need not increase.
+            key: a key for the application.
+            dedup_id: deduplication id: a repeated append with the same id is not stored again, and gets the position
+                of the first.
+            txid: a number of the application's choice that never decreases.
 
         Raises:
-            Busy: the client's byte budget is used up; or there is no room for ids, where the store has a limit.
-            EntryTooLarge, OutOfOrder, InvalidArgument: the record cannot be appended; the writer stays good.
-            StreamClosed, StreamFenced, ...: the writer is closed or over; nothing was sent.
+            Busy: the client's byte budget is used up, or the memory for deduplication ids.
+            EntryTooLarge, OutOfOrder, QuotaExceeded, InvalidArgument: not appended; the writer stays usable.
+            StreamClosed, StreamFenced, ...: the writer is closed or has ended; nothing was sent.
         """
         self._lifetime.check()
         plain = timestamp_ms is None and key is None and dedup_id is None and txid is None
-        if plain and type(payload) is bytes and not self._closing and self._flow.error is None:
-            # In few steps, since most records are like this, and come by the hundred thousand a second.
+        flow = self._flow
+        if plain and type(payload) is bytes and not self._closing and flow.error is None and flow.over_quota is None:
+            # Fast path: most records are like this, at hundreds of thousands per second.
             size = len(payload)
-            if size <= self._flow.last_entry_bytes - MOST_BESIDE_BYTES and self._budget.try_take(size + ROOM_BYTES):
-                return self._flow.gather(payload, size, None, None, None, None)
+            if size <= flow.last_entry_bytes - MAX_ATTRIBUTE_BYTES and self._budget.try_take(size + COST_BYTES):
+                return flow.gather(payload, size, None, None, None, None)
         record = Outgoing.of(payload, timestamp_ms, key, dedup_id, txid)
         size = self._admissible(record)
         known = self._known(record.dedup_id)
@@ -149,12 +157,12 @@ class StreamWriter:
         return self._gather(record, size)
 
     def take_room(self, record: Outgoing) -> int:
-        """Take room in the client's budget for ``record``, for ``append_admitted`` to fill; the size to tell it.
+        """Take budget for ``record``, for a later ``append_admitted``; return the size to pass to it.
 
-        From any thread, if the budget is for that.
+        From any thread, if the budget is thread-safe.
 
         Raises:
-            As ``append_nowait``; ``OutOfOrder`` only for a record without an id, which cannot be known already.
+            As ``append_nowait``; ``OutOfOrder`` only for a record without a deduplication id.
         """
         size = self._admissible(record)
         if record.dedup_id is None:
@@ -163,11 +171,11 @@ class StreamWriter:
         return size
 
     def append_admitted(self, record: Outgoing, size: int) -> PendingRecord:
-        """The second half of ``append_nowait``, for what ``take_room`` has taken room for: it is used, or given back.
+        """The second half of ``append_nowait``: append a record for which ``take_room`` has taken budget.
 
         Raises:
-            OutOfOrder: a transaction id that is above this one has come meanwhile; the writer stays good.
-            StreamClosed, StreamFenced, ...: the writer is closed or over; nothing was sent.
+            OutOfOrder: a higher transaction id was appended meanwhile; the writer stays usable.
+            StreamClosed, StreamFenced, ...: the writer is closed or has ended; nothing was sent.
         """
         try:
             if self.ended:
@@ -176,14 +184,14 @@ class StreamWriter:
             if known is None:
                 self._check_new(record)
         except BaseException:
-            self._budget.give(size + ROOM_BYTES)
+            self._budget.give(size + COST_BYTES)
             raise
         if known is not None:
-            self._budget.give(size + ROOM_BYTES)
+            self._budget.give(size + COST_BYTES)
             return known
         return self._gather(record, size)
 
-    async def append(
+    def append(
         self,
         payload: Payload,
         *,
@@ -192,42 +200,49 @@ class StreamWriter:
         dedup_id: bytes | str | None = None,
         txid: int | None = None,
         if_position: Position | str | Anything | None = ANYTHING,
-    ) -> Position:
+    ) -> Coroutine[Any, Any, Position]:
         """Append a record; return its position once it is durable on an ack quorum.
 
         Args:
-            if_position: the record is appended only if the last one of the stream has this position; ``None``: only if
-                the stream has none. Other arguments: as ``append_nowait``.
+            if_position: append only if the stream's last record has this position; ``None``: only if the stream is
+                empty. Other arguments: as ``append_nowait``.
 
         Raises:
             PositionMismatch: the last record is another one; nothing was appended.
-            RequestTimeout: no room in the client's budget, or earlier appends stay unconfirmed; not sent.
-            StreamFenced: another writer has the stream. The outcome tells whether the record was not sent, or may be
-                there.
-            As ``append_nowait``; ``Busy`` only for want of room for ids.
+            RequestTimeout: the client's byte budget stayed used up, or earlier appends stayed unconfirmed; not sent.
+            StreamFenced: another writer has the stream. The outcome says whether the record was not sent, or may have
+                been written.
+            As ``append_nowait``; ``Busy`` only for the memory of deduplication ids.
+            TypeError: it is not bytes.
         """
+        if type(payload) is not bytes:
+            check_buffer(payload, "a record")
+        return self._append_at(Outgoing.of(payload, timestamp_ms, key, dedup_id, txid), if_position)
+
+    async def _append_at(self, record: Outgoing, if_position: Position | str | Anything | None) -> Position:
         self._lifetime.check()
-        record = Outgoing.of(payload, timestamp_ms, key, dedup_id, txid)
-        if isinstance(if_position, Anything):
-            return await self._append(record)
-        with self._lifetime.use():
-            return await self._append_if(record, if_position)
+        if not isinstance(if_position, Anything):
+            with self._lifetime.use():
+                return await self._append_if(record, if_position)
+        size = self._admissible(record)
+        known = self._known(record.dedup_id)
+        return await (await self._taken(record, size, Outcome.NOT_DONE) if known is None else known)
 
     async def append_many(self, records: Iterable[Payload | Outgoing]) -> list[Position]:
         """Append records in order; return their positions once all are durable on an ack quorum.
 
         Raises:
-            As ``append``; some of the records may then be there.
+            As ``append``; some of the records may then have been written.
         """
         return await positions_of(await self.send_many(records))
 
     async def send_many(
         self, records: Iterable[Payload | Outgoing], outcome: Outcome = Outcome.NOT_DONE
     ) -> list[PendingRecord]:
-        """The first half of ``append_many``: what to await for the positions.
+        """The first half of ``append_many``: send the records, and return the pending appends.
 
         Args:
-            outcome: of the whole, if there is no room for the first of these.
+            outcome: that of the whole call if the first of these records fails for lack of budget.
 
         Raises:
             As ``append_many``.
@@ -244,28 +259,28 @@ class StreamWriter:
         return pending
 
     async def append_set(self, records: Sequence[Payload | Outgoing]) -> list[Position]:
-        """Append records all together or not at all, also where the writer dies half-way; return their positions.
+        """Append records atomically, also if the writer dies; return their positions.
 
-        A set in which an id is there already is not appended a second time: it is taken for the same one.
+        If the deduplication ids of a set are known, it is not appended again.
 
         Raises:
-            EntryTooLarge: together they are larger than a record may be, or there are more than 8,192.
+            EntryTooLarge: together they do not fit in one entry, or there are more than 8,192.
             As ``append``.
         """
         wanted = [each if isinstance(each, Outgoing) else Outgoing(each) for each in records]
         return await positions_of(await self.send(wanted, as_set=True))
 
     async def send(self, records: Sequence[Outgoing], *, as_set: bool = False) -> list[PendingRecord]:
-        """Send records off, all of them or none; return what to await for their positions, one for each.
+        """Send all of the records or none; return a pending append for each.
 
-        It waits for room and for nothing else; it takes none that is for other streams. Once they are sent off, each is
-        there or not, unless they are a set.
+        It waits only for budget, and uses only this stream's fair share of it. Once sent, each record may still fail by
+        itself, unless they are a set.
 
         Args:
             as_set: as ``append_set``.
 
         Raises:
-            As ``append_set``; none of them was sent.
+            As ``append_set``; none of the records was sent.
         """
         self._lifetime.check()
         sizes = [self._admissible(record) for record in records]
@@ -275,13 +290,15 @@ class StreamWriter:
                 raise EntryTooLarge(f"a set of {len(sizes)} records and {total} bytes does not fit one entry")
         if not sizes:
             return []
-        room = sum(sizes) + len(sizes) * ROOM_BYTES
+        room = sum(sizes) + len(sizes) * COST_BYTES
         await self._take_share(room)
         try:
             known = self._known_set(records) if as_set else []
+            if not known and any(self._known(each.dedup_id) is None for each in records):
+                self._flow.check_quota()
             self._check_orders(records)
             ids = [record.dedup_id for record in records if record.dedup_id is not None]
-            self._window.check_room(ids, self._flow.next_sequence)
+            self._window.check_space(ids, self._flow.next_sequence)
         except BaseException:
             self._budget.give(room)
             raise
@@ -296,40 +313,33 @@ class StreamWriter:
         return sent
 
     def _sent(self, record: Outgoing, size: int, *, same: bool) -> PendingRecord:
-        """A record for which there is room, and which needs none where it was appended before."""
+        """Append a record whose budget was taken; give it back if the record is a duplicate."""
         known = self._known(record.dedup_id)
         if known is None:
             return self._gather(record, size, same=same)
-        self._budget.give(size + ROOM_BYTES)
+        self._budget.give(size + COST_BYTES)
         return known
 
     def _known_set(self, records: Sequence[Outgoing]) -> list[PendingRecord]:
-        """What became of a set that was appended lately; nothing, if it was not.
+        """The pending appends of a set that was appended before; empty if it was not.
 
         Raises:
-            InvalidArgument: some of its records were, or one of its ids is in it twice.
+            InvalidArgument: only some of its records were, or it contains an id twice.
         """
         ids = [record.dedup_id for record in records if record.dedup_id is not None]
         if len(ids) != len(set(ids)):
-            raise InvalidArgument("an id is in the set twice")
+            raise InvalidArgument("the set contains a deduplication id twice")
         known = [found for record in records if (found := self._known(record.dedup_id)) is not None]
         if known and len(known) < len(records):
-            raise InvalidArgument("some records of the set were appended before, or have no id, and some were")
+            raise InvalidArgument("some records of the set were appended before, and others were not, or have no id")
         return known
 
-    async def _append(self, record: Outgoing) -> Position:
-        size = self._admissible(record)
-        known = self._known(record.dedup_id)
-        if known is None:
-            known = await self._taken(record, size, Outcome.NOT_DONE)
-        return await known
-
     async def _taken(self, record: Outgoing, size: int, outcome: Outcome) -> PendingRecord:
-        """Gather a record once there is room for it; what is true of the stream may be another thing by then."""
+        """Gather a record once its budget is taken; checks are repeated after a wait."""
         self._check_new(record)
-        if self._budget.try_take(size + ROOM_BYTES):
+        if self._budget.try_take(size + COST_BYTES):
             return self._gather(record, size)
-        await self._take_room(size + ROOM_BYTES, outcome)
+        await self._take_room(size + COST_BYTES, outcome)
         return self.append_admitted(record, size)
 
     async def _append_if(self, record: Outgoing, wanted: Position | str | None) -> Position:
@@ -342,7 +352,7 @@ class StreamWriter:
             return await known
         try:
             async with asyncio.timeout(APPEND_SECONDS), self._one_condition:
-                await self._budget.take(size + ROOM_BYTES)
+                await self._budget.take(size + COST_BYTES)
                 try:
                     await self._all_before(expected)
                     self._admissible(record)
@@ -351,10 +361,10 @@ class StreamWriter:
                         self._check_new(record)
                         self._check_last(expected)
                 except BaseException:
-                    self._budget.give(size + ROOM_BYTES)
+                    self._budget.give(size + COST_BYTES)
                     raise
                 if known is not None:
-                    self._budget.give(size + ROOM_BYTES)
+                    self._budget.give(size + COST_BYTES)
                 pending = known or self._gather(record, size)
         except TimeoutError:
             raise RequestTimeout(
@@ -363,9 +373,9 @@ class StreamWriter:
         return await pending
 
     async def _all_before(self, expected: Position | None) -> None:
-        """Wait until everything is confirmed, or so much that ``expected`` cannot be the last record any more.
+        """Wait until all records are confirmed, or ``expected`` cannot be the last record any more.
 
-        Where others append all the time there is always something that is not confirmed.
+        The second condition is needed because other tasks may append all the time.
         """
         while self._flow.marks.next_sequence < self._flow.next_sequence:
             if not await self._flow.confirmed(self._flow.next_sequence) or self.last_position != expected:
@@ -373,19 +383,13 @@ class StreamWriter:
 
     @property
     def max_record_bytes(self) -> int:
-        """The largest record that is taken now: an ensemble change may bring bookies with other limits."""
+        """The largest record that can be appended now; it depends on the bookies of the current ensemble."""
         return min(self._flow.max_entry_bytes - HEADER_BYTES - RECORD_OVERHEAD_BYTES, MAX_RECORD_BYTES)
 
     # -- steps of an append ------------------------------------------------------------------------------------------
 
     def _admissible(self, record: Outgoing) -> int:
-        """What a record takes, if it can be appended now, but for its transaction id.
-
-        That is looked at only where the record is not there already: one that is sent again may have an older one.
-
-        Raises:
-            As ``append_nowait``.
-        """
+        """The size of a record, if it can be appended now. Raises as ``append_nowait``, but does not check new ones."""
         if self._closing or self._flow.error is not None:
             raise self._refusal()
         size = size_of(record)
@@ -394,15 +398,11 @@ class StreamWriter:
         return size
 
     def _check_new(self, record: Outgoing) -> None:
-        """See whether a record may be appended that is not there already.
-
-        Raises:
-            OutOfOrder: its transaction id is below one that was appended.
-            Busy: there is no room for its id.
-        """
+        """Check a record that is not a duplicate; raises ``QuotaExceeded``, ``OutOfOrder``, or ``Busy`` for its id."""
+        self._flow.check_quota()
         self._flow.check_order(record.txid)
         if record.dedup_id is not None:
-            self._window.check_room((record.dedup_id,), self._flow.next_sequence)
+            self._window.check_space((record.dedup_id,), self._flow.next_sequence)
 
     def _check_last(self, expected: Position | None) -> None:
         last = self.last_position
@@ -413,9 +413,9 @@ class StreamWriter:
             )
 
     def _refusal(self, outcome: Outcome = Outcome.NOT_DONE) -> TallybookError:
-        closed = StreamEnded(f"stream {self.name} is being ended") if self._ending else None
+        closed = StreamEnded(f"stream {self.name} is being sealed") if self._ending else None
         ended = self._flow.error or closed or StreamClosed(f"the writer of stream {self.name} is closed")
-        return ended.told_as(outcome)
+        return ended.with_outcome(outcome)
 
     def _check_orders(self, records: Sequence[Outgoing]) -> None:
         if all(record.txid is None for record in records):
@@ -423,7 +423,7 @@ class StreamWriter:
         highest: int | None = None
         sequence = self._flow.next_sequence
         for record in records:
-            # Those before it may push its id out of the window, and then it is appended after all.
+            # Earlier records of this call may push its id out of the window; then it is appended again.
             if self._known(record.dedup_id, sequence) is not None:
                 continue
             sequence += 1
@@ -432,10 +432,10 @@ class StreamWriter:
                 highest = record.txid
 
     def _known(self, dedup_id: bytes | None, sequence: int | None = None) -> PendingRecord | None:
-        """What became of the record of that id, if it was appended lately.
+        """The earlier append with this deduplication id, if it is in the window and did not fail.
 
         Args:
-            sequence: number that the record would get now; by default, the next one.
+            sequence: number that the record would get; by default, the next one.
         """
         if dedup_id is None:
             return None
@@ -443,22 +443,22 @@ class StreamWriter:
         return None if found is None or found.refused else found
 
     def _take_room_now(self, size: int) -> None:
-        if not self._budget.try_take(size + ROOM_BYTES):
+        if not self._budget.try_take(size + COST_BYTES):
             raise Busy(f"stream {self.name}: {self._budget.limit_bytes} bytes are pending", retry_after_ms=1)
 
     async def _take_share(self, size: int) -> None:
-        """Take room that is not for others: a stream that is slow would have all of it after a while."""
-        if not self._one_share.locked() and self._flow.leaves_room(size) and self._budget.try_take(size):
+        """Take budget within this stream's fair share: otherwise a slow stream would take all of it over time."""
+        if not self._one_share.locked() and self._flow.has_fair_share(size) and self._budget.try_take(size):
             return
         try:
-            # Who came first goes first, or a large message would be waiting for as long as small ones come.
+            # In order: otherwise small appends would starve a large one.
             async with asyncio.timeout(APPEND_SECONDS):
                 with self._lifetime.use(Outcome.NOT_DONE):
                     async with self._one_share:
-                        await self._flow.room_left(size)
+                        await self._flow.wait_for_fair_share(size)
                         await self._take_room(size, Outcome.NOT_DONE)
         except TimeoutError:
-            raise RequestTimeout(f"stream {self.name}: too much is pending there", outcome=Outcome.NOT_DONE) from None
+            raise RequestTimeout(f"stream {self.name}: too many bytes are pending", outcome=Outcome.NOT_DONE) from None
 
     async def _take_room(self, size: int, outcome: Outcome) -> None:
         try:
@@ -466,7 +466,7 @@ class StreamWriter:
                 with self._lifetime.use(outcome):
                     await self._budget.take(size)
         except TimeoutError:
-            raise RequestTimeout(f"stream {self.name}: no room for another append", outcome=outcome) from None
+            raise RequestTimeout(f"stream {self.name}: max_pending_bytes stayed used up", outcome=outcome) from None
         if self.ended:
             self._budget.give(size)
             raise self._refusal(outcome)
@@ -484,24 +484,24 @@ class StreamWriter:
 
     @while_open
     async def flush(self) -> None:
-        """Return once everything that was appended is durable on an ack quorum.
+        """Wait until all appended records are durable on an ack quorum.
 
         Raises:
-            RequestTimeout: it takes too long.
-            EntryTooLarge: a record was refused, nobody has asked what became of it, and all others are durable.
-            StreamFenced, ...: the writer is over; appends tell each what became of them.
+            RequestTimeout: not within ``CLOSE_SECONDS``.
+            EntryTooLarge: a record was refused whose outcome was not asked for; all others are durable.
+            StreamFenced, ...: the writer has ended; each append has its own outcome.
         """
         await self._settled()
-        self._flow.tell_refusal()
+        self._flow.raise_refusal()
 
     @while_open
     async def commit(self) -> None:
-        """Like ``flush``, and readers see it at once, not only with the next record or after a silence.
+        """Like ``flush``, and publish the records to readers at once, not only with the next record or after idle time.
 
-        What others append meanwhile is not waited for.
+        Does not wait for records that are appended meanwhile.
 
         Raises:
-            As ``flush``, but for ``EntryTooLarge``.
+            As ``flush``, except ``EntryTooLarge``.
         """
         try:
             async with asyncio.timeout(CLOSE_SECONDS):
@@ -509,8 +509,8 @@ class StreamWriter:
                     raise self._refusal(Outcome.UNKNOWN)
                 if self._closing:
                     raise self._refusal()
-                # Behind what is confirmed: the mark tells readers of it.
-                mark = self._flow.mark(Kind.KEEP_ALIVE)
+                # A mark after the confirmed records carries the last add confirmed to readers.
+                mark = self._flow.mark(EnvelopeKind.KEEP_ALIVE)
                 if not mark.done:
                     await mark.wait()
                 if mark.error is None and not await self._segments.show_full():
@@ -522,10 +522,10 @@ class StreamWriter:
 
     @while_open
     async def end_stream(self) -> None:
-        """End the stream for ever, behind what was appended; readers come to an end there. The writer is closed then.
+        """End the stream permanently after the appended records, and close the writer; readers end there.
 
         Raises:
-            StreamClosed: the writer was abandoned meanwhile; the stream may be ended, or not.
+            StreamClosed: the writer was abandoned meanwhile; the stream may have ended.
             As ``close``.
         """
         if self._closing and not self._ending:
@@ -534,22 +534,22 @@ class StreamWriter:
         await self._settled()
         if not self._end_marked and not self._closed:
             self._end_marked = True
-            self._flow.mark(Kind.END_OF_STREAM)
+            self._flow.mark(EnvelopeKind.END_OF_STREAM)
         await self._finish()
         if not self._segments.head.ended:
-            # Somebody has let go of the writer meanwhile.
+            # The writer was abandoned meanwhile.
             raise self._refusal(Outcome.UNKNOWN)
 
     async def close(self) -> None:
-        """Wait for what was appended, and let go of the stream; another writer need not fence it then.
+        """Wait for pending appends, and release the stream, so that the next writer need not fence it.
 
-        Closing twice does no more.
+        A second close is a no-op.
 
         Raises:
             RequestTimeout: appends are still pending after ``CLOSE_SECONDS``; close again.
-            MetadataUnavailable, ...: the stream is not let go of; close again, or let the next writer take it.
+            MetadataUnavailable, ...: the stream is not released; close again, or let the next writer take it over.
             StreamFenced: another writer has taken it before.
-            EntryTooLarge: as ``flush``; the stream is let go of.
+            EntryTooLarge: as ``flush``; the stream is released.
         """
         if self._closed:
             return
@@ -567,8 +567,8 @@ class StreamWriter:
         await self._segments.finish()
         self._closed = True
         self._window.clear()
-        self._flow.die(StreamEnded(f"stream {self.name} has ended") if self._ending else self._refusal())
-        self._flow.tell_refusal()
+        self._flow.die(StreamEnded(f"stream {self.name} is sealed") if self._ending else self._refusal())
+        self._flow.raise_refusal()
 
     async def _settled(self) -> None:
         try:
@@ -580,7 +580,7 @@ class StreamWriter:
             raise self._flow.error.with_traceback(None)
 
     def abandon(self) -> None:
-        """Let go of everything at once. The stream stays as it is, for the next writer to settle."""
+        """Release everything at once. The stream stays as it is; the next writer recovers it."""
         if self._closed:
             return
         self._closing = self._closed = True
@@ -588,8 +588,8 @@ class StreamWriter:
         self._segments.abandon()
         self._flow.die(StreamClosed(f"the writer of stream {self.name} was abandoned"))
         self._lifetime.end(f"the writer of stream {self.name} was abandoned")
-        # Whoever waits for the stream need not wait for this process to end.
-        self._let_go()
+        # Release the ownership, so that other processes need not wait for this session to end.
+        self._release_ownership()
 
     async def __aenter__(self) -> Self:
         return self

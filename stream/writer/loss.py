@@ -1,12 +1,11 @@
-"""The end of a segment of which something is lost: where that leaves the stream, as far as anybody can still tell.
+"""Determines the end of a segment whose last entries are lost, for a writer with ``accept_loss``.
 
     entries   ... 17 18 19 [lost] [lost]        18: a mark, 17: records, up to number 420
-                        '--- 2 lost: numbers go on at 420 + 2 * 8,192 at the latest
+                        '--- 2 lost: numbers continue at 420 + 2 * 8,192 at the latest
 
-Nobody knows how many records were in an entry that nobody has. They are taken for as many as an entry may have, so that
-no number is ever given twice; a segment that comes behind says more. Readers are told that records are lost, as
-anywhere else. To go on like this is for people to decide, never for a writer on its own: what is missing may come back
-with a bookie that is away.
+The number of records in a lost entry is unknown. The maximum is assumed, so that no number is given twice; a later
+segment has the exact number. Readers get a gap. Only people decide to continue like this, never a writer by itself: the
+missing entries may come back with an unavailable bookie.
 """
 
 from __future__ import annotations
@@ -19,61 +18,66 @@ from tallybook.client.reader.handle import LedgerReader
 from tallybook.core.errors import NoSuchLedger, StorageError, TallybookError
 from tallybook.core.ids import MAX_ID, NO_ENTRY
 
-from ..envelope import MAX_RECORDS, Envelope, Kind, Marks
 from ..gaps import is_lost
-from ..head import Segment, SegmentEnd
-from .ending import FoundEnd, envelope_at
+from ..head import SegmentEnd, StreamSegment
+from ..records.envelope import MAX_RECORDS, Envelope, EnvelopeKind, StreamMarks
+from .segment_end import RecoveredEnd, envelope_at
 
 LOST_LEDGER_RECORDS: Final = 1 << 32
-"""For how many records a ledger is taken that is not there at all."""
+"""Assumed number of records in a ledger that is completely lost."""
 
 
 def is_loss(error: TallybookError) -> bool:
-    """Whether an error says that something is gone, and not only away."""
+    """Whether an error means that data is lost, and not only unavailable."""
     return isinstance(error, NoSuchLedger) or is_lost(error)
 
 
 async def end_after_loss(
-    client: Client, segment: Segment, following: Sequence[Segment], before: Marks, tag: str, now_ms: int
-) -> FoundEnd:
-    """Like ``recovered_end``, of a segment whose last entries, or all of them, are lost.
+    client: Client,
+    segment: StreamSegment,
+    following: Sequence[StreamSegment],
+    before: StreamMarks,
+    tag: str,
+    now_ms: int,
+) -> RecoveredEnd:
+    """Like ``recovered_end``, for a segment whose last entries, or all of them, are lost.
 
     Args:
-        following: the segments behind it.
+        following: the later segments.
 
     Raises:
-        As ``recovered_end``, where something is not lost but away.
+        As ``recovered_end``, if data is unavailable but not lost.
     """
-    most = await _first_number(client, following, tag)
+    limit = await _first_number(client, following, tag)
     try:
         reader = await client.open_ledger(segment.ledger_id)
     except NoSuchLedger:
-        # Listed with one entry, since it was not empty: so readers look for it, and are told.
-        return FoundEnd(SegmentEnd(0, _at_most(before, LOST_LEDGER_RECORDS, most), 0, now_ms), None, None)
+        # Kept with one entry, since it was not empty: readers then report it as lost.
+        return RecoveredEnd(SegmentEnd(0, _bounded(before, LOST_LEDGER_RECORDS, limit), 0, now_ms), None, None)
     metadata = reader.metadata
     known, lost, place = before, 0, None
-    kind: Kind | None = None
+    kind: EnvelopeKind | None = None
     for entry in range(metadata.last_entry_id, NO_ENTRY, -1):
         envelope = await _readable(reader, segment.number, entry, tag)
         if envelope is None:
             lost += known is before
             continue
         known = envelope.marks if known is before else known
-        # Where the last of all is there, it tells whether anything may come behind it.
+        # If the very last entry is readable, it says whether the stream has ended.
         kind = envelope.kind if entry == metadata.last_entry_id else kind
         if envelope.count:
             place = segment.number, entry, envelope.count - 1
             break
-    marks = _at_most(known, lost * MAX_RECORDS, most)
-    return FoundEnd(SegmentEnd(metadata.last_entry_id, marks, metadata.length, now_ms), kind, place)
+    marks = _bounded(known, lost * MAX_RECORDS, limit)
+    return RecoveredEnd(SegmentEnd(metadata.last_entry_id, marks, metadata.length, now_ms), kind, place)
 
 
-def _at_most(known: Marks, lost_records: int, most: int) -> Marks:
-    return known._replace(next_sequence=min(known.next_sequence + lost_records, most))
+def _bounded(known: StreamMarks, lost_records: int, limit: int) -> StreamMarks:
+    return known._replace(next_sequence=min(known.next_sequence + lost_records, limit))
 
 
-async def _first_number(client: Client, following: Sequence[Segment], tag: str) -> int:
-    """The number of the first record behind; where there is none yet, more than any."""
+async def _first_number(client: Client, following: Sequence[StreamSegment], tag: str) -> int:
+    """The number of the first record of the later segments; the maximum if there is none."""
     for segment in following:
         try:
             reader = await client.open_ledger(segment.ledger_id)

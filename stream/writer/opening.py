@@ -1,88 +1,134 @@
-"""Taking a stream over: from here on nobody else adds to it, and where it stands is settled."""
+"""Opens the writers of a `StreamStore`, and rolls the old segments of idle ones."""
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+import asyncio
+from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
+from typing import Final
 
 from tallybook.client.client import Client
-from tallybook.core.errors import StreamEnded, TallybookError
-from tallybook.runtime.clock import Clock
-from tallybook.runtime.logging import logger
+from tallybook.runtime.concurrency.handle_lifetime import Lifetime
+from tallybook.runtime.tasks import Tasks
 
-from ..catalog import Catalog
-from ..compression import Compression
-from ..head import Head, Owner, seal, take
+from ..catalog import StreamCatalog
+from ..head import Head, Owner, release
 from ..load import StreamLoad
-from .ending import recovered_end
-from .flow import Flow
-from .loss import end_after_loss, is_loss
+from ..namespaces import Namespaces
+from ..reader.handle import StreamReader
+from ..records.dedup import DedupMemory
+from ..records.last_ids import check_ids_fit, read_window
+from .handle import StreamWriter
+from .quota import WriterQuota
+from .segments import WriterSegments
+from .takeover import flow_of, take_over
 
-_log = logger("stream.opening")
-
-
-def flow_of(head: Head, client: Client, clock: Clock, load: StreamLoad) -> Flow:
-    """What a writer appends to a stream that it has taken over."""
-    return Flow(
-        head.settled_marks,
-        head.last_place,
-        head.tag,
-        Compression.named(head.policy.compression),
-        client.budget,
-        clock,
-        load,
-        most_bytes=client.max_entry_bytes,
-    )
+WRITER_SWEEP_SECONDS: Final = 5.0
+"""Interval of the sweep that rolls old segments, also of idle writers."""
 
 
-async def take_over(
-    catalog: Catalog,
-    client: Client,
-    clock: Clock,
-    stream_id: str,
-    owner: Owner,
-    *,
-    free: Callable[[str, Owner | None], Awaitable[bool]],
-    accept_loss: bool = False,
-) -> Head:
-    """Become the owner of a stream, fence the one before, and settle what it left.
+class StreamWriters:
+    """The writers of one store.
 
     Args:
-        free: whether the stream may be taken from its owner; where not, the head is read again, and it is asked again.
-            It waits in between, and raises when it has waited enough.
-        accept_loss: whether to go on where the end of what that one left is lost; see ``loss``.
-
-    Returns:
-        The head, which says where the stream stands, with no segment open.
-
-    Raises:
-        StreamEnded: nothing can be added to it.
-        StreamFenced: a newer writer has taken it meanwhile.
-        NoSuchStream: it was deleted.
-        As ``Catalog.change``, ``Client.open_ledger`` and ``LedgerReader.read_entry``: the stream has this owner, and
-            is not settled; the same call, or another writer's, does it.
+        tasks, lifetime: of the store.
+        read_from: reads a stream from a sequence number on, for the ids of its last records.
+        release_later: calls a change in the background, until it succeeds.
     """
-    while True:
-        head = await catalog.read(stream_id)
-        if head.ended:
-            raise StreamEnded(f"stream {head.name} has ended")
-        if not await free(f"stream {head.name}", head.owner):
-            continue
-        head = await catalog.change(stream_id, partial(take, owner=owner, in_place_of=head.owner))
-        # Somebody else may have come first.
-        if head.owner == owner:
-            break
-    left = head.open_segments
-    for index, segment in enumerate(left):
-        before, now_ms = head.settled_marks, clock.wall_us() // 1000
+
+    def __init__(
+        self,
+        catalog: StreamCatalog,
+        namespaces: Namespaces,
+        client: Client,
+        tasks: Tasks,
+        lifetime: Lifetime,
+        read_from: Callable[[Head, int], StreamReader],
+        release_later: Callable[[str, Callable[[], Awaitable[object]]], None],
+        load: StreamLoad,
+    ) -> None:
+        self._catalog = catalog
+        self._namespaces = namespaces
+        self._client = client
+        self._clock = client.world.clock
+        self._tasks = tasks
+        self._lifetime = lifetime
+        self._read_from = read_from
+        self._release_later = release_later
+        self.load = load
+        """Counts the work of writers opened from now on."""
+        self.ids: DedupMemory | None = None
+        """Bounds the memory for deduplication ids of writers opened from now on."""
+        self._writers: Sequence[StreamWriter] = ()
+        self._sweeping: asyncio.Task[None] | None = None
+
+    async def open(
+        self,
+        stream_id: str,
+        owner: Owner,
+        free: Callable[[str, Owner | None], Awaitable[bool]],
+        *,
+        accept_loss: bool,
+    ) -> StreamWriter:
+        """Take a stream over for ``owner``, and open its writer.
+
+        Args:
+            free: as for ``take_over``.
+
+        Raises:
+            As ``StreamStore.writer``.
+        """
+        if self.ids is not None:
+            head = await self._catalog.read(stream_id)
+            await check_ids_fit(head, self.ids, partial(self._read_from, head))
         try:
-            found = await recovered_end(client, segment, before, head.tag, now_ms)
-        except TallybookError as error:
-            if not (accept_loss and is_loss(error)):
-                raise
-            _log.warning("end of a stream is lost", stream=head.name, segment=segment.number, error=error.message)
-            found = await end_after_loss(client, segment, left[index + 1 :], before, head.tag, now_ms)
-        head = await catalog.change(stream_id, partial(seal, owner=owner, number=segment.number, **found.as_sealed))
-        if head.ended:
-            raise StreamEnded(f"stream {head.name} has ended")
-    return await catalog.fold(head)
+            head = await take_over(
+                self._catalog, self._client, self._clock, stream_id, owner, free=free, accept_loss=accept_loss
+            )
+            return await self._opened(head, owner)
+        except BaseException:
+            self._release(stream_id, owner)
+            raise
+
+    def _release(self, stream_id: str, owner: Owner) -> None:
+        change = partial(self._catalog.change, stream_id, partial(release, owner=owner))
+        self._release_later(f"stream {stream_id}", change)
+
+    async def _opened(self, head: Head, owner: Owner) -> StreamWriter:
+        window = await read_window(head, self.ids, partial(self._read_from, head))
+        flow = flow_of(head, self._client, self._clock, self.load)
+        quota = WriterQuota(self._catalog, self._namespaces, self._clock)
+        segments = WriterSegments(
+            self._catalog, self._client, head, owner, flow, quota, self._clock, self._tasks, self.load
+        )
+        try:
+            await segments.begin()
+        except BaseException:
+            window.clear()
+            raise
+        writer = StreamWriter(
+            flow,
+            segments,
+            window,
+            self._client.budget,
+            release_ownership=partial(self._release, head.stream_id, owner),
+            parent=self._lifetime,
+        )
+        self._writers = [*(other for other in self._writers if not other.ended), writer]
+        self.load.taken += 1
+        if self._sweeping is None:
+            self._sweeping = self._tasks.spawn(self._sweep(), name="sweep of writers")
+        return writer
+
+    async def _sweep(self) -> None:
+        """Sweep all writers in one task: segments reach their maximum age also without appends."""
+        while True:
+            await self._clock.sleep(WRITER_SWEEP_SECONDS)
+            for writer in self._writers:
+                writer.look()
+
+    def abandon(self) -> None:
+        """Abandon all open writers."""
+        for writer in self._writers:
+            writer.abandon()
+        self._writers = ()

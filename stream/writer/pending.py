@@ -1,4 +1,4 @@
-"""Records on their way: one group per envelope, one light awaitable per record."""
+"""Pending records: one group per envelope, one light awaitable per record."""
 
 from __future__ import annotations
 
@@ -6,25 +6,25 @@ from bisect import bisect_right
 from collections.abc import Generator, Sequence
 from typing import Final
 
-from tallybook.client.writer.pending import Together
+from tallybook.client.writer.appends.appends import SharedOutcome
 from tallybook.core.errors import Outcome, TallybookError
 from tallybook.core.limits import BATCH_TABLE_ROW_BYTES
 
-from ..envelope import HEADER_BYTES, RECORD_OVERHEAD_BYTES, START, Columns, Kind, Marks
 from ..position import Position
+from ..records.envelope import HEADER_BYTES, RECORD_OVERHEAD_BYTES, START, EnvelopeKind, RecordColumns, StreamMarks
 
 ENVELOPE_OVERHEAD_BYTES: Final = HEADER_BYTES + BATCH_TABLE_ROW_BYTES
-"""What an envelope takes of a batch beside its body."""
+"""Size of an envelope in a batch besides its body."""
 
-ROOM_BYTES: Final = RECORD_OVERHEAD_BYTES + ENVELOPE_OVERHEAD_BYTES
-"""What a record takes of the client's budget beside payload, key and id: it may be alone in its envelope."""
+COST_BYTES: Final = RECORD_OVERHEAD_BYTES + ENVELOPE_OVERHEAD_BYTES
+"""Budget of a record besides payload, key and id: it may be alone in its envelope."""
 
 
-class RecordGroup(Together):
+class RecordGroup(SharedOutcome):
     """The records of one envelope, from the first append to the confirmation; or a mark, which has none.
 
     Args:
-        default_time: timestamp of records that are given none, in milliseconds since the epoch.
+        default_time: timestamp of records without one, in milliseconds since the epoch.
         tag: of the stream; see ``Position``.
         since: monotonic second of its first record.
     """
@@ -41,43 +41,45 @@ class RecordGroup(Together):
         "kind",
         "marks",
         "payload",
+        "reported",
         "segment",
         "since",
         "tag",
-        "told",
         "whole",
     )
 
-    def __init__(self, default_time: int, tag: str, kind: Kind = Kind.RECORDS, since: float = 0.0) -> None:
+    def __init__(
+        self, default_time: int, tag: str, kind: EnvelopeKind = EnvelopeKind.RECORDS, since: float = 0.0
+    ) -> None:
         super().__init__()
         self.since = since
         self.kind = kind
-        self.columns = Columns(default_time)
+        self.columns = RecordColumns(default_time)
         self.count = 0
         self.bytes = HEADER_BYTES
-        """What the envelope has at the most."""
-        self.held_bytes = ENVELOPE_OVERHEAD_BYTES if kind is not Kind.RECORDS else 0
-        """What it counts for in the client's budget."""
+        """Upper bound of the envelope's size."""
+        self.held_bytes = ENVELOPE_OVERHEAD_BYTES if kind is not EnvelopeKind.RECORDS else 0
+        """Bytes that it holds of the client's budget."""
         self.payload = b""
-        """The envelope, once it was sent."""
-        self.before: Marks = START
-        """Where the stream stands before it, likewise."""
-        self.marks: Marks = START
-        """Where the stream stands after it, likewise."""
+        """The encoded envelope, once sent."""
+        self.before: StreamMarks = START
+        """The stream's marks before it, once sent."""
+        self.marks: StreamMarks = START
+        """The stream's marks after it, once sent."""
         self.segment, self.entry = 0, -1
-        """Where it is, likewise."""
+        """Its place, once sent."""
         self.tag = tag
         self.whole = False
-        """Whether its records are a set, and have to be in one entry."""
-        self.told = False
-        """Whether its error was asked for."""
+        """Whether its records are a set, which must be in one entry."""
+        self.reported = False
+        """Whether its error was returned to a caller."""
         self._borders: Sequence[int] = ()
         self._pieces: Sequence[RecordGroup] = ()
 
     def add(
         self, payload: bytes, size: int, time: int | None, key: bytes | None, dedup_id: bytes | None, txid: int | None
     ) -> PendingRecord:
-        """One more record.
+        """Add a record.
 
         Args:
             size: bytes of payload, key and id.
@@ -85,18 +87,18 @@ class RecordGroup(Together):
         pending = PendingRecord(self, self.count)
         self.count += 1
         self.bytes += size + RECORD_OVERHEAD_BYTES
-        self.held_bytes += size + ROOM_BYTES
+        self.held_bytes += size + COST_BYTES
         self.columns.add(payload, time, key, dedup_id, txid)
         return pending
 
     def cut_into(self, borders: Sequence[int], pieces: Sequence[RecordGroup]) -> None:
-        """Its records are in other groups from here on, which begin at these slots, where callers that wait look."""
+        """Move its records to other groups, which begin at these slots; awaiters follow them."""
         self._borders, self._pieces = borders, pieces
-        self.columns, self.payload = Columns(self.columns.default_time), b""
+        self.columns, self.payload = RecordColumns(self.columns.default_time), b""
         self.complete()
 
     def home_of(self, slot: int) -> tuple[RecordGroup, int]:
-        """The group that the record of a slot is in by now, and its slot there."""
+        """The current group and slot of the record that had this slot."""
         if not self._pieces:
             return self, slot
         at = bisect_right(self._borders, slot) - 1
@@ -104,9 +106,9 @@ class RecordGroup(Together):
 
 
 class PendingRecord:
-    """One append on its way. Await it for the record's position, once it is confirmed.
+    """A pending append. Await it for the record's position, once it is confirmed.
 
-    It may be awaited any number of times, or never: the record is written all the same.
+    It may be awaited any number of times, or never: the record is written in any case.
     """
 
     __slots__ = ("_group", "_slot")
@@ -126,44 +128,44 @@ class PendingRecord:
 
     @property
     def done(self) -> bool:
-        """Whether the append is settled, either way."""
+        """Whether the append has completed or failed."""
         return self._home().done
 
     @property
     def refused(self) -> bool:
-        """Whether it has failed, so that nothing of it is there where its writer goes on."""
+        """Whether it has failed."""
         return self._home().error is not None
 
     async def settled(self) -> None:
-        """Return once the append is settled; ``outcome`` tells how."""
+        """Wait until the append has completed or failed; see ``outcome``."""
         while not (group := self._home()).done:
             await group.wait()
 
     def outcome(self) -> Position:
-        """The record's position, once the append is settled; for whoever cannot await it.
+        """The position of a completed append, without awaiting it.
 
         Raises:
-            StreamClosed, StreamFenced, ...: it has failed.
+            StreamClosed, StreamFenced, ...: the append has failed.
         """
         group = self._home()
         if group.error is not None:
-            group.told = True
+            group.reported = True
             raise group.error.with_traceback(None)
         return Position(group.segment, group.entry, self._slot, group.tag)
 
 
 def settled_record(position: Position) -> PendingRecord:
-    """A record that was appended, and confirmed, before."""
+    """A completed append of a record that was confirmed before."""
     group = RecordGroup(0, position.tag)
     group.segment, group.entry, group.done = position.segment, position.entry, True
     return PendingRecord(group, position.slot)
 
 
 async def positions_of(records: Sequence[PendingRecord]) -> list[Position]:
-    """The positions of records, once all are settled.
+    """The positions of records, once all have completed.
 
     Raises:
-        TallybookError: what failed first; its outcome is unknown, unless nothing of any of them was done.
+        TallybookError: the first failure; its outcome is unknown, unless none of the records was written.
     """
     positions: list[Position] = []
     failed: TallybookError | None = None
@@ -176,4 +178,4 @@ async def positions_of(records: Sequence[PendingRecord]) -> list[Position]:
             undone = undone and error.outcome is Outcome.NOT_DONE
     if failed is None:
         return positions
-    raise failed if undone and not positions else failed.told_as(Outcome.UNKNOWN)
+    raise failed if undone and not positions else failed.with_outcome(Outcome.UNKNOWN)

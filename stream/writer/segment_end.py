@@ -1,4 +1,4 @@
-"""How a segment ended: found by whoever comes after its writer."""
+"""Recovers a segment and determines its end, after its writer has failed or lost the stream."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from tallybook.client.client import Client
 from tallybook.client.reader.handle import LedgerReader
 from tallybook.core.ids import NO_ENTRY
 
-from ..envelope import Envelope, Kind, Marks
-from ..head import Segment, SegmentEnd
+from ..head import SegmentEnd, StreamSegment
+from ..records.envelope import Envelope, EnvelopeKind, StreamMarks
 
-MOST_LOOKED_AT: Final = 1024
-"""Entries that are read at once on the way back to the last record."""
+MAX_ENTRIES_READ: Final = 1024
+"""Entries read at a time in the backward search for the last record."""
 
 
-class FoundEnd(NamedTuple):
+class RecoveredEnd(NamedTuple):
     """The end of a segment.
 
     Args:
@@ -25,42 +25,44 @@ class FoundEnd(NamedTuple):
     """
 
     end: SegmentEnd
-    kind: Kind | None
+    kind: EnvelopeKind | None
     last_place: tuple[int, int, int] | None
 
     @property
     def as_sealed(self) -> dict[str, Any]:
-        """What ``head.seal`` wants to know."""
-        ends_stream = self.kind is Kind.END_OF_STREAM
+        """Arguments for ``head.seal``."""
+        ends_stream = self.kind is EnvelopeKind.END_OF_STREAM
         return {"end": self.end, "last_place": self.last_place, "ends_stream": ends_stream}
 
 
-async def recovered_end(client: Client, segment: Segment, before: Marks, tag: str, now_ms: int) -> FoundEnd:
-    """Fence a segment that may still be written, close it, and find where it leaves the stream.
+async def recovered_end(
+    client: Client, segment: StreamSegment, before: StreamMarks, tag: str, now_ms: int
+) -> RecoveredEnd:
+    """Fence and close a segment, and find the stream's marks at its end.
 
     Args:
-        before: where the stream stands at its beginning.
+        before: the stream's marks before it.
 
     Raises:
-        As ``Client.open_ledger`` and ``LedgerReader.read``; EnvelopeDamaged: its last entry is no envelope.
+        As ``Client.open_ledger`` and ``LedgerReader.read``; EnvelopeDamaged: its last entry is not a valid envelope.
     """
     reader = await client.open_ledger(segment.ledger_id)
     metadata = reader.metadata
     last = metadata.last_entry_id
     if last == NO_ENTRY:
-        return FoundEnd(SegmentEnd(NO_ENTRY, before, 0, now_ms), None, None)
+        return RecoveredEnd(SegmentEnd(NO_ENTRY, before, 0, now_ms), None, None)
     envelope = await envelope_at(reader, segment.number, last, tag)
     end = SegmentEnd(last, envelope.marks, metadata.length, now_ms)
-    return FoundEnd(end, envelope.kind, await last_record(reader, segment.number, last, tag, envelope))
+    return RecoveredEnd(end, envelope.kind, await last_record(reader, segment.number, last, tag, envelope))
 
 
 async def last_record(
     reader: LedgerReader, number: int, last_entry: int, tag: str, envelope: Envelope | None = None
 ) -> tuple[int, int, int] | None:
-    """Where the last record of a segment is, at or before an entry; ``None`` if there are only marks.
+    """The place of the last record of a segment, at or before an entry; ``None`` if there are only marks.
 
     Args:
-        envelope: what that entry holds, if that is known.
+        envelope: the envelope in that entry, if known.
 
     Raises:
         As ``envelope_at``.
@@ -78,15 +80,15 @@ async def last_record(
                         place = number, entry.entry_id, found.count - 1
         if place is not None:
             return place
-        # Marks follow one another where a writer commits and appends nothing.
-        high, span = low - 1, min(2 * span, MOST_LOOKED_AT)
+        # There may be many marks in a row, if a writer commits without appending.
+        high, span = low - 1, min(2 * span, MAX_ENTRIES_READ)
     return None
 
 
 async def envelope_at(reader: LedgerReader, number: int, entry: int, tag: str) -> Envelope:
-    """What an entry of a segment holds.
+    """The envelope in an entry of a segment.
 
     Raises:
-        As ``LedgerReader.read_entry``; EnvelopeDamaged: it is no envelope.
+        As ``LedgerReader.read_entry``; EnvelopeDamaged: not a valid envelope.
     """
     return Envelope((await reader.read_entry(entry)).payload, number, entry, tag)

@@ -1,4 +1,4 @@
-"""The segments of one writer: made in advance, changed when they are full, mended when they fail, sealed behind it.
+"""The segments of one writer: created in advance, rolled when full, recovered when they fail, then sealed.
 
     make(n+1) ------------------------------.
                                             v
@@ -6,8 +6,8 @@
                                                                   |--> close n, seal it in the head
     n: failed --> recover n --> seal it --> make another --> send again what is not in n
 
-Changing to a segment that is there already takes one round trip to bookies and no write to the metadata store. While
-there is none, however long the store stays away, the segment that is full is written on.
+Rolling to a segment that exists takes one round trip to bookies and no metadata write. While there is none (the
+metadata store may be unavailable), the full segment is still written.
 """
 
 from __future__ import annotations
@@ -20,48 +20,50 @@ from typing import Any, Final
 
 from tallybook.client.background import defect_of
 from tallybook.client.client import Client
+from tallybook.core.coverage import sometimes
 from tallybook.core.errors import NoSuchStream, NotEnoughBookies, StreamEnded, StreamFenced, TallybookError, is_defect
-from tallybook.core.marks import sometimes
-from tallybook.metadata.ledger_use import STREAM
-from tallybook.offload.policy import OFFLOAD_AFTER
-from tallybook.runtime.backoff import Backoff
+from tallybook.metadata.ledger.archived import OFFLOAD_AFTER
+from tallybook.metadata.stream_use import STREAM
 from tallybook.runtime.clock import Clock
+from tallybook.runtime.concurrency.backoff import Backoff
 from tallybook.runtime.logging import logger
 from tallybook.runtime.tasks import Tasks
 
-from ..catalog import Catalog
-from ..deleting import delete_ledgers
-from ..head import Head, Owner, Segment, add_segment, announce, forget_doomed, release, seal
+from ..catalog import StreamCatalog
+from ..head import Head, Owner, StreamSegment, add_segment, announce, forget_doomed, release, seal
 from ..load import StreamLoad
-from .ending import recovered_end
-from .flow import Flow, Target
+from ..retention.deletion import delete_ledgers
+from .flow import RecordFlow, SegmentTarget
+from .quota import WriterQuota
+from .segment_end import recovered_end
 
-MENDING_SECONDS: Final = 60.0
-"""For how long a writer tries to go on after its segment has failed."""
+RECOVERY_SECONDS: Final = 60.0
+"""How long a writer retries to recover after its segment has failed."""
 FIRST_PAUSE_SECONDS: Final = 0.05
 LONGEST_PAUSE_SECONDS: Final = 2.0
 TIDY_SECONDS: Final = 30.0
-"""Pause before what the writer before left is deleted: a ledger that it was just making may be there only by then."""
-MAKING_PART: Final = 0.5
-"""The next segment is made when this one has reached so much of its size, or age."""
+"""Delay before ledgers of the previous writer are deleted: one may still have been in creation."""
+CREATE_AHEAD_SHARE: Final = 0.5
+"""The next segment is created when the current one has reached this share of its maximum size or age."""
 
 _log = logger("stream.writer")
 
 
-class Segments:
-    """Gives a flow its targets.
+class WriterSegments:
+    """Creates, rolls, recovers and seals the segments of one writer, and gives them to its flow.
 
     Args:
-        head: with the writer as its owner, and no segment open.
+        head: the stream's head, with the writer as its owner, and without open segments.
     """
 
     def __init__(
         self,
-        catalog: Catalog,
+        catalog: StreamCatalog,
         client: Client,
         head: Head,
         owner: Owner,
-        flow: Flow,
+        flow: RecordFlow,
+        quota: WriterQuota,
         clock: Clock,
         tasks: Tasks,
         load: StreamLoad,
@@ -72,41 +74,47 @@ class Segments:
         self._head = head
         self._owner = owner
         self._flow = flow
+        self._quota = quota
+        self._sent_bytes = 0
+        """Payload sent to segments before the current one."""
+        self._refreshing: asyncio.Task[None] | None = None
         self._clock = clock
         self._rng = client.world.rng.fork("segments")
         self._tasks = tasks
-        self._current: Target | None = None
-        self._next: Target | None = None
+        self._current: SegmentTarget | None = None
+        self._next: SegmentTarget | None = None
         self._making: asyncio.Task[None] | None = None
         self._make_again_at = float("-inf")
         self._rolling: asyncio.Task[None] | None = None
-        self._full: deque[Target] = deque()
-        """Segments to which nothing is added any more, and which are not sealed yet."""
+        self._full: deque[SegmentTarget] = deque()
+        """Segments that are full and not sealed yet."""
         self._sealing: asyncio.Task[None] | None = None
         self._unused: int | None = None
-        """The id of a ledger that was announced, and certainly not made."""
-        self._mending: asyncio.Task[None] | None = None
+        """Id of a ledger that was announced and certainly not created."""
+        self._recovering: asyncio.Task[None] | None = None
         self._tidying: asyncio.Task[None] | None = None
-        """Deletes what the writer before has left half made."""
+        """Deletes ledgers that the previous writer has left."""
         self._stopped = False
-        flow.on_failed, flow.on_sent = self.failed, self.sent
+        flow.on_failed, flow.on_sent, flow.on_started = self.failed, self.sent, self._check_quota
 
     @property
     def head(self) -> Head:
-        """The stream, as the writer last saw or changed it."""
+        """The stream's head, as last read or changed."""
         return self._head
 
     async def begin(self) -> None:
-        """Make the first segment, and let the flow go.
+        """Create the first segment, and start the flow.
 
         Raises:
-            As ``Catalog.change`` and ``Client.create_ledger``; StreamFenced: a newer writer has taken the stream.
+            As ``StreamCatalog.change`` and ``Client.create_ledger``; StreamFenced: a newer writer has taken the stream.
         """
+        await self._quota.refresh(self._head, 0)
         self._go_on(await self._make())
+        self._check_quota()
         if self._head.doomed:
             self._tidying = self._spawn(self._tidy_later(), "tidy")
 
-    def _go_on(self, target: Target) -> None:
+    def _go_on(self, target: SegmentTarget) -> None:
         target.opened_at = self._clock.monotonic()
         self._load.segments += 1
         self._current, self._next = target, None
@@ -114,12 +122,13 @@ class Segments:
 
     # -- growing -----------------------------------------------------------------------------------------------------
 
-    def sent(self, target: Target) -> None:
-        """The flow has sent something: see whether the segment is full, or soon will be."""
+    def sent(self, target: SegmentTarget) -> None:
+        """The flow has sent an envelope: check quotas; create the next segment, or roll, if it is time."""
+        self._check_quota()
         policy = self._head.policy
         age = self._clock.monotonic() - target.opened_at
         part = max(target.sent_bytes / policy.roll_bytes, age / policy.roll_after)
-        if part < MAKING_PART or target is not self._current:
+        if part < CREATE_AHEAD_SHARE or target is not self._current:
             return
         if self._next is None:
             if self._making is None and self._clock.monotonic() >= self._make_again_at:
@@ -127,10 +136,37 @@ class Segments:
         elif part >= 1 and self._rolling is None:
             self._rolling = self._spawn(self._roll(target, self._next), "roll")
 
-    def look(self) -> None:
-        """See whether the segment has grown old, though nothing may be sent any more."""
+    def check_age(self) -> None:
+        """Check the age of the segment, also without appends."""
         if self._current is not None and self._current.sent_bytes:
             self.sent(self._current)
+        if self._quota.due and self._refreshing is None:
+            self._refreshing = self._spawn(self._refresh_quota(), "quota")
+
+    @property
+    def _all_sent_bytes(self) -> int:
+        return self._sent_bytes + (0 if self._current is None else self._current.sent_bytes)
+
+    def _check_quota(self) -> None:
+        if not self._quota.limited:
+            self._flow.over_quota = None
+            return
+        # With compression, it is not known how much the records that are not sent yet will take.
+        unsent_bytes = self._flow.unsent_bytes if self._head.policy.compression == "none" else 0
+        unsealed = [target for target in (self._current, *self._full) if target is not None]
+        unsealed_bytes = sum(target.sent_bytes for target in unsealed) + unsent_bytes
+        self._flow.over_quota = self._quota.check(self._head, unsealed_bytes, self._all_sent_bytes + unsent_bytes)
+
+    async def _refresh_quota(self) -> None:
+        """Read head and quotas again: space was freed, or a quota was changed."""
+        try:
+            self._head = await self._catalog.read(self._head.stream_id, self._head.name)
+            await self._quota.refresh(self._head, self._all_sent_bytes)
+            self._check_quota()
+        except TallybookError as error:
+            self._unless_over(error)
+        finally:
+            self._refreshing = None
 
     async def _make_ahead(self) -> None:
         try:
@@ -142,8 +178,8 @@ class Segments:
         finally:
             self._making = None
 
-    async def _make(self) -> Target:
-        """Make a ledger, and list it as the next segment."""
+    async def _make(self) -> SegmentTarget:
+        """Create a ledger, and add it to the head as the next segment."""
         policy, stream_id = self._head.policy, self._head.stream_id
         ledger_id = self._unused if self._unused is not None else await self._client.reserve_ledger_id()
         self._unused = None
@@ -161,7 +197,7 @@ class Segments:
                 ledger_id=ledger_id,
             )
         except NotEnoughBookies:
-            # Nothing was made, so the announcement still holds; without end of them the head would have no room left.
+            # The ledger was not created; reuse its id, or announced ids would fill the head.
             self._unused = ledger_id
             raise
         try:
@@ -171,17 +207,18 @@ class Segments:
             ledger.abandon()
             raise
         [segment] = [segment for segment in self._head.segments if segment.ledger_id == ledger_id]
-        return Target(segment.number, ledger, self._clock.monotonic())
+        return SegmentTarget(segment.number, ledger, self._clock.monotonic())
 
-    async def _roll(self, full: Target, following: Target) -> None:
-        """Go on in the next segment. What is appended meanwhile gathers."""
+    async def _roll(self, full: SegmentTarget, following: SegmentTarget) -> None:
+        """Roll to the next segment. Records appended meanwhile gather."""
         try:
             self._flow.hold()
-            # Whoever recovers must never find a later record without an earlier one.
+            # Drain first: a recovery must never find a later record without an earlier one.
             if not await self._flow.drained():
                 return
             self._flow.end_segment(full)
             self._full.append(full)
+            self._sent_bytes += full.sent_bytes
             self._go_on(following)
             if self._sealing is None:
                 self._sealing = self._spawn(self._seal_full(), "seal")
@@ -189,7 +226,7 @@ class Segments:
             self._rolling = None
 
     async def _seal_full(self) -> None:
-        """Close the segments that are full, and seal them in the head, one after the other."""
+        """Close full segments, and seal them in the head, one after another."""
         backoff = self._backoff()
         try:
             while self._full:
@@ -198,72 +235,75 @@ class Segments:
                 except TallybookError as error:
                     if self._unless_over(error):
                         return
-                    # Who takes over does it, or this writer when it mends; meanwhile readers find the end themselves.
+                    # Retried; otherwise the next writer seals it. Meanwhile readers find the end by its mark.
                     sometimes("stream: a segment that is full cannot be sealed yet")
-                    await self._clock.sleep(backoff.next_s())
+                    await backoff.pause()
                 else:
                     self._full.popleft()
                     backoff.reset()
+            await self._quota.refresh(self._head, self._all_sent_bytes)
+            self._check_quota()
             await self.tidy()
         finally:
             self._sealing = None
 
     async def show_full(self) -> bool:
-        """Have readers see that segments are over which are full and not sealed yet; ``False``: the writer is over.
+        """Publish the end marks of full segments that are not sealed yet; ``False`` if the writer has ended.
 
-        Until they do, they take what is in the next one for hidden: there might be more before it. Bound the wait.
+        Until readers see the end of a segment, they do not read the next one. Bound the wait.
         """
         for full in tuple(self._full):
             while not self._is_sealed(full) and not await self._shows_its_end(full):
                 if self._flow.error is not None or self._stopped:
                     return False
                 sometimes("stream: bookies have not heard yet that a segment is over")
-                await self._clock.sleep(self._backoff().next_s())
+                await self._backoff().pause()
         return True
 
     def _backoff(self, first_s: float = FIRST_PAUSE_SECONDS) -> Backoff:
-        return Backoff(self._rng, first_s=first_s, longest_s=LONGEST_PAUSE_SECONDS)
+        return Backoff(self._clock, self._rng, first_s=first_s, longest_s=LONGEST_PAUSE_SECONDS)
 
-    def _is_sealed(self, full: Target) -> bool:
+    def _is_sealed(self, full: SegmentTarget) -> bool:
         segment = self._head.segment(full.number)
         return segment is None or segment.end is not None
 
-    async def _shows_its_end(self, full: Target) -> bool:
-        """Whether its mark is seen. One that was let go of is settled by a recovery, and sealed."""
+    async def _shows_its_end(self, full: SegmentTarget) -> bool:
+        """Whether readers see its end mark. An abandoned segment is sealed by a recovery instead."""
         mark = full.end_mark
         return mark is not None and full in self._full and await full.ledger.show() >= mark
 
-    async def _close_and_seal(self, full: Target) -> None:
+    async def _close_and_seal(self, full: SegmentTarget) -> None:
         try:
             await full.ledger.close()
         except TallybookError as error:
             if error.retriable or is_defect(error):
                 raise
-            # Somebody else has closed it, which changes nothing of what is in it.
+            # Another process has closed it, which does not change its entries.
             full.ledger.abandon()
         segment = self._head.segment(full.number)
         if segment is not None and segment.end is None:
             await self._end(segment)
         self._head = await self._catalog.fold(self._head)
 
-    # -- mending -----------------------------------------------------------------------------------------------------
+    # -- recovering --------------------------------------------------------------------------------------------------
 
     def failed(self, error: TallybookError) -> None:
-        """The segment that is written has failed."""
-        if self._mending is None and not self._stopped:
-            self._mending = self._spawn(self._mend(error), "mend")
+        """The current segment has failed."""
+        if self._recovering is None and not self._stopped:
+            self._recovering = self._spawn(self._continue_after(error), "mend")
 
-    async def _mend(self, error: TallybookError) -> None:
-        """Settle what was sent, by recovering the segments it was sent to; then go on in another one."""
+    async def _continue_after(self, error: TallybookError) -> None:
+        """Recover the segments to which records were sent, then continue in another one."""
         sometimes("stream: a segment has failed")
         self._load.failed_segments += 1
         written = self._current
         which = {} if written is None else {"segment": written.number, "ledger_id": written.ledger.id}
         _log.warning("segment failed", stream=self._head.name, error=error.message, **which)
-        deadline, backoff = self._clock.monotonic() + MENDING_SECONDS, self._backoff()
+        backoff = self._backoff()
+        backoff.deadline = self._clock.monotonic() + RECOVERY_SECONDS
         try:
-            await self._let_go()
-            target: Target | None = None
+            await self._abandon_all()
+            target: SegmentTarget | None = None
             while target is None:
                 try:
                     await self._recover()
@@ -271,31 +311,31 @@ class Segments:
                 except TallybookError as trouble:
                     if self._unless_over(trouble):
                         return
-                    pause = backoff.next_s()
                     hopeless = not trouble.retriable and trouble.settled
-                    if self._clock.monotonic() + pause > deadline or hopeless:
+                    if hopeless or not await backoff.pause():
                         self._flow.die(trouble)
                         return
-                    await self._clock.sleep(pause)
             self._flow.take_back()
             await self.tidy()
         finally:
-            self._mending = None
+            self._recovering = None
+        await self._quota.refresh(self._head, self._sent_bytes)
         sometimes("stream: goes on after a segment has failed")
         self._go_on(target)
 
-    async def _let_go(self) -> None:
-        """End all that is under way about segments, and let go of their ledgers."""
+    async def _abandon_all(self) -> None:
+        """Stop all tasks of segments, and abandon their ledgers."""
         await self._stop(self._making, self._rolling, self._sealing)
-        # One that was cancelled before its first step has not said itself that it is over.
+        self._sent_bytes = self._all_sent_bytes
+        # A task that was cancelled before its first step has not reset its attribute itself.
         self._making = self._rolling = self._sealing = None
         self._abandon_ledgers()
 
     async def _stop(self, *tasks: asyncio.Task[None] | None) -> None:
-        under_way = [task for task in tasks if task is not None]
-        for task in under_way:
+        running = [task for task in tasks if task is not None]
+        for task in running:
             task.cancel()
-        await asyncio.gather(*under_way, return_exceptions=True)
+        await asyncio.gather(*running, return_exceptions=True)
 
     def _abandon_ledgers(self) -> None:
         for target in (self._current, self._next, *self._full):
@@ -316,14 +356,14 @@ class Segments:
             if not self._head.ended:
                 await self._end(segment)
 
-    async def _end(self, segment: Segment) -> None:
+    async def _end(self, segment: StreamSegment) -> None:
         before, now_ms = self._head.settled_marks, self._clock.wall_us() // 1000
         found = await recovered_end(self._client, segment, before, self._head.tag, now_ms)
         self._flow.recovered(segment.number, found.end.last_entry)
         await self._change(partial(seal, owner=self._owner, number=segment.number, **found.as_sealed))
 
     def _unless_over(self, error: TallybookError) -> bool:
-        """Whether ``error`` says that this writer is over, which it then is.
+        """Whether the writer has ended; it ends here if ``error`` means that the stream is lost to it.
 
         Raises:
             ``error``, if it is a defect.
@@ -337,23 +377,20 @@ class Segments:
     # -- the end -----------------------------------------------------------------------------------------------------
 
     async def finish(self) -> None:
-        """Seal what is open, and let go of the stream, which has ended if its end was marked. May be called again.
-
-        Nothing is unsettled.
+        """Seal open segments, and release the stream. No record may be pending. May be called again.
 
         Raises:
-            As ``Catalog.change`` and ``Client.open_ledger``: it is not sealed, or not let go of. Whoever takes over
-                does it.
+            As ``StreamCatalog.change`` and ``Client.open_ledger``: not sealed, or not released; the next writer does.
         """
         self._stopped = True
-        await self._let_go_gently()
+        await self._close_ledgers()
         await self._recover()
         await self._change(partial(release, owner=self._owner))
         await self.tidy()
 
-    async def _let_go_gently(self) -> None:
-        """Close what can be closed without a recovery; the rest is recovered."""
-        await self._stop(self._making, self._rolling, self._sealing, self._mending, self._tidying)
+    async def _close_ledgers(self) -> None:
+        """Close ledgers that can be closed without a recovery."""
+        await self._stop(self._making, self._rolling, self._sealing, self._recovering, self._tidying, self._refreshing)
         for target in (*self._full, self._current, self._next):
             if target is not None:
                 try:
@@ -368,7 +405,7 @@ class Segments:
         await self.tidy()
 
     async def tidy(self) -> None:
-        """Delete ledgers that nobody may read any more; what cannot be deleted now is left to others."""
+        """Delete doomed ledgers; those that cannot be deleted now are left to the janitor."""
         try:
             gone = await delete_ledgers(self._client, self._head.doomed, [])
             if gone:
@@ -379,9 +416,9 @@ class Segments:
             _log.info("ledgers are deleted later", stream=self._head.name, error=error.message)
 
     def abandon(self) -> None:
-        """Let go of everything at once; whoever takes over does the rest."""
+        """Abandon everything at once; the next writer recovers the segments."""
         self._stopped = True
-        for task in (self._making, self._rolling, self._sealing, self._mending, self._tidying):
+        for task in (self._making, self._rolling, self._sealing, self._recovering, self._tidying, self._refreshing):
             if task is not None:
                 task.cancel()
         self._abandon_ledgers()
@@ -395,7 +432,7 @@ class Segments:
         return task
 
     def _ended(self, task: asyncio.Task[None]) -> None:
-        """A writer of which a part died of a defect must not look alive."""
+        """End the writer if one of its tasks ended with an unexpected error."""
         error = defect_of(task)
         if error is not None:
             self._flow.die(error)

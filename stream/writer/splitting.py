@@ -1,34 +1,34 @@
-"""Cuts a group of records that fits no entry any more, at the borders of records. Pure.
+"""Splits a group of records that is too large for an entry, at record boundaries. Pure.
 
-A group is gathered for the entry that bookies took then. By the time it is sent they may take less: a smaller bookie
-has come back, or taken another's place, or has only now said what it takes.
+A group is gathered for the entry limit at that time. When it is sent, the limit may be lower: a bookie with a lower
+limit has come back, has joined the ensemble, or has only now reported its limit.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
-from ..envelope import HEADER_BYTES, RECORD_OVERHEAD_BYTES, Columns, Envelope, Kind
-from .pending import ROOM_BYTES, RecordGroup
+from ..records.envelope import HEADER_BYTES, RECORD_OVERHEAD_BYTES, Envelope, EnvelopeKind, RecordColumns
+from .pending import COST_BYTES, RecordGroup
 
 
 def reopen(group: RecordGroup) -> None:
-    """Take an envelope that was encoded apart, so that it can be cut, or numbered anew."""
-    if group.payload and group.kind is Kind.RECORDS:
-        group.columns = Columns.of(Envelope(group.payload, 0, 0, group.tag))
+    """Decode an encoded group, so that it can be split or renumbered."""
+    if group.payload and group.kind is EnvelopeKind.RECORDS:
+        group.columns = RecordColumns.of(Envelope(group.payload, 0, 0, group.tag))
     group.payload = b""
 
 
-def cut(group: RecordGroup, most_bytes: int) -> list[RecordGroup]:
-    """The same records in groups whose envelopes have ``most_bytes`` at the most, or one record each; at least two.
+def cut(group: RecordGroup, max_bytes: int) -> list[RecordGroup]:
+    """Split a group into at least two groups whose envelopes have at most ``max_bytes``, or one record each.
 
     Args:
-        group: of several records, not encoded, and no set. It is empty then, and says which group a record is in.
+        group: a group of several records, not encoded, and not a set. It is empty afterwards, and refers to the pieces.
     """
     sizes = group.columns.sizes()
-    borders = _borders(sizes, most_bytes - HEADER_BYTES)
+    borders = _borders(sizes, max_bytes - HEADER_BYTES)
     if len(borders) == 1:
-        # It should have fitted: smaller ones do, come what may.
+        # By size it should have fit, but it was refused: halve it.
         borders = [0, len(sizes) // 2]
     pieces = []
     for begin, end in zip(borders, [*borders[1:], len(sizes)], strict=True):
@@ -36,17 +36,17 @@ def cut(group: RecordGroup, most_bytes: int) -> list[RecordGroup]:
         piece.columns = group.columns.between(begin, end)
         piece.count, total = end - begin, sum(sizes[begin:end])
         piece.bytes += total + piece.count * RECORD_OVERHEAD_BYTES
-        piece.held_bytes = total + piece.count * ROOM_BYTES
+        piece.held_bytes = total + piece.count * COST_BYTES
         pieces.append(piece)
     group.cut_into(borders, pieces)
     return pieces
 
 
-def _borders(sizes: Sequence[int], room: int) -> list[int]:
-    """Where each piece begins."""
+def _borders(sizes: Sequence[int], space: int) -> list[int]:
+    """The index of the first record of each piece."""
     borders, used = [0], 0
     for at, size in enumerate(sizes):
-        if at > borders[-1] and used + size + RECORD_OVERHEAD_BYTES > room:
+        if at > borders[-1] and used + size + RECORD_OVERHEAD_BYTES > space:
             borders.append(at)
             used = 0
         used += size + RECORD_OVERHEAD_BYTES
