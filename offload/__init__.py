@@ -1,4 +1,6 @@
-"""Moves closed ledgers into the archive, and keeps the archive in order.
+"""The offloader: moves closed ledgers into the archive, releases their copies, and maintains the bucket.
 
-`policy` decides what goes and how it is packed, from metadata alone.
+`process` runs it, `service` elects the leader, `offloader` is one pass. `policy` decides from metadata what is archived
+and how it is packed, `mover` writes objects, `verify`, `rebuild`, `rekey` and `relocate` are operator commands.
+`bucket/` maintains the manifest and removes orphans. Only the leader should work; every step is safe without.
 """

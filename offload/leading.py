@@ -1,8 +1,8 @@
-"""Leading in place of the offloaders of a cluster: for work that must not be done beside theirs."""
+"""Leader record of the offloaders, and the message for commands that need their leadership."""
 
 from typing import Final
 
 LEADER_RECORD: Final = "archive/leader"
-"""Names the offloader of a cluster that leads."""
+"""Name of the record of the leading offloader."""
 BUSY: Final = "an offloader of this cluster is at work: stop it, and run this again"
-"""Said by work that is done once, where another one leads on."""
+"""Error of a command that must lead while an offloader of the cluster leads."""

@@ -1,13 +1,13 @@
-"""Moves ledgers into one archive object, in steps that may stop anywhere and lose nothing.
+"""Moves ledgers into one archive object, in steps that may be interrupted without loss.
 
-    1. announce   each ledger's metadata name the object, before it exists      (begin_archiving)
+    1. announce   each ledger's metadata names the object, before it exists     (begin_archiving)
     2. write      batches from the bookies, or from older objects, are streamed into it
     3. read back  all of it is read and compared
-    4. commit     each ledger's metadata get its receipt                        (commit_archived)
+    4. commit     each ledger's metadata gets its receipt                       (commit_archived)
 
-Who stops before step 4 leaves ledgers as they were, and perhaps an object that no ledger names by then: it
-is collected later. Each ledger is committed on its own; an object with some of its ledgers committed
-is as good as any, for those. A ledger whose metadata another mover has taken meanwhile is not committed here.
+An interruption before step 4 leaves the ledgers unchanged, and perhaps an orphaned object, which is collected later.
+Each ledger is committed separately; an object with only some ledgers committed is valid for those. A ledger whose
+attempt was replaced by another mover is not committed here.
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Final
 
-from tallybook.archive.object_encoder import EncoderOptions
-from tallybook.archive.objects.patience import ByteRate
+from tallybook.archive.encoder import EncoderOptions
+from tallybook.archive.format.schema import object_key
+from tallybook.archive.object_writer import Batches, LedgerSource, read_back, receipts, write_object
 from tallybook.archive.objects.port import ObjectStore
-from tallybook.archive.packing import Batches, Source, read_back, receipts, write_object
-from tallybook.archive.schema import object_key
+from tallybook.archive.objects.retry_policy import ByteRate
 from tallybook.client.client import Client
-from tallybook.core.config import OffloadSettings
+from tallybook.core.coverage import sometimes
 from tallybook.core.errors import (
     Conflict,
     DataMissing,
@@ -35,11 +35,17 @@ from tallybook.core.errors import (
     TallybookError,
     is_defect,
 )
-from tallybook.core.marks import sometimes
-from tallybook.metadata.archived import ArchiveAttempt, Receipt, abandon_archiving, begin_archiving, commit_archived
+from tallybook.core.settings import OffloadSettings
 from tallybook.metadata.codec import encode_ledger
-from tallybook.metadata.model import LedgerMetadata
-from tallybook.metadata.update import LedgerUpdater
+from tallybook.metadata.ledger.archived import (
+    ArchiveAttempt,
+    Receipt,
+    abandon_archiving,
+    begin_archiving,
+    commit_archived,
+)
+from tallybook.metadata.ledger.model import LedgerMetadata
+from tallybook.metadata.ledger_update import LedgerUpdater
 from tallybook.runtime.clock import Clock
 from tallybook.runtime.logging import logger
 from tallybook.runtime.rng import Rng
@@ -50,12 +56,12 @@ from .policy import Due, PlannedObject
 _log = logger("offload")
 
 
-MOST_ATTEMPTS: Final = 3
-"""To write an object, while its ledgers turn out to be unreadable: each announces all of them anew."""
+MAX_WRITE_ATTEMPTS: Final = 3
+"""Attempts per object while ledgers turn out to be unreadable: each announces all of them again."""
 
 
 class SourceFailed(Exception):
-    """A ledger cannot be read as a whole now. Never leaves this file."""
+    """A ledger cannot be read completely now. Handled within this file."""
 
     def __init__(self, ledger_id: int, cause: TallybookError) -> None:
         self.message = f"ledger {ledger_id} cannot be archived: {cause.message}"
@@ -65,24 +71,23 @@ class SourceFailed(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Moved:
-    """What came of an attempt."""
+    """Result of an attempt."""
 
     archived: tuple[int, ...] = ()
-    """Ledgers that are in the new object now."""
+    """Ledgers archived in the new object."""
     payload_bytes: int = 0
     object_bytes: int = 0
     failed: tuple[tuple[int, str], ...] = ()
-    """Ledgers that could not be read, and why."""
+    """Unreadable ledgers, with the reason."""
 
 
 class Mover:
     """Writes archive objects.
 
     Args:
-        client: reads the ledgers, wherever they are.
-        store: where the objects go.
-        workers: where they are encoded and checked.
-        rate: payload bytes per second, over everything that is moved.
+        client: reads the ledgers from bookies or from the archive.
+        store: destination of the objects.
+        workers: encode and verify.
         ready: raises before ledgers are committed, if they must not be.
     """
 
@@ -107,19 +112,19 @@ class Mover:
         self._rng = rng
         self._rate = ByteRate(clock, int(settings.bytes_per_second))
         self.streamed_bytes = 0
-        """Payload that was read to be written into objects, whatever became of them."""
+        """Payload bytes read for objects, committed or not."""
 
     async def move(self, planned: PlannedObject) -> Moved:
-        """Write one object and commit its ledgers. Ledgers that cannot be read are left out.
+        """Write one object and commit its ledgers. Skips unreadable ledgers.
 
         Raises:
-            ArchiveUnavailable, ArchiveDenied: the object store.
-            ObjectMissing, ObjectDamaged: what was read back is not what was written.
-            MetadataUnavailable, MetadataOutcomeUnknown: the metadata store.
-            Whatever ``ready`` raises.
+            ArchiveUnavailable, ArchiveDenied: error of the object store.
+            ObjectMissing, ObjectDamaged: the object read back differs from what was written.
+            MetadataUnavailable, MetadataOutcomeUnknown: error of the metadata store.
+            Any error of ``ready``.
         """
         wanted, failed = list(planned.ledgers), dict[int, str]()
-        for _ in range(MOST_ATTEMPTS):
+        for _ in range(MAX_WRITE_ATTEMPTS):
             if not wanted:
                 break
             try:
@@ -127,7 +132,7 @@ class Mover:
             except SourceFailed as failure:
                 sometimes("offload: a ledger cannot be read")
                 failed[failure.ledger_id] = failure.message
-                # Those before it have just been read.
+                # Those before it were just read successfully.
                 failed |= await self._unreadable([due for due in wanted if due.ledger_id > failure.ledger_id])
                 wanted = [due for due in wanted if due.ledger_id not in failed]
                 continue
@@ -136,13 +141,13 @@ class Mover:
         return Moved(failed=tuple(sorted(failed.items())))
 
     def forget(self, key: str) -> None:
-        """An object is not there any more: keep nothing of it."""
+        """Drop the cached parts of a removed object."""
         archive = self._client.world.archive
         if archive is not None:
             archive.forget(key)
 
     async def _unreadable(self, ledgers: Sequence[Due]) -> dict[int, str]:
-        """Those that cannot be read as a whole, and why: found by reading them, so that one more attempt is enough."""
+        """Unreadable ledgers with the reason: found by reading all, so that one more attempt is enough."""
         found: dict[int, str] = {}
         for ledger in ledgers:
             try:
@@ -168,7 +173,7 @@ class Mover:
             raise
 
     async def _announce(self, ledger: Due, object_id: str) -> LedgerMetadata | None:
-        """Name the object in the ledger's metadata; ``None`` if somebody else has, or the ledger is gone."""
+        """Name the object in the ledger's metadata; ``None`` if another attempt is first, or the ledger is deleted."""
         attempt = ArchiveAttempt(object_id, self._clock.wall_us() // 1000)
         begin = partial(
             begin_archiving, attempt=attempt, from_object=ledger.in_object, ttl_ms=self._settings.attempt_ttl_s * 1000
@@ -211,16 +216,16 @@ class Mover:
         try:
             await self._updater.update(ledger_id, partial(commit_archived, receipt=receipt))
         except (Conflict, NoSuchLedger):
-            # Taken over by another attempt, or deleted. The object is collected once none of its ledgers is in it.
+            # Taken over by another attempt, or deleted. The object is an orphan once none of its ledgers counts in it.
             sometimes("offload: another has taken over")
             return False
         return True
 
-    def _source(self, metadata: LedgerMetadata) -> Source:
-        return Source(metadata.ledger_id, encode_ledger(metadata), partial(self._batches, metadata))
+    def _source(self, metadata: LedgerMetadata) -> LedgerSource:
+        return LedgerSource(metadata.ledger_id, encode_ledger(metadata), partial(self._batches, metadata))
 
     async def _batches(self, metadata: LedgerMetadata) -> AsyncGenerator[Batches, None]:
-        """The whole ledger, from bookies or from the archive."""
+        """Read the whole ledger, from bookies or from the archive."""
         entries = payload_bytes = 0
         if metadata.last_entry_id >= 0:
             reader = self._client.copying_reader(metadata, archive_first=True)
@@ -242,7 +247,7 @@ class Mover:
             raise SourceFailed(metadata.ledger_id, found)
 
     async def _abandon(self, wanted: Sequence[Due], object_id: str) -> None:
-        """Say that the attempt is over, so that the next one need not wait until it is taken for dead."""
+        """End the attempt in the metadata, so that the next one need not wait for its expiry."""
         for ledger in wanted:
             try:
                 await self._updater.update(ledger.ledger_id, partial(abandon_archiving, object_id=object_id))
@@ -251,6 +256,6 @@ class Mover:
             except (TallybookError, InvalidArgument) as error:
                 if is_defect(error):
                     raise
-                # Its age will tell. What failed before is what the caller has to hear.
+                # It will expire. The caller needs the earlier error.
                 _log.warning("attempt left behind", ledger_id=ledger.ledger_id, error=error.message)
                 return

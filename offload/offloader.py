@@ -1,11 +1,11 @@
-"""One offloader: looks for work again and again, and does it.
+"""One offloader: repeated passes of archiving.
 
-A round is: look at all ledgers; archive what is due; let bookies drop what has been archived for long enough,
-checked once more. Now and then it also tidies up, which takes a listing of the whole bucket: give up attempts,
-and transactions, that nobody is at any more, merge small objects, remove what belongs to nobody. Every step is safe
-to be cut off, and safe to be done by two at once: being the only one (``service``) only saves work.
+A pass: read all ledgers; archive those that are due; release the copies of ledgers archived long enough ago, after
+another check. At intervals it also cleans up, which lists the whole bucket: ends abandoned attempts and transactions,
+merges small objects, removes orphans. Every step may be interrupted, and run concurrently: being the only one
+(``service``) only saves work.
 
-A ledger that cannot be archived now is tried again later and later, and does not keep others waiting.
+A ledger that cannot be archived now is retried with growing pauses, and does not delay others.
 """
 
 from __future__ import annotations
@@ -14,11 +14,11 @@ import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
 
-from tallybook.archive.index_codec import Directory
+from tallybook.archive.format.index_codec import Directory
 from tallybook.archive.objects.port import ObjectInfo, ObjectStore
 from tallybook.archive.objects.probe import OBJECT_ERRORS, ObjectPass, concerns_one_object, spread
 from tallybook.archive.reader import ArchiveReader
-from tallybook.core.config import OffloadSettings
+from tallybook.core.coverage import sometimes
 from tallybook.core.errors import (
     ArchiveDenied,
     ArchiveUnavailable,
@@ -31,40 +31,39 @@ from tallybook.core.errors import (
     TallybookError,
     is_defect,
 )
-from tallybook.core.marks import sometimes
-from tallybook.metadata.archived import Receipt, abandon_archiving, release_copies
-from tallybook.metadata.left_behind import delete_left_behind
-from tallybook.metadata.update import LedgerUpdater
+from tallybook.core.settings import OffloadSettings
+from tallybook.metadata.ledger.archived import Receipt, abandon_archiving, release_copies
+from tallybook.metadata.ledger_update import LedgerUpdater
+from tallybook.metadata.transactions.abandoned import delete_abandoned
 from tallybook.runtime.clock import Clock
 from tallybook.runtime.logging import logger
 from tallybook.runtime.rng import Rng
 from tallybook.runtime.tasks import Workers, run_together
 
-from .bucket_keeper import BucketKeeper
-from .dead_space import DeadSpace
+from .bucket.dead_space import DeadSpace
+from .bucket.keeper import BucketKeeper
+from .bucket.records_copier import RecordsCopier
 from .mover import Moved, Mover
-from .policy import PlannedObject, compact, dead_attempts, due, pack, releasable, waiting
-from .records_copier import RecordsCopier
-from .survey import Survey
+from .policy import PlannedObject, WaitingSince, compact, dead_attempts, due, pack, releasable, waiting
+from .survey import LedgerSurvey
 from .totals import Backlog, Failures, Totals
-from .waiting_since import WaitingSince
 
 _log = logger("offload")
 
 
 class Offloader:
-    """Does the work.
+    """Runs passes.
 
     Args:
-        reader: reads receipts' objects back before copies are released, and what sets held.
-        workers: where the manifest is encoded.
-        ready: raises before a round changes anything, if it must not.
+        reader: reads directories before copies are released, and for compaction.
+        workers: encode the manifest.
+        ready: raises before a pass changes anything, if it must not.
     """
 
     def __init__(
         self,
         mover: Mover,
-        survey: Survey,
+        survey: LedgerSurvey,
         updater: LedgerUpdater,
         store: ObjectStore,
         reader: ArchiveReader,
@@ -90,29 +89,29 @@ class Offloader:
         self.totals = Totals()
         self.backlog = Backlog()
         self.passed_over = 0
-        """Ledgers and objects that no round has come to so far: in the last one several in a row had timed out."""
+        """Ledgers and objects not reached yet, because several consecutive ones had timed out in the last pass."""
         self._keeper = BucketKeeper(survey, store, workers, settings, clock, rng, self.totals, self._forget)
 
     @property
     def streamed_bytes(self) -> int:
-        """Payload that was read to be written into objects: how far the objects under way are, too."""
+        """Payload bytes read for objects, including objects in progress."""
         return self._mover.streamed_bytes
 
     def begin_term(self) -> None:
-        """Before the first round after others may have led: what it last saw waiting is old."""
+        """Reset the state of a former term: another offloader may have led since."""
         self._waiting_since.forget()
 
     async def round(self, *, tidy: bool = False) -> None:
-        """Look once, and do what there is to do; tidy up as well if it is time to, or if ``tidy`` says so.
+        """Run one pass; with clean-up if it is due, or if ``tidy``.
 
         Raises:
-            MetadataUnavailable: the ledgers cannot be looked at.
-            ArchiveUnavailable, ArchiveDenied: the bucket cannot be looked at; an object that it refuses is left out.
-            Whatever ``ready`` raises.
+            MetadataUnavailable: the ledgers cannot be read.
+            ArchiveUnavailable, ArchiveDenied: the bucket cannot be read; a single refused object is skipped.
+            Any error of ``ready``.
         """
         self.passed_over = 0
-        await self._survey.look()
-        # With a slow bucket a round takes long, and that is when somebody is to see what waits, and how long.
+        await self._survey.refresh()
+        # Before the pass: with a slow bucket it takes long, and then the backlog is of interest.
         self.backlog = self._backlog()
         try:
             if self._ready is not None:
@@ -124,11 +123,11 @@ class Offloader:
                 await self._tidy()
             self.totals.rounds += 1
         finally:
-            # With the bucket away all rounds end early; likewise.
+            # Also if the pass fails early because the bucket is unavailable.
             self.backlog = self._backlog()
 
     def _untidy(self) -> bool:
-        """Whether it is time for the whole bucket: at the start, and then at intervals, until one came to its end."""
+        """Whether a clean-up is due: at the start, and at intervals after a completed one."""
         since = self._tidied_at
         return since is None or self._clock.monotonic() - since >= self._settings.tidy_interval_s
 
@@ -137,25 +136,25 @@ class Offloader:
         if await self._keeper.is_behind():
             return
         await self._give_up_dead_attempts()
-        await delete_left_behind(
+        await delete_abandoned(
             self._updater,
             self._survey.ledgers.values(),
             ttl_s=self._settings.transaction_ttl_s,
             now_ms=self._now_ms(),
-            say_damaged=lambda error: self.totals.failed(f"what a transaction left behind stays: {error.message}"),
+            on_damaged=lambda error: self.totals.failed(f"what a transaction left behind stays: {error.message}"),
         )
         objects = [found async for page in self._store.list() for found in page]
-        # What was archived and released meanwhile; also, an object has its owner before it is in a listing.
-        complete = await self._survey.look()
+        # Ledgers archived and released meanwhile; also, an object has its owner before it is listed.
+        complete = await self._survey.refresh()
         if await self._keeper.own(objects, complete=complete):
             if complete and await self._keeper.report_behind() and await self._keeper.is_behind():
                 return
             await self._compact(objects)
             if self._survey.doubtful:
-                complete = await self._survey.look()
+                complete = await self._survey.refresh()
             self.passed_over += await self._keeper.collect(objects, complete=complete)
             if self._keeper.is_ours:
-                # Else the bucket may be another cluster's, and so may the copy in it.
+                # Otherwise the bucket, and the copy in it, may be another cluster's.
                 await self._copy_records()
         self._tidied_at = began
 
@@ -170,7 +169,7 @@ class Offloader:
             self.totals.ledgers_archived += len(moved.archived)
 
     async def _give_up_dead_attempts(self) -> None:
-        """Else what they have written would have an owner for ever, and their ledgers would not be moved again."""
+        """End abandoned attempts: otherwise their objects would keep an owner, and their ledgers would not be moved."""
         for metadata in dead_attempts(self._survey.ledgers.values(), self._settings, self._now_ms()):
             if metadata.archiving is None:
                 continue
@@ -192,7 +191,7 @@ class Offloader:
             self.totals.ledgers_moved += len(moved.archived)
 
     async def _move(self, planned: Sequence[PlannedObject]) -> list[Moved]:
-        """Write objects, a few at a time; an object that fails does not keep the next one from its turn."""
+        """Write objects, several concurrently; a failed object does not stop the others."""
         turns = asyncio.Semaphore(self._settings.concurrent_objects)
         done: list[Moved] = []
 
@@ -207,7 +206,7 @@ class Offloader:
             self._moved(moved)
 
         await run_together(*map(one, planned))
-        # Committed, or refused because somebody else was first: either way they are not what the survey took them for.
+        # Committed, or refused because another process was first: the survey's metadata of them is out of date.
         self._survey.doubt(ledger.ledger_id for wanted in planned for ledger in wanted.ledgers)
         return done
 
@@ -230,7 +229,7 @@ class Offloader:
         self.totals.failed(error.message, ledger_ids=[ledger.ledger_id for ledger in wanted.ledgers])
 
     def _report_unreadable(self) -> None:
-        """Report ledgers whose metadata cannot be decoded. They are left out; no object is removed meanwhile."""
+        """Report ledgers with unreadable metadata. They are skipped; no object is removed meanwhile."""
         for ledger_id, why in self._survey.unreadable.items():
             self._report_failed(ledger_id, why)
 
@@ -241,7 +240,7 @@ class Offloader:
             self.totals.failed(why, ledger_id=ledger_id)
 
     async def _release(self) -> None:
-        """Let bookies drop their copies of what is in the archive, after another look at the object."""
+        """Release the copies of archived ledgers, after another check of their objects."""
         by_object: dict[str, Directory | None] = {}
         now, asked = self._clock.monotonic(), ObjectPass(self._store)
         for metadata in spread(releasable(self._survey.ledgers.values(), self._settings, self._now_ms())):
@@ -252,8 +251,8 @@ class Offloader:
                 if receipt.key not in by_object:
                     if asked.ended:
                         self.passed_over += receipt.key not in self._failures.known
-                        continue  # those that hang are asked for later and later: the next rounds go on
-                    by_object[receipt.key] = await self._looked_at(receipt, asked)
+                        continue  # objects that time out are retried with growing pauses: later passes continue
+                    by_object[receipt.key] = await self._read_directory(receipt, asked)
                 if self._holds(by_object[receipt.key], metadata.ledger_id, receipt):
                     release = partial(release_copies, object_id=receipt.object_id)
                     self._survey.doubt([metadata.ledger_id])
@@ -264,8 +263,8 @@ class Offloader:
             except (DamagedFile, NewerFormat, MetadataConflict, MetadataOutcomeUnknown) as error:
                 self._report_failed(metadata.ledger_id, error.message)
 
-    async def _looked_at(self, receipt: Receipt, asked: ObjectPass) -> Directory | None:
-        """The object's directory, if its size and its index are what the receipt says; all ledgers in it share that."""
+    async def _read_directory(self, receipt: Receipt, asked: ObjectPass) -> Directory | None:
+        """The object's directory, if size and index match the receipt; shared by all ledgers in it."""
         try:
             size, directory = await asked.ask(partial(self._sized, receipt))
         except OBJECT_ERRORS as error:
@@ -302,7 +301,7 @@ class Offloader:
         return False
 
     async def _copy_records(self) -> None:
-        """Copy the records of streams into the bucket, after the ledgers that they name have been archived."""
+        """Copy the stream records into the bucket, after the ledgers that they name have been archived."""
         try:
             if await self._records.copy():
                 _log.info("records of streams copied")
@@ -312,7 +311,7 @@ class Offloader:
             self.totals.failed(f"the records of streams are not copied: {error.message}")
 
     def _forget(self, key: str) -> None:
-        """An object is gone: keep nothing of it."""
+        """Drop the cached parts of a removed object."""
         self._reader.forget(key)
         self._mover.forget(key)
 
@@ -326,7 +325,7 @@ class Offloader:
             archived_bytes=sum(metadata.length for metadata in archived),
             waiting_ledgers=len(wait),
             waiting_bytes=sum(metadata.length for metadata in wait),
-            oldest_waiting_s=self._waiting_since.look(wait, now_ms),
+            oldest_waiting_s=self._waiting_since.update(wait, now_ms),
             unreleased_ledgers=sum(not metadata.copies_released for metadata in archived),
             orphans=self._keeper.orphans,
         )

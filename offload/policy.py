@@ -1,11 +1,10 @@
-"""What to archive, and how to pack it: decided from metadata alone, without reading an entry.
+"""Policy: which ledgers are archived, and how they are packed into objects. Decided from metadata alone.
 
-A ledger that is large enough gets an object of its own. Smaller ones share a *set object*, in the order of
-their ids, since each object costs requests whatever its size. A set that is not full yet waits for more
-ledgers, but no longer than its oldest member may.
+A ledger that is large enough gets its own object. Smaller ones share a *set object*, ordered by id, since each object
+costs requests regardless of its size. A set that is not full waits for more ledgers, but no longer than its oldest
+member may wait.
 
-The same packing serves compaction: there the ledgers are in objects already, but in too many, or in objects
-most of whose ledgers have been deleted since.
+Compaction uses the same packing for ledgers that are in too many objects, or in objects with mostly deleted ledgers.
 """
 
 from __future__ import annotations
@@ -15,33 +14,32 @@ from collections.abc import Container, Iterable, Sequence
 from collections.abc import Set as AbstractSet
 from typing import Final, NamedTuple
 
-from tallybook.core.config import OffloadSettings
-from tallybook.metadata.model import LedgerMetadata
-from tallybook.metadata.transactions import is_pending, is_staged
+from tallybook.core.settings import OffloadSettings
+from tallybook.metadata.ledger.archived import OFFLOAD_AFTER
+from tallybook.metadata.ledger.model import LedgerMetadata
+from tallybook.metadata.transactions.model import is_pending, is_staged
 
 CLOCKS_DIFFER_MS: Final = 60_000
-"""What seems to be made later than that from now was made by a clock that was wrong, and counts as old."""
+"""Clock tolerance: a creation time further in the future comes from a wrong clock, and counts as old."""
 
 
-OFFLOAD_AFTER: Final = "tallybook.offload-after-s"
-"""Key, among a ledger's custom metadata, of the age in seconds at which it may go, in place of the offloader's."""
-_MOST_DIGITS: Final = 10
+_MAX_DIGITS: Final = 10
 
 
 class Due(NamedTuple):
-    """A ledger that may be archived now, or that compaction may move."""
+    """A ledger that may be archived, or moved by compaction."""
 
     ledger_id: int
     length_bytes: int
     created_at_ms: int
     in_object: str | None
-    """Id of the object that holds it."""
+    """Id of the object that contains it."""
     min_age_s: int | None = None
-    """Age at which it may go, if it has one of its own."""
+    """Its own minimum age for archiving, if set."""
 
 
 class PlannedObject(NamedTuple):
-    """An object to be written: its ledgers, in the order of their ids."""
+    """An object to be written: its ledgers, ordered by id."""
 
     ledgers: tuple[Due, ...]
 
@@ -52,9 +50,9 @@ class PlannedObject(NamedTuple):
 
 
 def due(ledgers: Iterable[LedgerMetadata], settings: OffloadSettings, now_ms: int) -> list[Due]:
-    """Those that wait (``waiting``) and that nobody is at, in the order of their ids.
+    """Ledgers that are due (``waiting``) and have no attempt in progress, ordered by id.
 
-    A ledger whose attempt was begun less than ``attempt_ttl`` ago is left to whoever makes it.
+    A ledger whose attempt began less than ``attempt_ttl`` ago is left to that attempt.
     """
     ttl_ms = settings.attempt_ttl_s * 1000
     return sorted(
@@ -65,10 +63,10 @@ def due(ledgers: Iterable[LedgerMetadata], settings: OffloadSettings, now_ms: in
 
 
 def waiting(ledgers: Iterable[LedgerMetadata], settings: OffloadSettings, now_ms: int) -> list[LedgerMetadata]:
-    """Closed ledgers that are in no object, and that the policy lets go.
+    """Closed ledgers that are not archived, and that the policy permits to archive.
 
-    Those of a transaction that is not committed wait for it, and those that are on their way into a stream go with its
-    segments: a bucket holds nothing that nobody may see.
+    Ledgers of an uncommitted transaction wait for the commit, and ledgers staged for a stream are archived as segments
+    of the stream: a bucket contains visible ledgers only.
     """
     return [
         metadata
@@ -76,22 +74,22 @@ def waiting(ledgers: Iterable[LedgerMetadata], settings: OffloadSettings, now_ms
         if metadata.closed
         and metadata.archived is None
         and metadata.length >= settings.min_bytes
-        and _age_ms(metadata.created_at_ms, now_ms) >= _or(_own_min_age_s(metadata), settings) * 1000
+        and _age_ms(metadata.created_at_ms, now_ms) >= _min_age_s(_own_min_age_s(metadata), settings) * 1000
         and not (is_pending(metadata) or is_staged(metadata))
     ]
 
 
-def lets_go_at_ms(metadata: LedgerMetadata, settings: OffloadSettings) -> int:
-    """When a ledger is old enough."""
-    return metadata.created_at_ms + _or(_own_min_age_s(metadata), settings) * 1000
+def due_at_ms(metadata: LedgerMetadata, settings: OffloadSettings) -> int:
+    """When a ledger is old enough, in milliseconds since the epoch."""
+    return metadata.created_at_ms + _min_age_s(_own_min_age_s(metadata), settings) * 1000
 
 
 def pack(ledgers: Sequence[Due], settings: OffloadSettings, now_ms: int) -> list[PlannedObject]:
-    """Objects for ledgers that are in none. Small ones that are to wait for more are in no object."""
+    """Objects for ledgers that are not archived. Omits small ledgers that should wait for more."""
     planned = [PlannedObject((ledger,)) for ledger in ledgers if ledger.length_bytes >= settings.own_object_bytes]
     for group in _groups([ledger for ledger in ledgers if ledger.length_bytes < settings.own_object_bytes], settings):
         waited_s = max(
-            _age_ms(ledger.created_at_ms, now_ms) / 1000 - _or(ledger.min_age_s, settings) for ledger in group
+            _age_ms(ledger.created_at_ms, now_ms) / 1000 - _min_age_s(ledger.min_age_s, settings) for ledger in group
         )
         if _full(group, settings) or waited_s >= settings.max_set_wait_s:
             planned.append(PlannedObject(tuple(group)))
@@ -104,12 +102,12 @@ def compact(
     settings: OffloadSettings,
     dead: AbstractSet[str] = frozenset(),
 ) -> list[PlannedObject]:
-    """Objects that take the place of others: of several small ones, and of each that is mostly dead.
+    """Objects that replace others: several small ones, and each sparse one.
 
     Args:
         ledgers: all that may move.
-        keys: what the bucket holds, as it lists it.
-        dead: those objects that are mostly dead (``dead_space.py``): worth writing anew, be it without any other.
+        keys: objects in the bucket, as listed.
+        dead: sparse objects (``dead_space.py``): to be rewritten even without others.
     """
     by_key: dict[str, list[Due]] = {}
     rewritten: set[str] = set()
@@ -126,14 +124,14 @@ def compact(
     planned = []
     for group in _groups(sorted(small), settings):
         sources = {ledger.in_object for ledger in group}
-        # One object that becomes one object would be work for nothing, unless that is smaller.
+        # Rewriting one object into one object is useless, unless it becomes smaller.
         if len(sources) > 1 or sources <= rewritten:
             planned.append(PlannedObject(tuple(group)))
     return planned
 
 
 def releasable(ledgers: Iterable[LedgerMetadata], settings: OffloadSettings, now_ms: int) -> list[LedgerMetadata]:
-    """Archived ledgers whose copies at the bookies have been kept for long enough."""
+    """Archived ledgers whose copies at bookies have been kept long enough."""
     if settings.keep_copies:
         return []
     return [
@@ -146,9 +144,9 @@ def releasable(ledgers: Iterable[LedgerMetadata], settings: OffloadSettings, now
 
 
 def dead_attempts(ledgers: Iterable[LedgerMetadata], settings: OffloadSettings, now_ms: int) -> list[LedgerMetadata]:
-    """Ledgers whose attempt nobody is believed to be at any more.
+    """Ledgers with an abandoned attempt.
 
-    Until it is given up, the object that it names has an owner, and the ledger is not moved.
+    Until it is ended, the object that it names has an owner, and the ledger is not moved.
     """
     return [
         metadata
@@ -158,12 +156,12 @@ def dead_attempts(ledgers: Iterable[LedgerMetadata], settings: OffloadSettings, 
 
 
 def planned_of(ledgers: Iterable[LedgerMetadata]) -> PlannedObject:
-    """An object for just these ledgers, wherever they are."""
+    """An object for these ledgers, archived or not."""
     return PlannedObject(tuple(sorted(map(_due, ledgers))))
 
 
 def _age_ms(made_at_ms: int, now_ms: int) -> float:
-    """How long ago that was; endlessly long for what is made much later than now, and would never grow old."""
+    """Age; infinite for a time far in the future, which would never grow old."""
     age_ms = now_ms - made_at_ms
     return math.inf if age_ms < -CLOCKS_DIFFER_MS else max(age_ms, 0)
 
@@ -174,17 +172,17 @@ def _due(metadata: LedgerMetadata) -> Due:
 
 
 def _own_min_age_s(metadata: LedgerMetadata) -> int | None:
-    """What the ledger itself says; custom metadata are anybody's, so what is no number says nothing."""
+    """The ledger's own setting. Any client may write custom metadata, so an invalid number is ignored."""
     value = metadata.custom.get(OFFLOAD_AFTER, b"")
-    return int(value) if value.isdigit() and len(value) <= _MOST_DIGITS else None
+    return int(value) if value.isdigit() and len(value) <= _MAX_DIGITS else None
 
 
-def _or(min_age_s: int | None, settings: OffloadSettings) -> int:
+def _min_age_s(min_age_s: int | None, settings: OffloadSettings) -> int:
     return settings.min_age_s if min_age_s is None else min_age_s
 
 
 def _groups(ledgers: Sequence[Due], settings: OffloadSettings) -> list[list[Due]]:
-    """Neighbours, as many as fit one object."""
+    """Group consecutive ledgers that fit one object."""
     groups: list[list[Due]] = []
     size = 0
     for ledger in ledgers:
@@ -199,5 +197,33 @@ def _groups(ledgers: Sequence[Due], settings: OffloadSettings) -> list[list[Due]
 
 def _full(group: Sequence[Due], settings: OffloadSettings) -> bool:
     size = sum(ledger.length_bytes for ledger in group)
-    # Half full is worth an object: the next ledger may just not have fitted.
+    # Half full is enough: the next ledger may just not have fitted.
     return 2 * size >= settings.set_object_bytes or len(group) >= settings.set_object_ledgers
+
+
+class WaitingSince:
+    """When each waiting ledger was first seen.
+
+    Metadata has the creation time of a ledger, not the time of its close. So a ledger that an offloader has not seen
+    before waits since now. For ledgers found by the first pass that is unknown, and the longest possible time is
+    assumed: a backlog does not appear young because the leader changed.
+    """
+
+    def __init__(self, settings: OffloadSettings) -> None:
+        self._settings = settings
+        self._since_ms: dict[int, int] | None = None
+
+    def forget(self) -> None:
+        """Reset: ledgers may have come while another offloader led."""
+        self._since_ms = None
+
+    def update(self, waiting: Iterable[LedgerMetadata], now_ms: int) -> int:
+        """Replace the set of waiting ledgers; returns for how many seconds the oldest has waited."""
+        known = self._since_ms
+        self._since_ms = {
+            metadata.ledger_id: min(now_ms, due_at_ms(metadata, self._settings))
+            if known is None
+            else known.get(metadata.ledger_id, now_ms)
+            for metadata in waiting
+        }
+        return (now_ms - min(self._since_ms.values(), default=now_ms)) // 1000

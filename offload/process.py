@@ -1,4 +1,4 @@
-"""Everything an offloader stands on, opened for a client and a URL: for the command line and for ``tallybook up``."""
+"""Opens everything that an offloader needs, for a client and a URL: for the command line and ``tallybook up``."""
 
 from __future__ import annotations
 
@@ -7,61 +7,61 @@ from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 from typing import Final
 
-from tallybook.archive.location import other_location, read_location, settle_location
+from tallybook.archive.encryption_record import encrypted_since, keys_missing, record_encryption
 from tallybook.archive.objects.open import OpenedStore, open_store
-from tallybook.archive.objects.patient import AskedStore
 from tallybook.archive.objects.probe import check_answers
+from tallybook.archive.objects.retrying_store import StoreWithRetries
 from tallybook.archive.reader import ArchiveReader, ArchiveReaderSettings
-from tallybook.archive.sealing import refused, sealed_since, settle_sealing
+from tallybook.archive.url_record import ensure_location, other_location, read_location
 from tallybook.client.client import Client
-from tallybook.core.config import ClientSettings, OffloadSettings
 from tallybook.core.errors import ArchiveDenied, ArchiveUnavailable, InvalidConfig, InvariantViolation
 from tallybook.core.limits import MIB
-from tallybook.metadata.metered import MetadataLoad
+from tallybook.core.settings import ClientSettings, OffloadSettings
+from tallybook.metadata.ledger_update import LedgerUpdater
+from tallybook.metadata.metered_store import MetadataLoad
 from tallybook.metadata.store import MetadataStore
-from tallybook.metadata.update import LedgerUpdater
 from tallybook.runtime.clock import Clock, RealClock
 from tallybook.runtime.rng import Rng, SystemRng
 from tallybook.runtime.tasks import Tasks, ThreadWorkers, Workers
 
 from .mover import Mover
 from .offloader import Offloader
-from .survey import Survey
+from .survey import LedgerSurvey
 
 WORKER_THREADS: Final = 2
-SCANNING: Final = ClientSettings(archive_index_bytes=8 * MIB, archive_cache_bytes=4 * MIB)
-"""Of the client of an offloader, which reads a ledger from its beginning to its end, once. Where it merges objects, it
-takes ledgers from several in turns, and needs their directories again: one of 1,000 ledgers takes 1.4 MB."""
-_LOOKED_AT_ONCE: Final = ArchiveReaderSettings(index_cache_bytes=0, page_cache_bytes=0)
-"""An offloader looks at a directory once, or to see it as it is in the store now: nothing of it is worth keeping."""
+CLIENT_SETTINGS: Final = ClientSettings(archive_index_bytes=8 * MIB, archive_cache_bytes=4 * MIB)
+"""Settings of the offloader's client, which reads each ledger once from beginning to end. Compaction reads ledgers from
+several objects in turn, and needs their directories again: one of 1,000 ledgers takes 1.4 MB."""
+_UNCACHED: Final = ArchiveReaderSettings(index_cache_bytes=0, page_cache_bytes=0)
+"""No caches: an offloader reads a directory once, or needs its current state in the store."""
 
 
 @dataclass(frozen=True, slots=True)
 class Archive:
-    """The archive of a cluster, opened."""
+    """The opened archive of a cluster."""
 
     metadata: MetadataStore
-    store: AskedStore
+    store: StoreWithRetries
     workers: Workers
     tasks: Tasks
     clock: Clock
     rng: Rng
     metadata_load: MetadataLoad | None = None
-    """What is asked of the metadata store, by the client that reads, too."""
+    """Counters of the metadata store, including the calls of the client."""
     sealing: OpenedStore | None = None
-    """The same store, as one that may seal; ``None`` in simulations."""
+    """The same store with its encryption interface; ``None`` in simulations."""
     url: str | None = None
-    """Where the metadata said that the archive is when it was opened; ``None`` in simulations."""
+    """URL of the archive in the metadata when it was opened; ``None`` in simulations."""
     unlisted: bool = False
-    """The bucket could not be listed when it was opened: what is in it may be sealed."""
+    """The bucket could not be listed when it was opened: its objects may be encrypted."""
 
     def offloader(self, client: Client, settings: OffloadSettings) -> Offloader:
-        """An offloader of this cluster; ``client`` reads what it archives."""
-        reader = ArchiveReader(self.store, self.workers, self.tasks, _LOOKED_AT_ONCE)
+        """An offloader of this cluster; ``client`` reads the ledgers."""
+        reader = ArchiveReader(self.store, self.workers, self.tasks, _UNCACHED)
         mover, updater = self.mover(client, settings), self._updater
         return Offloader(
             mover,
-            Survey(self.metadata),
+            LedgerSurvey(self.metadata),
             updater,
             self.store,
             reader,
@@ -73,12 +73,12 @@ class Archive:
         )
 
     async def check_ready(self) -> None:
-        """Check that the archive is still what was opened: in the same place, and sealed only if there are keys.
+        """Check that the archive is unchanged since it was opened: same URL, and not encrypted if there are no keys.
 
         Raises:
             InvalidConfig: the archive was relocated.
-            ArchiveKeyMissing: objects would be written plain, where other offloaders seal them by now.
-            MetadataUnavailable, DamagedFile: the metadata do not say.
+            ArchiveKeyMissing: objects would be written plain, while other offloaders encrypt them by now.
+            MetadataUnavailable, DamagedFile: the records are unreadable.
             ArchiveDenied, ArchiveUnavailable: the bucket, which could not be listed when it was opened, still cannot.
         """
         settled = await read_location(self.metadata)
@@ -86,11 +86,11 @@ class Archive:
             raise other_location(settled, self.url)
         if self.sealing is None or self.sealing.seals:
             return
-        if await sealed_since(self.metadata) is not None or (self.unlisted and await self.sealing.any_sealed()):
-            raise refused(self.store.url)
+        if await encrypted_since(self.metadata) is not None or (self.unlisted and await self.sealing.any_sealed()):
+            raise keys_missing(self.store.url)
 
     def mover(self, client: Client, settings: OffloadSettings) -> Mover:
-        """What writes objects of this cluster; ``client`` reads what goes into them."""
+        """A writer of objects of this cluster; ``client`` reads the ledgers."""
         rng = self.rng.fork("mover")
         return Mover(client, self._updater, self.store, self.workers, settings, self.clock, rng, ready=self.check_ready)
 
@@ -106,19 +106,20 @@ async def opened(
     """Open the archive of a cluster.
 
     Args:
-        client: of the cluster. What it may not change in the metadata, is not changed here either.
+        client: of the cluster. What it may not change in the metadata is not changed here either.
         archive_keys: file with the keys of the archive; empty: none.
-        url: where it is; ``None``: where the metadata say.
-        settle: make ``url`` the cluster's archive, if it has none yet, and a sealed one, if there are keys.
-        filled: refuse a place that has neither a manifest nor an object, before anything is recorded of it.
+        url: of the archive; ``None``: the one in the metadata.
+        settle: record ``url`` as the cluster's archive, if it has none yet, and as encrypted, if there are keys.
+        filled: refuse a bucket without manifest and objects, before anything is recorded.
 
     Raises:
-        InvalidConfig: the cluster has no archive, or another one; or a URL makes no sense.
+        InvalidConfig: the cluster has no archive, or another one; or the URL is invalid.
         MetadataUnavailable: the metadata store does not answer.
-        ArchiveKeyMissing: the archive is sealed, there are no keys, and ``settle`` says that it is written to.
-        ArchiveDenied: there is no such directory, or no archive if it is to be ``filled``; or none such bucket, or
-            keys that do not open it, if it is about to become the cluster's archive.
-        ArchiveUnavailable: likewise, if it does not answer.
+        ArchiveKeyMissing: the archive is encrypted, there are no keys, and with ``settle`` it would be written.
+        ArchiveDenied: the directory does not exist, or with ``filled`` there is no archive; or with ``settle`` the
+        bucket
+            does not exist or refuses the credentials.
+        ArchiveUnavailable: with ``filled`` or ``settle``, the store does not answer.
     """
     clock, rng, metadata, unlisted = RealClock(), SystemRng(), client.world.store, False
     async with AsyncExitStack() as stack:
@@ -133,20 +134,20 @@ async def opened(
         store = await open_store(where, clock, rng.fork("store"), archive_keys=archive_keys)
         stack.push_async_callback(store.close)
         if filled:
-            from tallybook.archive.catalog import check_there  # noqa: PLC0415 (it loads what reads Parquet)
+            from tallybook.archive.catalog import require_archive  # noqa: PLC0415 (it imports the Parquet library)
 
-            await check_there(store)
+            await require_archive(store)
         if settle:
             if settled is None:
-                # Nothing is recorded that may be a typing error.
+                # A mistyped URL must not be recorded.
                 await check_answers(store)
-            await settle_location(metadata, where)
+            await ensure_location(metadata, where)
             if store.seals:
-                await settle_sealing(metadata, clock.wall_us() // 1000)
+                await record_encryption(metadata, clock.wall_us() // 1000)
             else:
-                sealed = await sealed_since(metadata) is not None or await _any_sealed(store, surely=filled)
+                sealed = await encrypted_since(metadata) is not None or await _any_sealed(store, surely=filled)
                 if sealed:
-                    raise refused(where)
+                    raise keys_missing(where)
                 unlisted = sealed is None
         workers = ThreadWorkers(WORKER_THREADS, "archive", background=True)
         stack.push_async_callback(workers.close)
@@ -156,10 +157,10 @@ async def opened(
 
 
 async def _any_sealed(store: OpenedStore, *, surely: bool) -> bool | None:
-    """Whether anything in the bucket is sealed; ``None``: it cannot be listed. The first round asks again, and tells.
+    """Whether any object is encrypted; ``None``: the bucket cannot be listed. The first pass checks again.
 
     Raises:
-        ArchiveDenied, ArchiveUnavailable: ``surely`` is set, and it cannot be listed.
+        ArchiveDenied, ArchiveUnavailable: ``surely`` is set, and the bucket cannot be listed.
     """
     try:
         return await store.any_sealed()

@@ -1,15 +1,14 @@
-"""Fills a metadata store from what a bucket holds: history comes back after the loss of everything else.
+"""Rebuilds the metadata of archived ledgers from a bucket, after the loss of everything else.
 
-Each ledger comes back closed, in the object it was found in, with no copies at bookies. What was never archived is
-not in the bucket, and does not come back. Ledgers that are in the metadata store already are left alone, and so are
-those whose record there cannot be read.
+Each ledger is restored as closed, in the object in which it was found, without copies at bookies. Ledgers that were not
+archived are lost. Ledgers that exist in the metadata store are not touched, nor those with an unreadable record.
 
-The object that the manifest names for a ledger is tried first, or the youngest one where there is no manifest; if it is
-damaged or gone, the next older one that has the same ledger, told by its identity. One of which not even the index can
-be read stands for its ledgers (``archive/catalog.py``). What the manifest says was deleted does not come back.
+The object that the manifest names for a ledger is tried first, or the youngest one without a manifest; if it is damaged
+or missing, the next older one with the same ledger, told by its identity. An object with an unreadable index blocks its
+ledgers (``archive/catalog.py``). Ledgers that the manifest lists as deleted are not restored.
 
-What says which transactions were committed does not come back either. A bucket holds only what was (``policy.due``), so
-each ledger comes back as one of no transaction, in everybody's view.
+Records of transactions are not restored. A bucket contains only committed ledgers (``policy.due``), so each ledger is
+restored without a transaction, visible to all.
 """
 
 from __future__ import annotations
@@ -18,47 +17,48 @@ from collections.abc import AsyncIterator, Collection, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import partial
 
-from tallybook.archive.catalog import Catalog, Found, read_catalog
+from tallybook.archive.catalog import BucketCatalog, CatalogEntry, read_catalog
 from tallybook.archive.manifest import Manifest, read_manifest, write_manifest
+from tallybook.archive.object_writer import check_object
 from tallybook.archive.objects.port import ObjectStore
 from tallybook.archive.objects.probe import OBJECT_ERRORS, ObjectPass, concerns_one_object, spread
-from tallybook.archive.packing import check_object
 from tallybook.core.errors import Conflict, DamagedFile, LedgerExists, NewerFormat, NoSuchLedger
-from tallybook.core.ids import MAX_ID, same_ledger
-from tallybook.metadata.archived import Receipt
-from tallybook.metadata.model import LedgerMetadata
+from tallybook.core.ids import same_ledger
+from tallybook.metadata.id_block import raise_counter
+from tallybook.metadata.ledger.archived import Receipt
+from tallybook.metadata.ledger.model import LedgerMetadata
 from tallybook.metadata.store import MetadataStore
-from tallybook.metadata.transactions import unmarked
+from tallybook.metadata.transactions.model import unmarked
 from tallybook.runtime.tasks import Workers
 
 
 @dataclass(frozen=True, slots=True)
 class Rebuilt:
-    """What became of one object."""
+    """Result for one object."""
 
     key: str
     ledger_ids: tuple[int, ...] = ()
-    """That are in the metadata store now because of it."""
+    """Ledgers restored from it."""
     known: tuple[int, ...] = ()
-    """That were there before."""
+    """Ledgers that existed before."""
     unreadable: Mapping[int, str] = field(default_factory=dict)
-    """That are there with a record which is damaged, and how."""
+    """Ledgers that exist with a damaged record, with the error."""
     others: tuple[int, ...] = ()
-    """Whose ids other ledgers have by now."""
+    """Ids that other ledgers use by now."""
     newer: Mapping[int, str] = field(default_factory=dict)
-    """That are there with a record which a newer Tallybook has written."""
+    """Ledgers that exist with a record written by a newer Tallybook."""
     problem: str = ""
 
 
 async def rebuild_catalog(store: ObjectStore, metadata: MetadataStore, workers: Workers) -> AsyncIterator[Rebuilt]:
-    """Read every object that ledgers are to be in, check all of it, and enter its ledgers.
+    """Read and verify every object that should contain ledgers, and restore its ledgers.
 
-    An object is given again for each ledger that comes to it because a younger one is damaged. The bucket is claimed
-    by itself, and last (``claim_bucket``): until then offloaders of this cluster leave it alone.
+    An object is reported again for each ledger restored from it because a younger object is damaged. The caller claims
+    the bucket last (``claim_bucket``): until then offloaders of this cluster do not change it.
 
     Raises:
         ArchiveUnavailable, ArchiveDenied: the object store does not answer.
-        MetadataUnavailable, MetadataOutcomeUnknown: the metadata store; the same call goes on where it ended.
+        MetadataUnavailable, MetadataOutcomeUnknown: error of the metadata store; call again to continue.
     """
     catalog = await read_catalog(store, workers)
     for key, problem in sorted(catalog.damaged.items()):
@@ -67,7 +67,7 @@ async def rebuild_catalog(store: ObjectStore, metadata: MetadataStore, workers: 
     wanted, hashes, bad = list(catalog.ledgers.values()), dict[str, bytes](), set[str]()
     asked = ObjectPass(store)
     while wanted:
-        by_key: dict[str, list[Found]] = {}
+        by_key: dict[str, list[CatalogEntry]] = {}
         for found in wanted:
             by_key.setdefault(found.receipt.key, []).append(found)
         wanted = []
@@ -89,13 +89,13 @@ async def check_owner(store: ObjectStore, metadata: MetadataStore, workers: Work
     """Check that the bucket may become this cluster's.
 
     Args:
-        take_over: it may also where its manifest says that it is another cluster's.
+        take_over: permit a bucket whose manifest names another cluster.
 
     Raises:
         Conflict: it may not.
-        NewerFormat: a newer Tallybook has written the manifest.
+        NewerFormat: a newer Tallybook wrote the manifest.
         ArchiveUnavailable, ArchiveDenied: the object store does not answer.
-        MetadataUnavailable: the metadata store.
+        MetadataUnavailable: the metadata store does not answer.
     """
     manifest = await _manifest(store, workers)
     if manifest is None or take_over or manifest.cluster_id == await metadata.cluster_id():
@@ -107,7 +107,7 @@ async def check_owner(store: ObjectStore, metadata: MetadataStore, workers: Work
 
 
 async def is_own(store: ObjectStore, metadata: MetadataStore, workers: Workers) -> bool:
-    """Whether the bucket says that it is this cluster's.
+    """Whether the manifest names this cluster as owner.
 
     Raises:
         As ``check_owner``.
@@ -119,8 +119,8 @@ async def is_own(store: ObjectStore, metadata: MetadataStore, workers: Workers) 
 async def claim_bucket(store: ObjectStore, metadata: MetadataStore, workers: Workers) -> None:
     """Make the bucket this cluster's: its offloaders may merge and remove objects, and replace the copy of records.
 
-    To be done last, once all that is wanted from the bucket is in the metadata store. Without a manifest that can be
-    read nothing changes: an offloader writes one once the metadata explain all objects.
+    Call it last, once everything needed from the bucket is in the metadata store. Without a readable manifest nothing
+    changes: an offloader writes one once the metadata explains all objects.
 
     Raises:
         As ``check_owner``.
@@ -132,7 +132,7 @@ async def claim_bucket(store: ObjectStore, metadata: MetadataStore, workers: Wor
 
 
 async def _manifest(store: ObjectStore, workers: Workers) -> Manifest | None:
-    """The manifest; ``None`` if there is none that can be understood."""
+    """The manifest; ``None`` if there is no readable one."""
     try:
         return await read_manifest(store, workers)
     except (DamagedFile, *OBJECT_ERRORS) as error:
@@ -142,13 +142,13 @@ async def _manifest(store: ObjectStore, workers: Workers) -> Manifest | None:
 
 
 async def _checked(store: ObjectStore, workers: Workers, receipt: Receipt) -> bytes:
-    """The SHA-256 of an object that is whole."""
+    """Verify an object; returns its SHA-256."""
     sha256, _ = await check_object(store, workers, receipt.key, receipt.object_bytes, receipt.index)
     return sha256
 
 
-def _fallen_back(catalog: Catalog, members: Iterable[Found], bad: Collection[str]) -> list[Found]:
-    """The same ledgers in the youngest objects that are not known to be bad; without those that are in no other."""
+def _fallen_back(catalog: BucketCatalog, members: Iterable[CatalogEntry], bad: Collection[str]) -> list[CatalogEntry]:
+    """The same ledgers in their youngest objects that are not known as bad; omits those without another object."""
     found = []
     for member in members:
         older = catalog.older.get(member.metadata.ledger_id, ())
@@ -156,7 +156,7 @@ def _fallen_back(catalog: Catalog, members: Iterable[Found], bad: Collection[str
     return found
 
 
-async def _enter(metadata: MetadataStore, key: str, members: Iterable[Found], sha256: bytes) -> Rebuilt:
+async def _enter(metadata: MetadataStore, key: str, members: Iterable[CatalogEntry], sha256: bytes) -> Rebuilt:
     entered, known, others = list[int](), list[int](), list[int]()
     unreadable, newer = dict[int, str](), dict[int, str]()
     for found in members:
@@ -169,7 +169,7 @@ async def _enter(metadata: MetadataStore, key: str, members: Iterable[Found], sh
             await metadata.create_ledger(ledger)
             entered.append(ledger.ledger_id)
         except LedgerExists:
-            known.append(ledger.ledger_id)  # somebody else was first, or it was deleted here
+            known.append(ledger.ledger_id)  # another process was first, or it was deleted here
         except DamagedFile as error:
             unreadable[ledger.ledger_id] = error.message
         except NewerFormat as error:
@@ -184,16 +184,6 @@ async def _present(metadata: MetadataStore, ledger_id: int) -> LedgerMetadata | 
         return None
 
 
-def _ledger(found: Found, sha256: bytes) -> LedgerMetadata:
+def _ledger(found: CatalogEntry, sha256: bytes) -> LedgerMetadata:
     receipt = replace(found.receipt, object_sha256=sha256)
     return replace(unmarked(found.metadata), archiving=None, archived=receipt, copies_released=True)
-
-
-async def raise_counter(metadata: MetadataStore, last_id: int) -> None:
-    """No id that is in the bucket may be given out again.
-
-    Raises:
-        MetadataUnavailable: the counter was not raised.
-        MetadataOutcomeUnknown: it may have been; the same call settles it.
-    """
-    await metadata.raise_id_counter(min(last_id + 1, MAX_ID))

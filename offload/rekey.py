@@ -1,13 +1,13 @@
-"""Gives all sealed objects the current key, and seals those that are plain.
+"""Rewraps the keys of all encrypted objects with the current key, and encrypts plain objects.
 
-A sealed object's own key is wrapped with a key of ``archive_keys``. To rotate that is to wrap it anew: 112 bytes for
-each object, whatever its size. Each is replaced in one request, and whoever reads meanwhile has either of the two,
-which open the same object. So it may be cut off anywhere; what is done is left out the next time.
+An encrypted object's own key is wrapped with a key of ``archive_keys``. A rotation rewraps it: 112 bytes per object of
+any size. Each record is replaced in one request; concurrent readers see either record, and both open the same object.
+So a run may be interrupted anywhere; the next one skips what is done.
 
-A plain object is sealed by copying it: its sealed copy counts as soon as it has its key, and only when all of it was
-read back the plain one is removed. The own key of the copy follows from the content, so all who copy an object write
-the same frames, under the same key: it does not matter how many runs there are, nor when what a run has sent that was
-stopped arrives. For that, the content is read twice; what has changed meanwhile is not sealed.
+A plain object is encrypted by copying it: the encrypted copy counts as soon as it has its key, and the plain object is
+removed only after the copy was read back. The copy's own key is derived from the content, so all runs write the same
+frames under the same key: the number of runs, and late writes of an interrupted run, do not matter. For that, the
+content is read twice; content that changed in between is not encrypted.
 """
 
 from __future__ import annotations
@@ -18,24 +18,24 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Final, Protocol
 
+from tallybook.archive.format.schema import object_id_of
 from tallybook.archive.manifest import MANIFEST_KEY
+from tallybook.archive.objects.encryption.format import copy_data_key
+from tallybook.archive.objects.encryption.store import EncryptedObject
 from tallybook.archive.objects.port import ObjectInfo, Upload
 from tallybook.archive.objects.probe import OBJECT_ERRORS, ObjectPass, spread
-from tallybook.archive.objects.seal_format import copy_data_key
-from tallybook.archive.objects.sealed import SealedObject
-from tallybook.archive.records import RECORDS_KEY
-from tallybook.archive.schema import object_id_of
+from tallybook.archive.stream_records import RECORDS_KEY
 from tallybook.core.errors import ObjectDamaged, ObjectMissing, check
 from tallybook.core.limits import MIB
 from tallybook.runtime.logging import logger
 
 _REPLACED: Final = (MANIFEST_KEY, RECORDS_KEY)
-"""Objects that offloaders replace: they are sealed the next time, and hold other bytes then."""
+"""Objects that offloaders replace: the next replacement is encrypted, and has other content."""
 
 _log = logger("offload")
 
 PIECE_BYTES: Final = 4 * MIB
-"""Of plaintext, read and digested at a time: copies by runs that differ in this have different keys."""
+"""Plaintext bytes per digest. Part of the key derivation: runs with another value derive other keys."""
 
 CURRENT: Final = "current"
 REWRAPPED: Final = "rewrapped"
@@ -45,13 +45,13 @@ FAILED: Final = "failed"
 
 
 class Sealing(Protocol):
-    """What of a sealed store is wanted here."""
+    """The part of ``EncryptedStore`` that is needed here."""
 
-    async def find_sealed(self, key: str) -> SealedObject:
-        """A sealed object, as it is in the store now."""
+    async def find_sealed(self, key: str) -> EncryptedObject:
+        """Read the header of an encrypted object from the store."""
 
     def upload_copy(self, key: str, data_key: bytes) -> Upload:
-        """Begin the sealed copy of a plain object."""
+        """Begin the encrypted copy of a plain object."""
 
     def list(self, prefix: str = "", after: str = "") -> AsyncIterator[Sequence[ObjectInfo]]:
         """Pages of all objects."""
@@ -60,27 +60,27 @@ class Sealing(Protocol):
         """Name of the key that an object's own key is wrapped with."""
 
     async def rewrap(self, key: str, *, change: bool = True) -> None:
-        """Wrap it with the current key, or see whether that could be."""
+        """Rewrap the key with the current key; without ``change``, only check that it is possible."""
 
     async def is_sealed(self, key: str) -> bool:
-        """Whether an object is sealed."""
+        """Whether an object is encrypted."""
 
     async def is_plain(self, key: str) -> bool:
-        """Whether there is a plain object, be there a sealed one or not."""
+        """Whether a plain object exists, regardless of an encrypted one."""
 
     async def size_of_plain(self, key: str) -> int:
-        """Size of an object that is not sealed."""
+        """Size of a plain object."""
 
     async def read_plain(self, key: str, offset: int, size: int) -> bytes:
-        """Part of an object that is not sealed."""
+        """Read a range of a plain object."""
 
     async def delete_plain(self, key: str) -> None:
-        """Remove what is not sealed of an object."""
+        """Remove the plain object."""
 
 
 @dataclass(frozen=True, slots=True)
 class Rekeyed:
-    """What became of one object. ``before`` is the name of the key it had; empty for none, or if nobody knows."""
+    """Result for one object. ``before`` is the name of its former wrapping key; empty: none or unknown."""
 
     key: str
     outcome: str
@@ -91,12 +91,12 @@ class Rekeyed:
 async def rekey(
     store: Sealing, current: str, *, change: bool, seal_plain: bool, copy_key: bytes = b""
 ) -> AsyncIterator[Rekeyed]:
-    """Look at each object, and give it the key ``current`` if it has another one.
+    """Rewrap each object's key with the key ``current``, if it has another one.
 
     Args:
-        change: if not, what would be done is told, and nothing is done.
-        seal_plain: whether objects that are plain are sealed, or only told.
-        copy_key: what the own keys of sealed copies follow from: the same for all who copy (``archive/copy_key.py``).
+        change: false: only report what would be done.
+        seal_plain: whether plain objects are encrypted, or only reported.
+        copy_key: source of the own keys of encrypted copies: the same for all runs (``archive/copy_key.py``).
 
     Raises:
         ArchiveUnavailable, ArchiveDenied: the store does not answer.
@@ -107,8 +107,8 @@ async def rekey(
         for found in spread(page):
             if found.key in _REPLACED:
                 if not await store.is_sealed(found.key):
-                    continue  # an offloader with keys seals it when it next replaces it
-                # A plain one beside it is an older one.
+                    continue  # an offloader with keys encrypts it with its next replacement
+                # A plain object beside it is an older one.
                 if change and seal_plain and await store.is_plain(found.key):
                     await store.delete_plain(found.key)
             elif object_id_of(found.key) is None:
@@ -142,11 +142,11 @@ async def _one(
         if change:
             left = await store.wrapping(key)
             if left != current:
-                # It was changed once more while this went on: the next run gives it what is current then.
+                # The current key changed during this run: the next run rewraps it.
                 problem = f"{key}: the current key is another one by now: run it again"
                 return Rekeyed(key, FAILED, left, problem)
     if seal_plain and await store.is_plain(key):
-        # Of a run that was stopped, or of one that is at it.
+        # From an interrupted run, or a concurrent one.
         outcome = SEALED
         if change:
             await _remove_plain(store, key)
@@ -154,11 +154,11 @@ async def _one(
 
 
 async def _seal(store: Sealing, key: str, copy_key: bytes) -> None:
-    """Copy a plain object into a sealed one of the same name, and remove the plain one.
+    """Copy a plain object into an encrypted one of the same key, and remove the plain one.
 
     Raises:
-        ObjectMissing: somebody has removed it meanwhile.
-        ObjectDamaged: it does not stay as it is, or what is read back is not what was written.
+        ObjectMissing: it was removed meanwhile.
+        ObjectDamaged: it changed, or the copy read back differs from what was written.
     """
     plain_bytes = await store.size_of_plain(key)
     ranges = _ranges(plain_bytes)
@@ -167,7 +167,7 @@ async def _seal(store: Sealing, key: str, copy_key: bytes) -> None:
     try:
         for (offset, size), digest in zip(ranges, digests, strict=True):
             piece = await store.read_plain(key, offset, size)
-            # Never seal with this key what it was not made for.
+            # Never encrypt other content with this derived key.
             if _digest(piece) != digest:
                 raise ObjectDamaged(f"{key}: it changed while it was sealed; the plain object stays")
             await upload.write(piece)
@@ -184,13 +184,13 @@ async def _seal(store: Sealing, key: str, copy_key: bytes) -> None:
 
 
 async def _remove_plain(store: Sealing, key: str) -> None:
-    """Remove a plain object of which there is a sealed copy, if they have the same in them.
+    """Remove a plain object that has an encrypted copy, if both have the same content.
 
     Raises:
-        ObjectDamaged: they have not.
+        ObjectDamaged: they differ.
     """
     try:
-        # Not as the listing has it, which tells the size of the sealed object.
+        # Not from the listing, which has the size of the encrypted object.
         plain_bytes = await store.size_of_plain(key)
     except ObjectMissing:
         return  # another run has just removed it
@@ -205,10 +205,11 @@ async def _remove_plain(store: Sealing, key: str) -> None:
     await store.delete_plain(key)
 
 
-async def _whole_copy(store: Sealing, key: str, plain_bytes: int) -> SealedObject:
-    """The sealed copy of a plain object, if it is as long: what is behind the end of either is compared with nothing.
+async def _whole_copy(store: Sealing, key: str, plain_bytes: int) -> EncryptedObject:
+    """The encrypted copy of a plain object, if both have the same size.
 
     Raises:
+        ObjectDamaged: the sizes differ, or the copy is incomplete.
         ObjectDamaged: it is not, or it is not all there.
     """
     sealed = await store.find_sealed(key)

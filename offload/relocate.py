@@ -1,4 +1,4 @@
-"""Records where the archive of a cluster is after its objects were moved, once they have been seen there."""
+"""Records the new URL of a cluster's archive after its objects were moved, once they were found there."""
 
 from __future__ import annotations
 
@@ -6,50 +6,50 @@ from contextlib import AsyncExitStack
 from dataclasses import dataclass
 from typing import cast
 
-from tallybook.archive.location import relocate
 from tallybook.archive.objects.open import open_store
 from tallybook.archive.objects.port import ObjectStore
+from tallybook.archive.url_record import relocate
 from tallybook.client.client import Client
-from tallybook.core.config import OffloadSettings
 from tallybook.core.errors import Conflict, DamagedFile, check
-from tallybook.metadata.leader import Leadership
+from tallybook.core.settings import OffloadSettings
+from tallybook.metadata.records.leader import Leadership
 from tallybook.metadata.store import MetadataStore
 from tallybook.runtime.clock import Clock, RealClock
 from tallybook.runtime.rng import Rng, SystemRng
 
 from .leading import BUSY, LEADER_RECORD
-from .survey import Survey
+from .survey import LedgerSurvey
 from .verify import by_object
 
 
 @dataclass(frozen=True, slots=True)
 class Relocation:
-    """What was found at the new place."""
+    """Result of the comparison with the new URL."""
 
     objects: int
-    """That ledgers are in, there or not."""
+    """Objects that contain ledgers, found or missing."""
     missing: tuple[str, ...]
-    """Keys of those that are not there, or have another size."""
+    """Keys of objects that are missing, or have another size."""
     relocated: bool
-    """Whether the metadata name the new place now."""
+    """Whether the metadata names the new URL now."""
 
 
 async def relocate_archive(
     client: Client, url: str, *, accept_missing: bool = False, archive_keys: str = ""
 ) -> Relocation:
-    """Make ``url`` the archive of a cluster, if every object that a ledger is in is there.
+    """Make ``url`` the archive of a cluster, if every object that contains a ledger is there.
 
     Args:
         client: of the cluster.
-        accept_missing: do so although objects are missing.
+        accept_missing: relocate although objects are missing.
         archive_keys: file with the keys of the archive; empty: none.
 
     Raises:
-        InvalidConfig: the URL makes no sense.
-        Conflict: an offloader is at work, or a ledger is being written to an object of the old place.
-        DamagedFile: the metadata of a ledger do not say which object it is in.
+        InvalidConfig: the URL is invalid.
+        Conflict: an offloader is running, or a ledger is being written to an object at the old URL.
+        DamagedFile: the metadata of a ledger is unreadable.
         MetadataUnavailable, MetadataOutcomeUnknown: the metadata store does not answer.
-        ArchiveUnavailable, ArchiveDenied: the new place cannot be looked at.
+        ArchiveUnavailable, ArchiveDenied: the new URL cannot be listed.
     """
     clock, rng = RealClock(), SystemRng()
     async with AsyncExitStack() as stack:
@@ -61,10 +61,10 @@ async def relocate_archive(
 async def relocate_to(
     metadata: MetadataStore, store: ObjectStore, url: str, clock: Clock, rng: Rng, *, accept_missing: bool = False
 ) -> Relocation:
-    """As ``relocate_archive``, with what it has opened.
+    """Like ``relocate_archive``, with opened stores.
 
-    It leads in place of the offloaders meanwhile: an object that one wrote to the old place between the comparison and
-    the change would be lost.
+    Takes the leadership of the offloaders meanwhile: an object written to the old URL between the comparison and the
+    change would be lost.
     """
     found: Relocation | None = None
     settings = OffloadSettings()
@@ -89,9 +89,9 @@ async def _relocate(
     accept_missing: bool,
 ) -> Relocation:
     sizes = {each.key: each.size_bytes async for page in store.list() for each in page}
-    # After the listing, which may take long: a merge by Spark, which leads no more than this does, may have begun.
-    survey = Survey(metadata)
-    if not await survey.look():
+    # After the listing, which may take long: a compaction by Spark, which leads in the same way, may have begun.
+    survey = LedgerSurvey(metadata)
+    if not await survey.refresh():
         why = next(iter(survey.unreadable.values()), "the listing of ledgers broke off")
         raise DamagedFile(f"not relocated: it is not known which objects ledgers are in: {why}")
     _refuse_attempts(survey, clock.wall_us() // 1000, settings.attempt_ttl_s)
@@ -105,7 +105,7 @@ async def _relocate(
     return Relocation(len(wanted), missing, relocated=True)
 
 
-def _refuse_attempts(survey: Survey, now_ms: int, ttl_s: float) -> None:
+def _refuse_attempts(survey: LedgerSurvey, now_ms: int, ttl_s: float) -> None:
     for metadata in survey.ledgers.values():
         attempt = metadata.archiving
         if attempt is not None and not attempt.is_dead(now_ms, int(ttl_s * 1000)):

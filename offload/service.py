@@ -1,8 +1,8 @@
-"""The offloader of a cluster: one of however many run, round after round, until it is told to stop.
+"""Runs an offloader as a service: pass after pass while it leads, until it is stopped.
 
-Who leads is settled through the metadata (``metadata/leader.py``). That only saves work: two who both believe
-that they lead waste requests and harm nothing. After each round the leader writes down what it has done and
-what is left, for ``tallybook offload status`` to show from anywhere.
+The leader is elected through the metadata (``metadata/records/leader.py``). That only saves work: two leaders waste
+requests and do no harm. After each pass the leader writes its totals and backlog into the status record, which
+``tallybook offload status`` shows.
 """
 
 from __future__ import annotations
@@ -12,43 +12,42 @@ import json
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import asdict
 
-from tallybook.archive.memory import give_back_memory
-from tallybook.archive.metrics import ARCHIVE_METRICS
-from tallybook.archive.metrics import numbers as asked
+from tallybook.archive.memory import release_memory
+from tallybook.archive.metrics import ARCHIVE_METRICS, archive_readings
 from tallybook.client.client import Client
 from tallybook.client.metrics import show_client
-from tallybook.core.config import OffloadSettings
+from tallybook.core.coverage import sometimes
 from tallybook.core.errors import ArchiveDenied, ArchiveUnavailable, PeerError, StorageError, TallybookError
-from tallybook.core.marks import sometimes
-from tallybook.metadata.leader import Leadership
-from tallybook.metadata.metered import METADATA_METRICS
-from tallybook.metadata.model import LedgerMetadata
-from tallybook.metadata.record_format import FIRST, over_known
+from tallybook.core.settings import OffloadSettings
+from tallybook.metadata.ledger.model import LedgerMetadata
+from tallybook.metadata.metered_store import METADATA_METRICS
+from tallybook.metadata.records.format import FIRST, check_overwritable
+from tallybook.metadata.records.leader import Leadership
 from tallybook.metadata.store import Ok
-from tallybook.runtime.http import Listening
+from tallybook.runtime.http.health_server import serve_health
+from tallybook.runtime.http.server import Listening
 from tallybook.runtime.logging import logger
-from tallybook.runtime.metrics import Metrics
+from tallybook.runtime.metrics.registry import Metrics
 from tallybook.runtime.tasks import Workers
-from tallybook.runtime.watched import watchable
 
 from .leading import BUSY, LEADER_RECORD
 from .metrics import OFFLOAD_METRICS, numbers
 from .offloader import Offloader
-from .process import SCANNING, Archive, opened
+from .process import CLIENT_SETTINGS, Archive, opened
 from .status_record import STATUS_RECORD, last_round
-from .survey import Survey
+from .survey import LedgerSurvey
 from .totals import Totals
 
 _log = logger("offload")
 
 
 class OffloadService:
-    """Runs an offloader, for as long as it leads.
+    """Runs an offloader while it leads.
 
     Args:
-        give_back: gives back memory that was freed; called when there is nothing to do any more.
-        client: what it reads ledgers with, for its metrics.
-        listening: where it serves health and metrics; ``None``: where the settings say.
+        give_back: returns freed memory to the system; called when there is nothing to do.
+        client: reads the ledgers; for its metrics.
+        listening: address for health and metrics; ``None``: from the settings.
     """
 
     def __init__(
@@ -72,27 +71,27 @@ class OffloadService:
         )
 
     async def run(self) -> None:
-        """Work until cancelled, and serve health and metrics meanwhile.
+        """Work until cancelled, and serve health and metrics.
 
         Raises:
-            InvalidConfig: the address to serve them on cannot be bound.
+            InvalidConfig: the listen address cannot be bound.
         """
         clock, metrics = self._archive.clock, self.metrics()
         listen, security = self._listening or self._settings.http_listen, self._settings.security
-        async with watchable(metrics, listen, security, clock, self._archive.tasks) as address:
+        async with serve_health(metrics, listen, security, clock, self._archive.tasks) as address:
             _log.info("serving", http_address=address)
             await self.lead()
 
     async def lead(self) -> None:
-        """Work until cancelled, whenever this one leads, and serve nothing."""
+        """Work until cancelled, without serving health and metrics."""
         await self._leadership.lead(self._rounds)
 
     def metrics(self) -> Metrics:
-        """What /metrics shows."""
+        """Content of /metrics."""
         metrics = Metrics()
-        patience, sealing = self._archive.store.patience, self._archive.sealing
+        retries, sealing = self._archive.store.retries, self._archive.sealing
         metrics.add(OFFLOAD_METRICS, lambda: numbers(self._offloader, leads=self._leads))
-        metrics.add(ARCHIVE_METRICS, lambda: asked(patience, {} if sealing is None else sealing.readings()))
+        metrics.add(ARCHIVE_METRICS, lambda: archive_readings(retries, {} if sealing is None else sealing.readings()))
         if self._archive.metadata_load is not None:
             metrics.add(METADATA_METRICS, self._archive.metadata_load.readings)
         if self._client is not None:
@@ -100,13 +99,13 @@ class OffloadService:
         return metrics
 
     async def work_off(self) -> Mapping[str, object]:
-        """Lead, and do rounds until one finds nothing to do; say what was done.
+        """Lead, and run passes until one finds nothing to do; returns the totals.
 
         Raises:
-            Conflict: another process leads, and goes on doing so.
-            MetadataUnavailable: the metadata store does not say who leads.
-            ArchiveUnavailable: something is left that was not come to, since several objects in a row have timed out.
-            Whatever a round raises.
+            Conflict: another process leads, and continues to.
+            MetadataUnavailable: the leader cannot be determined.
+            ArchiveUnavailable: work is left that was not reached, since several consecutive objects have timed out.
+            Any error of a pass.
         """
         await self._leadership.lead_once(self._rounds_until_done, busy=BUSY)
         if left := self._offloader.passed_over:
@@ -123,13 +122,13 @@ class OffloadService:
             await self._round(tidy=True)
 
     def totals(self) -> Mapping[str, object]:
-        """What was done since the start, and what is left."""
+        """Work done since the start, and the backlog."""
         return {**asdict(self._offloader.totals), **asdict(self._offloader.backlog)}
 
     async def _rounds(self) -> None:
         self._leads = True
         try:
-            # Another term, or whoever led before, may have left much behind.
+            # Another leader may have left much work.
             self._offloader.begin_term()
             idle = False
             while True:
@@ -138,11 +137,11 @@ class OffloadService:
                     await self._round()
                 except (PeerError, StorageError, ArchiveDenied) as error:
                     sometimes("offload: a round ends early")
-                    # The stores are away, a ledger's metadata are damaged, or keys have run out: what can be done
-                    # again once that is mended is.
+                    # The stores are unavailable, a ledger's metadata is damaged, or credentials expired: the next
+                    # passes retry.
                     _log.warning("a round ended early", error=error.message)
                 idle = self._offloader.streamed_bytes == streamed_bytes
-                # While there is work, what was freed is of use to the next round: to get it anew costs 20 to 30 ms.
+                # While there is work, the next pass reuses freed memory: allocating it again costs 20 to 30 ms.
                 if idle and not was_idle and self._give_back is not None:
                     await self._give_back(self._archive.workers)
                 await self._archive.clock.sleep(self._settings.interval_s)
@@ -150,10 +149,10 @@ class OffloadService:
             self._leads = False
 
     async def _round(self, *, tidy: bool = False) -> None:
-        """Do a round, and write down what came of it, also where it ends with an error.
+        """Run a pass, and write its result into the status record, also after an error.
 
         Raises:
-            Exception: what the round raises.
+            Exception: any error of the pass.
         """
         try:
             await self._offloader.round(tidy=tidy)
@@ -166,31 +165,31 @@ class OffloadService:
     async def _write_down(self) -> None:
         value = json.dumps({"format": FIRST, **self.totals(), "at_ms": self._archive.clock.wall_us() // 1000}).encode()
         try:
-            # A request that hangs must not cost the lead: that would cut off the error that is about to be raised.
+            # A hanging request must not cost the leadership, which would cancel the error that is about to be raised.
             async with asyncio.timeout(self._settings.lease_s / 4):
                 record = await self._archive.metadata.read_record(STATUS_RECORD)
-                over_known(STATUS_RECORD, value, None if record is None else record.value)
+                check_overwritable(STATUS_RECORD, value, None if record is None else record.value)
                 written = await self._archive.metadata.write_record(
                     STATUS_RECORD, value, None if record is None else record.version
                 )
         except TimeoutError:
-            _log.warning("the status was not written down", error="the metadata store did not answer in time")
+            _log.warning("the status was not written", error="the metadata store did not answer in time")
             return
         except TallybookError as error:
-            _log.warning("the status was not written down", error=error.message)
+            _log.warning("the status was not written", error=error.message)
             return
         if not isinstance(written, Ok):
-            _log.info("the status was not written down: somebody else was first, or nobody knows")
+            _log.info("the status was not written: another process was first, or the outcome is unknown")
 
 
 async def status_of(archive: Archive) -> Mapping[str, object]:
-    """What is archived, as the metadata say now, and what the leader wrote down last.
+    """Archive totals from the current metadata, and the last status of the leader.
 
     Raises:
-        MetadataUnavailable, DamagedFile: the metadata cannot be read; ledgers that cannot are only counted.
+        MetadataUnavailable, DamagedFile: the metadata is unreadable; single unreadable ledgers are only counted.
     """
-    survey = Survey(archive.metadata)
-    await survey.look()
+    survey = LedgerSurvey(archive.metadata)
+    await survey.refresh()
     ledgers = list(survey.ledgers.values())
     last = await last_round(archive.metadata)
     at_ms = last.get("at_ms")
@@ -232,16 +231,16 @@ async def offloading(
     """Run an offloader until cancelled.
 
     Args:
-        listening: where it serves health and metrics; ``None``: where the settings say.
+        listening: address for health and metrics; ``None``: from the settings.
 
     Raises:
-        InvalidConfig: the cluster has another archive, or a URL makes no sense.
-        ArchiveDenied, MetadataUnavailable: one of the stores is not there.
+        InvalidConfig: the cluster has another archive, or a URL is invalid.
+        ArchiveDenied, MetadataUnavailable: one of the stores does not exist.
     """
-    reading = SCANNING.model_copy(update={"security": settings.security, "archive_keys": settings.archive_keys})
+    reading = CLIENT_SETTINGS.model_copy(update={"security": settings.security, "archive_keys": settings.archive_keys})
     async with (
         Client(metadata_uri, reading) as client,
         opened(client, url, settle=True, archive_keys=settings.archive_keys) as archive,
     ):
         offloader = archive.offloader(client, settings)
-        await OffloadService(archive, offloader, settings, give_back_memory, client, listening).run()
+        await OffloadService(archive, offloader, settings, release_memory, client, listening).run()

@@ -1,20 +1,17 @@
-"""What the offloader that leads wrote down after its last round, for anybody to see."""
+"""Status record of the leading offloader, written after each pass."""
 
 from __future__ import annotations
 
-import json
 from typing import Any, Final
 
-from tallybook.core.errors import DamagedFile
-from tallybook.metadata.record_format import check_format
-from tallybook.metadata.record_json import NOT_UNDERSTOOD
+from tallybook.metadata.records.format import load_json, reporting_damage
 from tallybook.metadata.store import MetadataStore
 
 STATUS_RECORD: Final = "archive/status"
 
 
 async def last_round(store: MetadataStore) -> dict[str, Any]:
-    """Its totals since its start, and what is left; empty if there never was one.
+    """Totals since its start, and the backlog; empty if there was no pass yet.
 
     Raises:
         MetadataUnavailable: the store does not answer.
@@ -25,16 +22,13 @@ async def last_round(store: MetadataStore) -> dict[str, Any]:
 
 
 def decode_status(value: bytes) -> dict[str, Any]:
-    """What the record holds.
+    """Decode the record.
 
     Raises:
-        DamagedFile: something else.
-        NewerFormat: a newer Tallybook has written it.
+        DamagedFile: it is invalid.
+        NewerFormat: a newer Tallybook wrote it.
     """
-    try:
-        found = json.loads(value)
-        check_format(STATUS_RECORD, found)
-        at_ms = found.get("at_ms")
+    found = load_json(STATUS_RECORD, value)
+    at_ms = found.get("at_ms")
+    with reporting_damage(STATUS_RECORD):
         return {**found, "at_ms": None if at_ms is None else int(at_ms)}
-    except NOT_UNDERSTOOD as error:
-        raise DamagedFile(f"the record {STATUS_RECORD} cannot be understood: {error}") from error

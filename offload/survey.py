@@ -1,7 +1,7 @@
-"""What all ledgers' metadata say, read again only where it may have changed.
+"""Metadata of all ledgers, read again only where it may have changed.
 
 An archived ledger changes only when an offloader releases or moves it, or when it is deleted. So it is read again
-now and then, or when it is doubtful what became of it: a round over a hundred thousand such ledgers costs a listing.
+at intervals, or if its state is in doubt: a pass over a hundred thousand such ledgers costs a listing.
 """
 
 from __future__ import annotations
@@ -11,16 +11,16 @@ from collections.abc import Iterable, Mapping
 from typing import Final
 
 from tallybook.core.errors import DamagedFile, NewerFormat, NoSuchLedger
-from tallybook.metadata.model import LedgerMetadata
+from tallybook.metadata.ledger.model import LedgerMetadata
 from tallybook.metadata.store import MetadataStore
 
 CONCURRENT_READS: Final = 32
 ROUNDS_UNREAD: Final = 20
-"""After so many rounds a settled ledger is read again: another offloader may have moved it."""
+"""Passes after which an archived ledger is read again: another offloader may have moved it."""
 
 
-class Survey:
-    """The ledgers of a cluster, as of the last look."""
+class LedgerSurvey:
+    """The ledgers of a cluster, as of the last read."""
 
     def __init__(self, store: MetadataStore) -> None:
         self._store = store
@@ -31,36 +31,36 @@ class Survey:
 
     @property
     def ledgers(self) -> Mapping[int, LedgerMetadata]:
-        """By id, ascending."""
+        """Ascending by id."""
         return self._known
 
     @property
     def unreadable(self) -> Mapping[int, str]:
-        """Ledgers that exist and whose metadata cannot be decoded, and why. Nobody knows which objects are theirs."""
+        """Existing ledgers with unreadable metadata, with the error. Their objects are unknown."""
         return self._unreadable
 
     @property
     def doubtful(self) -> bool:
-        """Whether something was doubted since the last look."""
+        """Whether ledgers are in doubt since the last read."""
         return bool(self._doubtful)
 
     @property
     def store(self) -> MetadataStore:
-        """Where the ledgers are looked at."""
+        """The metadata store."""
         return self._store
 
     async def cluster_id(self) -> str:
-        """Of the cluster whose ledgers these are."""
+        """Id of the cluster."""
         return await self._store.cluster_id()
 
     def doubt(self, ledger_ids: Iterable[int]) -> None:
-        """What is known of these is not to be believed: read them again, settled or not, with the next look."""
+        """Mark these ledgers as in doubt: the next read includes them."""
         self._doubtful.update(ledger_ids)
 
-    async def look(self, *, everything: bool = False) -> bool:
-        """Look again; with ``everything``, at settled ledgers too. Says whether no ledger can be missing.
+    async def refresh(self, *, everything: bool = False) -> bool:
+        """Read the metadata; with ``everything``, of archived ledgers too. Returns whether all ledgers were read.
 
-        A ledger whose metadata cannot be decoded is missing from ``ledgers``, and keeps no other from being there.
+        A ledger with unreadable metadata is missing in ``ledgers``; others are not affected.
 
         Raises:
             MetadataUnavailable: the store does not answer.

@@ -1,4 +1,4 @@
-"""What an offloader has done since it began, what is left, and what failed: for its status, its metrics and its log."""
+"""Counters of an offloader: work done, backlog, failures. For its status, metrics and log."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from tallybook.runtime.logging import logger
 
 _log = logger("offload")
 
-LONGEST_RETRY_SECONDS: Final = 3_600.0
-MOST_REMEMBERED_FAILURES: Final = 10_000
+MAX_RETRY_SECONDS: Final = 3_600.0
+MAX_REMEMBERED_FAILURES: Final = 10_000
 
 
 @dataclass(slots=True)
 class Totals:
-    """What one offloader has done since it began. Sizes in bytes."""
+    """Work done since the start. Sizes in bytes."""
 
     rounds: int = 0
     ledgers_archived: int = 0
@@ -41,25 +41,25 @@ class Totals:
         _log.warning("cannot archive", error=why, **about)
 
     def ended_early(self, why: str) -> None:
-        """Count a round that ended with an error, which is raised or logged as well."""
+        """Count a pass that ended with an error; the caller raises or logs it."""
         self.failures += 1
         self.last_error = why
 
 
 @dataclass(frozen=True, slots=True)
 class Backlog:
-    """What is there to be done, as of when the last round began, or ended, however it did. Sizes in bytes."""
+    """Work left at the begin or the end of the last pass, successful or not. Sizes in bytes."""
 
     ledgers: int = 0
     archived_ledgers: int = 0
     archived_bytes: int = 0
     waiting_ledgers: int = 0
-    """Closed, in no object yet, and old and large enough for one."""
+    """Closed, not archived, and old and large enough."""
     waiting_bytes: int = 0
     oldest_waiting_s: int = 0
-    """How long the one has waited that has waited longest."""
+    """Waiting time of the ledger that has waited longest."""
     unreleased_ledgers: int = 0
-    """Archived, and still to be kept by bookies."""
+    """Archived, and still kept by bookies."""
     orphans: int = 0
 
 
@@ -71,26 +71,26 @@ class _Failure:
 
 @dataclass(slots=True)
 class Failures:
-    """Ledgers that could not be archived, and objects that the store refuses: when they are tried again.
+    """Retry times of ledgers that could not be archived, and of objects that the store refuses.
 
     Args:
-        first_pause: seconds.
+        first_pause: first pause in seconds.
     """
 
     first_pause: float
     known: dict[int | str, _Failure] = field(default_factory=dict)
-    """By ledger id, or key of an object."""
+    """By ledger id or object key."""
 
     def add(self, name: int | str, now: float) -> None:
-        """Note one more failure; each doubles the pause."""
+        """Count a failure; each doubles the pause."""
         tries = self.known[name].tries + 1 if name in self.known else 1
-        # The exponent is bounded: an object that stays refused for years must not overflow a float.
-        pause = min(self.first_pause * 2 ** min(tries - 1, 30), LONGEST_RETRY_SECONDS)
+        # The exponent is bounded: an object refused for years must not overflow a float.
+        pause = min(self.first_pause * 2 ** min(tries - 1, 30), MAX_RETRY_SECONDS)
         self.known[name] = _Failure(tries, now + pause)
-        if len(self.known) > MOST_REMEMBERED_FAILURES:
+        if len(self.known) > MAX_REMEMBERED_FAILURES:
             del self.known[next(iter(self.known))]
 
     def waits(self, name: int | str, now: float) -> bool:
-        """Whether it is too early to try again."""
+        """Whether it is too early for a retry."""
         failure = self.known.get(name)
         return failure is not None and now < failure.again_at

@@ -1,4 +1,4 @@
-"""Checks archive objects against what the metadata say of them, by reading all of every object."""
+"""Verifies archive objects against the ledgers' receipts, by reading every object completely."""
 
 from __future__ import annotations
 
@@ -7,13 +7,13 @@ from dataclasses import dataclass, replace
 from typing import TypeAlias
 
 from tallybook.archive.catalog import NOT_HASHED
+from tallybook.archive.format.schema import object_id_of
+from tallybook.archive.object_writer import check_object
 from tallybook.archive.objects.port import ObjectStore
-from tallybook.archive.objects.probe import MOST_TIMEOUTS, OBJECT_ERRORS, concerns_one_object, spread
-from tallybook.archive.packing import check_object
-from tallybook.archive.schema import object_id_of
+from tallybook.archive.objects.probe import MAX_TIMEOUTS, OBJECT_ERRORS, concerns_one_object, spread
 from tallybook.core.errors import ArchiveDenied, ArchiveKeyMissing, ArchiveUnavailable
-from tallybook.metadata.archived import Receipt
-from tallybook.metadata.model import LedgerMetadata
+from tallybook.metadata.ledger.archived import Receipt
+from tallybook.metadata.ledger.model import LedgerMetadata
 from tallybook.runtime.tasks import Workers
 
 Current: TypeAlias = Callable[[int], Awaitable[LedgerMetadata | None]]
@@ -21,45 +21,45 @@ Current: TypeAlias = Callable[[int], Awaitable[LedgerMetadata | None]]
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """What came of one object. Sizes in bytes."""
+    """Result for one object. Sizes in bytes."""
 
     key: str
     ledger_ids: tuple[int, ...]
-    """Those whose metadata say that they are in it."""
+    """Ledgers whose metadata names the object."""
     object_bytes: int
     problem: str = ""
-    """What is wrong with it, or why it could not be checked."""
+    """What is wrong with it, or why it was not verified."""
     checked: bool = True
-    """Whether it was read: if not, it may be whole."""
+    """Whether it was read; if not, it may be intact."""
     timed_out: bool = False
-    """Whether that is since the store did not answer for it, while it did for others."""
+    """Whether it was not read because of a time-out, while the store answered for others."""
 
     @property
     def good(self) -> bool:
-        """It was checked, and nothing is wrong with it."""
+        """Whether it was verified without a problem."""
         return not self.problem
 
 
 async def verify_objects(
     store: ObjectStore, workers: Workers, ledgers: Iterable[LedgerMetadata], current: Current | None = None
 ) -> AsyncIterator[Verdict]:
-    """Read every object that one of ``ledgers`` is in, and compare it with all of their receipts.
+    """Read every object of ``ledgers``, and compare it with all their receipts.
 
     Args:
-        current: reads a ledger's metadata again, ``None`` if it was deleted. What is wrong with an object counts for
-            the ledgers that are in it then; those that have moved meanwhile are looked for where they are.
+        current: reads a ledger's metadata again, ``None`` if it was deleted. A problem of an object counts only for
+            ledgers that are still in it; ledgers moved meanwhile are verified in their new objects.
 
-    An object that hangs costs a deadline. After ``MOST_TIMEOUTS`` of them in a row no other is read in this pass.
+    An object that times out costs a deadline. After ``MAX_TIMEOUTS`` consecutive ones no other is read in this pass.
 
     Raises:
-        ArchiveUnavailable, ArchiveDenied: the store does not answer; an object that it refuses is left out.
-        Whatever ``current`` raises.
+        ArchiveUnavailable, ArchiveDenied: the store does not answer; a single refused object is skipped.
+        Any error of ``current``.
     """
     moved, timeouts = list(ledgers), 0
     while moved:
         looking, moved = by_object(moved), []
         for key, receipts in spread(looking.items()):
-            if timeouts >= MOST_TIMEOUTS:
+            if timeouts >= MAX_TIMEOUTS:
                 yield _not_checked(key, receipts, f"{timeouts} objects in a row have timed out")
                 continue
             verdict = await verify_object(store, workers, key, receipts)
@@ -70,7 +70,7 @@ async def verify_objects(
                 moved += [metadata for metadata in found if metadata.archived and metadata.archived.key != key]
                 if left is None:
                     continue
-                # What was not read is not read again: it would take as long, and tell no more.
+                # An unread object is not read again: it would take as long, with the same result.
                 if verdict.checked:
                     verdict = await verify_object(store, workers, key, left)
                 else:
@@ -84,7 +84,7 @@ def _not_checked(key: str, receipts: Mapping[int, Receipt], why: str, *, timed_o
 
 
 def by_object(ledgers: Iterable[LedgerMetadata]) -> dict[str, dict[int, Receipt]]:
-    """The receipts of archived ledgers, by the key of their object and by ledger, both ascending."""
+    """Receipts of archived ledgers, by object key and by ledger, both ascending."""
     found: dict[str, dict[int, Receipt]] = {}
     for metadata in sorted(ledgers, key=lambda each: each.ledger_id):
         if metadata.archived is not None:
@@ -93,7 +93,7 @@ def by_object(ledgers: Iterable[LedgerMetadata]) -> dict[str, dict[int, Receipt]
 
 
 async def verify_object(store: ObjectStore, workers: Workers, key: str, receipts: Mapping[int, Receipt]) -> Verdict:
-    """Read all of an object, and compare it with the receipts of ledgers that are said to be in it.
+    """Read an object completely, and compare it with the receipts of its ledgers.
 
     Raises:
         ArchiveUnavailable, ArchiveDenied: the store does not answer, for this object or any other.

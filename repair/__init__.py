@@ -1,5 +1,9 @@
-"""Keeps every ledger at its number of copies: finds what is lost or damaged, and gives it back.
+"""Re-replication: finds ledgers with lost or damaged copies and restores their replication factor.
 
-`needs` says what a ledger needs, from its metadata and from who is there; `mender` does it; `auditor` finds the ledgers
-and hands them out as `tasks`; `service` runs all of it.
+Entrance: ``service.RepairService``. One process of the cluster is the auditor (``auditor``): it walks over all ledgers
+(``ledger_walk``), decides what each needs (``needs``, pure) and publishes tasks (``tasks``). Every process is a
+replicator (``replicator``): it claims tasks and repairs their ledgers (``ledger_repair``) by copying batches between
+bookies (``copier``). ``status``, ``fsck`` and ``diagnosis`` report on the cluster and repair nothing themselves.
+
+Nothing here deletes entries: bookies drop over-replicated copies themselves (``bookie/gc``).
 """

@@ -1,8 +1,8 @@
-"""Since when bookies are away, by the clock of who watches. Pure.
+"""Tracks since when bookies are away, and which of them count as lost. Pure.
 
-Nobody writes down when a bookie was last seen: an auditor that takes over begins to count anew, and is late rather than
-wrong. A restart that is shorter than the delay costs no copies, and neither does a metadata store that forgets
-everybody for a moment.
+The times are of the auditor's own clock and are not stored. A new auditor starts counting again, so it declares a
+bookie lost late rather than wrongly. A restart of a bookie that is shorter than the delay costs no copying, and neither
+does a metadata store that loses all registrations for a moment.
 """
 
 from __future__ import annotations
@@ -11,10 +11,10 @@ from collections.abc import Collection
 
 
 class Absences:
-    """Who is away, and since when.
+    """Bookies that are away, and since when.
 
     Args:
-        lost_after: seconds after which an absence is a loss.
+        lost_after: seconds after which an absent bookie counts as lost.
     """
 
     def __init__(self, lost_after: float) -> None:
@@ -24,26 +24,26 @@ class Absences:
 
     @property
     def away(self) -> frozenset[str]:
-        """Who is not there, lost or not."""
+        """Bookies that are not registered, lost or not."""
         return frozenset(self._away_since)
 
-    def see(self, alive: Collection[str], now: float) -> None:
-        """These are there; whoever was there before and is not any more has just left."""
+    def observe(self, alive: Collection[str], now: float) -> None:
+        """Update the registered bookies. A bookie that was registered before and is not now is away from now on."""
         gone = self._alive - set(alive)
         self._alive = frozenset(alive)
         self._away_since = {name: since for name, since in self._away_since.items() if name not in self._alive}
-        self.hear_of(gone, now)
+        self.note_named(gone, now)
 
-    def hear_of(self, names: Collection[str], now: float) -> None:
-        """Ledgers name these; who of them is not there is away, at the latest from now on."""
+    def note_named(self, names: Collection[str], now: float) -> None:
+        """Add bookies that ledgers name. Those that are not registered are away, since now at the latest."""
         for name in names:
             if name not in self._alive:
                 self._away_since.setdefault(name, now)
 
-    def forget_all_but(self, named: Collection[str]) -> None:
-        """No ledger names any other bookie."""
+    def retain(self, named: Collection[str]) -> None:
+        """Forget bookies that no ledger names."""
         self._away_since = {name: since for name, since in self._away_since.items() if name in named}
 
     def lost(self, now: float) -> frozenset[str]:
-        """Who has been away for too long."""
+        """Bookies that have been away for ``lost_after`` seconds or more."""
         return frozenset(name for name, since in self._away_since.items() if now - since >= self._lost_after)

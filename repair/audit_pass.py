@@ -1,8 +1,8 @@
-"""One round of an auditor, by whoever wants it now, and the wait until what it handed out is done.
+"""A single auditor pass on request (``cluster audit``), and the wait until its tasks are done.
 
-Such an auditor has seen nobody leave. So it takes the word of the one that runs all the time for who is lost, and that
-of whoever calls it. A word of long ago counts for nothing: who was lost then may have come back, and be away for a
-moment now.
+This auditor has not watched the membership, so it does not know how long bookies have been away. It takes the lost
+bookies from the standing auditor's status and from the caller. It ignores an old status: a bookie that was lost then
+may have come back since, and be away only for a moment now.
 """
 
 from __future__ import annotations
@@ -11,22 +11,22 @@ from collections.abc import Collection
 from typing import Final
 
 from tallybook.client.client import Client
-from tallybook.core.config import RepairSettings
-from tallybook.core.counted import counted
 from tallybook.core.errors import RequestTimeout
+from tallybook.core.quantities import counted
+from tallybook.core.settings import RepairSettings
 
-from .auditor import Audit
+from .auditor import AuditReport
 from .service import STALE_SECONDS, RepairService, age_of, repair_status
 from .tasks import PREFIX
 
-LOOK_SECONDS: Final = 0.5
+POLL_SECONDS: Final = 0.5
 
 
-class OneRound:
-    """An auditor for a single round.
+class SingleAudit:
+    """An auditor for a single pass.
 
     Args:
-        lost: bookies that count as lost besides those that the standing auditor calls so.
+        lost: bookies that count as lost, besides those in the standing auditor's status.
     """
 
     def __init__(self, client: Client, settings: RepairSettings, lost: Collection[str] = ()) -> None:
@@ -38,28 +38,28 @@ class OneRound:
 
     @property
     def published(self) -> int:
-        """Tasks that were handed out."""
+        """Tasks that were published."""
         return self._auditor.published
 
-    async def audit(self, *, hand_out: bool = True) -> Audit:
-        """Look over everything, and hand out what there is to do.
+    async def audit(self, *, publish: bool = True) -> AuditReport:
+        """Walk over all ledgers and publish tasks, or with ``publish`` false only report.
 
         Raises:
-            As ``Auditor.round``.
+            As ``Auditor.run_pass``.
         """
         status = await repair_status(self._world.store) or {}
         age_s = age_of(status, self._world.clock)
         known = status.get("lost") if age_s is not None and age_s < STALE_SECONDS else None
         lost = self._lost | frozenset(known if isinstance(known, list) else ())
-        found = await self._auditor.round(everything=True, lost=lost, hand_out=hand_out)
+        found = await self._auditor.run_pass(full_walk=True, lost=lost, publish=publish)
         self.tasks = await self._listed()
         return found
 
-    async def until_done(self, timeout_s: float) -> None:
-        """Return when the tasks that there were after the round are done, or dropped for another time.
+    async def wait_until_done(self, timeout_s: float) -> None:
+        """Wait until the tasks that existed after the pass are done or dropped.
 
         Raises:
-            RequestTimeout: they are not; they go on.
+            RequestTimeout: some are not done. Replicators go on with them.
             MetadataUnavailable: the store does not answer.
         """
         clock = self._world.clock
@@ -68,7 +68,7 @@ class OneRound:
             if clock.monotonic() >= deadline:
                 tasks = counted(len(self.tasks), "task of the repair is", "tasks of the repair are")
                 raise RequestTimeout(f"after {timeout_s:.0f} s {tasks} not done")
-            await clock.sleep(LOOK_SECONDS)
+            await clock.sleep(POLL_SECONDS)
             self.tasks &= await self._listed()
 
     async def _listed(self) -> frozenset[str]:

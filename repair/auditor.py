@@ -1,19 +1,17 @@
-"""Finds ledgers with too few good copies, or with copies to be moved, and hands them out as tasks. One auditor of a
-cluster works at a time.
+"""The auditor: finds under-replicated ledgers and ledgers of draining bookies, and publishes them as repair tasks.
 
-A round asks bookies how they are; where something is wrong, and now and then in any case, it goes over all ledgers and
-hands out those that need something and are not handed out yet (``walk_times`` says when). What is wrong:
+A pass asks all bookies for their status. If something is wrong, and from time to time anyway (``walk_times``), it walks
+over all ledgers and publishes those that need repair and are in no task yet. Reasons to repair a ledger:
 
-- a bookie is *lost*: it was away for longer than the delay. Others take its places;
-- a bookie is to be emptied, though nothing is wrong with it. Others take its places at once, and it is a source
-  meanwhile;
-- a bookie came back without its data, or with a part of it: what lacks is given back;
-- somebody met a damaged copy: a good one takes its place;
-- the metadata say that a bookie has missed entries;
-- and all copies of all ledgers are looked at once a period, whatever is known.
+- a bookie is *lost*: away for longer than ``lost_after_s``. It is replaced;
+- a bookie is being drained: it is replaced at once, and serves as a source meanwhile;
+- a bookie lost some or all of its data: its copies are restored;
+- a scrub or a reader found a damaged copy;
+- the metadata say that a bookie missed entries;
+- the periodic check of all copies of all ledgers.
 
-A bookie that does not answer proves nothing, and nothing is ever deleted here. Two auditors at once hand out the same
-work twice, and harm nothing.
+A bookie that does not answer proves nothing. Nothing is deleted here. Two auditors at the same time publish the same
+work twice, which does no harm.
 """
 
 from __future__ import annotations
@@ -27,39 +25,39 @@ from functools import partial
 from typing import Final
 
 from tallybook.client.ports import Connections
-from tallybook.core.config import RepairSettings
+from tallybook.core.coverage import sometimes
 from tallybook.core.errors import NewerFormat
-from tallybook.core.marks import sometimes
-from tallybook.metadata.behind import unapproved
-from tallybook.metadata.bookie_modes import WantedMode, wanted_modes
-from tallybook.metadata.record_format import FIRST, check_format, over_known
-from tallybook.metadata.record_json import NOT_UNDERSTOOD
-from tallybook.metadata.record_update import RecordUpdater
+from tallybook.core.settings import RepairSettings
+from tallybook.metadata.records.bookie_modes import RequestedMode, requested_modes
+from tallybook.metadata.records.format import FIRST, check_format, check_overwritable
+from tallybook.metadata.records.json_errors import DECODE_ERRORS
+from tallybook.metadata.records.restored_store import unapproved_restore
+from tallybook.metadata.records.update import RecordUpdater
 from tallybook.metadata.store import BookieInfo, Membership, MetadataStore
 from tallybook.runtime.clock import Clock
 from tallybook.runtime.logging import logger
 from tallybook.runtime.rng import Rng
-from tallybook.runtime.wire import WRITER_RETURN_SECONDS
+from tallybook.wire.batches import WRITER_RETURN_SECONDS
 
 from .absences import Absences
 from .bookie_survey import BookieSurvey
-from .needs import Need, Trouble, Why, bytes_to_copy
+from .ledger_walk import WalkFindings, add_ledger, all_ledgers
+from .needs import BookieProblems, RepairNeed, RepairReason, bytes_to_copy
 from .pause import paused_since
-from .replacements import forget_replacements
-from .tasks import LEDGERS_OF_A_TASK, Task, TaskBoard, is_urgent, tasks_of
-from .walk import Findings, all_ledgers, note
-from .walk_times import MOST_MOVING_TASKS, MOST_TASKS, Signs, WalkTimes
+from .replaced_bookies import forget_replacements
+from .tasks import LEDGERS_PER_TASK, Task, TaskBoard, is_urgent, make_tasks
+from .walk_times import MAX_DRAIN_TASKS, MAX_TASKS, ClusterSigns, WalkSchedule
 
 _log = logger("repair")
 
 CHECKED_RECORD: Final = "repair/checked"
-CHECKS_AT_ONCE: Final = 2
-"""Tasks of the periodic check that are handed out at a time: it is in no hurry."""
+MAX_CHECK_TASKS: Final = 2
+"""Tasks of the periodic check that are published at a time."""
 
 
 @dataclass(frozen=True, slots=True)
-class Audit:
-    """What the last rounds found."""
+class AuditReport:
+    """The result of an auditor's pass."""
 
     alive: frozenset[str] = frozenset()
     away: frozenset[str] = frozenset()
@@ -67,20 +65,20 @@ class Audit:
     draining: frozenset[str] = frozenset()
     limbo: frozenset[str] = frozenset()
     silent: frozenset[str] = frozenset()
-    """Those that are there and do not say how they are: they may have lost data, or know of damage."""
-    findings: Findings = field(default_factory=Findings)
+    """Registered bookies that did not answer the status request: they may have lost data or know of damage."""
+    findings: WalkFindings = field(default_factory=WalkFindings)
     """Of the last walk over all ledgers."""
     walked_at_ms: int | None = None
-    """When that ended, in milliseconds since the epoch."""
+    """When that walk ended, in milliseconds since the epoch."""
     tasks: int = 0
     checked_up_to: int = -1
-    """The periodic check has handed out the ledgers up to here."""
+    """The periodic check has published the ledgers up to this id."""
     paused_since_ms: int | None = None
-    """Since when nothing is handed out, in milliseconds since the epoch; ``None`` if the repair is not paused."""
+    """When the repair was paused, in milliseconds since the epoch; ``None`` if it is not paused."""
 
 
 class Auditor:
-    """Looks after the copies of one cluster."""
+    """The auditor of one cluster."""
 
     def __init__(
         self,
@@ -100,51 +98,54 @@ class Auditor:
         self._updater = RecordUpdater(store, clock, rng)
         self._absences = Absences(settings.lost_after_s)
         self._survey = BookieSurvey(connections)
-        self._walk_times = WalkTimes(settings.interval_s)
+        self._walk_schedule = WalkSchedule(settings.interval_s)
         self._to_end_since: dict[int, float] = {}
-        self._strange: set[str] = set()
-        """Tasks that nobody can understand: nobody works at them."""
-        self.rounds = 0
+        self._undecodable: set[str] = set()
+        """Names of tasks that cannot be decoded, so that no replicator claims them."""
+        self.passes = 0
         self.walks = 0
-        """Times that all ledgers were gone over."""
+        """Walks over all ledgers."""
         self.published = 0
-        self._findings = Findings()
+        self._findings = WalkFindings()
         self._walked_at_ms: int | None = None
-        self.audit = Audit()
+        self.audit = AuditReport()
 
-    async def round(self, *, everything: bool = False, lost: Collection[str] = (), hand_out: bool = True) -> Audit:
-        """Look once; with ``everything``, over all ledgers also where nothing seems wrong.
+    async def run_pass(
+        self, *, full_walk: bool = False, lost: Collection[str] = (), publish: bool = True
+    ) -> AuditReport:
+        """Make one pass.
 
         Args:
-            lost: bookies that somebody who knows calls lost; those of them that are there are not.
-            hand_out: without, look and tell, and no more.
+            full_walk: walk over all ledgers even if nothing seems wrong.
+            lost: bookies that the caller knows to be lost; those that are registered are ignored.
+            publish: publish tasks. If false, only report.
 
         Raises:
             MetadataUnavailable, MetadataConflict, MetadataOutcomeUnknown: the store does not answer.
-            DamagedFile: a record of the repair holds something else.
+            DamagedFile: a record of the repair cannot be decoded.
         """
         alive = await self._membership.bookies()
-        self._absences.see(alive, self._clock.monotonic())
-        modes = await wanted_modes(self._store, linearizable=True)
-        draining = frozenset(name for name, mode in modes.items() if mode is WantedMode.DRAINING)
-        await self._survey.look(alive)
+        self._absences.observe(alive, self._clock.monotonic())
+        modes = await requested_modes(self._store, linearizable=True)
+        draining = frozenset(name for name, mode in modes.items() if mode is RequestedMode.DRAINING)
+        await self._survey.poll(alive)
         gone = self._absences.lost(self._clock.monotonic()) | (frozenset(lost) - alive.keys())
         paused = await paused_since(self._store)
-        hand_out = hand_out and paused is None
-        signs = Signs(
+        publish = publish and paused is None
+        signs = ClusterSigns(
             lost=gone, draining=draining, limbo=self._survey.losses, damaged=self._survey.damages,
-            alive=frozenset(alive), handing_out=hand_out,
+            alive=frozenset(alive), publishing=publish,
         )  # fmt: skip
         tasks = await self._board.names()
-        self._strange.intersection_update(tasks)
-        urgent = [name for name in tasks if is_urgent(name) and name not in self._strange]
-        if everything or self._walk_times.is_due(signs, len(urgent), self._clock.monotonic()):
+        self._undecodable.intersection_update(tasks)
+        urgent = [name for name in tasks if is_urgent(name) and name not in self._undecodable]
+        if full_walk or self._walk_schedule.is_due(signs, len(urgent), self._clock.monotonic()):
             await self._walk(signs, alive, urgent)
         checked = self.audit.checked_up_to
-        if hand_out:
+        if publish:
             checked = await self._check(sum(not is_urgent(name) for name in tasks))
-        self.rounds += 1
-        self.audit = Audit(
+        self.passes += 1
+        self.audit = AuditReport(
             alive=frozenset(alive),
             away=self._absences.away,
             lost=gone,
@@ -159,77 +160,82 @@ class Auditor:
         )
         return self.audit
 
-    # -- over all ledgers -------------------------------------------------------------------
+    # -- walk over all ledgers --------------------------------------------------------------
 
-    async def _walk(self, signs: Signs, alive: Mapping[str, BookieInfo], urgent: Iterable[str]) -> None:
-        trouble = Trouble(
+    async def _walk(self, signs: ClusterSigns, alive: Mapping[str, BookieInfo], urgent: Iterable[str]) -> None:
+        problems = BookieProblems(
             lost=signs.lost, draining=signs.draining, limbo=await self._survey.limbo(),
             damaged=await self._survey.damaged(), alive=signs.alive,
         )  # fmt: skip
         tasks = await self._board.read(urgent)
-        self._strange.update(set(urgent) - tasks.keys())
-        moving = {ledger_id for task in tasks.values() if _moves(task) for ledger_id in task.ledger_ids}
-        handed_out = {ledger_id for task in tasks.values() if not _moves(task) for ledger_id in task.ledger_ids}
-        hands = _Hands(self._board, trouble.leaving, len(tasks) if signs.handing_out else MOST_TASKS)
-        findings = Findings()
+        self._undecodable.update(set(urgent) - tasks.keys())
+        moving = {ledger_id for task in tasks.values() if _is_drain(task) for ledger_id in task.ledger_ids}
+        handed_out = {ledger_id for task in tasks.values() if not _is_drain(task) for ledger_id in task.ledger_ids}
+        publisher = _TaskPublisher(self._board, problems.leaving, len(tasks) if signs.publishing else MAX_TASKS)
+        findings = WalkFindings()
         to_end: dict[int, float] = {}
         next_end: float | None = None
         began = self._clock.monotonic()
         async for metadata in all_ledgers(self._store, findings):
-            needed = note(findings, metadata, trouble, alive)
-            ends_now = False
+            needed = add_ledger(findings, metadata, problems, alive)
+            recover_now = False
             if needed.growing is not None:
                 since = to_end[metadata.ledger_id] = self._to_end_since.get(metadata.ledger_id, began)
-                ends_now = began >= since + self._settings.open_grace_s
-                looks = [since + self._settings.open_grace_s]
-                if needed.growing.ends_if_abandoned:
-                    # At the first one, bookies may not be able to tell yet that no writer is there.
-                    looks.append(looks[0] + WRITER_RETURN_SECONDS)
-                later = [each for each in looks if each > began]
+                recover_now = began >= since + self._settings.open_grace_s
+                attempts = [since + self._settings.open_grace_s]
+                if needed.growing.only_if_abandoned:
+                    # At the first attempt, bookies may not know yet that the writer is gone.
+                    attempts.append(attempts[0] + WRITER_RETURN_SECONDS)
+                later = [each for each in attempts if each > began]
                 if later:
                     next_end = min(later[0], next_end or math.inf)
-            if ends_now and needed.by_hand:
-                findings.note_by_hand(metadata.ledger_id)
-                ends_now = needed.growing is not Why.UNFINISHED
-            why = needed.foremost if ends_now else Need(needed.settled, None).foremost
-            # One that waits to be moved is handed out again where it lacks something: such a task comes first.
-            is_out = metadata.ledger_id in handed_out or (why is Why.DRAINING and metadata.ledger_id in moving)
+            if recover_now and needed.by_hand:
+                findings.note_manual(metadata.ledger_id)
+                recover_now = needed.growing is not RepairReason.UNFINISHED
+            why = needed.foremost if recover_now else RepairNeed(needed.confirmed, None).foremost
+            # A ledger in a drain task is published again if it is under-replicated: that task is more urgent.
+            is_out = metadata.ledger_id in handed_out or (why is RepairReason.DRAINING and metadata.ledger_id in moving)
             if why is not None and not is_out:
-                expected = bytes_to_copy(metadata, trouble.leaving) if why.moves else None
-                await hands.out(metadata.ledger_id, why, end=ends_now, expected_bytes=expected)
-        await hands.rest()
-        self.published += hands.published
+                expected = bytes_to_copy(metadata, problems.leaving) if why.moves else None
+                await publisher.add(metadata.ledger_id, why, end=recover_now, expected_bytes=expected)
+        await publisher.flush()
+        self.published += publisher.published
         self.walks += 1
         self._findings, self._to_end_since, self._walked_at_ms = findings, to_end, self._clock.wall_us() // 1000
         ended = self._clock.monotonic()
-        self._walk_times.walked(signs, findings, left_out=hands.left_out, next_end=next_end, began=began, ended=ended)
-        self._absences.hear_of(findings.by_bookie, began)
-        whole: dict[str, str] = {}
+        self._walk_schedule.record_walk(
+            signs, findings, left_out=publisher.left_out, next_end=next_end, began=began, ended=ended
+        )
+        self._absences.note_named(findings.by_bookie, began)
+        restored: dict[str, str] = {}
         if findings.complete:
-            self._absences.forget_all_but(findings.by_bookie)
+            self._absences.retain(findings.by_bookie)
             if not findings.in_limbo and not findings.unreadable:
                 known_below = await self._known_below()
-                got_back = (name for name, limbo in trouble.limbo.items() if limbo.below <= known_below)
-                whole = {name: self._survey.directory(name) for name in got_back}
-        await forget_replacements(self._store, whole)
-        self._survey.settle(whole)
+                names = (name for name, limbo in problems.limbo.items() if limbo.below <= known_below)
+                restored = {name: self._survey.directory(name) for name in names}
+        await forget_replacements(self._store, restored)
+        self._survey.mark_restored(restored)
 
     async def _known_below(self) -> int:
-        """The store has all ledgers with lower ids; of none is that sure while it may be an older copy of itself."""
-        # In this order: the record is written before the counter is raised.
+        """The store knows all ledgers with lower ids. 0 while the store may have been restored from an older copy."""
+        # Read the counter first: the record is written before the counter is raised.
         id_counter = await self._store.id_counter()
         try:
-            return 0 if await unapproved(self._store) is not None else id_counter
+            return 0 if await unapproved_restore(self._store) is not None else id_counter
         except NewerFormat:
             return 0
 
     # -- the periodic check -----------------------------------------------------------------
 
     async def _check(self, under_way: int) -> int:
-        """Hand out the next ledgers of the check of all copies; up to which one it has come.
+        """Publish the next ledgers of the periodic check.
 
         Args:
             under_way: tasks of the check that are not done.
+
+        Returns:
+            The last ledger id that was published; -1 if there is no periodic check.
         """
         period_ms = self._settings.check_period_s * 1000
         if not period_ms:
@@ -237,17 +243,17 @@ class Auditor:
         began_ms, after = await self._checked()
         now_ms = self._clock.wall_us() // 1000
         if began_ms is None or not began_ms <= now_ms < began_ms + period_ms:
-            # A clock that was set back begins anew: too early a check is one too many, and no more.
+            # Also if the clock was set back: a check that starts too early does no harm.
             began_ms, after = now_ms, -1
-        for _ in range(CHECKS_AT_ONCE - under_way):
-            page = await self._store.list_ledgers(after, LEDGERS_OF_A_TASK)
+        for _ in range(MAX_CHECK_TASKS - under_way):
+            page = await self._store.list_ledgers(after, LEDGERS_PER_TASK)
             if not page.ledger_ids:
                 break
             sometimes("repair: copies are checked")
-            await self._board.publish(tasks_of(page.ledger_ids, thorough=True, why=""))
+            await self._board.publish(make_tasks(page.ledger_ids, thorough=True, why=""))
             after = page.ledger_ids[-1]
         value = json.dumps({"format": FIRST, "began_ms": began_ms, "after": after}).encode()
-        await self._updater.update(CHECKED_RECORD, partial(over_known, CHECKED_RECORD, value))
+        await self._updater.update(CHECKED_RECORD, partial(check_overwritable, CHECKED_RECORD, value))
         return after
 
     async def _checked(self) -> tuple[int | None, int]:
@@ -258,52 +264,55 @@ class Auditor:
             found = json.loads(record.value)
             check_format(CHECKED_RECORD, found)
             return int(found["began_ms"]), int(found["after"])
-        except NOT_UNDERSTOOD as error:
-            _log.error("how far the check has come cannot be understood: it begins anew", error=repr(error))
+        except DECODE_ERRORS as error:
+            _log.error(
+                "the record of the periodic check cannot be decoded: the check starts again",
+                error=repr(error),
+            )
             return None, -1
 
 
-def _moves(task: Task) -> bool:
-    return task.why == Why.DRAINING.value
+def _is_drain(task: Task) -> bool:
+    return task.why == RepairReason.DRAINING.value
 
 
-class _Hands:
-    """Gathers ledgers by what is to be done with them, and hands out whole tasks as soon as they are full.
+class _TaskPublisher:
+    """Groups ledgers by the kind of repair, and publishes a task as soon as a group is full.
 
     Args:
-        handed_out: urgent tasks that are not done.
+        handed_out: urgent tasks that are not done yet.
     """
 
     def __init__(self, board: TaskBoard, leaving: frozenset[str], handed_out: int) -> None:
         self._board = board
         self._leaving = leaving
         self._handed_out = handed_out
-        self._gathered: defaultdict[tuple[Why, bool], dict[int, int | None]] = defaultdict(dict)
+        self._gathered: defaultdict[tuple[RepairReason, bool], dict[int, int | None]] = defaultdict(dict)
         self.published = 0
         self.left_out = False
-        """There was no room for some."""
+        """Whether some ledgers were not published, because there are too many tasks."""
 
-    async def out(self, ledger_id: int, why: Why, *, end: bool, expected_bytes: int | None) -> None:
-        """One more ledger; for which so much is to be copied, if that is known."""
+    async def add(self, ledger_id: int, why: RepairReason, *, end: bool, expected_bytes: int | None) -> None:
+        """Add a ledger. ``expected_bytes``: about how much is to be copied; ``None`` if not known."""
         gathered = self._gathered[why, end]
         gathered[ledger_id] = expected_bytes
-        if len(gathered) == LEDGERS_OF_A_TASK:
+        if len(gathered) == LEDGERS_PER_TASK:
             await self._publish(why, end)
 
-    async def rest(self) -> None:
-        """That was all."""
+    async def flush(self) -> None:
+        """Publish the groups that are not full."""
         for why, end in list(self._gathered):
             await self._publish(why, end)
 
-    async def _publish(self, why: Why, end: bool) -> None:
+    async def _publish(self, why: RepairReason, end: bool) -> None:
         ledgers = self._gathered.pop((why, end))
-        moving = why is Why.DRAINING
-        if self._handed_out + self.published >= (MOST_MOVING_TASKS if moving else MOST_TASKS):
+        moving = why is RepairReason.DRAINING
+        if self._handed_out + self.published >= (MAX_DRAIN_TASKS if moving else MAX_TASKS):
             self.left_out = True
         else:
-            _log.info("ledgers to be mended", ledger_count=len(ledgers), why=why.value, end=end)
+            _log.info("ledgers published for repair", ledger_count=len(ledgers), why=why.value, end=end)
             self.published += await self._board.publish(
-                tasks_of(
+                make_tasks(
                     ledgers,
                     leaving=self._leaving,
                     thorough=not why.moves,

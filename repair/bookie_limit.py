@@ -1,7 +1,7 @@
-"""Few requests at one bookie at a time, whoever makes them.
+"""Limits the requests in flight at each bookie.
 
-Who can take any of several bookies waits for none in particular: it gets the first that has a place. So a bookie that
-answers late, or never, holds up those that are at it, and nobody else.
+A request that can go to any of several bookies gets the first one with a free slot. So a bookie that answers late, or
+never, delays only the requests that it already has.
 """
 
 from __future__ import annotations
@@ -15,72 +15,72 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Waiter:
-    """Somebody without a place, and at which bookies it would take one."""
+    """A request that waits for a slot at one of these bookies."""
 
     bookies: Sequence[str]
-    given: asyncio.Future[str]
+    granted: asyncio.Future[str]
 
 
-class BookieLimit:
-    """Counts requests at bookies.
+class PerBookieLimit:
+    """Counts the requests in flight at each bookie.
 
     Args:
-        at_once: so many at one bookie, at most.
+        limit: maximum at one bookie.
     """
 
-    def __init__(self, at_once: int) -> None:
-        self._at_once = at_once
+    def __init__(self, limit: int) -> None:
+        self._limit = limit
         self._at = Counter[str]()
         self._waiting: list[_Waiter] = []
 
     @asynccontextmanager
-    async def one_of(
-        self, bookies: Sequence[str], *, rather: str | None = None, patience_seconds: float = 0.0
+    async def acquire_any(
+        self, bookies: Sequence[str], *, preferred: str | None = None, preferred_seconds: float = 0.0
     ) -> AsyncGenerator[str, None]:
-        """Be at one of these within the block: at the one with the fewest requests, the first of several.
+        """Hold a slot at one of these bookies within the block: at the one with the fewest requests.
 
-        Where none has a place, the first that becomes free goes to who has waited for it longest. That takes no longer
-        than those before it do, so each of them is to have a deadline.
+        If no slot is free, waiting requests get slots in the order in which they came. There is no time limit on the
+        wait, so requests that hold a slot need a deadline.
 
         Args:
-            rather: of these, the one that is wanted; others are taken once it had no place for so long.
+            preferred: the bookie to wait for first, for ``preferred_seconds``; then any of ``bookies``.
         """
         bookie = None
-        if rather is not None and rather in bookies:
+        if preferred is not None and preferred in bookies:
             with suppress(TimeoutError):
-                async with asyncio.timeout(patience_seconds):
-                    bookie = await self._place_at([rather])
+                async with asyncio.timeout(preferred_seconds):
+                    bookie = await self._acquire([preferred])
         if bookie is None:
-            bookie = await self._place_at(bookies)
+            bookie = await self._acquire(bookies)
         try:
             yield bookie
         finally:
-            self._leave(bookie)
+            self._release(bookie)
 
-    async def _place_at(self, bookies: Sequence[str]) -> str:
+    async def _acquire(self, bookies: Sequence[str]) -> str:
         bookie = min(bookies, key=self._at.__getitem__)
-        if self._at[bookie] < self._at_once:
-            # Nobody waits for it: it would have been given to them.
+        if self._at[bookie] < self._limit:
+            # No request waits for it: it would have got this slot.
             self._at[bookie] += 1
             return bookie
         waiter = _Waiter(bookies, asyncio.get_running_loop().create_future())
         self._waiting.append(waiter)
         try:
-            return await waiter.given
+            return await waiter.granted
         except asyncio.CancelledError:
             if waiter in self._waiting:
                 self._waiting.remove(waiter)
             else:
-                # It was given one in the same moment.
-                self._leave(waiter.given.result())
+                # It got a slot at the same moment.
+                self._release(waiter.granted.result())
             raise
 
-    def _leave(self, bookie: str) -> None:
+    def _release(self, bookie: str) -> None:
         for waiter in self._waiting:
-            # Who gives up just now is still there, and takes nothing any more.
-            if bookie in waiter.bookies and not waiter.given.done():
+            # A waiter that was just cancelled is still in the list; its future is done.
+            if bookie in waiter.bookies and not waiter.granted.done():
                 self._waiting.remove(waiter)
-                waiter.given.set_result(bookie)
+                waiter.granted.set_result(bookie)
                 return
         self._at[bookie] -= 1
         if not self._at[bookie]:

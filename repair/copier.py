@@ -1,15 +1,15 @@
-"""Gives one bookie what it lacks of one place: looks, copies verbatim, and looks again.
+"""Copies to one bookie what it lacks of one fragment replica, and verifies that it then lacks nothing.
 
-Whether something lacks is for the bookie to say, by its index; what is there and damaged, it keeps a list of. A copy is
-the batch as it was written, byte for byte, taken from any other member of its write set; its checksum and its ids are
-looked at on the way, and again by the bookie that takes it. The place is complete when a look finds nothing lacking.
+The bookie reports from its index which entries it lacks, and keeps a list of damaged copies. A copy is the batch as it
+was written, byte for byte, from another member of its write set. The copier verifies checksum and ids, and so does the
+target. The replica is complete when a pass finds nothing missing.
 
-A bookie has users, too, who wait for its answers: requests are small, and few of them are at one bookie at a time,
-however many ledgers are copied (``bookie_limit.py``).
+Copying must not delay clients, so requests are small and the number in flight at each bookie is limited, however many
+ledgers are copied (``bookie_limit.py``).
 
-A *newcomer*, whom the metadata do not name yet, may have copies from long ago, which nobody has read since. They count
-for nothing before they are proven: it is given them once more, and a bookie that is given what it has reads that from
-its disk and compares, and takes the new copy where its own is damaged.
+A *replacement bookie*, which the metadata do not name yet, may have old copies that were not read for long. They are
+not trusted: the copier sends these entries again. A bookie that gets an entry that it has reads its own copy from disk,
+compares, and takes the new one if its own is damaged.
 """
 
 from __future__ import annotations
@@ -18,11 +18,12 @@ import asyncio
 from collections.abc import AsyncIterable, AsyncIterator, Callable, Collection, Iterable, Sequence
 from typing import Final, NamedTuple
 
-from tallybook.client.bookie_port import BookieConnection
+from tallybook.client.connection.port import BookieConnection
 from tallybook.client.ports import Connections
 from tallybook.client.refusals import is_refusal
 from tallybook.core.answers import DamagedBatch, EntryRange
 from tallybook.core.batch import BatchHeader, Buffer, verify_batch
+from tallybook.core.coverage import sometimes
 from tallybook.core.errors import (
     BookieUnavailable,
     Busy,
@@ -40,215 +41,221 @@ from tallybook.core.errors import (
     TallybookError,
 )
 from tallybook.core.limits import KIB
-from tallybook.core.marks import sometimes
 from tallybook.core.quorum import Quorum
-from tallybook.core.ranges import lacking, ranges_of
-from tallybook.metadata.doubt import believed_to, in_doubt
-from tallybook.metadata.model import LedgerMetadata
+from tallybook.core.ranges import assigned_ranges, missing_ranges
+from tallybook.metadata.ledger.model import LedgerMetadata
+from tallybook.metadata.ledger.untrusted_copies import trusted_until, untrusted_bookies
 from tallybook.runtime.clock import Clock
-from tallybook.runtime.pace import Pace
-from tallybook.runtime.tasks import Beside
+from tallybook.runtime.concurrency.backoff import stretched
+from tallybook.runtime.concurrency.rate_limit import RateLimiter
+from tallybook.runtime.rng import Rng
+from tallybook.runtime.tasks import SideTask
 
-from .bookie_limit import BookieLimit
-from .needs import Place
+from .bookie_limit import PerBookieLimit
+from .needs import FragmentReplica
 
-LOOKS: Final = 3
-"""Looks at one place: the one before copying, the one that must find nothing, and one more."""
+MAX_PASSES: Final = 3
+"""Passes over one replica: one that copies, one that must find nothing missing, and one spare."""
 READ_BYTES: Final = 256 * KIB
-"""Asked of a source at a time. With 1 MiB, users' reads waited longer, and copying took longer, too: bookies were left
-with nothing to do in turns (``docs/performance.md``)."""
-STAY_SECONDS: Final = 0.2
-"""How long to wait for the source that gave what is before, rather than ask another one."""
-READS_AT_ONE: Final = 2
-"""Reads at one source at a time."""
-GIVES_AT_ONE: Final = 4
-"""Batches on their way to one bookie at a time: they share commits of its journal."""
+"""Bytes per read from a source. With 1 MiB, clients' reads waited longer, and copying took longer, too, because bookies
+were idle in turns (``docs/understand/performance.md``)."""
+PREFERRED_SOURCE_SECONDS: Final = 0.2
+"""How long to wait for a slot at the source of the previous entries before another source is asked."""
+READS_PER_BOOKIE: Final = 2
+"""Reads in flight at one source."""
+ADDS_PER_BOOKIE: Final = 4
+"""Batches in flight to one target: they share group commits of its journal."""
 BUSY_SECONDS: Final = 30.0
-"""How long a bookie may be too busy for a copy before it is left for later; its wait for a place does not count."""
-SHORTEST_PAUSE_SECONDS: Final = 0.01
-DAMAGED_AT_ONCE: Final = 100
-GIVEN_AT_ONCE: Final = 16
-"""Batches of one place that are given, or wait for their turn, at a time."""
+"""How long a target may answer BUSY before the copy fails. The wait for a slot does not count."""
+MIN_PAUSE_SECONDS: Final = 0.01
+DAMAGED_PAGE: Final = 100
+ADDS_PER_REPLICA: Final = 16
+"""Batches of one replica that are in flight or wait for a slot."""
 
 
-class Copied(NamedTuple):
-    """What was given to a bookie."""
+class CopyResult(NamedTuple):
+    """What was copied to a bookie."""
 
     batches: int
     size: int
     limbo: bool
-    """Whether the bookie had said that something of the ledger may be lost there."""
+    """Whether the bookie reported limbo: it may have lost entries of the ledger."""
 
 
-def _nobody_asks(_size: int) -> None:
-    """How much was given so far is of no interest."""
+def _ignore_size(_size: int) -> None:
+    """The default for ``on_copied``."""
 
 
 class Copier:
     """Copies batches between bookies.
 
     Args:
-        pace: of all copying of this process, in bytes.
+        pace: limits the bytes per second of all copying of this process.
+        rng: jitter of pauses.
     """
 
-    def __init__(self, connections: Connections, pace: Pace, clock: Clock) -> None:
+    def __init__(self, connections: Connections, pace: RateLimiter, clock: Clock, rng: Rng) -> None:
         self._connections = connections
         self._pace = pace
         self._clock = clock
-        self._reads = BookieLimit(READS_AT_ONE)
-        self._gives = BookieLimit(GIVES_AT_ONE)
+        self._rng = rng
+        self._read_slots = PerBookieLimit(READS_PER_BOOKIE)
+        self._add_slots = PerBookieLimit(ADDS_PER_BOOKIE)
         self.copied_batches = 0
         self.copied_bytes = 0
 
-    async def give_all(
+    async def copy_all(
         self,
         metadata: LedgerMetadata,
-        place: Place,
+        replica: FragmentReplica,
         target: str,
         *,
         lost: Collection[str] = (),
-        on_given: Callable[[int], None] = _nobody_asks,
-    ) -> Copied:
-        """Give a newcomer all of ``place``, and prove what it had before.
+        on_copied: Callable[[int], None] = _ignore_size,
+    ) -> CopyResult:
+        """Copy all of ``replica`` to a replacement bookie, including entries that it has, so that it verifies those.
 
         Args:
-            lost: bookies that are not waited for: their silence leaves no hope.
-            on_given: called for each batch that was given, with its length.
+            lost: sources that are not worth waiting for if they do not answer.
+            on_copied: called for each batch that was copied, with its length.
 
         Raises:
-            As ``complete``; it is given nothing more after a batch that is too large for it.
+            As ``complete``. Copying stops at the first batch that is too large for ``target``.
         """
         connection = await self._connections.get(target)
-        given = _Given(metadata.quorum, place, on_given, all_or_nothing=True)
-        look = _Look(connection, metadata, place, ())
-        await self._copy(connection, metadata, place, look.gaps(), lost, given)
-        # Last, so that where something lacks for good, not all is read again at each attempt.
-        had = lacking(ranges_of(metadata.quorum, place.position, place.first, place.last), given.ranges)
-        if await self._copy(connection, metadata, place, _told(had), lost, given):
+        given = _CopiedRanges(metadata.quorum, replica, on_copied, all_or_nothing=True)
+        missing = _MissingRanges(connection, metadata, replica, ())
+        await self._copy(connection, metadata, replica, missing.gaps(), lost, given)
+        # Verified last: if an entry is missing everywhere, each attempt fails before it reads all entries again.
+        had = missing_ranges(
+            assigned_ranges(metadata.quorum, replica.position, replica.first, replica.last), given.ranges
+        )
+        if await self._copy(connection, metadata, replica, _as_async(had), lost, given):
             sometimes("repair: a newcomer has copies from before")
-        return Copied(given.batches, given.size, look.limbo)
+        return CopyResult(given.batches, given.size, missing.limbo)
 
     async def complete(
         self,
         metadata: LedgerMetadata,
-        place: Place,
+        replica: FragmentReplica,
         target: str,
         *,
         lost: Collection[str] = (),
         damaged_too: bool = True,
-        on_given: Callable[[int], None] = _nobody_asks,
-    ) -> Copied:
-        """Make sure that ``target``, which the metadata name, holds all that belongs to ``place``.
+        on_copied: Callable[[int], None] = _ignore_size,
+    ) -> CopyResult:
+        """Copy to ``target``, which the metadata name, what it lacks of ``replica``.
 
         Args:
-            lost: bookies that are not waited for: their silence leaves no hope.
-            on_given: called for each batch that was given, with its length.
-            damaged_too: replace what it knows to be damaged; what it was just given need not be asked for.
+            lost: sources that are not worth waiting for if they do not answer.
+            on_copied: called for each batch that was copied, with its length.
+            damaged_too: also replace copies that ``target`` knows to be damaged.
 
         Raises:
-            EntryTooLarge: ``target`` takes no batches as large as one that lacks; it was given all others.
-            DataMissing: no other bookie has an entry that lacks: all that should have it say so, or are lost.
+            EntryTooLarge: a missing batch is too large for ``target``. All others were copied.
+            DataMissing: no source has a missing entry: all that should have it say so, or are lost.
             NoSuchLedger: the ledger was deleted meanwhile.
-            OtherLedger: ``target`` holds another ledger of this id.
-            PeerError, StorageError: it cannot be done now: ``target`` or the sources do not answer, or cannot tell.
+            OtherLedger: ``target`` holds another ledger with this id.
+            PeerError, StorageError: not possible now: ``target`` or the sources do not answer, or cannot tell.
         """
         connection = await self._connections.get(target)
-        given = _Given(metadata.quorum, place, on_given)
-        for _ in range(LOOKS):
+        given = _CopiedRanges(metadata.quorum, replica, on_copied)
+        for _ in range(MAX_PASSES):
             damaged = await self._damaged(connection, metadata.ledger_id, given) if damaged_too else []
-            look = _Look(connection, metadata, place, damaged)
-            if not await self._copy(connection, metadata, place, look.gaps(), lost, given):
-                return Copied(given.batches, given.size, look.limbo)
-        raise BookieUnavailable(f"{target} still lacks entries of ledger {metadata.ledger_id} that it was given")
+            missing = _MissingRanges(connection, metadata, replica, damaged)
+            if not await self._copy(connection, metadata, replica, missing.gaps(), lost, given):
+                return CopyResult(given.batches, given.size, missing.limbo)
+        raise BookieUnavailable(f"{target} still lacks entries of ledger {metadata.ledger_id} that were copied to it")
 
-    async def prove(
+    async def verify_copies(
         self,
         metadata: LedgerMetadata,
-        place: Place,
+        replica: FragmentReplica,
         entries: Iterable[EntryRange],
         *,
         lost: Collection[str] = (),
-        on_given: Callable[[int], None] = _nobody_asks,
+        on_copied: Callable[[int], None] = _ignore_size,
     ) -> None:
-        """Give the bookie of ``place`` some of its entries, also what it has of them: that it compares.
+        """Copy ``entries`` to the bookie of ``replica``, including those that it has, so that it compares these.
 
         Raises:
-            Conflict: it has other bytes than the other members.
+            Conflict: its copies differ from those of the other members.
             As ``complete`` otherwise.
         """
-        connection = await self._connections.get(place.bookie_id)
-        given = _Given(metadata.quorum, place, on_given)
+        connection = await self._connections.get(replica.bookie_id)
+        given = _CopiedRanges(metadata.quorum, replica, on_copied)
         try:
-            await self._copy(connection, metadata, place, _told(entries), lost, given)
+            await self._copy(connection, metadata, replica, _as_async(entries), lost, given)
         except Conflict as error:
-            what = f"{place.bookie_id} holds other bytes of ledger {metadata.ledger_id} than its other members"
+            what = f"ledger {metadata.ledger_id}: copies at {replica.bookie_id} differ from those of other members"
             raise Conflict(f"{what}: {error.message}") from error
 
     async def _copy(
         self,
         connection: BookieConnection,
         metadata: LedgerMetadata,
-        place: Place,
+        replica: FragmentReplica,
         gaps: AsyncIterable[EntryRange],
         lost: Collection[str],
-        given: _Given,
+        given: _CopiedRanges,
     ) -> bool:
-        """Give it what lacks, as far as it can take it; what comes next is read meanwhile. Whether anything lacked."""
+        """Copy the entries of ``gaps``; reads and adds overlap. Returns whether there were any gaps."""
         found = False
-        async with Beside() as giving:
+        async with SideTask() as giving:
             try:
                 async for gap in gaps:
                     found = True
-                    async for batches in self._batches(metadata, place, gap, connection.bookie_id, lost):
-                        await giving.start(self._give_some(connection, batches, given, metadata.identity))
+                    async for batches in self._batches(metadata, replica, gap, connection.bookie_id, lost):
+                        await giving.start(self._add_group(connection, batches, given, metadata.identity))
             except TallybookError:
-                # What was read before is good, and may be all that is left: it is given. If that fails, that is told.
+                # Batches that were read before are good, and may be the only ones: finish adding them. If an add fails,
+                # that error is raised instead.
                 await giving.result()
                 raise
             await giving.result()
         given.check_taken()
         return found
 
-    async def _give_some(
+    async def _add_group(
         self,
         connection: BookieConnection,
         batches: Sequence[tuple[BatchHeader, Buffer]],
-        given: _Given,
+        given: _CopiedRanges,
         identity: bytes,
     ) -> None:
-        for at in range(0, len(batches), GIVEN_AT_ONCE):
-            some = batches[at : at + GIVEN_AT_ONCE]
+        for at in range(0, len(batches), ADDS_PER_REPLICA):
+            some = batches[at : at + ADDS_PER_REPLICA]
             outcomes = await asyncio.gather(
-                *(self._give(connection, batch, identity) for _, batch in some), return_exceptions=True
+                *(self._add(connection, batch, identity) for _, batch in some), return_exceptions=True
             )
             for (header, batch), outcome in zip(some, outcomes, strict=True):
                 given.note(header, len(batch), outcome)
 
-    async def _damaged(self, connection: BookieConnection, ledger_id: int, given: _Given) -> list[EntryRange]:
-        """What the bookie holds damaged, apart from what it was given since: its list follows later."""
+    async def _damaged(self, connection: BookieConnection, ledger_id: int, given: _CopiedRanges) -> list[EntryRange]:
+        """The damaged ranges of the bookie, without those copied since: the bookie updates its list with a delay."""
         found: list[DamagedBatch] = []
         after = (ledger_id, -1)
         while True:
-            page = await connection.damaged(after, DAMAGED_AT_ONCE)
+            page = await connection.damaged(after, DAMAGED_PAGE)
             ours = [batch for batch in page if batch.ledger_id == ledger_id]
             found += ours
             if not ours or len(ours) < len(page):
                 break
             after = (ledger_id, ours[-1].first_entry_id)
         ranges = (EntryRange(batch.first_entry_id, batch.last_entry_id) for batch in found)
-        return list(lacking(ranges, given.ranges))
+        return list(missing_ranges(ranges, given.ranges))
 
     async def _batches(
-        self, metadata: LedgerMetadata, place: Place, gap: EntryRange, target: str, lost: Collection[str]
+        self, metadata: LedgerMetadata, replica: FragmentReplica, gap: EntryRange, target: str, lost: Collection[str]
     ) -> AsyncIterator[list[tuple[BatchHeader, Buffer]]]:
-        """The batches that hold the entries of ``gap``, from whoever has them, as many as are read at a time."""
+        """The batches that hold the entries of ``gap``, one read at a time, from any source."""
         at, source = gap.first, None
         while at <= gap.last:
             last = min(gap.last, metadata.quorum.stripe_end(at))
             found = []
             source, batches = await self._read(metadata, at, last, target, lost, source)
             for batch in batches:
-                header = _checked(batch, metadata.ledger_id, at, place)
+                header = _checked(batch, metadata.ledger_id, at, replica)
                 found.append((header, batch))
                 at = header.last_entry_id + 1
                 if at > last:
@@ -262,22 +269,32 @@ class Copier:
         last: int,
         target: str,
         lost: Collection[str],
-        rather: str | None,
+        preferred: str | None,
     ) -> tuple[str, Sequence[Buffer]]:
-        """Batches from the one that holds ``first``, from the first source that gives it, and which one that is."""
+        """Batches starting with the one that holds ``first``, and the source that they were read from.
+
+        Args:
+            preferred: the source of the previous entries.
+
+        Raises:
+            BookieUnavailable: no source has it now, but one that did not answer may have it.
+            DataMissing: no source has it.
+        """
         refusals: list[TallybookError] = []
-        hope = False
+        may_exist = False
         unasked = [source for source in metadata.bookies_of(first) if source != target]
-        doubtful = in_doubt(metadata, first)
+        doubtful = untrusted_bookies(metadata, first)
         while unasked:
             believed = [source for source in unasked if source not in doubtful]
-            if hope and not believed:
-                break  # a copy that may be the right one is not to be had now
-            # Who is lost is asked last: others answer sooner.
-            there = [source for source in believed if source not in lost] or believed
-            # Who gave what is before has what follows in memory by now.
-            places = self._reads.one_of(there or unasked, rather=rather, patience_seconds=STAY_SECONDS)
-            async with places as source:
+            if may_exist and not believed:
+                break  # a source that did not answer may have the right copy: do not use a doubtful one
+            # Lost sources are asked last.
+            reachable = [source for source in believed if source not in lost] or believed
+            # The source of the previous entries has the following ones in its read-ahead cache.
+            slot = self._read_slots.acquire_any(
+                reachable or unasked, preferred=preferred, preferred_seconds=PREFERRED_SOURCE_SECONDS
+            )
+            async with slot as source:
                 unasked.remove(source)
                 try:
                     return source, await self._read_from(source, metadata, first, last)
@@ -288,31 +305,31 @@ class Copier:
                         raise
                     refusals.append(error)
                     away = isinstance(error, PeerError) and source in lost
-                    hope = hope or not (away or isinstance(error, EntryAbsent | EntryCorrupt | OtherLedger))
-        told = "; ".join(error.message for error in refusals) or "there is no other copy"
-        what = f"entry {first} of ledger {metadata.ledger_id} cannot be copied to {target}: {told}"
-        if hope:
+                    may_exist = may_exist or not (away or isinstance(error, EntryAbsent | EntryCorrupt | OtherLedger))
+        reasons = "; ".join(error.message for error in refusals) or "there is no other copy"
+        what = f"entry {first} of ledger {metadata.ledger_id} cannot be copied to {target}: {reasons}"
+        if may_exist:
             raise BookieUnavailable(what)
         sometimes("repair: no copy is left")
         raise DataMissing(what)
 
     async def _read_from(self, source: str, metadata: LedgerMetadata, first: int, last: int) -> Sequence[Buffer]:
         connection = await self._connections.get(source)
-        last = believed_to(metadata, source, first, last)
+        last = trusted_until(metadata, source, first, last)
         answer = await connection.read_batches(
             metadata.ledger_id, first, last, READ_BYTES, identity=metadata.identity
         )  # fmt: skip
         for batch in answer.batches:
             verify_batch(batch)
         if not answer.batches:
-            raise ProtocolViolation(f"{source} answered a read of ledger {metadata.ledger_id} with nothing")
+            raise ProtocolViolation(f"{source} answered a read of ledger {metadata.ledger_id} without a batch")
         return answer.batches
 
-    async def _give(self, connection: BookieConnection, batch: Buffer, identity: bytes) -> None:
+    async def _add(self, connection: BookieConnection, batch: Buffer, identity: bytes) -> None:
         await self._pace.spend(len(batch))
         waited = 0.0
         while True:
-            async with self._gives.one_of([connection.bookie_id]):
+            async with self._add_slots.acquire_any([connection.bookie_id]):
                 asked = self._clock.monotonic()
                 try:
                     await connection.repair_add(bytes(batch), identity=identity)
@@ -324,10 +341,10 @@ class Copier:
                     self.copied_batches += 1
                     self.copied_bytes += len(batch)
                     return
-            pause = max(busy.retry_after_ms / 1000, SHORTEST_PAUSE_SECONDS)
+            pause = stretched(self._rng, max(busy.retry_after_ms / 1000, MIN_PAUSE_SECONDS))
             waited += self._clock.monotonic() - asked + pause
             if waited > BUSY_SECONDS:
-                # For long, as where its disk is full: another bookie takes the place, or it is tried another time.
+                # For example because its disk is full. A later repair tries again, or another bookie replaces it.
                 raise busy
             await self._clock.sleep(pause)
 
@@ -338,19 +355,24 @@ def _too_large(connection: BookieConnection, batch: Buffer) -> EntryTooLarge:
     )
 
 
-class _Given:
-    """What a bookie was given of a place. A place of many stripes takes no more room than one of a few.
+class _CopiedRanges:
+    """The ranges of a replica that were copied. Ranges of neighbouring stripes are merged, to bound the memory.
 
     Args:
-        all_or_nothing: what it is given serves nothing if it cannot take a batch because of its size.
+        all_or_nothing: a batch that is too large for the bookie makes the whole copy useless.
     """
 
     def __init__(
-        self, quorum: Quorum, place: Place, on_given: Callable[[int], None], *, all_or_nothing: bool = False
+        self,
+        quorum: Quorum,
+        replica: FragmentReplica,
+        on_copied: Callable[[int], None],
+        *,
+        all_or_nothing: bool = False,
     ) -> None:
         self._quorum = quorum
-        self._place = place
-        self._on_given = on_given
+        self._replica = replica
+        self._on_given = on_copied
         self._all_or_nothing = all_or_nothing
         self._ranges: list[EntryRange] = []
         self._refused: EntryUnknown | EntryTooLarge | None = None
@@ -358,20 +380,20 @@ class _Given:
         self.size = 0
 
     def check_taken(self) -> None:
-        """See whether all was taken.
+        """Check that the bookie took all batches.
 
         Raises:
-            EntryUnknown, EntryTooLarge: why some was not.
+            EntryUnknown, EntryTooLarge: it refused one.
         """
         if self._refused is not None:
             raise self._refused
 
     def note(self, header: BatchHeader, size: int, outcome: BaseException | None) -> None:
-        """One more batch, and how the bookie took it.
+        """Add the outcome of one batch.
 
         Raises:
-            ``outcome``, unless it says that a part of the bookie's index is lost, or that the batch is too large for
-                it: others can be given back there.
+            ``outcome``, except errors after which other batches can still be copied: a lost part of the bookie's index
+                (EntryUnknown), or a batch that is too large for it.
         """
         if isinstance(outcome, EntryUnknown) or (isinstance(outcome, EntryTooLarge) and not self._all_or_nothing):
             self._refused = outcome
@@ -388,61 +410,65 @@ class _Given:
             self._ranges.append(new)
 
     def _wants(self, after: int, before: int) -> bool:
-        """Whether the place has entries between these two."""
-        between = ranges_of(self._quorum, self._place.position, after + 1, before - 1)
+        """Whether the replica has entries between these two."""
+        between = assigned_ranges(self._quorum, self._replica.position, after + 1, before - 1)
         return next(between, None) is not None
 
     @property
     def ranges(self) -> list[EntryRange]:
-        """Ascending; with entries between stripes, which are not for this place."""
+        """In ascending order. They include entries between stripes that do not belong to this replica."""
         return sorted(self._ranges)
 
 
-class _Look:
-    """One look at what a bookie lacks of a place."""
+class _MissingRanges:
+    """The ranges of a replica that a bookie lacks, or of which it knows its copy to be damaged."""
 
     def __init__(
-        self, connection: BookieConnection, metadata: LedgerMetadata, place: Place, damaged: Sequence[EntryRange]
+        self,
+        connection: BookieConnection,
+        metadata: LedgerMetadata,
+        replica: FragmentReplica,
+        damaged: Sequence[EntryRange],
     ) -> None:
         self._connection = connection
         self._metadata = metadata
-        self._place = place
+        self._replica = replica
         self._damaged = damaged
         self.limbo = False
 
     async def gaps(self) -> AsyncIterator[EntryRange]:
-        """What lacks, a page of the bookie's answer at a time."""
-        ledger_id, place = self._metadata.ledger_id, self._place
-        at = place.first
-        while at <= place.last:
-            answer = await self._connection.held(ledger_id, at, place.last, identity=self._metadata.identity)
+        """The missing ranges. Asks the bookie for its inventory page by page."""
+        ledger_id, replica = self._metadata.ledger_id, self._replica
+        at = replica.first
+        while at <= replica.last:
+            answer = await self._connection.held(ledger_id, at, replica.last, identity=self._metadata.identity)
             self.limbo = self.limbo or answer.limbo
             if answer.looked_up_to < at:
-                raise ProtocolViolation(f"{self._connection.bookie_id} looked at nothing of ledger {ledger_id}")
-            end = min(answer.looked_up_to, place.last)
-            wanted = ranges_of(self._metadata.quorum, place.position, at, end)
-            for gap in lacking(wanted, lacking(answer.ranges, self._damaged)):
+                raise ProtocolViolation(f"{self._connection.bookie_id} sent an empty inventory of ledger {ledger_id}")
+            end = min(answer.looked_up_to, replica.last)
+            wanted = assigned_ranges(self._metadata.quorum, replica.position, at, end)
+            for gap in missing_ranges(wanted, missing_ranges(answer.ranges, self._damaged)):
                 yield gap
             at = end + 1
 
 
-async def _told(gaps: Iterable[EntryRange]) -> AsyncIterator[EntryRange]:
-    """Gaps that are known without a question."""
+async def _as_async(gaps: Iterable[EntryRange]) -> AsyncIterator[EntryRange]:
+    """Known gaps as an async iterator."""
     for gap in gaps:
         yield gap
 
 
-def _checked(batch: Buffer, ledger_id: int, entry_id: int, place: Place) -> BatchHeader:
-    """The header of a batch that was asked for.
+def _checked(batch: Buffer, ledger_id: int, entry_id: int, replica: FragmentReplica) -> BatchHeader:
+    """The header of a batch that a source sent for ``entry_id``.
 
     Raises:
-        ProtocolViolation: it is another batch, or crosses an end of the fragment: nobody may have written such a one.
+        ProtocolViolation: it does not hold that entry, or crosses an end of the fragment, which no writer may do.
     """
     header = verify_batch(batch)
     fits = header.ledger_id == ledger_id and header.first_entry_id <= entry_id <= header.last_entry_id
-    if not fits or header.last_entry_id > place.last or header.first_entry_id < place.first:
+    if not fits or header.last_entry_id > replica.last or header.first_entry_id < replica.first:
         raise ProtocolViolation(
-            f"asked for entry {entry_id} of ledger {ledger_id}, in {place.first} .. {place.last}, "
-            f"a bookie sent {header.first_entry_id} .. {header.last_entry_id} of ledger {header.ledger_id}"
+            f"for entry {entry_id} of ledger {ledger_id} (fragment {replica.first} .. {replica.last}) a bookie sent "
+            f"entries {header.first_entry_id} .. {header.last_entry_id} of ledger {header.ledger_id}"
         )
     return header

@@ -1,4 +1,4 @@
-"""All ledgers of a cluster, one after the other, and what each of them needs."""
+"""Walks over the metadata of all ledgers and counts what repair they need."""
 
 from __future__ import annotations
 
@@ -8,71 +8,73 @@ from collections.abc import AsyncIterator, Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
-from tallybook.client.racks import spread, write_sets
+from tallybook.client.placement.racks import spread, write_sets
 from tallybook.core.errors import DamagedFile, NewerFormat, NoSuchLedger
-from tallybook.metadata.model import LedgerMetadata
+from tallybook.metadata.ledger.model import LedgerMetadata
 from tallybook.metadata.store import BookieInfo, MetadataStore
 from tallybook.runtime.logging import logger
 
-from .needs import Need, Trouble, Why, may_lack, need
+from .needs import BookieProblems, RepairNeed, RepairReason, find_need, may_miss_entries
 
 _log = logger("repair")
 
 CONCURRENT_READS: Final = 32
 PAGE: Final = 1_000
 MAX_NAMED: Final = 10
-"""Ledgers that are told by their ids."""
+"""Ledgers that a finding lists by their ids; the others are only counted."""
 
 
 @dataclass(slots=True)
-class Findings:
-    """What a walk over all ledgers found."""
+class WalkFindings:
+    """The result of a walk over all ledgers."""
 
     complete: bool = False
-    """Whether no ledger can have been left out."""
+    """Whether the listing was complete, so that no ledger was missed."""
     ledgers: int = 0
     open_ledgers: int = 0
-    needing: Counter[Why] = field(default_factory=Counter)
-    """Ledgers that have to be looked at, by the reason."""
+    needing: Counter[RepairReason] = field(default_factory=Counter)
+    """Ledgers that need repair, by reason."""
     to_end: int = 0
-    """Open ledgers that name a bookie that is lost, or lost data, where they grow, and lack nothing else."""
+    """Open ledgers that only need recovery: their last fragment names a bookie that is lost or lost data."""
     unfinished: int = 0
-    """Ledgers in recovery, and open ones that missed entries where they grow, that lack nothing else, as far as is
+    """Ledgers in recovery, and open ones with missed entries in the last fragment, that need nothing else as far as is
     known."""
     by_hand: list[int] = field(default_factory=list)
-    """The first ``MAX_NAMED`` ledgers with a password that have to be recovered, which the repair cannot do."""
+    """The first ``MAX_NAMED`` ledgers that the repair cannot recover because they have a password."""
     by_hand_count: int = 0
-    """All of them."""
+    """The number of such ledgers."""
     in_limbo: int = 0
-    """Ledgers of which a bookie may lack something, also where more is wrong with them."""
+    """Ledgers that are in limbo at some bookie, also those that are counted elsewhere."""
     in_one_rack: int = 0
-    """Ledgers with a write set in one rack, though there are more racks."""
+    """Ledgers with a write set in one rack, though the cluster has several."""
     unreadable: int = 0
-    """Ledgers whose metadata cannot be understood."""
+    """Ledgers whose metadata cannot be decoded."""
     unreadable_ids: list[int] = field(default_factory=list)
     """The first ``MAX_NAMED`` of them."""
     by_bookie: Counter[str] = field(default_factory=Counter)
-    """Ledgers that name each bookie and rely on it."""
+    """For each bookie, the ledgers that name it and rely on it."""
 
-    def note_by_hand(self, ledger_id: int) -> None:
-        """Name a ledger that an operator, or a client with its password, has to recover."""
+    def note_manual(self, ledger_id: int) -> None:
+        """Add a ledger that an operator or a client with its password has to recover."""
         self.by_hand_count += 1
         if len(self.by_hand) < MAX_NAMED:
             self.by_hand.append(ledger_id)
 
     @property
     def under_replicated(self) -> int:
-        """Ledgers of which some entry has fewer copies than it should, as far as is known."""
+        """Ledgers with an entry that has too few copies, as far as is known."""
         return sum(self.needing.values()) - self.moving + self.to_end
 
     @property
     def moving(self) -> int:
-        """Ledgers of which no copy is missing, and that name a bookie which is to be emptied."""
-        return self.needing[Why.DRAINING]
+        """Ledgers that name a draining bookie and lack no copy."""
+        return self.needing[RepairReason.DRAINING]
 
 
-async def all_ledgers(store: MetadataStore, findings: Findings, after: int = -1) -> AsyncIterator[LedgerMetadata]:
-    """The metadata of every ledger above ``after``, ascending; tells ``findings`` whether the listing was complete.
+async def all_ledgers(store: MetadataStore, findings: WalkFindings, after: int = -1) -> AsyncIterator[LedgerMetadata]:
+    """The metadata of every ledger with an id above ``after``, in ascending order.
+
+    Adds to ``findings`` whether the listing was complete, and the ledgers whose metadata cannot be decoded.
 
     Raises:
         MetadataUnavailable: the store does not answer.
@@ -90,7 +92,7 @@ async def all_ledgers(store: MetadataStore, findings: Findings, after: int = -1)
         after = page.ledger_ids[-1]
 
 
-async def _read(store: MetadataStore, ledger_id: int, findings: Findings) -> LedgerMetadata | None:
+async def _read(store: MetadataStore, ledger_id: int, findings: WalkFindings) -> LedgerMetadata | None:
     try:
         return (await store.read_ledger(ledger_id)).value
     except NoSuchLedger:
@@ -99,31 +101,33 @@ async def _read(store: MetadataStore, ledger_id: int, findings: Findings) -> Led
         findings.unreadable += 1
         if len(findings.unreadable_ids) < MAX_NAMED:
             findings.unreadable_ids.append(ledger_id)
-        _log.error("metadata of a ledger cannot be understood", ledger_id=ledger_id, error=error.message)
+        _log.error("metadata of a ledger cannot be decoded", ledger_id=ledger_id, error=error.message)
         return None
 
 
-def note(findings: Findings, metadata: LedgerMetadata, trouble: Trouble, alive: Mapping[str, BookieInfo]) -> Need:
-    """Add one ledger to what was found; what is to be done about it."""
+def add_ledger(
+    findings: WalkFindings, metadata: LedgerMetadata, problems: BookieProblems, alive: Mapping[str, BookieInfo]
+) -> RepairNeed:
+    """Add a ledger to the findings; returns what repair it needs."""
     findings.ledgers += 1
     findings.open_ledgers += not metadata.closed
     if metadata.copies_released:
-        return Need(None, None)
+        return RepairNeed(None, None)
     findings.by_bookie.update({name for fragment in metadata.fragments for name in fragment.bookies})
-    needed = need(metadata, trouble)
-    if needed.only_an_end:
+    needed = find_need(metadata, problems)
+    if needed.only_needs_recovery:
         findings.to_end += 1
-    elif needed.waits_for_an_end:
+    elif needed.waits_for_close:
         findings.unfinished += 1
     elif needed.foremost is not None:
         findings.needing[needed.foremost] += 1
-    findings.in_limbo += may_lack(metadata, trouble.limbo)
+    findings.in_limbo += may_miss_entries(metadata, problems.limbo)
     findings.in_one_rack += _in_one_rack(metadata, alive)
     return needed
 
 
 def _in_one_rack(metadata: LedgerMetadata, alive: Mapping[str, BookieInfo]) -> bool:
-    """Whether a write set of the ledger lies within one rack, though bookies of several are there."""
+    """Whether a write set of the ledger lies within one rack, though bookies of several racks are alive."""
     if len({info.rack for info in alive.values()}) < 2 or metadata.quorum.write_quorum < 2:
         return False
     sets = write_sets(metadata.quorum.ensemble, metadata.quorum.write_quorum)

@@ -1,4 +1,4 @@
-"""Open ledgers that lack copies because a bookie lost its data, named for operators. Pure."""
+"""Lists for operators the open ledgers that may lack copies because a bookie lost its data. Pure."""
 
 from __future__ import annotations
 
@@ -6,13 +6,10 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
-from tallybook.metadata.model import LedgerMetadata
+from tallybook.metadata.ledger.model import LedgerMetadata
 
-from .needs import LimboOf, in_limbo_at, must_end_for_limbo
-
-MOST_NAMED: Final = 10
-"""Ledgers that are named; the others are counted."""
-
+from .ledger_walk import MAX_NAMED
+from .needs import BookieLimbo, bookies_in_limbo, must_close_for_limbo
 
 ACCEPT_LOSS: Final = (
     "bring back the disk of one that lost its data, or end the ledger after its last good copy with "
@@ -22,21 +19,21 @@ ACCEPT_LOSS: Final = (
 
 
 def can_be_recovered(metadata: LedgerMetadata, without: Collection[str]) -> bool:
-    """Whether a recovery can tell where an open ledger ends, if these bookies do not know what they held of it."""
+    """Whether an open ledger can be recovered without these bookies, which do not know which entries they had."""
     bookies = metadata.last_fragment.bookies
     return metadata.quorum.covered([at for at, name in enumerate(bookies) if name not in without])
 
 
-class OpenLacking(NamedTuple):
-    """An open ledger whose last copies may be gone at some bookies."""
+class OpenLedgerAtRisk(NamedTuple):
+    """An open ledger of which some bookies may have lost their copies."""
 
     ledger_id: int
     bookies: tuple[str, ...]
-    """Bookies of its last fragment that lost data."""
+    """Bookies of the ledger that lost data."""
     password: bool
     """Whether it has a password, so that the repair cannot recover it."""
     recoverable: bool = True
-    """Whether enough members know what they held of its last fragment."""
+    """Whether enough members of its last fragment know which entries they have."""
 
     @property
     def needs_an_operator(self) -> bool:
@@ -45,21 +42,21 @@ class OpenLacking(NamedTuple):
 
 
 @dataclass(slots=True)
-class OpenLackings:
-    """Those of a cluster: how many, and the first ones."""
+class OpenLedgersAtRisk:
+    """The open ledgers of a cluster that may lack copies: how many, and the first ones."""
 
     count: int = 0
     with_password: int = 0
     not_recoverable: int = 0
-    named: list[OpenLacking] = field(default_factory=list)
+    named: list[OpenLedgerAtRisk] = field(default_factory=list)
 
-    def note(self, metadata: LedgerMetadata, limbo: Mapping[str, LimboOf]) -> None:
-        """Count a ledger, if it is one of them."""
-        covering = in_limbo_at(metadata.ledger_id, limbo)
-        if metadata.closed or not must_end_for_limbo(metadata, covering):
+    def note(self, metadata: LedgerMetadata, limbo: Mapping[str, BookieLimbo]) -> None:
+        """Add a ledger if it is open and may lack copies."""
+        covering = bookies_in_limbo(metadata.ledger_id, limbo)
+        if metadata.closed or not must_close_for_limbo(metadata, covering):
             return
         members = {name for fragment in metadata.fragments for name in fragment.bookies}
-        found = OpenLacking(
+        found = OpenLedgerAtRisk(
             metadata.ledger_id, tuple(sorted(covering & members)), bool(metadata.key_verifier),
             can_be_recovered(metadata, covering),
         )  # fmt: skip
@@ -67,24 +64,24 @@ class OpenLackings:
         self.not_recoverable += not found.recoverable
         self.with_password += found.password and found.recoverable
         self.named.append(found)
-        if len(self.named) > MOST_NAMED:
+        if len(self.named) > MAX_NAMED:
             self.named.remove(next((each for each in reversed(self.named) if not each.needs_an_operator), found))
 
     @property
     def problems(self) -> list[str]:
-        """What is wrong, and what ends it."""
+        """What is wrong and what to do about it, as sentences."""
         return [
-            *self._told(
+            *self._problem(
                 [each for each in self.named if not each.recoverable],
                 self.not_recoverable,
-                f"too few others know what they held, so that it cannot be recovered: {ACCEPT_LOSS}",
+                f"too few others know what they held, so it cannot be recovered: {ACCEPT_LOSS}",
             ),
-            *self._told(
+            *self._problem(
                 [each for each in self.named if not each.needs_an_operator],
                 self.count - self.with_password - self.not_recoverable,
                 "the repair recovers an open ledger after its open_grace_s, 'ledger recover LEDGER' does so now",
             ),
-            *self._told(
+            *self._problem(
                 [each for each in self.named if each.password and each.recoverable],
                 self.with_password,
                 "the repair cannot recover a ledger with a password: use 'ledger recover LEDGER --password-file FILE'",
@@ -92,7 +89,7 @@ class OpenLackings:
         ]
 
     @staticmethod
-    def _told(named: Sequence[OpenLacking], count: int, remedy: str) -> list[str]:
+    def _problem(named: Sequence[OpenLedgerAtRisk], count: int, remedy: str) -> list[str]:
         if not named:
             return []
         ids = ", ".join(str(each.ledger_id) for each in named)

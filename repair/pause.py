@@ -1,7 +1,7 @@
-"""Whether the repair is paused: a record that every auditor and replicator looks at, and that an operator writes.
+"""The pause record: an operator pauses the repair of the whole cluster with it.
 
-Paused, an auditor goes on to look and to tell what it finds, but hands out nothing, and a replicator takes no task and
-puts back the one that it has, after the ledgers that it is at. Nothing is lost by it: what was found is found again.
+While the repair is paused, the auditor still reports what it finds but publishes no tasks. A replicator finishes the
+ledgers that it is repairing, gives its task up and claims none. Nothing is lost: the auditor finds the rest again.
 """
 
 from __future__ import annotations
@@ -10,10 +10,8 @@ import json
 from functools import partial
 from typing import Final
 
-from tallybook.core.errors import DamagedFile
-from tallybook.metadata.record_format import FIRST, check_format, over_known
-from tallybook.metadata.record_json import NOT_UNDERSTOOD
-from tallybook.metadata.record_update import RecordUpdater
+from tallybook.metadata.records.format import FIRST, check_overwritable, load_json, reporting_damage
+from tallybook.metadata.records.update import RecordUpdater
 from tallybook.metadata.store import MetadataStore
 
 PAUSED_RECORD: Final = "repair/paused"
@@ -21,23 +19,23 @@ _RUNNING: Final = b"{}"
 
 
 async def paused_since(store: MetadataStore) -> int | None:
-    """Since when the repair is paused, in milliseconds since the epoch; ``None`` if it is not.
+    """When the repair was paused, in milliseconds since the epoch; ``None`` if it is not paused.
 
     Raises:
         MetadataUnavailable: the store does not answer.
-        DamagedFile, NewerFormat: the record holds something else.
+        DamagedFile, NewerFormat: the record cannot be decoded.
     """
     record = await store.read_record(PAUSED_RECORD, linearizable=True)
     return None if record is None else _decode(record.value)
 
 
 async def pause(records: RecordUpdater, now_ms: int) -> None:
-    """Pause the repair of the whole cluster. If it is paused, it stays so since then.
+    """Pause the repair of the whole cluster. If it is already paused, nothing changes.
 
     Raises:
         MetadataConflict, MetadataUnavailable: nothing was changed.
-        MetadataOutcomeUnknown: it may have been.
-        DamagedFile, NewerFormat: the record holds something else.
+        MetadataOutcomeUnknown: the repair may be paused.
+        DamagedFile, NewerFormat: the record cannot be decoded.
     """
 
     def paused(found: bytes | None) -> bytes:
@@ -48,19 +46,15 @@ async def pause(records: RecordUpdater, now_ms: int) -> None:
 
 
 async def resume(records: RecordUpdater) -> None:
-    """Let the repair go on.
+    """Resume the repair. Replaces the record even if it cannot be decoded.
 
     Raises:
-        As ``pause``, but for ``DamagedFile``: whatever the record holds is replaced.
+        As ``pause``, except ``DamagedFile``.
     """
-    await records.update(PAUSED_RECORD, partial(over_known, PAUSED_RECORD, _RUNNING))
+    await records.update(PAUSED_RECORD, partial(check_overwritable, PAUSED_RECORD, _RUNNING))
 
 
 def _decode(value: bytes) -> int | None:
-    try:
-        found = json.loads(value)
-        check_format(PAUSED_RECORD, found)
-        since = found.get("since_ms")
+    since = load_json(PAUSED_RECORD, value).get("since_ms")
+    with reporting_damage(PAUSED_RECORD):
         return None if since is None else int(since)
-    except NOT_UNDERSTOOD as error:
-        raise DamagedFile(f"the record {PAUSED_RECORD} cannot be understood: {error!r}") from error

@@ -1,7 +1,7 @@
-"""The repair of a cluster: any number of processes, of which one is the auditor, and all are replicators.
+"""A repair process. Every repair process is a replicator; one of them is also the auditor.
 
-Who audits is settled through the metadata (``metadata/leader.py``). After each round the auditor writes down what it
-has found, for ``tallybook cluster status`` to show from anywhere.
+The auditor is elected through the metadata (``metadata/records/leader.py``). After each pass it writes its findings to
+the record ``repair/status``, which ``tallybook cluster status`` shows.
 """
 
 from __future__ import annotations
@@ -9,48 +9,48 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from functools import partial
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from tallybook.client.client import Client
 from tallybook.client.metrics import show_client
-from tallybook.core.config import ClientSettings, RepairSettings
-from tallybook.core.errors import DamagedFile, PeerError, StorageError
-from tallybook.core.marks import sometimes
-from tallybook.metadata.leader import Leadership
-from tallybook.metadata.record_format import FIRST, check_format, over_known
-from tallybook.metadata.record_json import NOT_UNDERSTOOD
-from tallybook.metadata.record_update import RecordUpdater
+from tallybook.core.coverage import sometimes
+from tallybook.core.errors import PeerError, StorageError
+from tallybook.core.settings import ClientSettings, RepairSettings
+from tallybook.metadata.ledger_update import LedgerUpdater
+from tallybook.metadata.records.format import FIRST, check_overwritable, load_json
+from tallybook.metadata.records.leader import Leadership
+from tallybook.metadata.records.update import RecordUpdater
 from tallybook.metadata.store import MetadataStore
-from tallybook.metadata.update import LedgerUpdater
 from tallybook.runtime.clock import Clock
-from tallybook.runtime.http import Listening
+from tallybook.runtime.concurrency.rate_limit import RateLimiter
 from tallybook.runtime.logging import logger
-from tallybook.runtime.metrics import Metrics
-from tallybook.runtime.pace import Pace
+from tallybook.runtime.metrics.registry import Metrics
 from tallybook.runtime.process import host_name
 from tallybook.runtime.tasks import Tasks, run_together
-from tallybook.runtime.watched import watchable
 
-from .auditor import Audit, Auditor
+from .auditor import Auditor, AuditReport
 from .copier import Copier
-from .mender import Mender
-from .metrics import REPAIR_METRICS, numbers
+from .ledger_repair import LedgerRepairer
+from .metrics import REPAIR_METRICS, repair_readings
 from .replicator import Replicator, ReplicatorTotals
 from .tasks import TaskBoard
+
+if TYPE_CHECKING:
+    from tallybook.runtime.http.server import Listening
 
 _log = logger("repair")
 
 AUDITOR_RECORD: Final = "repair/auditor"
 STATUS_RECORD: Final = "repair/status"
 STALE_SECONDS: Final = 600
-"""An auditor looks every half minute; one that has said nothing for so long is not there."""
+"""The auditor makes a pass every half minute. If its status is older than this, no auditor is running."""
 
 
 class RepairService:
-    """Repairs a cluster, together with others like it.
+    """The auditor and the replicator of one process.
 
     Args:
-        client: what it stands on; it is not closed with the service.
+        client: gives access to the cluster. The service does not close it.
     """
 
     def __init__(self, client: Client, settings: RepairSettings) -> None:
@@ -60,19 +60,21 @@ class RepairService:
         self._settings = settings
         self._clock = world.clock
         self._leads = False
-        self._who = ""
-        """Where people find it; nowhere, unless it serves."""
+        self._address = ""
+        """Host and port of the HTTP endpoints; empty if the service has none."""
         board = TaskBoard(world.store, world.clock, rng.fork("tasks"), lease_s=settings.lease_s)
-        self._copier = Copier(world.connections, Pace(world.clock, settings.bytes_per_second), world.clock)
+        self._copier = Copier(
+            world.connections, RateLimiter(world.clock, settings.bytes_per_second), world.clock, rng.fork("copier")
+        )
         updater = LedgerUpdater(world.store, world.clock, rng.fork("updater"))
-        mender = Mender(client, updater, self._copier, rng.fork("mender"), settings.placement)
+        repairer = LedgerRepairer(client, updater, self._copier, rng.fork("mender"), settings.placement)
         self._records = RecordUpdater(world.store, world.clock, rng.fork("records"))
         self.auditor = Auditor(
             world.store, world.membership, world.connections, board, settings, world.clock, rng.fork("auditor")
         )
         self.replicator = Replicator(
             board,
-            mender,
+            repairer,
             world.store,
             world.membership,
             world.clock,
@@ -84,59 +86,64 @@ class RepairService:
         )
 
     async def serve(self, tasks: Tasks, listening: Listening | None = None) -> None:
-        """Work until cancelled, and serve health and metrics meanwhile.
+        """Run until cancelled, with HTTP endpoints for health and metrics.
 
         Args:
-            listening: where to serve them; ``None``: where the settings say.
+            listening: socket for the endpoints; ``None``: bind the address in the settings.
 
         Raises:
-            InvalidConfig: the address to serve them on cannot be bound.
+            InvalidConfig: the address cannot be bound.
         """
         clock, metrics = self._clock, self.metrics()
         listen, security = listening or self._settings.http_listen, self._settings.security
-        async with watchable(metrics, listen, security, clock, tasks) as address:
+        # Commands that only read the status need no HTTP server.
+        from tallybook.runtime.http.health_server import serve_health  # noqa: PLC0415
+
+        async with serve_health(metrics, listen, security, clock, tasks) as address:
             _log.info("serving", http_address=address)
-            self._who = f"{host_name()}:{address.rpartition(':')[2]}"
+            self._address = f"{host_name()}:{address.rpartition(':')[2]}"
             await self.run()
 
     async def run(self) -> None:
-        """Work until cancelled, and serve nothing.
+        """Run until cancelled, without HTTP endpoints.
 
         Raises:
-            DamagedFile, NewerFormat: the record of who audits holds something else.
+            DamagedFile, NewerFormat: the auditor's leader record cannot be decoded.
         """
-        await run_together(self._leadership.lead(self._rounds, who=self._who), self.replicator.run())
+        await run_together(self._leadership.lead(self._audit, who=self._address), self.replicator.run())
 
     def metrics(self) -> Metrics:
-        """What /metrics shows."""
+        """The metrics of /metrics."""
         metrics = Metrics()
-        metrics.add(REPAIR_METRICS, lambda: numbers(self.auditor, self.replicator, self._copier, leads=self._leads))
+        metrics.add(
+            REPAIR_METRICS, lambda: repair_readings(self.auditor, self.replicator, self._copier, leads=self._leads)
+        )
         show_client(metrics, self._client)
         return metrics
 
-    async def _rounds(self) -> None:
+    async def _audit(self) -> None:
         self._leads = True
         try:
             while True:
-                await self._round()
+                await self._run_pass()
                 await self._clock.sleep(self._settings.interval_s)
         finally:
             self._leads = False
 
-    async def _round(self) -> None:
+    async def _run_pass(self) -> None:
         try:
-            audit = await self.auditor.round()
+            audit = await self.auditor.run_pass()
             times = {"at_ms": self._clock.wall_us() // 1000, "walked_at_ms": audit.walked_at_ms}
-            work = {"work": worked(self.replicator.totals), "too_large": self.replicator.too_large}
-            value = json.dumps({"format": FIRST, **told(audit), **times, **work}).encode()
-            await self._records.update(STATUS_RECORD, partial(over_known, STATUS_RECORD, value))
+            work = {"work": replicator_json(self.replicator.totals), "too_large": self.replicator.too_large}
+            value = json.dumps({"format": FIRST, **audit_json(audit), **times, **work}).encode()
+            await self._records.update(STATUS_RECORD, partial(check_overwritable, STATUS_RECORD, value))
         except (PeerError, StorageError) as error:
             sometimes("repair: a round ends early")
-            _log.warning("a round ended early", error=error.message)
+            _log.warning("an auditor pass failed; it is retried", error=error.message)
 
 
-def told(audit: Audit) -> Mapping[str, object]:
-    """What the auditor found, for people and programs."""
+def audit_json(audit: AuditReport) -> Mapping[str, object]:
+    """The auditor's findings, as JSON values."""
     findings = audit.findings
     return {
         "away": sorted(audit.away),
@@ -161,54 +168,45 @@ def told(audit: Audit) -> Mapping[str, object]:
     }
 
 
-def worked(totals: ReplicatorTotals) -> Mapping[str, object]:
-    """What the process that audits has mended itself since it began; others may have mended more."""
+def replicator_json(totals: ReplicatorTotals) -> Mapping[str, object]:
+    """What the replicator of the auditor's process has done since it started. Other processes are not included."""
     return {
         "ledgers": totals.ledgers,
-        "places": totals.places,
+        "places": totals.replaced,
         "batches": totals.batches,
         "copied_bytes": totals.copied_bytes,
-        "not_mended": totals.left_ledgers,
+        "not_mended": totals.incomplete_ledgers,
         "lost": totals.lost_ledgers,
         "last_error": totals.last_error,
     }
 
 
 async def repair_status(store: MetadataStore) -> Mapping[str, object] | None:
-    """What the auditor wrote down last; ``None`` if there was never one.
+    """The status that the auditor wrote last; ``None`` if no auditor has run yet.
 
     Raises:
         MetadataUnavailable: the store does not answer.
-        DamagedFile, NewerFormat: the record holds something else.
+        DamagedFile, NewerFormat: the record cannot be decoded.
     """
     record = await store.read_record(STATUS_RECORD, linearizable=True)
-    if record is None:
-        return None
-    try:
-        found = json.loads(record.value)
-    except NOT_UNDERSTOOD as error:
-        raise DamagedFile(f"the record {STATUS_RECORD} cannot be understood: {error}") from error
-    if not isinstance(found, dict):
-        raise DamagedFile(f"the record {STATUS_RECORD} holds {type(found).__name__}")
-    check_format(STATUS_RECORD, found)
-    return found
+    return None if record is None else load_json(STATUS_RECORD, record.value)
 
 
 def age_of(status: Mapping[str, object] | None, clock: Clock, moment: str = "at_ms") -> int | None:
-    """Seconds since the auditor wrote that down, or since another moment in it; ``None`` if it does not say."""
+    """Seconds since a moment in the auditor's status (by default: when it was written); ``None`` if it has none."""
     at_ms = None if status is None else status.get(moment)
     return max(0, clock.wall_us() // 1000 - at_ms) // 1000 if isinstance(at_ms, int) else None
 
 
-async def repairing(metadata_uri: str, settings: RepairSettings, listening: Listening | None = None) -> None:
-    """Repair a cluster until cancelled.
+async def run_repair(metadata_uri: str, settings: RepairSettings, listening: Listening | None = None) -> None:
+    """Run a repair process until cancelled.
 
     Args:
-        listening: where health and metrics are served; ``None``: where the settings say.
+        listening: socket for health and metrics; ``None``: bind the address in the settings.
 
     Raises:
-        InvalidConfig: a URI or an address makes no sense.
-        MetadataUnavailable: the metadata store is not there.
+        InvalidConfig: a URI or an address is invalid.
+        MetadataUnavailable: the metadata store does not answer.
     """
     async with Client(
         metadata_uri, ClientSettings(security=settings.security, archive_keys=settings.archive_keys)
@@ -221,4 +219,4 @@ async def repairing(metadata_uri: str, settings: RepairSettings, listening: List
 
 
 def _died(name: str, error: BaseException) -> None:
-    _log.error("a task died", task=name, error=repr(error))
+    _log.error("a background task failed", task=name, error=repr(error))

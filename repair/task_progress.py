@@ -1,7 +1,7 @@
-"""How far the work at a task is: what its holder writes into it with each renewal, for people to see. Pure.
+"""Progress of a repair task, which its replicator writes into the task with each renewal. For display only. Pure.
 
-Nothing rests on it. An older Tallybook hands tasks out without it, and drops it from those that it works at; then it is
-not known how many ledgers there were, and what the next holder writes counts from where that one has taken over.
+Older versions publish tasks without progress and drop it from tasks that they work at. Then the number of ledgers is
+not known, and the next replicator counts from where it has taken over.
 """
 
 from __future__ import annotations
@@ -9,17 +9,18 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any, Final, NamedTuple
 
-from tallybook.metadata.record_json import NOT_UNDERSTOOD
+from tallybook.metadata.records.json_errors import DECODE_ERRORS
 
-MOST_UNDER_WAY: Final = 32
-"""Ledgers of which a task says how far they are: a record is small."""
+MAX_IN_FLIGHT: Final = 32
+"""Ledgers in ``TaskProgress.under_way`` at most, to keep the record small."""
 
 
 class LedgerProgress(NamedTuple):
-    """A ledger that is being mended.
+    """A ledger that is being repaired.
 
-    ``places``: bookies' parts in its fragments that are looked at. ``expected_bytes``: what is to be copied, about;
-    ``None`` where only a look at what bookies hold can tell.
+    Attributes:
+        places, places_done: fragment replicas to check, and those that were checked.
+        expected_bytes: about how much is to be copied; ``None`` if it depends on what bookies hold.
     """
 
     ledger_id: int
@@ -30,15 +31,16 @@ class LedgerProgress(NamedTuple):
 
 
 class TaskProgress(NamedTuple):
-    """What was done of a task, by all who have held it, and what it is to come to.
+    """What all replicators of a task have done, and what it is expected to take.
 
     Attributes:
-        ledgers: those that it was handed out with; 0: not known.
-        not_mended: of those that were looked at, the ones that could not be mended in full.
-        places: bookies' parts in fragments that were looked at, and are complete where that could be.
-        batches, copied_bytes: given to bookies.
-        expected_bytes: what was to be copied when it was handed out, about; ``None``: not known.
-        bytes_per_second: copied since the last time that this was written; 0 where nobody is at it.
+        ledgers: in the task when it was published; 0: not known.
+        not_mended: ledgers that could not be repaired in full.
+        places: fragment replicas that were checked.
+        batches, copied_bytes: copied to bookies.
+        expected_bytes: about how much was to be copied when the task was published; ``None``: not known.
+        bytes_per_second: copied since the last renewal; 0 while no replicator works at the task.
+        under_way: ledgers that are being repaired.
     """
 
     ledgers: int = 0
@@ -52,18 +54,18 @@ class TaskProgress(NamedTuple):
 
     @property
     def at_rest(self) -> TaskProgress:
-        """The same, while nobody is at it."""
+        """The progress of a task at which no replicator works."""
         return self._replace(bytes_per_second=0, under_way=())
 
     @property
     def seconds_left(self) -> int | None:
-        """How long the rest takes at the present rate, about; ``None`` where either is not known."""
+        """About how many seconds the rest takes at the present rate; ``None`` if the size or the rate is not known."""
         if self.expected_bytes is None or not self.bytes_per_second:
             return None
         return max(0, self.expected_bytes - self.copied_bytes) // self.bytes_per_second
 
     def as_json(self) -> dict[str, object]:
-        """As part of a record."""
+        """The JSON object in the task's record."""
         return {**self._asdict(), "under_way": [each._asdict() for each in self.under_way]}
 
 
@@ -71,13 +73,13 @@ NOTHING_KNOWN: Final = TaskProgress()
 
 
 def decode_progress(found: Any) -> TaskProgress:
-    """What ``as_json`` gave; nothing is known where there is none.
+    """Decode what ``as_json`` returned.
 
-    Nor where it is something else, as a later version may write it: a task is not left undone for that.
+    ``NOTHING_KNOWN`` if it is absent or of another shape, as a later version may write it: the task is still done.
     """
     try:
         return NOTHING_KNOWN if found is None else _progress(found)
-    except NOT_UNDERSTOOD:
+    except DECODE_ERRORS:
         return NOTHING_KNOWN
 
 
@@ -106,8 +108,8 @@ def _ledger(found: Mapping[str, Any]) -> LedgerProgress:
     )
 
 
-def summed(tasks: Iterable[TaskProgress]) -> TaskProgress:
-    """Of several tasks: what is not known of one of them is not known of all."""
+def sum_progress(tasks: Iterable[TaskProgress]) -> TaskProgress:
+    """The total of several tasks. A number that is not known for one of them is not known for the total."""
     found = list(tasks)
     expected = [each.expected_bytes for each in found]
     known = all(each.ledgers for each in found)

@@ -1,9 +1,9 @@
-"""Work that was handed out: records in the metadata that name ledgers to be mended, taken by whoever is free.
+"""Repair tasks: metadata records with ids of ledgers to repair, which the auditor publishes and replicators claim.
 
-A task is of many ledgers, so that ten thousand of them cost a few dozen records. Who works at one puts its name in, and
-writes the record again every third of a lease; a task whose record has not changed for a whole lease, by the clock of
-whoever looks, is taken over. That saves work and nothing else: two at one task copy the same bytes, and the
-compare-and-set of each ledger's metadata decides.
+A task has many ledgers, so that ten thousand ledgers need a few dozen records. A replicator claims a task by writing
+its name into the record, and renews it every third of a lease. If a record has not changed for a whole lease, by the
+clock of another replicator, that one takes the task over. Leases only save work: if two replicators work at one task,
+they copy the same bytes, and the compare-and-set of each ledger's metadata decides.
 """
 
 from __future__ import annotations
@@ -15,8 +15,7 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 from tallybook.core.errors import DamagedFile, NewerFormat
-from tallybook.metadata.record_format import FIRST, check_format
-from tallybook.metadata.record_json import NOT_UNDERSTOOD
+from tallybook.metadata.records.format import FIRST, load_json, reporting_damage
 from tallybook.metadata.store import BadVersion, MetadataStore, Ok, Unknown
 from tallybook.runtime.clock import Clock
 from tallybook.runtime.logging import logger
@@ -27,30 +26,35 @@ from .task_progress import NOTHING_KNOWN, TaskProgress, decode_progress
 _log = logger("repair")
 
 PREFIX: Final = "repair/tasks/"
-LEDGERS_OF_A_TASK: Final = 256
-MOST_LISTED: Final = 10_000
-"""Tasks that are looked at; of a cluster with more, the rest follows once these are done."""
+LEDGERS_PER_TASK: Final = 256
+MAX_LISTED: Final = 10_000
+"""Tasks that ``names`` lists at most."""
 PAGE: Final = 100
-MOST_READ: Final = 100
-"""Tasks that are read until one can be taken. Each worker holds one, so a free one is found far sooner."""
-MOST_SEEN: Final = 1_000
-"""Tasks of others of which it is remembered since when nothing has changed."""
+MAX_READ: Final = 100
+"""Tasks that ``claim`` reads at most. Each replicator holds one, so a free one is found far sooner."""
+MAX_OBSERVED: Final = 1_000
+"""Tasks of other replicators of which this one remembers since when they have not changed."""
 
 URGENT: Final = f"{PREFIX}0-"
-"""How names of tasks begin about something that is known; they come before those of the periodic check."""
+"""Name prefix of tasks for a known problem. They sort before those of the periodic check."""
 _LATER: Final = f"{URGENT}ffffffff-"
-"""Of those, the ones that come behind the others: nothing is missing of what they move."""
+"""Name prefix of urgent tasks that come after the other urgent ones: drains, where no copy is missing."""
 _ROUTINE: Final = f"{PREFIX}1-"
 _KINDS: Final = ((URGENT, _LATER), (_LATER, _ROUTINE), (_ROUTINE, f"{PREFIX}2-"))
-"""How the names of each kind of task begin, and before what they end."""
+"""The name range of each kind of task: first prefix, and the prefix after the last name."""
 
 
 @dataclass(frozen=True, slots=True)
 class Task:
-    """Ledgers to be mended.
+    """Ledgers to repair.
 
-    ``leaving``: bookies whose places others are to take. ``thorough``: look at what every bookie holds, not only at
-    what the metadata say is missing. ``end``: recover those that are open, so that they can be mended.
+    Attributes:
+        leaving: bookies to be replaced.
+        thorough: ask every bookie what it holds, instead of trusting the metadata.
+        end: recover ledgers that are open, so that their last fragment can be repaired.
+        why: value of a ``RepairReason``; empty for the periodic check.
+        owner: name of the replicator; empty while none works at it.
+        beat: raised by each renewal.
     """
 
     ledger_ids: tuple[int, ...]
@@ -61,16 +65,16 @@ class Task:
     owner: str = ""
     beat: int = 0
     progress: TaskProgress = NOTHING_KNOWN
-    """For people: nothing rests on it."""
+    """For display only."""
 
     @property
     def urgent(self) -> bool:
-        """Whether it is about something that is known, and not of the periodic check."""
+        """Whether it is about a known problem, not a task of the periodic check."""
         return bool(self.why)
 
     def encode(self) -> bytes:
-        """As a record's value."""
-        # Of a task of which nothing is known, a record says no more than it did before there was anything to say.
+        """The value of the task's record."""
+        # Left out if empty, as in records of versions that did not have it.
         progress = {"progress": self.progress.as_json()} if self.progress != NOTHING_KNOWN else {}
         return json.dumps(
             {
@@ -89,15 +93,14 @@ class Task:
 
 
 def decode_task(name: str, value: bytes) -> Task:
-    """The task in a record.
+    """Decode a record's value.
 
     Raises:
-        DamagedFile: there is something else in it.
-        NewerFormat: a newer Tallybook has written it.
+        DamagedFile: it is not a task.
+        NewerFormat: a newer version of Tallybook has written it.
     """
-    try:
-        found = json.loads(value)
-        check_format(name, found)
+    found = load_json(name, value)
+    with reporting_damage(name):
         return Task(
             tuple(int(ledger_id) for ledger_id in found["ledgers"]),
             frozenset(str(name) for name in found["leaving"]),
@@ -108,13 +111,11 @@ def decode_task(name: str, value: bytes) -> Task:
             int(found["beat"]),
             decode_progress(found.get("progress")),
         )
-    except NOT_UNDERSTOOD as error:
-        raise DamagedFile(f"the record {name} is no task of a repair: {error!r}") from error
 
 
 @dataclass(frozen=True, slots=True)
-class Held:
-    """A task and the version of its record, as its holder has written it, or as it was found."""
+class TaskRecord:
+    """A task and the version of its record, as last read or written."""
 
     name: str
     task: Task
@@ -122,7 +123,11 @@ class Held:
 
 
 class TaskBoard:
-    """The tasks of a cluster."""
+    """The repair tasks of a cluster.
+
+    Args:
+        lease_s: seconds without a renewal after which a task can be taken over.
+    """
 
     def __init__(self, store: MetadataStore, clock: Clock, rng: Rng, *, lease_s: float) -> None:
         self._store = store
@@ -131,13 +136,13 @@ class TaskBoard:
         self._lease_s = lease_s
         self._name = rng.uuid()
         self._seen: dict[str, tuple[int, float]] = {}
-        """Of each task that somebody works at: the version of its record, and since when that is known."""
+        """For each task that another replicator works at: the version of its record, and when it was first seen."""
 
     async def publish(self, tasks: Iterable[Task], *, later: bool = False) -> int:
-        """Hand out tasks; how many were, as far as is known. One that may or may not have been is found, or missed.
+        """Write tasks; returns how many certainly were. A task that was lost is published again by a later walk.
 
         Args:
-            later: urgent ones come behind the other urgent ones.
+            later: urgent tasks are claimed after the other urgent ones.
         """
         published = 0
         urgent = _LATER if later else URGENT
@@ -147,7 +152,7 @@ class TaskBoard:
         return published
 
     async def names(self) -> list[str]:
-        """The names of all tasks, the urgent ones first.
+        """The names of the first ``MAX_LISTED`` tasks, the urgent ones first.
 
         Raises:
             MetadataUnavailable: the store does not answer.
@@ -156,12 +161,12 @@ class TaskBoard:
         async with aclosing(self._listed(PREFIX, "")) as names:
             async for name in names:
                 found.append(name)
-                if len(found) == MOST_LISTED:
+                if len(found) == MAX_LISTED:
                     break
         return found
 
     async def read(self, names: Iterable[str]) -> dict[str, Task]:
-        """Those of these tasks that are there still, and can be understood, by name.
+        """Tasks by name, without those that are done or cannot be decoded.
 
         Raises:
             MetadataUnavailable: the store does not answer.
@@ -169,16 +174,16 @@ class TaskBoard:
         found = [await self._read(name) for name in names]
         return {held.name: held.task for held in found if held is not None}
 
-    async def take(self) -> Held | None:
-        """Take a task that nobody works at, or whose holder is silent; ``None`` if none was found.
+    async def claim(self) -> TaskRecord | None:
+        """Claim a task that is free or whose lease has expired; ``None`` if there is none.
 
-        Each worker begins somewhere else in each kind, so that they do not all come to the same ones.
+        Each replicator starts at a random name of each kind, so that they do not all try the same tasks.
 
         Raises:
             MetadataUnavailable: the store does not answer.
         """
         now = self._clock.monotonic()
-        left = MOST_READ
+        left = MAX_READ
         for kind, end in _KINDS:
             async with aclosing(self._of_a_kind(kind, end)) as names:
                 async for name in names:
@@ -186,7 +191,7 @@ class TaskBoard:
                         return None
                     left -= 1
                     found = await self._read(name)
-                    if found is None or (found.task.owner and not self._is_silent(name, found.version, now)):
+                    if found is None or (found.task.owner and not self._is_expired(name, found.version, now)):
                         continue
                     progress = found.task.progress.at_rest
                     task = replace(found.task, owner=self._name, beat=found.task.beat + 1, progress=progress)
@@ -197,7 +202,7 @@ class TaskBoard:
         return None
 
     async def _of_a_kind(self, prefix: str, end: str) -> AsyncGenerator[str, None]:
-        """Every name with this prefix that lies before ``end``: those behind a random one, then those before."""
+        """Every name from ``prefix`` to ``end``, starting at a random one."""
         start = f"{prefix}{self._rng.uuid()}"
         for after, last in ((start, end), ("", min(start, end))):
             async with aclosing(self._listed(prefix, after)) as names:
@@ -216,29 +221,29 @@ class TaskBoard:
                 return
             after = following
 
-    async def _read(self, name: str) -> Held | None:
+    async def _read(self, name: str) -> TaskRecord | None:
         record = await self._store.read_record(name)
         if record is None:
             return None
         try:
-            return Held(name, decode_task(name, record.value), record.version)
+            return TaskRecord(name, decode_task(name, record.value), record.version)
         except (DamagedFile, NewerFormat) as error:
-            # The others are none the worse for it; ``fsck`` tells of it, too.
-            _log.error("a task is passed over", task=name, error=error.message)
+            # The other tasks can still be done. ``fsck`` reports this one, too.
+            _log.error("a repair task is skipped", task=name, error=error.message)
             return None
 
-    def _is_silent(self, name: str, version: int, now: float) -> bool:
+    def _is_expired(self, name: str, version: int, now: float) -> bool:
         if self._seen.get(name, (None, 0.0))[0] != version:
             self._seen.pop(name, None)
             self._seen[name] = version, now
-            if len(self._seen) > MOST_SEEN:
-                # The one whose holder was last heard of the longest ago: most likely it is done.
+            if len(self._seen) > MAX_OBSERVED:
+                # The one that was first seen longest ago: most likely it is done.
                 del self._seen[next(iter(self._seen))]
             return False
         return now - self._seen[name][1] >= self._lease_s
 
-    async def renew(self, held: Held, left: Iterable[int], progress: TaskProgress) -> Held | None:
-        """Say that the holder is at work, and what is left; ``None`` if the task is not the holder's any more.
+    async def renew(self, held: TaskRecord, left: Iterable[int], progress: TaskProgress) -> TaskRecord | None:
+        """Renew the lease and record which ledgers are left; ``None`` if another replicator has taken the task over.
 
         Raises:
             MetadataUnavailable: the store does not answer.
@@ -246,45 +251,45 @@ class TaskBoard:
         task = replace(held.task, ledger_ids=tuple(left), beat=held.task.beat + 1, progress=progress)
         return await self._write(held.name, task, held.version)
 
-    async def put_back(self, held: Held, left: Iterable[int], progress: TaskProgress) -> None:
-        """Leave what is left of a task for whoever takes it next.
+    async def release(self, held: TaskRecord, left: Iterable[int], progress: TaskProgress) -> None:
+        """Give up a task, with the ledgers that are left.
 
         Raises:
-            MetadataUnavailable: the store does not answer; the task is taken over by somebody in time.
+            MetadataUnavailable: the store does not answer; the task is taken over once its lease has expired.
         """
         task = replace(held.task, ledger_ids=tuple(left), owner="", progress=progress.at_rest)
         await self._write(held.name, task, held.version)
 
-    async def finish(self, held: Held) -> None:
-        """The task is done, or what is left of it is for somebody else to find again.
+    async def finish(self, held: TaskRecord) -> None:
+        """Delete a task. The auditor finds ledgers that could not be repaired again.
 
         Raises:
-            MetadataUnavailable: the store does not answer; the task is taken over by somebody in time.
+            MetadataUnavailable: the store does not answer; the task is taken over once its lease has expired.
         """
         version: int | None = held.version
         while version is not None and isinstance(await self._store.delete_record(held.name, version), BadVersion):
-            # A renewal that was cut off may have landed.
+            # A renewal without an answer may have been applied.
             found = await self._store.read_record(held.name, linearizable=True)
             ours = found is not None and decode_task(held.name, found.value).owner == self._name
             version = found.version if found is not None and ours else None
 
-    async def _write(self, name: str, task: Task, version: int) -> Held | None:
+    async def _write(self, name: str, task: Task, version: int) -> TaskRecord | None:
         result = await self._store.write_record(name, task.encode(), version)
         if isinstance(result, Ok):
-            return Held(name, task, result.version)
+            return TaskRecord(name, task, result.version)
         if isinstance(result, Unknown):
             found = await self._store.read_record(name, linearizable=True)
             if found is not None and found.value == task.encode():
-                return Held(name, task, found.version)
+                return TaskRecord(name, task, found.version)
         return None
 
 
 def is_urgent(name: str) -> bool:
-    """Whether a task of this name is about something that is known, and not of the periodic check."""
+    """Whether this is the name of a task for a known problem, not of the periodic check."""
     return name.startswith(URGENT)
 
 
-def tasks_of(
+def make_tasks(
     ledger_ids: Iterable[int],
     *,
     leaving: frozenset[str] = frozenset(),
@@ -293,14 +298,14 @@ def tasks_of(
     why: str,
     expected: Mapping[int, int | None] | None = None,
 ) -> Iterable[Task]:
-    """So many tasks as these ledgers make.
+    """Tasks of up to ``LEDGERS_PER_TASK`` ledgers each.
 
     Args:
-        expected: how many bytes are to be copied for each, as far as that is known.
+        expected: for each ledger, about how many bytes are to be copied, if known.
     """
     ledgers = list(ledger_ids)
-    for at in range(0, len(ledgers), LEDGERS_OF_A_TASK):
-        some = ledgers[at : at + LEDGERS_OF_A_TASK]
+    for at in range(0, len(ledgers), LEDGERS_PER_TASK):
+        some = ledgers[at : at + LEDGERS_PER_TASK]
         sizes = [(expected or {}).get(ledger_id) for ledger_id in some]
         known = None if None in sizes else sum(size for size in sizes if size is not None)
         progress = TaskProgress(ledgers=len(some), expected_bytes=known)

@@ -1,7 +1,7 @@
-"""Which objects are mostly dead: what is left in a set when ledgers that share it are deleted, or have moved away.
+"""Finds sparse objects: sets of which most ledgers were deleted, or moved to other objects.
 
-The metadata tell only of the ledgers that live. What an object held when it was written is in its own directory,
-which never changes: it is read once, a small request for each set, and a bounded number of them at a time.
+The metadata lists existing ledgers only. The original content of an object is in its directory, which never changes: it
+is read once, with a small request per set, and a bounded number of them per pass.
 """
 
 from __future__ import annotations
@@ -10,25 +10,25 @@ from collections.abc import Iterable
 from functools import partial
 from typing import Final
 
+from tallybook.archive.format.schema import SETS_FOLDER
 from tallybook.archive.objects.port import ObjectStore
-from tallybook.archive.objects.probe import OBJECT_ERRORS, ObjectPass, Turns
+from tallybook.archive.objects.probe import OBJECT_ERRORS, ObjectPass, RequestOrder
 from tallybook.archive.reader import ArchiveReader
-from tallybook.archive.schema import SETS_FOLDER
-from tallybook.core.config import OffloadSettings
 from tallybook.core.limits import KIB
-from tallybook.metadata.archived import Receipt
-from tallybook.metadata.model import LedgerMetadata
+from tallybook.core.settings import OffloadSettings
+from tallybook.metadata.ledger.archived import Receipt
+from tallybook.metadata.ledger.model import LedgerMetadata
 
-LOOKS_AT_A_TIME: Final = 200
+MAX_READS_PER_PASS: Final = 200
 LEDGER_BYTES: Final = KIB
-"""What a ledger takes in the index of an object, however little it holds: so that sets of empty ledgers count."""
+"""Bytes that a ledger takes in the index of an object, so that sets of empty ledgers count."""
 
 
 class DeadSpace:
-    """Knows how much each set object held.
+    """Knows the original payload of each set.
 
     Args:
-        store: asked whether an object that it does not give is the only one.
+        store: the bucket, to tell errors of one object from errors of the store.
         reader: reads directories.
     """
 
@@ -37,14 +37,14 @@ class DeadSpace:
         self._reader = reader
         self._settings = settings
         self._held: dict[str, int] = {}
-        self._turns = Turns()
+        self._turns = RequestOrder()
 
     async def mostly_dead(self, ledgers: Iterable[LedgerMetadata], keys: Iterable[str]) -> frozenset[str]:
-        """Those of ``keys`` of which at least ``compact_dead_percent`` is nobody's any more.
+        """The sets of ``keys`` of which at least ``compact_dead_percent`` is no longer referenced.
 
         Args:
-            ledgers: all there are.
-            keys: what the bucket holds.
+            ledgers: all existing ledgers.
+            keys: the objects in the bucket.
 
         Raises:
             ArchiveUnavailable, ArchiveDenied: the store does not answer.
@@ -58,10 +58,10 @@ class DeadSpace:
                 alive[receipt.key] = alive.get(receipt.key, 0) + receipt.payload_bytes + LEDGER_BYTES
         found = sorted(receipts.keys() & set(keys))
         self._held = {key: self._held[key] for key in found if key in self._held}
-        # Else those that failed could take all looks each time.
+        # Failed objects come last, so that they do not use up the limit in every pass.
         unknown = self._turns.order((key for key in found if key not in self._held), key=str)
         asked = ObjectPass(self._store)
-        for key in unknown[:LOOKS_AT_A_TIME]:
+        for key in unknown[:MAX_READS_PER_PASS]:
             if asked.ended:
                 break
             await self._look(receipts[key], asked)
@@ -78,7 +78,7 @@ class DeadSpace:
         except OBJECT_ERRORS as error:
             if not await asked.concerns_one_object(error):
                 raise
-            # The release, or verification, of its ledgers reports it.
+            # Release or verification of its ledgers reports the error.
             self._turns.failed(receipt.key)
             return
         self._held[receipt.key] = sum(held.payload_bytes + LEDGER_BYTES for held in directory.ledgers)

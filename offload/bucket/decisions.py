@@ -1,13 +1,13 @@
-"""What the manifest of a bucket may say, and which objects may go: decided from what was read. Pure.
+"""Rules for the manifest and for the removal of objects. Pure functions.
 
-A ledger is where its metadata say, if the bucket has that object as it was archived. Metadata that come from an older
-copy name objects which were removed since, or none; there the line of the manifest stands, if its object is in the
-bucket. So it does where the metadata are missing without a record of a deletion.
+A ledger counts in the object that its metadata names, if the bucket has that object as archived. Metadata restored from
+an older copy names objects that were removed since, or none; then the line of the manifest counts, if its object is in
+the bucket. The same applies to missing metadata without a record of a deletion.
 
-The manifest drops an object only once each of its ledgers is known, or on record as deleted. The object may go only if
-each ledger in it that was not deleted is in another object that its metadata name and the bucket has. Anything else may
-be the last copy of a ledger. Lines of the manifest do not tell ledgers of one id apart, and metadata that were lost may
-have been followed by others of that id: what an object holds says itself whose it is.
+The manifest drops an object only if each of its ledgers is known, or recorded as deleted. The object may be removed
+only if each of its ledgers that was not deleted is in another object that its metadata names and the bucket has. Any
+other object may be the last copy of a ledger. The manifest does not distinguish ledgers with the same id, and after a
+loss of metadata other ledgers may have reused ids: only the object itself tells which ledger it contains.
 """
 
 from __future__ import annotations
@@ -16,48 +16,48 @@ from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 
 from tallybook.core.ids import same_ledger
-from tallybook.metadata.archived import Receipt
-from tallybook.metadata.model import LedgerMetadata
+from tallybook.metadata.ledger.archived import Receipt
+from tallybook.metadata.ledger.model import LedgerMetadata
 from tallybook.metadata.store import Deletion
 
 
 @dataclass(frozen=True, slots=True)
-class Standing:
-    """Where the ledgers of a bucket are."""
+class LedgerLocations:
+    """Where the ledgers of a bucket count."""
 
     counted: Mapping[int, str]
-    """What the manifest is to say: the object that each ledger counts in."""
+    """Content of the next manifest: the object in which each ledger counts."""
     missing: Mapping[int, str]
-    """Ledgers without metadata and without a record of a deletion; their objects."""
+    """Ledgers without metadata and without a record of a deletion, with their objects."""
     astray: Mapping[int, str]
-    """Ledgers whose metadata name no object of the bucket, while the manifest names one; that one."""
+    """Ledgers whose metadata names no object of the bucket, with the object that the manifest names."""
     lost: Mapping[int, str]
-    """Ledgers whose metadata name an object that is not in the bucket, and the manifest no other; the lost one."""
+    """Ledgers whose metadata names an object missing in the bucket, and the manifest no other; with that object."""
     unknown: Mapping[int, str]
-    """Ledgers whose metadata name an object of which it is not known whether the bucket has it; the object in which
-    they go on counting."""
+    """Ledgers whose metadata names an object that may or may not be in the bucket; with the object in which they
+    continue to count."""
 
     @property
     def kept(self) -> frozenset[str]:
-        """Objects that stay for ledgers that the metadata do not explain."""
+        """Objects that are kept for ledgers that the metadata does not explain."""
         return frozenset((*self.missing.values(), *self.astray.values(), *self.unknown.values()))
 
 
-def standing(
+def locate_ledgers(
     ledgers: Mapping[int, LedgerMetadata],
     counted: Mapping[int, str],
     sizes: Mapping[str, int],
     deleted: Collection[int],
     unknown: Collection[str] = (),
-) -> Standing:
-    """Where the ledgers are.
+) -> LedgerLocations:
+    """Decide where the ledgers count.
 
     Args:
-        ledgers: the metadata of all that there are.
-        counted: what the manifest says; empty if that is not known.
-        sizes: bytes of each object of the bucket.
-        deleted: those of ``counted`` that are not in ``ledgers`` and on record as deleted.
-        unknown: objects that may be in the bucket, though not in ``sizes``.
+        ledgers: metadata of all existing ledgers.
+        counted: lines of the current manifest; empty if unknown.
+        sizes: bytes of each object in the bucket.
+        deleted: those of ``counted`` that are missing in ``ledgers`` and recorded as deleted.
+        unknown: objects that may be in the bucket, though missing in ``sizes``.
     """
     homes, missing = dict[int, str](), dict[int, str]()
     astray, lost, undecided = dict[int, str](), dict[int, str](), dict[int, str]()
@@ -74,21 +74,21 @@ def standing(
     for ledger_id, line in counted.items():
         if ledger_id not in ledgers and ledger_id not in deleted:
             homes[ledger_id] = missing[ledger_id] = line
-    return Standing(homes, missing, astray, lost, undecided)
+    return LedgerLocations(homes, missing, astray, lost, undecided)
 
 
 def is_there(receipt: Receipt, sizes: Mapping[str, int]) -> bool:
-    """Whether the bucket has an object as a receipt says."""
+    """Whether the bucket has the object of a receipt, with its size."""
     return sizes.get(receipt.key) == receipt.object_bytes
 
 
-def living(ledger_id: int, identity: bytes, ledgers: Mapping[int, LedgerMetadata]) -> LedgerMetadata | None:
-    """The metadata of a ledger in an object; ``None`` if they are not there, or of another ledger of the same id."""
+def existing_metadata(ledger_id: int, identity: bytes, ledgers: Mapping[int, LedgerMetadata]) -> LedgerMetadata | None:
+    """Metadata of a ledger in an object; ``None`` if there is none, or it is of another ledger with the same id."""
     known = ledgers.get(ledger_id)
     return known if known is not None and same_ledger(known.identity, identity) else None
 
 
-def unaccounted(
+def unknown_ledger(
     held: Iterable[tuple[int, bytes]],
     ledgers: Mapping[int, LedgerMetadata],
     deletions: Mapping[int, Deletion | None],
@@ -96,20 +96,20 @@ def unaccounted(
     *,
     named: bool = False,
 ) -> int | None:
-    """A ledger of an object that is not known, nor known to be deleted; ``None`` if there is none.
+    """A ledger of an object that is neither known nor recorded as deleted; ``None`` if there is none.
 
-    A deletion of another ledger of the same id says nothing, nor does another one that is there.
+    A deletion of another ledger with the same id, or its existence, does not count.
 
     Args:
-        held: the ledgers in the object, each with its identity.
-        ledgers: the metadata of all that there are.
-        deletions: of those in ``held`` that are not living.
-        counted: ledgers that the manifest counts, in whichever object.
-        named: whether the manifest names the object, so that those which it counts nowhere were deleted, though that
-            may be on record in a metadata store that was lost.
+        held: ledgers in the object, with their identities.
+        ledgers: metadata of all existing ledgers.
+        deletions: records of deletions of those in ``held`` that do not exist.
+        counted: ledgers that the manifest counts in any object.
+        named: whether the manifest names the object: then ledgers that it counts nowhere were deleted, although the
+            record may be in a metadata store that was lost.
     """
     for ledger_id, identity in held:
-        if living(ledger_id, identity, ledgers) is not None:
+        if existing_metadata(ledger_id, identity, ledgers) is not None:
             continue
         deletion = deletions.get(ledger_id)
         if deletion is None:
@@ -120,21 +120,21 @@ def unaccounted(
     return None
 
 
-def needs(
+def ledger_in_need(
     held: Collection[tuple[int, bytes]],
     ledgers: Mapping[int, LedgerMetadata],
     deletions: Mapping[int, Deletion | None],
     counted: Collection[int],
     sizes: Mapping[str, int],
 ) -> int | None:
-    """A ledger that needs an object which the manifest has dropped; ``None`` if none does, and the object may go.
+    """A ledger that needs an object dropped by the manifest; ``None`` if the object may be removed.
 
     Args:
-        held, ledgers, deletions, counted: as for ``unaccounted``.
-        sizes: bytes of each object of the bucket.
+        held, ledgers, deletions, counted: as for ``unknown_ledger``.
+        sizes: bytes of each object in the bucket.
     """
     for ledger_id, identity in held:
-        known = living(ledger_id, identity, ledgers)
+        known = existing_metadata(ledger_id, identity, ledgers)
         if known is not None and (known.archived is None or not is_there(known.archived, sizes)):
             return ledger_id
-    return unaccounted(held, ledgers, deletions, counted, named=True)
+    return unknown_ledger(held, ledgers, deletions, counted, named=True)

@@ -1,7 +1,7 @@
-"""Keeps a bucket in order: settles whose it is, writes down what counts in it, and removes what belongs to nobody.
+"""Maintains a bucket: checks its owner, writes the manifest, and removes orphans.
 
-Nothing goes while the metadata or the manifest may know too little (``standing``): the metadata may be an older copy,
-the manifest may not be readable, and the object that the metadata name may have been lost from the bucket.
+Nothing is removed while metadata or manifest may be incomplete (``locate_ledgers``): the metadata may be an older
+copy, the manifest may be unreadable, or the object named by the metadata may be missing in the bucket.
 """
 
 from __future__ import annotations
@@ -13,42 +13,42 @@ from typing import Final
 
 from tallybook.archive.manifest import MANIFEST_KEY, Manifest
 from tallybook.archive.objects.port import ObjectInfo, ObjectStore
-from tallybook.archive.objects.probe import OBJECT_ERRORS, ObjectPass, Turns, concerns_one_object, info_if_there
-from tallybook.core.config import OffloadSettings
-from tallybook.core.marks import sometimes
-from tallybook.metadata.behind import MANIFEST, REMEDY, BehindRecord, unapproved
+from tallybook.archive.objects.probe import OBJECT_ERRORS, ObjectPass, RequestOrder, concerns_one_object, info_if_there
+from tallybook.core.coverage import sometimes
+from tallybook.core.settings import OffloadSettings
+from tallybook.metadata.records.restored_store import MANIFEST, REMEDY, RestoreRecordStore, unapproved_restore
 from tallybook.runtime.clock import Clock
 from tallybook.runtime.logging import logger
 from tallybook.runtime.rng import Rng
 from tallybook.runtime.tasks import Workers, run_together
 
+from ..survey import LedgerSurvey
+from ..totals import Totals
+from .decisions import LedgerLocations, is_there, locate_ledgers
 from .manifest_writer import ManifestWriter
 from .orphans import Garbage, OrphanWatch, Owned
-from .standing import Standing, is_there, standing
-from .survey import Survey
-from .totals import Totals
-from .unexplained import CONCURRENT_READS, deletions_of, needed, unexplained
+from .unknown_objects import CONCURRENT_READS, deletions_of, needed, unexplained
 
 _log = logger("offload")
 
 MAX_NAMED: Final = 20
-"""Ledgers that the log names."""
-MOST_LOOKED_FOR: Final = 1_000
-"""Objects that a listing lacks and that are looked for by name, in one pass; others count as not there."""
+"""Maximum ledgers named in a log line."""
+MAX_LOOKUPS: Final = 1_000
+"""Objects missing in a listing that are looked up by name, per pass; others count as missing."""
 
 
 class BucketKeeper:
-    """The bucket of a cluster, as one offloader keeps it.
+    """The bucket of a cluster, as maintained by one offloader.
 
     Args:
-        workers: where the manifest is encoded.
-        totals: where what was removed, and what failed, is counted.
-        forget: called with the key of each object that is gone.
+        workers: encode the manifest.
+        totals: counters of removals and failures.
+        forget: called with the key of each removed object.
     """
 
     def __init__(
         self,
-        survey: Survey,
+        survey: LedgerSurvey,
         store: ObjectStore,
         workers: Workers,
         settings: OffloadSettings,
@@ -64,30 +64,30 @@ class BucketKeeper:
         self._forget = forget
         self._manifest = ManifestWriter(store, workers)
         self._orphans = OrphanWatch(settings)
-        self._turns = Turns()
-        self._behind = BehindRecord(survey.store, clock, rng.fork("behind"))
+        self._turns = RequestOrder()
+        self._behind = RestoreRecordStore(survey.store, clock, rng.fork("behind"))
 
     @property
     def orphans(self) -> int:
-        """Objects that have no owner, and wait to be removed."""
+        """Orphans that wait to be removed."""
         return self._orphans.count
 
     @property
     def is_ours(self) -> bool:
-        """Whether the manifest says that it is this cluster's bucket."""
+        """Whether the manifest names this cluster as owner."""
         return self._manifest.cluster_id is not None
 
-    # --- whether anything may change ----------------------------------------------------------------------------------
+    # --- checks before any change -------------------------------------------------------------------------------------
 
     async def is_behind(self) -> bool:
-        """Whether the metadata are known to be an older copy: what they do not know has owners that they forgot."""
-        behind = await unapproved(self._survey.store)
+        """Whether the metadata is known to be an older copy: it may lack the owners of objects."""
+        behind = await unapproved_restore(self._survey.store)
         if behind is not None:
-            self._totals.failed(f"nothing is merged or removed in {self._store.url}: {behind.told}: {REMEDY}")
+            self._totals.failed(f"nothing is merged or removed in {self._store.url}: {behind.description}: {REMEDY}")
         return behind is not None
 
     async def report_behind(self) -> bool:
-        """Report the metadata as an older copy if the manifest counts ledgers beyond their id counter."""
+        """Report the metadata as an older copy if the manifest counts ledgers beyond its id counter."""
         if not self.is_ours:
             return False  # perhaps another cluster's
         known, store = self._survey.ledgers, self._survey.store
@@ -102,11 +102,11 @@ class BucketKeeper:
         return False
 
     async def own(self, objects: Sequence[ObjectInfo], *, complete: bool) -> bool:
-        """Whether the bucket is of this cluster; what another process has seen of orphans is taken over from there.
+        """Whether the bucket belongs to this cluster; also takes over known orphans from the manifest.
 
         Args:
-            objects: all that are in it, listed before the last look of the survey.
-            complete: whether no ledger can be missing from the survey.
+            objects: all objects in it, listed before the last pass of the survey.
+            complete: whether the survey has all ledgers.
         """
         manifest = await self._manifest.load(next((each for each in objects if each.key == MANIFEST_KEY), None))
         owner = self._manifest.cluster_id
@@ -128,7 +128,7 @@ class BucketKeeper:
         return True
 
     async def _explained(self, objects: Sequence[ObjectInfo]) -> bool:
-        """Whether a manifest may be written where none tells what counts: the metadata explain all objects."""
+        """Whether a manifest may be written although none can be read: the metadata must explain all objects."""
         lacks = self._manifest.unreadable or f"{self._store.url} has no manifest"
         owned = Owned.by(self._survey.ledgers.values())
         unowned = [found for found in objects if owned.frees_object(found.key)]
@@ -137,44 +137,44 @@ class BucketKeeper:
             self._totals.failed(
                 f"nothing is merged or removed, and no manifest written: {lacks}, and {doubt.why}. If metadata were "
                 "lost, run 'offload rebuild-catalog'; if it is another cluster's archive, give this cluster another "
-                "one; remove the object yourself only if nobody needs it"
+                "one; remove the object yourself only if it is not needed"
             )
             return False
         return True
 
-    # --- what counts, and what goes -----------------------------------------------------------------------------------
+    # --- manifest and removals ----------------------------------------------------------------------------------------
 
     async def collect(self, objects: Sequence[ObjectInfo], *, complete: bool) -> int:
-        """Write down what counts in the bucket, and remove what belongs to nobody.
+        """Write the manifest of the bucket, and remove orphans.
 
-        Returns how much of that no pass has come to so far, since several objects in a row had timed out.
+        Returns how many objects were not reached because several consecutive ones had timed out.
 
-        What is known of the ledgers says what to suspect. Only then are all of them read, which is after the bucket
-        was listed, and what has an owner after all, or may be the last copy of a ledger, is spared.
+        The survey's known ledgers select the suspects. Only then, after the bucket was listed, all ledgers are read
+        again; suspects that have an owner, or may be the last copy of a ledger, are kept.
 
         Args:
-            objects: all that are in the bucket.
-            complete: whether no ledger can be missing from the survey. If not, nothing is written or removed.
+            objects: all objects in the bucket.
+            complete: whether the survey has all ledgers. If not, nothing is written or removed.
         """
-        # Without a manifest, which ledgers are missing is not known yet, though this pass writes one.
+        # Without a manifest the missing ledgers are not known yet, although this pass writes one.
         told = self.is_ours and not self._manifest.unreadable
         sizes = {each.key: each.size_bytes for each in objects}
-        stands = await self._standing(sizes) if complete else Standing({}, {}, {}, {}, {})
-        self._report(stands)
+        locations = await self._locate_ledgers(sizes) if complete else LedgerLocations({}, {}, {}, {}, {})
+        self._report(locations)
         uploads = await self._store.unfinished_uploads()
-        suspects = self._orphans.look(
+        suspects = self._orphans.update(
             objects,
             uploads,
-            Owned.by(self._survey.ledgers.values(), stands.kept),
+            Owned.by(self._survey.ledgers.values(), locations.kept),
             monotonic_s=self._clock.monotonic(),
             wall_ms=self._now_ms(),
         )
         if not complete:
-            # What was archived since the last manifest, by a ledger that is not known now, has no line in it.
+            # Objects archived since the last manifest, of ledgers that are unknown now, have no line in it.
             return 0
-        suspects, stands = await self._without_unexplained(suspects, objects, stands)
-        # Before anything goes: readers that go by the manifest must not look for what is removed.
-        if not await self._write_manifest(stands):
+        suspects, locations = await self._without_unexplained(suspects, objects, locations)
+        # Before any removal: readers that use the manifest must not look for removed objects.
+        if not await self._write_manifest(locations):
             return 0
         if not suspects:
             return 0
@@ -182,34 +182,34 @@ class BucketKeeper:
             why = self._manifest.unreadable or f"{self._store.url} has no manifest"
             self._totals.failed(f"nothing is removed in this pass: {why}")
             return 0
-        if not await self._survey.look(everything=True):
+        if not await self._survey.refresh(everything=True):
             sometimes("offload: removes nothing, for the listing of ledgers broke off")
             return 0
         if await self.is_behind():
-            # Bookies have found it out since the pass began.
+            # Bookies have detected it since the pass began.
             return 0
-        again = await self._standing(sizes)
-        garbage = suspects.without(Owned.by(self._survey.ledgers.values(), stands.kept | again.kept))
+        again = await self._locate_ledgers(sizes)
+        garbage = suspects.without(Owned.by(self._survey.ledgers.values(), locations.kept | again.kept))
         if garbage != suspects:
             sometimes("offload: what had no owner has one after all")
         return await self._remove(await self._without_needed(garbage, again, sizes))
 
-    async def _standing(self, sizes: dict[str, int]) -> Standing:
-        """Where the ledgers are; what the listing lacks is looked for, and added to ``sizes``."""
+    async def _locate_ledgers(self, sizes: dict[str, int]) -> LedgerLocations:
+        """Where the ledgers count; objects missing in the listing are looked up and added to ``sizes``."""
         ledgers, counted = self._survey.ledgers, self._manifest.ledgers
         named = {each.archived.key for each in ledgers.values() if each.archived and not is_there(each.archived, sizes)}
-        looked_for = await self._looked_for(self._turns.order(sorted(named), key=str)[:MOST_LOOKED_FOR])
-        for key, found in looked_for.items():
-            # Perhaps it was written since the listing, or removed.
+        looked_up = await self._look_up(self._turns.order(sorted(named), key=str)[:MAX_LOOKUPS])
+        for key, found in looked_up.items():
+            # It may have been written or removed since the listing.
             sizes.pop(key, None)
             if found is not None:
                 sizes[key] = found.size_bytes
         deletions = await deletions_of(self._survey.store, [each for each in counted if each not in ledgers])
         deleted = [each for each, found in deletions.items() if found is not None]
-        return standing(ledgers, counted, sizes, deleted, named - looked_for.keys() - sizes.keys())
+        return locate_ledgers(ledgers, counted, sizes, deleted, named - looked_up.keys() - sizes.keys())
 
-    async def _looked_for(self, keys: Sequence[str]) -> dict[str, ObjectInfo | None]:
-        """What a listing would show of these objects; without those that the store refuses to tell of."""
+    async def _look_up(self, keys: Sequence[str]) -> dict[str, ObjectInfo | None]:
+        """Listing entries of these objects, except those for which the store gives an error."""
         found, asked = dict[str, ObjectInfo | None](), ObjectPass(self._store)
 
         async def look(key: str) -> None:
@@ -224,40 +224,40 @@ class BucketKeeper:
             await run_together(*map(look, keys[at : at + CONCURRENT_READS]))
         return found
 
-    def _report(self, stands: Standing) -> None:
-        """Name the ledgers that the metadata and the bucket do not agree about."""
-        if stands.missing:
+    def _report(self, locations: LedgerLocations) -> None:
+        """Report ledgers about which metadata and bucket disagree."""
+        if locations.missing:
             self._totals.failed(
-                f"metadata of {len(stands.missing)} archived ledgers are missing, without a record that they were "
+                f"metadata of {len(locations.missing)} archived ledgers are missing, without a record that they were "
                 "deleted: their objects stay; bring the metadata back",
-                ledger_ids=sorted(stands.missing)[:MAX_NAMED],
+                ledger_ids=sorted(locations.missing)[:MAX_NAMED],
             )
-        if stands.astray:
+        if locations.astray:
             sometimes("offload: the manifest knows better than the metadata where a ledger is")
             self._totals.failed(
-                f"{len(stands.astray)} ledgers are not in the objects that their metadata name, but where the "
+                f"{len(locations.astray)} ledgers are not in the objects that their metadata name, but where the "
                 "manifest says: those objects stay; the metadata seem to be an older copy: bring newer ones back",
-                ledger_ids=sorted(stands.astray)[:MAX_NAMED],
+                ledger_ids=sorted(locations.astray)[:MAX_NAMED],
             )
-        if stands.lost:
+        if locations.lost:
             sometimes("offload: an object that ledgers are in is not in the bucket")
-            keys = sorted(set(stands.lost.values()))
+            keys = sorted(set(locations.lost.values()))
             self._totals.failed(
-                f"{len(keys)} objects with {len(stands.lost)} ledgers are not in {self._store.url}, as {keys[0]}: "
+                f"{len(keys)} objects with {len(locations.lost)} ledgers are not in {self._store.url}, as {keys[0]}: "
                 "bring them back; older objects with the same ledgers stay",
                 objects=keys[:MAX_NAMED],
             )
-        if stands.unknown:
-            keys = sorted(set(stands.unknown.values()))
+        if locations.unknown:
+            keys = sorted(set(locations.unknown.values()))
             self._totals.failed(
-                f"{self._store.url} does not tell whether it has the objects of {len(stands.unknown)} ledgers, as "
+                f"{self._store.url} does not tell whether it has the objects of {len(locations.unknown)} ledgers, as "
                 f"{keys[0]}: nothing is removed that these ledgers may be in",
                 objects=keys[:MAX_NAMED],
             )
 
-    async def _write_manifest(self, stands: Standing) -> bool:
-        """Whether the manifest says what counts."""
-        manifest = Manifest(await self._survey.cluster_id(), stands.counted, self._orphans.since_ms)
+    async def _write_manifest(self, locations: LedgerLocations) -> bool:
+        """Write the manifest if it changed; whether the bucket has the current one."""
+        manifest = Manifest(await self._survey.cluster_id(), locations.counted, self._orphans.since_ms)
         try:
             if await self._manifest.write(manifest):
                 ledgers, dropped = len(manifest.ledgers), len(manifest.dropped)
@@ -270,31 +270,31 @@ class BucketKeeper:
         return True
 
     async def _without_unexplained(
-        self, garbage: Garbage, objects: Sequence[ObjectInfo], stands: Standing
-    ) -> tuple[Garbage, Standing]:
-        """The same but for objects that the manifest has not dropped so far, with ledgers that nobody knows.
+        self, garbage: Garbage, objects: Sequence[ObjectInfo], locations: LedgerLocations
+    ) -> tuple[Garbage, LedgerLocations]:
+        """Keep objects with unknown ledgers that the manifest has not dropped yet.
 
-        The manifest does not drop them: they count as younger ones do. Of those that cannot be read it keeps the lines:
-        they may have other ledgers than those of the same ids that are known.
+        The manifest does not drop them: they count like younger objects. For unreadable ones it keeps the lines: they
+        may contain other ledgers than the known ones with the same ids.
         """
         new = self._orphans.since_ms.keys() - self._manifest.dropped
         dropped = [found for found in objects if found.key in new]
         metadata, ledgers, named = self._survey.store, self._survey.ledgers, self._manifest.objects
-        kept = await unexplained(self._store, metadata, ledgers, dropped, self._turns, stands.counted, named)
+        kept = await unexplained(self._store, metadata, ledgers, dropped, self._turns, locations.counted, named)
         for key in kept:
             self._orphans.removed(key)
         if kept:
-            sometimes("offload: keeps an object of ledgers that nobody knows")
+            sometimes("offload: keeps an object of unknown ledgers")
             key, doubt = next(iter(kept.items()))
             self._totals.failed(f"{len(kept)} objects that no ledger's metadata name stay: {doubt.why}", object=key)
         lines = {each: key for key, doubt in kept.items() if doubt.unread for each in named.get(key, ())}
-        counted = {ledger_id: lines.get(ledger_id, home) for ledger_id, home in stands.counted.items()}
-        return garbage.without_objects(kept), replace(stands, counted=counted)
+        counted = {ledger_id: lines.get(ledger_id, home) for ledger_id, home in locations.counted.items()}
+        return garbage.without_objects(kept), replace(locations, counted=counted)
 
-    async def _without_needed(self, garbage: Garbage, stands: Standing, sizes: Mapping[str, int]) -> Garbage:
-        """The same but for objects that may be the last to have a ledger."""
+    async def _without_needed(self, garbage: Garbage, locations: LedgerLocations, sizes: Mapping[str, int]) -> Garbage:
+        """Keep objects that may be the last copy of a ledger."""
         metadata, ledgers = self._survey.store, self._survey.ledgers
-        kept = await needed(self._store, metadata, ledgers, garbage.objects, self._turns, stands.counted, sizes)
+        kept = await needed(self._store, metadata, ledgers, garbage.objects, self._turns, locations.counted, sizes)
         if kept:
             sometimes("offload: keeps an object that no metadata name, and that a ledger needs")
             key, why = next(iter(kept.items()))
@@ -302,7 +302,7 @@ class BucketKeeper:
         return garbage.without_objects(kept)
 
     async def _remove(self, garbage: Garbage) -> int:
-        """Remove these; how many the store was never asked for, since several in a row had timed out."""
+        """Remove objects and uploads; returns how many were not reached because several consecutive ones timed out."""
         asked, passed_over = ObjectPass(self._store), 0
         for found in self._turns.order(garbage.objects, key=lambda each: each.key):
             if asked.ended:
@@ -313,7 +313,7 @@ class BucketKeeper:
             self._forget(found.key)
             self._orphans.removed(found.key)
             self._totals.objects_removed += 1
-            sometimes("offload: removes an object that belongs to nobody")
+            sometimes("offload: removes an orphaned object")
             _log.info("object removed: no ledger is in it", object=found.key)
         for upload in self._turns.order(garbage.uploads, key=lambda each: each.key):
             if asked.ended:
@@ -322,12 +322,12 @@ class BucketKeeper:
             if not await self._removed(asked, upload.key, partial(self._store.abort_upload, upload)):
                 continue
             self._totals.uploads_aborted += 1
-            sometimes("offload: removes an upload that nobody finished")
+            sometimes("offload: removes an unfinished upload")
             _log.info("unfinished upload removed", object=upload.key)
         return passed_over
 
     async def _removed(self, asked: ObjectPass, key: str, removal: Callable[[], Awaitable[None]]) -> bool:
-        """Whether the store did ``removal``. What it does not remove (an object lock) keeps no other from going."""
+        """Execute ``removal``; whether it succeeded. A failure (an object lock) does not stop other removals."""
         try:
             await asked.ask(removal)
         except OBJECT_ERRORS as error:

@@ -1,4 +1,4 @@
-"""Keeps the manifest of the bucket up to date: replaces it when it says something else than the metadata."""
+"""Keeps the manifest of the bucket up to date: replaces it when its content changes."""
 
 from __future__ import annotations
 
@@ -8,16 +8,16 @@ from hashlib import sha256
 from tallybook.archive.manifest import MANIFEST_KEY, Manifest, encode_manifest, read_manifest
 from tallybook.archive.objects.port import ObjectInfo, ObjectStore
 from tallybook.archive.objects.probe import OBJECT_ERRORS, concerns_one_object
+from tallybook.core.coverage import sometimes
 from tallybook.core.errors import ArchiveKeyMissing, ArchiveUnavailable, DamagedFile, NewerFormat, TallybookError
-from tallybook.core.marks import sometimes
 from tallybook.runtime.tasks import Workers
 
 
 class ManifestWriter:
-    """The manifest of one bucket, as one process knows it.
+    """The manifest of one bucket, as known to this process.
 
     Args:
-        workers: where it is encoded and decoded.
+        workers: encode and decode it.
     """
 
     def __init__(self, store: ObjectStore, workers: Workers) -> None:
@@ -25,25 +25,25 @@ class ManifestWriter:
         self._workers = workers
         self._listed: ObjectInfo | None = None
         self.cluster_id: str | None = None
-        """Of the cluster whose bucket it says that this is; ``None`` if it does not say."""
+        """Id of the cluster that it names as owner; ``None``: unknown."""
         self.ledgers: Mapping[int, str] = {}
-        """The ledgers that it counts, and the object of each; empty if that is not known."""
+        """The ledgers that it counts, with their objects; empty: unknown."""
         self.objects: Mapping[str, Collection[int]] = {}
-        """The objects that it names, and the ledgers that it counts in each; empty if that is not known."""
+        """The objects that it names, with the ledgers that count in each; empty: unknown."""
         self.dropped: frozenset[str] = frozenset()
-        """Those of them that no ledger counts in."""
+        """The named objects in which no ledger counts."""
         self.unreadable = ""
-        """Why the one that was loaded last could not be read, so that it does not say which ledgers it counts."""
+        """Why the last manifest loaded was unreadable; empty: it was readable."""
         self.remedy = ""
-        """What makes it readable, where it can be read as it is, so that it must not be replaced; else empty."""
+        """What would make an intact manifest readable, which must not be replaced then; else empty."""
         self._content = b""
-        """SHA-256 of what it holds; empty if that is not known."""
+        """SHA-256 of its content; empty: unknown."""
 
     async def load(self, listed: ObjectInfo | None) -> Manifest | None:
-        """The manifest, if it may be another one than this process knows; ``None`` if not, or if there is none.
+        """Read the manifest if it may have changed; ``None`` if it has not, or does not exist.
 
         Args:
-            listed: what a listing shows of it.
+            listed: its listing entry.
 
         Raises:
             ArchiveUnavailable: the store does not answer.
@@ -51,7 +51,7 @@ class ManifestWriter:
         """
         if listed is not None and listed == self._listed:
             return None
-        # Until it was read, nothing is known of it: where reading it fails, it is read again, changed or not.
+        # If the read fails, it is read again in the next pass, changed or not.
         self._listed, self._content, self.cluster_id = None, b"", None
         self.unreadable, self.remedy = "", ""
         if listed is None:
@@ -59,7 +59,7 @@ class ManifestWriter:
         try:
             manifest = await read_manifest(self._store, self._workers)
         except (DamagedFile, *OBJECT_ERRORS) as error:
-            # A time-out says nothing of the manifest, and a storm nothing of this object.
+            # A time-out says nothing about the manifest, and an overloaded store nothing about this object.
             if isinstance(error, ArchiveUnavailable) or not await concerns_one_object(self._store, error):
                 raise
             sometimes("offload: the manifest cannot be read")
@@ -72,10 +72,10 @@ class ManifestWriter:
         return manifest
 
     async def write(self, manifest: Manifest) -> bool:
-        """Replace the manifest, unless it is the same; whether it was replaced.
+        """Replace the manifest, unless it is unchanged; whether it was replaced.
 
         Raises:
-            ArchiveUnavailable, ArchiveDenied: it may not have been.
+            ArchiveUnavailable, ArchiveDenied: it may not have been replaced.
         """
         data = await self._workers.run(encode_manifest, manifest)
         content = sha256(data).digest()
@@ -83,7 +83,7 @@ class ManifestWriter:
             return False
         self._content = b""
         await self._store.put(MANIFEST_KEY, data)
-        # What a listing will show is not known: another process may replace it meanwhile. It is read once more then.
+        # Its future listing entry is unknown: another process may replace it meanwhile. So it is read once more then.
         self._listed, self._content = None, content
         self._says(manifest)
         return True

@@ -1,14 +1,14 @@
-"""What belongs to nobody: what failed attempts, compaction and deleted ledgers leave in the bucket.
+"""Tracks orphans: objects and uploads left in the bucket by failed attempts, compaction and deleted ledgers.
 
-An object is an orphan while no ledger's metadata name it, neither as what it is in nor as what it is being
-written to. The names are read *after* the bucket was listed: an object is announced before it exists, so
-whatever was listed had been announced by then. It is removed when it has been seen without an owner for a
-while (readers may still be at it), and is old enough by the store's clock that no attempt can be waiting for it.
-How long it has been seen so is counted by the process's own clock, and since when is kept in the manifest of the
-bucket, for the process that comes after. A listing of ledgers that may be incomplete proves nothing.
+An object is an orphan while no ledger's metadata names it, neither as its archive object nor as its attempt. The
+metadata is read *after* the bucket was listed: an attempt names an object before it exists, so every listed object had
+been named by then. An orphan is removed after it has been seen without an owner for a while (readers may still use it),
+and if it is old enough by the store's clock that no attempt can still use it. The first duration is measured by the
+process's own clock, and its start is stored in the bucket's manifest for the next process. An incomplete listing of
+ledgers proves nothing.
 
-An unfinished upload belongs to the attempt that makes it, and to nobody once that is over: the object may be there
-all the same, from another upload of the same attempt.
+An unfinished upload belongs to its attempt, and is an orphan once that has ended: the object may exist nevertheless,
+from another upload of the same attempt.
 """
 
 from __future__ import annotations
@@ -16,27 +16,27 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
+from tallybook.archive.format.schema import object_id_of
 from tallybook.archive.objects.port import ObjectInfo, UnfinishedUpload
-from tallybook.archive.schema import object_id_of
-from tallybook.core.config import OffloadSettings
-from tallybook.metadata.model import LedgerMetadata
+from tallybook.core.settings import OffloadSettings
+from tallybook.metadata.ledger.model import LedgerMetadata
 
 
 @dataclass(frozen=True, slots=True)
 class Owned:
-    """Ids of objects that are some ledger's."""
+    """Ids of objects that belong to ledgers."""
 
     held: frozenset[str]
-    """A ledger is in them."""
+    """Objects that contain a ledger."""
     attempted: frozenset[str]
-    """Somebody is writing a ledger to them."""
+    """Objects of attempts in progress."""
 
     @classmethod
     def by(cls, ledgers: Iterable[LedgerMetadata], missing: Iterable[str] = ()) -> Owned:
-        """What these ledgers own; all there are, for what is in neither to be nobody's.
+        """Objects owned by these ledgers, which must be all existing ones.
 
         Args:
-            missing: keys of objects that stay for ledgers which the metadata do not explain.
+            missing: keys of objects that are kept for ledgers that the metadata does not explain.
         """
         held, attempted = {object_id for key in missing if (object_id := object_id_of(key)) is not None}, set()
         for metadata in ledgers:
@@ -47,19 +47,19 @@ class Owned:
         return cls(frozenset(held), frozenset(attempted))
 
     def frees_object(self, key: str) -> bool:
-        """Whether it is an object of ours, and nobody's. What has no name of ours is not ours to remove."""
+        """Whether the key is that of an archive object without an owner. Foreign objects are never removed."""
         object_id = object_id_of(key)
         return object_id is not None and object_id not in self.held and object_id not in self.attempted
 
     def frees_upload(self, key: str) -> bool:
-        """Whether it is an upload of ours to that key, and nobody is at it."""
+        """Whether the key is that of an archive object without an attempt in progress."""
         object_id = object_id_of(key)
         return object_id is not None and object_id not in self.attempted
 
 
 @dataclass(frozen=True, slots=True)
 class Garbage:
-    """What may go now."""
+    """Objects and uploads that may be removed."""
 
     objects: tuple[ObjectInfo, ...]
     uploads: tuple[UnfinishedUpload, ...]
@@ -68,14 +68,14 @@ class Garbage:
         return bool(self.objects or self.uploads)
 
     def without(self, owned: Owned) -> Garbage:
-        """The same but for what is somebody's after all."""
+        """Without those that have an owner."""
         return Garbage(
             tuple(found for found in self.objects if owned.frees_object(found.key)),
             tuple(upload for upload in self.uploads if owned.frees_upload(upload.key)),
         )
 
     def without_objects(self, keys: Collection[str]) -> Garbage:
-        """The same but for these objects."""
+        """Without these objects."""
         return Garbage(tuple(found for found in self.objects if found.key not in keys), self.uploads)
 
 
@@ -88,7 +88,7 @@ class _Seen:
 
 
 class OrphanWatch:
-    """Remembers since when objects have had no owner."""
+    """Tracks since when objects have had no owner."""
 
     def __init__(self, settings: OffloadSettings) -> None:
         self._settings = settings
@@ -96,24 +96,24 @@ class OrphanWatch:
 
     @property
     def count(self) -> int:
-        """Objects that have no owner, and wait to be removed."""
+        """Orphans that wait to be removed."""
         return len(self._alone_since)
 
     @property
     def since_ms(self) -> dict[str, int]:
-        """Since when each of them has been seen without an owner, in milliseconds since the epoch."""
+        """When each orphan was first seen, in milliseconds since the epoch."""
         return {key: seen.wall_ms for key, seen in self._alone_since.items()}
 
     def restore(self, since_ms: Mapping[str, int], *, monotonic_s: float, wall_ms: int) -> None:
-        """Take over what another process has seen, or this one before it was restarted.
+        """Take over the orphans known to another process, or to this one before a restart.
 
-        What is said to be seen in the future, by a clock that was wrong, is taken to be seen now.
+        A time in the future, from a wrong clock, counts as now.
         """
         for key, since in since_ms.items():
             seen = _Seen(monotonic_s - max(0, wall_ms - since) / 1000, min(since, wall_ms))
             self._alone_since.setdefault(key, seen)
 
-    def look(
+    def update(
         self,
         objects: Sequence[ObjectInfo],
         uploads: Sequence[UnfinishedUpload],
@@ -122,7 +122,7 @@ class OrphanWatch:
         monotonic_s: float,
         wall_ms: int,
     ) -> Garbage:
-        """What may go, of what a listing showed; ``owned`` was read after it."""
+        """The orphans of a listing that may be removed; ``owned`` was read after the listing."""
         alone: dict[str, _Seen] = {}
         gone = []
         for found in objects:
@@ -139,7 +139,7 @@ class OrphanWatch:
         return Garbage(tuple(gone), tuple(dead))
 
     def removed(self, key: str) -> None:
-        """An object is gone."""
+        """Note that an object was removed."""
         self._alone_since.pop(key, None)
 
     def _old(self, since_ms: int, wall_ms: int) -> bool:

@@ -1,7 +1,7 @@
-"""Copies the records of streams into the bucket, so that they outlive the metadata store as archived ledgers do.
+"""Copies the stream records into the bucket, so that they survive a loss of the metadata store like archived ledgers.
 
-Nothing in the metadata says whether a record that has gone was deleted or lost. It stays in the copy for
-``GONE_KEPT_SECONDS``; what comes back from the bucket decides by the ledgers that it names (``stream/restoring.py``).
+The metadata does not tell whether a missing record was deleted or lost. It stays in the copy for ``GONE_KEPT_SECONDS``;
+a restore decides by the ledgers that it names (``stream/restore/restore.py``).
 """
 
 from __future__ import annotations
@@ -11,11 +11,11 @@ from collections.abc import Mapping
 from typing import Final
 
 from tallybook.archive.objects.port import ObjectStore
-from tallybook.archive.records import RECORDS_KEY, RecordsCopy, encode_records, read_records
+from tallybook.archive.stream_records import RECORDS_KEY, RecordsCopy, encode_records, read_records
+from tallybook.core.coverage import sometimes
 from tallybook.core.errors import DamagedFile, ObjectDamaged
-from tallybook.core.marks import sometimes
+from tallybook.metadata.records.listing import record_names
 from tallybook.metadata.store import MetadataStore
-from tallybook.metadata.transactions import names
 from tallybook.runtime.clock import Clock
 from tallybook.runtime.logging import logger
 from tallybook.runtime.tasks import Workers
@@ -23,11 +23,11 @@ from tallybook.runtime.tasks import Workers
 _log = logger("offload.records_copier")
 
 COPIED: Final = ("stream-chapters/", "stream-heads/", "stream-names/", "stream-namespaces/", "stream-subscriptions/")
-"""What the names of copied records begin with (``stream/names.py``)."""
+"""Name prefixes of copied records (``stream/names.py``)."""
 CONCURRENT_READS: Final = 32
 GONE_KEPT_SECONDS: Final = 30 * 86_400.0
 MAX_GONE: Final = 10_000
-"""Records that have gone; of more, those stay that have gone last."""
+"""Maximum missing records in the copy; the latest ones are kept."""
 _ALL: Final = "stream-"
 
 
@@ -35,7 +35,7 @@ class RecordsCopier:
     """The copy in one bucket.
 
     Args:
-        workers: where it is encoded.
+        workers: encode it.
     """
 
     def __init__(self, metadata: MetadataStore, store: ObjectStore, workers: Workers, clock: Clock) -> None:
@@ -45,14 +45,14 @@ class RecordsCopier:
         self._clock = clock
 
     async def copy(self) -> bool:
-        """Replace the copy if a record has changed since it was made; whether it was replaced.
+        """Replace the copy if a record has changed; whether it was replaced.
 
-        A record is read on its own, so the copy is of no single moment: who restores it settles contradictions.
+        Records are read one by one, so the copy is not a snapshot: a restore resolves contradictions.
 
         Raises:
-            MetadataUnavailable: the records cannot be read, or not all of them can be listed.
+            MetadataUnavailable: the records are unreadable, or their listing is incomplete.
             ArchiveUnavailable, ArchiveDenied: the copy may not have been replaced.
-            ArchiveKeyMissing, NewerFormat: the present copy cannot be read, and stays.
+            ArchiveKeyMissing, NewerFormat: the present copy is unreadable, and is kept.
         """
         before = await self._present()
         after = _next(before, await self._records(), self._clock.wall_us() // 1000)
@@ -70,7 +70,7 @@ class RecordsCopier:
             return RecordsCopy()
 
     async def _records(self) -> dict[str, bytes]:
-        listed = [name async for name in names(self._metadata, _ALL) if name.startswith(COPIED)]
+        listed = [name async for name in record_names(self._metadata, _ALL) if name.startswith(COPIED)]
         records: dict[str, bytes] = {}
         for at in range(0, len(listed), CONCURRENT_READS):
             chunk = listed[at : at + CONCURRENT_READS]
@@ -81,7 +81,7 @@ class RecordsCopier:
 
 
 def _next(before: RecordsCopy, records: Mapping[str, bytes], now_ms: int) -> RecordsCopy:
-    """The copy after ``before``: what there is, and what has gone not too long ago."""
+    """The next copy: existing records, and missing ones for a limited time."""
     gone = {name: before.gone_at_ms.get(name, now_ms) for name in before.records if name not in records}
     oldest_ms = now_ms - GONE_KEPT_SECONDS * 1000
     latest = sorted((name for name in gone if gone[name] > oldest_ms), key=gone.__getitem__, reverse=True)[:MAX_GONE]

@@ -1,9 +1,9 @@
-"""What the ledgers in objects that no metadata name are to the metadata: known, deleted on record, or neither.
+"""Reads objects that no metadata names, to tell whether their ledgers are known, recorded as deleted, or neither.
 
-The manifest says which ledgers are missing from the metadata. Where it is gone or cannot be read, only the objects
-themselves say so. What failed attempts, compaction and deletions have left is explained: its ledgers are there, or on
-record as deleted. Other objects are perhaps all that is left of a ledger, or another cluster's. Before an object is
-removed, it is asked again, and more: its ledgers have to be in other objects, which have to be there.
+The manifest shows which ledgers are missing in the metadata. If it is missing or unreadable, only the objects show it.
+Objects left by failed attempts, compaction and deletions are explained: their ledgers exist, or are recorded as
+deleted. Other objects may be the last copy of a ledger, or belong to another cluster. Before a removal, the object is
+read again and its ledgers must be in other objects that exist.
 """
 
 from __future__ import annotations
@@ -15,19 +15,19 @@ from types import MappingProxyType
 from typing import Final, TypeVar
 
 from tallybook.archive.catalog import ledgers_in
+from tallybook.archive.format.schema import ledger_ids_in
 from tallybook.archive.objects.port import ObjectInfo, ObjectStore
-from tallybook.archive.objects.probe import OBJECT_ERRORS, ObjectPass, Turns
-from tallybook.archive.schema import ledger_ids_in
+from tallybook.archive.objects.probe import OBJECT_ERRORS, ObjectPass, RequestOrder
 from tallybook.core.errors import DamagedFile, ObjectDamaged, ObjectMissing
 from tallybook.core.ids import NO_IDENTITY
-from tallybook.metadata.model import LedgerMetadata
+from tallybook.metadata.ledger.model import LedgerMetadata
 from tallybook.metadata.store import Deletion, MetadataStore
 from tallybook.runtime.tasks import run_together
 
-from .standing import living, needs, unaccounted
+from .decisions import existing_metadata, ledger_in_need, unknown_ledger
 
 CONCURRENT_READS: Final = 32
-"""Of the metadata store, or of the bucket."""
+"""Concurrent reads of the metadata store, or of the bucket."""
 
 _T = TypeVar("_T")
 
@@ -38,7 +38,7 @@ class Doubt:
 
     why: str
     unread: bool = False
-    """It could not be read: what it holds is not known."""
+    """The object is unreadable: its content is unknown."""
 
 
 async def unexplained(
@@ -46,24 +46,24 @@ async def unexplained(
     metadata: MetadataStore,
     ledgers: Mapping[int, LedgerMetadata],
     objects: Sequence[ObjectInfo],
-    turns: Turns,
+    turns: RequestOrder,
     counted: Collection[int] = (),
     named: Mapping[str, Collection[int]] = MappingProxyType({}),
     most: int | None = None,
 ) -> dict[str, Doubt]:
-    """The keys of those of these objects that are not explained, and why; see ``unaccounted``.
+    """Keys of the objects that are not explained, with the reason; see ``unknown_ledger``.
 
     Args:
-        ledgers: all that there are, read after ``objects`` were listed.
-        turns: of the passes that follow one another.
+        ledgers: all existing ledgers, read after ``objects`` were listed.
+        turns: order of requests over several passes.
         counted: ledgers that the manifest counts.
-        named: objects that it has named so far, and the ledgers that have counted in each. These were read back once,
-            whole: where one cannot be read now, only it can tell whether a ledger that counts elsewhere is the same.
-        most: after so many the rest is not looked at.
+        named: objects named in the manifest so far, with the ledgers that have counted in each. These were verified
+            once: if one is unreadable now, only it can tell whether a ledger that counts elsewhere is the same.
+        most: stop after so many.
 
     Raises:
         ArchiveUnavailable, ArchiveDenied: the bucket does not answer.
-        MetadataUnavailable: the metadata store does not say what was deleted.
+        MetadataUnavailable: the records of deletions are unreadable.
     """
 
     asked = ObjectPass(store)
@@ -73,7 +73,7 @@ async def unexplained(
             held = await _held_by(store, found, asked, turns)
         except _Unread as unread:
             if found.key not in named:
-                # Attempts that failed leave damaged objects. The name says what they were to hold.
+                # Failed attempts leave damaged objects. The key has the ids of their ledgers.
                 if not unread.damaged:
                     return Doubt(unread.why, unread=True)
                 held = dict.fromkeys(ledger_ids_in(found.key), NO_IDENTITY)
@@ -81,12 +81,12 @@ async def unexplained(
                 elsewhere = any(each in counted for each in named[found.key])
                 return Doubt(unread.why, unread=True) if elsewhere else None
         deletions = await _deletions_in(metadata, held, ledgers)
-        ledger_id = unaccounted(held.items(), ledgers, deletions, counted, named=found.key in named)
+        ledger_id = unknown_ledger(held.items(), ledgers, deletions, counted, named=found.key in named)
         if ledger_id is None:
             return None
         return Doubt(f"the metadata do not know ledger {ledger_id} of {found.key}, nor that it was deleted")
 
-    return await _looked_at(objects, look, turns, most)
+    return await _examine(objects, look, turns, most)
 
 
 async def needed(
@@ -94,15 +94,15 @@ async def needed(
     metadata: MetadataStore,
     ledgers: Mapping[int, LedgerMetadata],
     objects: Sequence[ObjectInfo],
-    turns: Turns,
+    turns: RequestOrder,
     counted: Collection[int],
     sizes: Mapping[str, int],
 ) -> dict[str, str]:
-    """Those of these objects, which count no more, that may be the last to have a ledger, and why; see ``needs``.
+    """Objects that no longer count but may be the last copy of a ledger, with the reason; see ``ledger_in_need``.
 
     Raises:
         ArchiveUnavailable, ArchiveDenied: the bucket does not answer.
-        MetadataUnavailable: the metadata store does not say what was deleted.
+        MetadataUnavailable: the records of deletions are unreadable.
     """
 
     asked = ObjectPass(store)
@@ -115,23 +115,23 @@ async def needed(
                 return unread.why
             held = dict.fromkeys(ledger_ids_in(found.key), NO_IDENTITY)
         deletions = await _deletions_in(metadata, held, ledgers)
-        ledger_id = needs(held.items(), ledgers, deletions, counted, sizes)
+        ledger_id = ledger_in_need(held.items(), ledgers, deletions, counted, sizes)
         return None if ledger_id is None else f"ledger {ledger_id} of {found.key} is in no other object that is there"
 
-    return await _looked_at(objects, look, turns)
+    return await _examine(objects, look, turns)
 
 
 async def _deletions_in(
     metadata: MetadataStore, held: Mapping[int, bytes], ledgers: Mapping[int, LedgerMetadata]
 ) -> dict[int, Deletion | None]:
-    """The records of deletions of the ledgers of an object that are not living."""
-    return await deletions_of(metadata, [each for each in held if living(each, held[each], ledgers) is None])
+    """Records of deletions of the ledgers of an object that do not exist."""
+    return await deletions_of(metadata, [each for each in held if existing_metadata(each, held[each], ledgers) is None])
 
 
-async def _looked_at(
+async def _examine(
     objects: Sequence[ObjectInfo],
     look: Callable[[ObjectInfo], Awaitable[_T | None]],
-    turns: Turns,
+    turns: RequestOrder,
     most: int | None = None,
 ) -> dict[str, _T]:
     found: dict[str, _T] = {}
@@ -150,7 +150,7 @@ async def _looked_at(
 
 
 class _Unread(Exception):
-    """What an object holds is not known."""
+    """The content of an object is unknown."""
 
     def __init__(self, why: str, *, damaged: bool) -> None:
         super().__init__(why)
@@ -158,11 +158,11 @@ class _Unread(Exception):
         self.damaged = damaged
 
 
-async def _held_by(store: ObjectStore, found: ObjectInfo, asked: ObjectPass, turns: Turns) -> dict[int, bytes]:
-    """The ledgers in an object, and the identity of each.
+async def _held_by(store: ObjectStore, found: ObjectInfo, asked: ObjectPass, turns: RequestOrder) -> dict[int, bytes]:
+    """The ledgers in an object, with their identities.
 
     Raises:
-        _Unread: that is not known, since it is damaged, or the store does not give it.
+        _Unread: unknown, since it is damaged, or the store does not return it.
         ArchiveUnavailable, ArchiveDenied: the bucket does not answer.
     """
     try:
@@ -181,10 +181,10 @@ async def _held_by(store: ObjectStore, found: ObjectInfo, asked: ObjectPass, tur
 
 
 async def deletions_of(metadata: MetadataStore, ledger_ids: Iterable[int]) -> dict[int, Deletion | None]:
-    """The record of the deletion of each of these ledgers.
+    """Records of deletions of these ledgers.
 
     Raises:
-        MetadataUnavailable: the metadata store does not say.
+        MetadataUnavailable: the metadata store does not answer.
     """
     asked, found = list(ledger_ids), dict[int, Deletion | None]()
 

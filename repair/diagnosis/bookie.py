@@ -1,6 +1,6 @@
-"""What the numbers of a bookie say about what adds and reads there wait for. Pure.
+"""Rules that find what adds and reads at a bookie wait for, from its metrics. Pure.
 
-Each rule is a function that gives a finding, or ``None``. The thresholds stand together, each with its reason.
+Each rule is a function that returns a finding or ``None``. Each threshold has its reason.
 """
 
 from __future__ import annotations
@@ -10,23 +10,23 @@ from typing import Final
 
 from tallybook.core.limits import KIB
 
-from .causes import Cause, Evidence, Finding
+from .causes import BottleneckFinding, Cause, Evidence
 from .samples import Change
 
 BUSY: Final = 0.8
-"""A resource that is in use for so much of the time is waited for by most who come: above it, queues grow fast."""
+"""Part of the time for which a resource is in use. Above it, most requests wait and queues grow fast."""
 
 SLOW_WRITE_SECONDS: Final = 0.02
-"""A sound device makes a small write durable in 0.1 to 10 ms. From here on every add is slow, however few there are."""
+"""A healthy device makes a small write durable in 0.1 to 10 ms. Above this every add is slow, at any load."""
 
 LARGE_COMMIT_BYTES: Final = 256 * KIB
-"""A write of this size takes longer than the sync behind it, on most devices: it is the bytes that take the time."""
+"""On most devices a write of this size takes longer than the sync after it, so throughput is the limit, not latency."""
 
 QUEUED_WRITES: Final = 3.0
-"""A record waits for the write under way and for its own, two at the most, unless it found the next block full."""
+"""A record waits for the write in flight and for its own, two at most, unless the next block was already full."""
 
 STALLED: Final = 0.05
-"""Adds that wait for room for one part in twenty of the time are noticed by every writer."""
+"""If adds wait for space for a twentieth of the time, every writer notices."""
 
 SLOW_READ_SECONDS: Final = 0.05
 """Five seeks of a hard disk."""
@@ -38,55 +38,55 @@ MAINLY: Final = 0.5
 """More than half of a time is the main part of it."""
 
 SOME: Final = 1.0
-"""Fewer in a second are not judged by how long they took."""
+"""Operations per second. With fewer, their duration is not judged."""
 
 NEARLY_FULL: Final = 0.9
-"""A bookie that takes no ordinary adds while its disk is that full does so for want of room."""
+"""A read-only bookie with its disk this full is read-only because of the disk space."""
 
 WAITED: Final = 0.01
-"""A checkpoint that finds no room waits for a second before it tries again."""
+"""A checkpoint that finds no disk space waits for a second before it tries again."""
 
 _CHECKPOINT_ROOM: Final = ("room in the journal", "room in the write cache", "ledgers that wait for a checkpoint")
 _WRITES: Final = ("append", "sync", "mark")
 _OF_INDEX: Final = ("index", "index_sync")
 
 
-def bookie_findings(change: Change) -> list[Finding]:
-    """All that is found."""
+def bookie_findings(change: Change) -> list[BottleneckFinding]:
+    """The findings of all rules."""
     found = [rule(change) for rule in RULES]
     return [finding for finding in found if finding is not None]
 
 
-def _disk_full(change: Change) -> Finding | None:
+def _disk_full(change: Change) -> BottleneckFinding | None:
     waited = change.rate("tallybook_bookie_disk_full_seconds_total")
     used = change.now("tallybook_bookie_disk_used_fraction")
     read_only = change.now("tallybook_bookie_read_only") > 0
     if waited < WAITED and not (read_only and used >= NEARLY_FULL):
         return None
-    return Finding(
+    return BottleneckFinding(
         Cause.DISK_FULL,
         change.name,
         1.0,
         (
             Evidence("of its disk in use", used, "part", NEARLY_FULL),
-            Evidence("of the time a checkpoint waited for room", waited, "part", WAITED),
+            Evidence("of the time a checkpoint waited for space", waited, "part", WAITED),
             Evidence("free bytes", change.now("tallybook_bookie_disk_free_bytes"), "bytes"),
         ),
     )
 
 
 def busiest_journal(change: Change) -> float:
-    """Part of the time for which the device of one journal writes, the busiest.
+    """Part of the time for which the busiest journal device writes.
 
-    A write is counted once it has ended, all of it: one that began long ago is more than the time between two looks.
+    A write is counted in full when it ends, so one that began before the first sample may exceed the time between both.
     """
     return min(1.0, change.busiest("tallybook_journal_device_seconds_total"))
 
 
-def _journal(change: Change) -> Finding | None:
-    """The device of a journal: busy, or slow; by what takes the time it is the bytes, or the sync.
+def _journal(change: Change) -> BottleneckFinding | None:
+    """A journal device that is busy or slow; the cause is its throughput or the latency of a sync.
 
-    Of several journals the busiest: ledgers belong to one each, and those that belong to it wait.
+    Of several journals the busiest counts: each ledger belongs to one journal, and its adds wait for that one.
     """
     busy = busiest_journal(change)
     write = change.mean("tallybook_journal_write_seconds")
@@ -97,7 +97,7 @@ def _journal(change: Change) -> Finding | None:
     wait = change.mean("tallybook_journal_commit_seconds")
     size = change.rate("tallybook_journal_bytes_total") / commits if commits else 0.0
     bytes_take_the_time = size >= LARGE_COMMIT_BYTES or (busy >= BUSY and wait >= QUEUED_WRITES * write)
-    return Finding(
+    return BottleneckFinding(
         Cause.JOURNAL if bytes_take_the_time else Cause.DEVICE,
         change.name,
         min(1.0, max(busy, write / SLOW_WRITE_SECONDS / 2 if slow else 0.0)),
@@ -111,8 +111,8 @@ def _journal(change: Change) -> Finding | None:
     )
 
 
-def _checkpoints(change: Change) -> Finding | None:
-    """Adds that wait for what only checkpoints make; which of their steps takes the time."""
+def _checkpoints(change: Change) -> BottleneckFinding | None:
+    """Adds that wait for space that a checkpoint frees; the cause is its slowest step."""
     stalled = max(
         change.rate("tallybook_bookie_add_stall_seconds_total", where=where) for where in ("write_cache", "journal")
     )
@@ -123,13 +123,13 @@ def _checkpoints(change: Change) -> Finding | None:
         sum(change.rate("tallybook_bookie_checkpoint_stage_busy_seconds_total", stage=stage) for stage in stages)
         for stages in (_WRITES, _OF_INDEX)
     )
-    return Finding(
+    return BottleneckFinding(
         Cause.INDEX if index > writes else Cause.FLUSH,
         change.name,
         min(1.0, max(stalled, writes + index)),
         (
-            Evidence("of the time adds waited for room", stalled, "part", STALLED),
-            Evidence("adds refused for want of room", refused, "/s", SOME),
+            Evidence("of the time adds waited for space", stalled, "part", STALLED),
+            Evidence("adds refused for lack of space", refused, "/s", SOME),
             Evidence("of the time entry logs were written", writes, "part"),
             Evidence("of the time the index was written", index, "part"),
             Evidence("moved to entry logs, a second", change.rate("tallybook_bookie_flushed_bytes_total"), "bytes"),
@@ -137,8 +137,8 @@ def _checkpoints(change: Change) -> Finding | None:
     )
 
 
-def _lookups(change: Change) -> Finding | None:
-    """The index as it is asked: by readers, and by adds to ledgers that are not in memory."""
+def _lookups(change: Change) -> BottleneckFinding | None:
+    """Index lookups, by reads and by adds to ledgers that are not in memory."""
     busy = change.rate("tallybook_bookie_index_lookup_busy_seconds_total")
     each = change.mean("tallybook_bookie_index_lookup_seconds")
     asked = change.grown("tallybook_bookie_index_lookup_seconds_sum")
@@ -146,7 +146,7 @@ def _lookups(change: Change) -> Finding | None:
     often = change.count("tallybook_bookie_index_lookup_seconds") / change.seconds >= SOME
     if asked <= read or not (busy >= BUSY or (each >= SLOW_LOOKUP_SECONDS and often)):
         return None
-    return Finding(
+    return BottleneckFinding(
         Cause.INDEX,
         change.name,
         min(1.0, busy),
@@ -159,18 +159,18 @@ def _lookups(change: Change) -> Finding | None:
     )
 
 
-def _reads(change: Change) -> Finding | None:
+def _reads(change: Change) -> BottleneckFinding | None:
     busy = change.rate("tallybook_bookie_entry_log_read_busy_seconds_total")
     each = change.mean("tallybook_bookie_entry_log_read_seconds")
     spent = change.grown("tallybook_bookie_entry_log_read_seconds_sum")
     reads = change.grown("tallybook_bookie_read_seconds_sum")
     often = change.count("tallybook_bookie_entry_log_read_seconds") / change.seconds >= SOME
-    # Who reads nothing for a reader, but scrubs or compacts, keeps nobody waiting.
+    # Entry log reads of scrub and compaction delay no client.
     if reads <= 0 or spent < MAINLY * reads or spent < change.grown("tallybook_bookie_index_lookup_seconds_sum"):
         return None
     if busy < BUSY and not (each >= SLOW_READ_SECONDS and often):
         return None
-    return Finding(
+    return BottleneckFinding(
         Cause.READS,
         change.name,
         min(1.0, busy),
@@ -180,12 +180,18 @@ def _reads(change: Change) -> Finding | None:
             Evidence("a read, wherever it was found", change.mean("tallybook_bookie_read_seconds"), "s"),
             *(
                 Evidence(
-                    f"batches from {told}", change.rate("tallybook_bookie_read_batches_total", source=source), "/s"
+                    f"batches from {name}", change.rate("tallybook_bookie_read_batches_total", source=source), "/s"
                 )
-                for source, told in (("entry_log", "entry logs"), ("cache", "memory"))
+                for source, name in (("entry_log", "entry logs"), ("cache", "memory"))
             ),
         ),
     )
 
 
-RULES: Final[tuple[Callable[[Change], Finding | None], ...]] = (_disk_full, _journal, _checkpoints, _lookups, _reads)
+RULES: Final[tuple[Callable[[Change], BottleneckFinding | None], ...]] = (
+    _disk_full,
+    _journal,
+    _checkpoints,
+    _lookups,
+    _reads,
+)

@@ -1,4 +1,4 @@
-"""What a bottleneck can be, and how one is told: a finding, with numbers that say why."""
+"""The causes of a bottleneck, with their meaning and advice, and findings with their evidence."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Final
 
 
 class Cause(Enum):
-    """What is waited for. The values are for programs, and never change."""
+    """The cause of a bottleneck. The values are part of the JSON output and never change."""
 
     DISK_FULL = "disk-full"
     JOURNAL = "journal-bound"
@@ -27,53 +27,53 @@ class Cause(Enum):
 
     @property
     def is_healthy(self) -> bool:
-        """Nothing in the cluster is waited for."""
+        """Whether nothing in the cluster is a bottleneck."""
         return self in {Cause.CLIENTS, Cause.IDLE}
 
 
 MEANINGS: Final = {
-    Cause.DISK_FULL: "there is no room on a disk for what was taken",
-    Cause.JOURNAL: "a journal gets more bytes than its device writes",
-    Cause.DEVICE: "each add waits for a durable write, and the device of the journal takes long for one",
-    Cause.FLUSH: "adds wait for room, because entry logs are not written as fast as adds come",
-    Cause.INDEX: "the index takes longer than what it is asked for",
+    Cause.DISK_FULL: "a disk has no space left for acknowledged data",
+    Cause.JOURNAL: "a journal gets more bytes than its device can write",
+    Cause.DEVICE: "each add waits for a durable write, and the journal's device is slow to sync",
+    Cause.FLUSH: "adds wait for space, because entry logs are not written as fast as adds come",
+    Cause.INDEX: "index lookups or writes take longer than the entry logs",
     Cause.READS: "reads wait for the disk",
     Cause.ARCHIVE: "the object store takes less than there is to archive",
     Cause.METADATA: "the metadata store is slow, or does not answer",
     Cause.CPU: "an event loop has no processor time left",
-    Cause.NETWORK: "adds take longer on their way than in the bookies",
-    Cause.OVERLOADED: "more is asked than is let in",
-    Cause.CLIENTS: "nothing in the cluster is waited for: it does all that its clients ask",
-    Cause.IDLE: "next to nothing is asked",
-    Cause.UNKNOWN: "no bookie has told anything",
+    Cause.NETWORK: "adds spend more time in the network than in the bookies",
+    Cause.OVERLOADED: "clients send more requests than the limits admit",
+    Cause.CLIENTS: "nothing in the cluster is a bottleneck: it does all that its clients ask",
+    Cause.IDLE: "there are next to no requests",
+    Cause.UNKNOWN: "no bookie has shown its metrics",
 }
 
 ADVICE: Final = {
     Cause.DISK_FULL: "delete or archive ledgers, or give the bookie more disk",
     Cause.JOURNAL: "give the bookie another journal directory, on a disk of its own, or add bookies",
-    Cause.DEVICE: "give the journal a device that syncs faster; meanwhile more appends at once cost nothing",
+    Cause.DEVICE: "give the journal a device that syncs faster; until then, more concurrent appends cost nothing",
     Cause.FLUSH: "give entry logs another disk, raise storage.flush_bytes_per_second, or add bookies",
     Cause.INDEX: "raise storage.index_cache_bytes, put the index on a faster disk, or write larger batches",
     Cause.READS: "raise storage.read_cache_bytes, give entry logs another disk, or read from the archive",
-    Cause.ARCHIVE: "look at the limits and the region of the bucket, or let the offloader wait less",
-    Cause.METADATA: "look at the disk and the load of ZooKeeper, or of the SQLite file",
+    Cause.ARCHIVE: "check the limits and the region of the bucket, or let the offloader wait less",
+    Cause.METADATA: "check the disk and the load of ZooKeeper, or of the SQLite file",
     Cause.CPU: "give the process a processor of its own, or spread its work over more processes",
-    Cause.NETWORK: "look at latency, loss and bandwidth between these processes and the bookies",
-    Cause.OVERLOADED: "let clients ask for less, raise the limits where there is memory, or add bookies",
-    Cause.CLIENTS: "to get more, have more clients, or more appends of each at once",
+    Cause.NETWORK: "check latency, loss and bandwidth between these processes and the bookies",
+    Cause.OVERLOADED: "reduce the load of clients, raise the limits where there is memory, or add bookies",
+    Cause.CLIENTS: "for more throughput, use more clients, or more concurrent appends in each",
     Cause.IDLE: "nothing to do",
-    Cause.UNKNOWN: "look whether bookies run, and whether this machine reaches the http_listen of each",
+    Cause.UNKNOWN: "check that bookies run, and that this machine reaches the http_listen of each",
 }
-"""What helps, in one sentence."""
+"""What to do, in one sentence."""
 
 
 @dataclass(frozen=True, slots=True)
 class Evidence:
-    """A number that says why.
+    """A measured value that supports a finding.
 
     Attributes:
-        unit: ``part`` (of the time, or of a whole), ``s``, ``bytes``, ``/s``, or nothing.
-        above: the threshold that it is above, or at; ``None`` where it is only told.
+        unit: ``part`` (of the time, or of a whole), ``s``, ``bytes``, ``/s``, or empty.
+        above: the threshold of the rule; ``None`` if the value is only shown.
     """
 
     what: str
@@ -87,12 +87,12 @@ class Evidence:
 
 
 @dataclass(frozen=True, slots=True)
-class Finding:
-    """One cause, at one process.
+class BottleneckFinding:
+    """A bottleneck at one process.
 
     Attributes:
-        score: how bad it is, 0 to 1: as a rule the part of the time for which it was waited for.
-        decides: whether it may be the verdict; what happened once or seldom is told beside it.
+        score: severity, 0 to 1: as a rule the part of the time for which the resource was in use.
+        decides: whether it may be the verdict. False if it happened too rarely; then it is listed after the verdict.
     """
 
     cause: Cause

@@ -1,8 +1,8 @@
-"""What is neither in a bookie nor in its client: the time between the two. Pure.
+"""A rule that finds a slow network between bookies and their clients. Pure.
 
-Clients that Tallybook runs itself (gateways, repairs, offloaders) tell how long each add was away; bookies tell how
-long they had it. What is left over, and is not that one of them was late, was spent on the way. A client does not tell
-which bookie it waited for, so it is compared with the slowest of them.
+Tallybook's own processes (gateways, repairs, offloaders) measure how long each add takes; bookies measure how long it
+takes inside. The difference, less the lag of both event loops, is network time. A client does not measure it for each
+bookie, so it is compared with the slowest bookie.
 """
 
 from __future__ import annotations
@@ -10,18 +10,18 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final
 
-from .causes import Cause, Evidence, Finding
+from .causes import BottleneckFinding, Cause, Evidence
 from .samples import Change, ProcessKind
 
 FAR_SECONDS: Final = 0.01
-"""Within a data centre a message takes less than a millisecond; ten of them are more than most journals take."""
+"""In a data centre a message takes less than a millisecond; this is longer than most journals take for a write."""
 
 MAINLY: Final = 0.5
 """More than half of the time that a client waits."""
 
 
-def network_findings(changes: Sequence[Change]) -> list[Finding]:
-    """All that is found."""
+def network_findings(changes: Sequence[Change]) -> list[BottleneckFinding]:
+    """One finding for each process with a slow network."""
     bookies = [change for change in changes if change.kind is ProcessKind.BOOKIE]
     clients = [change for change in changes if change.kind is not ProcessKind.BOOKIE]
     if not any(bookie.count("tallybook_bookie_add_seconds") > 0 for bookie in bookies):
@@ -32,14 +32,14 @@ def network_findings(changes: Sequence[Change]) -> list[Finding]:
     return [finding for finding in found if finding is not None]
 
 
-def _between(client: Change, inside: float, late: float) -> Finding | None:
+def _between(client: Change, inside: float, late: float) -> BottleneckFinding | None:
     outside = client.mean("tallybook_client_add_seconds")
-    # A message waits for both loops, there and back.
+    # Each message waits for both event loops, there and back.
     late += client.mean("tallybook_process_loop_lag_seconds")
     way = outside - inside - 2 * late
     if way < FAR_SECONDS or way < MAINLY * outside:
         return None
-    return Finding(
+    return BottleneckFinding(
         Cause.NETWORK,
         client.name,
         min(1.0, way / outside),

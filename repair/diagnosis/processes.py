@@ -1,4 +1,4 @@
-"""What the numbers of any process say: its processor, its metadata and object stores, and what it turns away. Pure."""
+"""Rules for every process: processor time, metadata store, object store, and rejected requests. Pure."""
 
 from __future__ import annotations
 
@@ -6,44 +6,44 @@ from collections.abc import Callable
 from typing import Final
 
 from .bookie import BUSY, SOME
-from .causes import Cause, Evidence, Finding
+from .causes import BottleneckFinding, Cause, Evidence
 from .samples import Change, ProcessKind
 
 LOOP_BUSY: Final = 0.85
-"""The thread of an event loop that computes for so much of the time is behind nearly always."""
+"""Part of a processor. An event loop that uses more is nearly always behind."""
 
 LATE_SECONDS: Final = 0.05
-"""Timers that come so late on an average: everything that the process does takes that much longer."""
+"""Average lag of timers. Everything that the process does takes that much longer."""
 
 SLOW_METADATA_SECONDS: Final = 0.1
-"""A sound store answers in 1 to 10 ms, a write with its syncs in up to 30."""
+"""A healthy store answers in 1 to 10 ms; a write with its syncs takes up to 30 ms."""
 
 AGAIN: Final = 2.0
 OFTEN: Final = 0.1
-"""What fails once says nothing, and of many tries some fail: twice at least, and one in ten, is a state of things."""
+"""Failures decide the verdict if there are at least two, and they are at least one in ten operations."""
 
 REFUSED: Final = 0.01
-"""One in a hundred that is turned away is more than a moment's excess."""
+"""Part of the requests. If more are rejected, it is not only a short burst."""
 
 SLOWED: Final = 0.2
-"""Requests to an object store that wait for one fifth of the time, because it wanted fewer."""
+"""Part of the time for which requests to an object store wait because it asked for fewer requests."""
 
 _OF_CLIENTS: Final = ("adds that wait", "age of the journal queue", "bytes in flight")
-"""Reasons to refuse an add that say: too much at once. The others are told as what they are a sign of."""
+"""Reasons to refuse an add that mean overload. The other reasons are signs of other causes."""
 
 
-def process_findings(change: Change) -> list[Finding]:
-    """All that is found."""
+def process_findings(change: Change) -> list[BottleneckFinding]:
+    """The findings of all rules."""
     found = [rule(change) for rule in RULES]
     return [finding for finding in found if finding is not None]
 
 
-def _processor(change: Change) -> Finding | None:
+def _processor(change: Change) -> BottleneckFinding | None:
     busy = change.rate("tallybook_process_loop_cpu_seconds_total")
     late = change.mean("tallybook_process_loop_lag_seconds")
     if busy < LOOP_BUSY and late < LATE_SECONDS:
         return None
-    return Finding(
+    return BottleneckFinding(
         Cause.CPU,
         change.name,
         min(1.0, max(busy, late / LATE_SECONDS / 2)),
@@ -55,7 +55,7 @@ def _processor(change: Change) -> Finding | None:
     )
 
 
-def _metadata(change: Change) -> Finding | None:
+def _metadata(change: Change) -> BottleneckFinding | None:
     away = sum(
         change.grown("tallybook_metadata_errors_total", error=error)
         for error in ("MetadataUnavailable", "MetadataOutcomeUnknown")
@@ -64,7 +64,7 @@ def _metadata(change: Change) -> Finding | None:
     busy = max(change.rate(f"tallybook_metadata_{way}_busy_seconds_total") for way in ("read", "write"))
     under_way = sum(change.now(f"tallybook_metadata_{way}_under_way") for way in ("read", "write"))
     ended = sum(change.count(f"tallybook_metadata_{way}_seconds") for way in ("read", "write"))
-    # What hangs has not been counted yet: it has only been under way all the time.
+    # An operation that hangs is not counted as ended, but as in flight all the time.
     hangs = under_way > 0 and busy >= BUSY and ended < SOME * change.seconds
     slowest = max(reads, writes)
     slow = slowest >= SLOW_METADATA_SECONDS
@@ -72,7 +72,7 @@ def _metadata(change: Change) -> Finding | None:
         return None
     part = min(1.0, away / max(ended, away, 1.0))
     often = away >= AGAIN and part >= OFTEN
-    return Finding(
+    return BottleneckFinding(
         Cause.METADATA,
         change.name,
         1.0 if often or hangs else min(1.0, max(busy, slowest)),
@@ -81,13 +81,13 @@ def _metadata(change: Change) -> Finding | None:
             Evidence("of all operations", part, "part", OFTEN),
             Evidence("a read", reads, "s", SLOW_METADATA_SECONDS),
             Evidence("a write", writes, "s", SLOW_METADATA_SECONDS),
-            Evidence("of the time an operation was under way", busy, "part", BUSY if hangs else None),
+            Evidence("of the time an operation was in progress", busy, "part", BUSY if hangs else None),
         ),
         decides=often or slow or hangs,
     )
 
 
-def _object_store(change: Change) -> Finding | None:
+def _object_store(change: Change) -> BottleneckFinding | None:
     waiting = change.now("tallybook_offload_waiting_ledgers")
     busy = change.rate("tallybook_archive_request_busy_seconds_total")
     slowed = change.rate("tallybook_archive_wait_seconds_total")
@@ -99,12 +99,12 @@ def _object_store(change: Change) -> Finding | None:
     taken_up = slowed >= SLOWED or busy >= BUSY
     if not waiting or not (complaints >= 1 or taken_up):
         return None
-    return Finding(
+    return BottleneckFinding(
         Cause.ARCHIVE,
         change.name,
         1.0 if often else min(1.0, max(busy, slowed)),
         (
-            Evidence("of the time a request was under way", busy, "part", BUSY),
+            Evidence("of the time a request was in progress", busy, "part", BUSY),
             Evidence("a request", change.mean("tallybook_archive_request_seconds"), "s"),
             Evidence("of the time requests waited, since it wanted fewer", slowed, "part", SLOWED),
             Evidence("answers that it wants fewer", wanted_fewer, "", 1),
@@ -117,11 +117,11 @@ def _object_store(change: Change) -> Finding | None:
     )
 
 
-def _overload(change: Change) -> Finding | None:
+def _overload(change: Change) -> BottleneckFinding | None:
     if change.kind is ProcessKind.GATEWAY:
         refused = change.rate("tallybook_gateway_calls_rejected_total")
         asked = change.rate("tallybook_gateway_calls_total")
-        why = {"calls for want of room or credit": refused}
+        why = {"calls for lack of space or credit": refused}
     else:
         reasons = change.by_label("tallybook_bookie_refused_adds_total", "reason")
         why = {reason: by / change.seconds for reason, by in reasons.items() if reason in _OF_CLIENTS}
@@ -130,7 +130,7 @@ def _overload(change: Change) -> Finding | None:
     if refused < SOME or refused < REFUSED * asked:
         return None
     part = min(1.0, refused / asked) if asked else 1.0
-    return Finding(
+    return BottleneckFinding(
         Cause.OVERLOADED,
         change.name,
         part,
@@ -141,4 +141,9 @@ def _overload(change: Change) -> Finding | None:
     )
 
 
-RULES: Final[tuple[Callable[[Change], Finding | None], ...]] = (_processor, _metadata, _object_store, _overload)
+RULES: Final[tuple[Callable[[Change], BottleneckFinding | None], ...]] = (
+    _processor,
+    _metadata,
+    _object_store,
+    _overload,
+)

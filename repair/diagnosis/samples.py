@@ -1,4 +1,4 @@
-"""The numbers of one process, twice, and what happened in between. Pure."""
+"""Samples of one process's metrics, and the change between two of them. Pure."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ LabelSet = frozenset[tuple[str, str]]
 
 
 class ProcessKind(Enum):
-    """What a process is, as its metrics tell."""
+    """The kind of a process, derived from its metrics."""
 
     BOOKIE = "bookie"
     GATEWAY = "gateway"
@@ -30,7 +30,7 @@ _ONLY_GROWS: Final = "tallybook_process_loop_cpu_seconds_total"
 
 
 class Point(NamedTuple):
-    """One number of one series."""
+    """One value of one metric series."""
 
     name: str
     labels: LabelSet
@@ -38,11 +38,11 @@ class Point(NamedTuple):
 
 
 class Sample:
-    """What a process showed at one moment.
+    """The metrics of a process at one moment.
 
     Args:
-        name: of the process, for people.
-        at: monotonic second, of any clock that is the same for both samples of a process.
+        name: display name of the process.
+        at: seconds of a monotonic clock; the same clock for both samples of a process.
     """
 
     def __init__(self, name: str, at: float, points: Iterable[Point]) -> None:
@@ -54,70 +54,70 @@ class Sample:
 
     @property
     def kind(self) -> ProcessKind:
-        """What the process is."""
+        """The kind of the process."""
         return next((kind for sign, kind in _SIGNS.items() if sign in self.series), ProcessKind.OTHER)
 
     def values(self, name: str, labels: Mapping[str, str]) -> Iterator[float]:
-        """Of the series of that name which have these labels."""
+        """The values of all series with this name and these labels."""
         wanted = frozenset(labels.items())
         return (value for of, value in self.series.get(name, {}).items() if wanted <= of)
 
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """Two samples of one process."""
+    """The change between two samples of one process."""
 
     before: Sample
     after: Sample
 
     @property
     def name(self) -> str:
-        """Of the process."""
+        """The name of the process."""
         return self.after.name
 
     @property
     def kind(self) -> ProcessKind:
-        """What the process is."""
+        """The kind of the process."""
         return self.after.kind
 
     @property
     def seconds(self) -> float:
-        """Between the two."""
+        """Seconds between the two samples."""
         return self.after.at - self.before.at
 
     @property
     def is_one_life(self) -> bool:
-        """Whether the process was not started again in between, so that its counters can be compared."""
+        """Whether the process was not restarted in between, so that its counters can be compared."""
         return self.seconds > 0 and sum(self.before.values(_ONLY_GROWS, {})) <= sum(self.after.values(_ONLY_GROWS, {}))
 
     def grown(self, name: str, **labels: str) -> float:
-        """By how much a counter has grown; all of its series that have these labels together."""
+        """The growth of a counter: the sum over all series with these labels."""
         return sum(self.after.values(name, labels)) - sum(self.before.values(name, labels))
 
     def rate(self, name: str, **labels: str) -> float:
-        """The same, a second."""
+        """The growth per second."""
         return self.grown(name, **labels) / self.seconds
 
     def busiest(self, name: str) -> float:
-        """By how much a second that one of the series of a counter has grown which has grown most; 0: there is none."""
+        """The growth per second of the fastest-growing series of a counter; 0 if there is none."""
         before, after = self.before.series.get(name, {}), self.after.series.get(name, {})
         return max((value - before.get(labels, 0.0) for labels, value in after.items()), default=0.0) / self.seconds
 
     def now(self, name: str, **labels: str) -> float:
-        """A gauge, at the end; all of its series together."""
+        """A gauge in the second sample: the sum over all series with these labels."""
         return sum(self.after.values(name, labels))
 
     def count(self, histogram: str, **labels: str) -> float:
-        """How many values a histogram got."""
+        """The number of values that a histogram got."""
         return self.grown(f"{histogram}_count", **labels)
 
     def mean(self, histogram: str, **labels: str) -> float:
-        """Their mean; 0 where there was none."""
+        """The mean of these values; 0 if there are none."""
         count = self.count(histogram, **labels)
         return self.grown(f"{histogram}_sum", **labels) / count if count > 0 else 0.0
 
     def by_label(self, name: str, label: str) -> dict[str, float]:
-        """By how much each value of a label has grown, where it has."""
+        """The growth of a counter for each value of a label; without values that did not grow."""
         values = {value for labels in self.after.series.get(name, {}) for key, value in labels if key == label}
         grown = {value: self.grown(name, **{label: value}) for value in sorted(values)}
         return {value: by for value, by in grown.items() if by > 0}

@@ -1,9 +1,8 @@
-"""Takes two samples of every process of a cluster, and has them diagnosed.
+"""Samples the metrics of every process of a cluster twice over HTTP, and diagnoses them.
 
-Bookies are found through the metadata, where each says on which address it serves its metrics; other processes are
-named by whoever asks. Each is asked with a deadline of its own, many at once, and all of them have one together: so
-those that hang cost no more than that, and are told. The metadata store is asked a little in between: how it answers
-somebody who does nothing else is evidence, too.
+Addresses of bookies come from the metadata; the caller names other processes. Processes are asked concurrently, each
+with a deadline and all with a common one, and those that do not answer are reported as silent. Between the samples this
+process sends a few requests to the metadata store, so that its latency can be judged even without other load.
 """
 
 from __future__ import annotations
@@ -16,47 +15,48 @@ from typing import Final, TypeAlias
 
 from tallybook.client.ports import ClientWorld
 from tallybook.core.errors import MetadataUnavailable, PeerError
-from tallybook.metadata.metered import METADATA_METRICS, MetadataLoad
+from tallybook.metadata.metered_store import METADATA_METRICS, MetadataLoad
 from tallybook.metadata.store import BookieInfo
-from tallybook.runtime.http_client import HttpClient
-from tallybook.runtime.metrics import StatsCollector
-from tallybook.runtime.metrics_text import parse_series
-from tallybook.runtime.security import open_security
+from tallybook.runtime.http.client import HttpClient
+from tallybook.runtime.metrics.parsing import parse_series
+from tallybook.runtime.metrics.registry import StatsCollector
+from tallybook.runtime.security.process_security import open_security
 from tallybook.runtime.tasks import InlineWorkers, Workers
 
 from .samples import Point, Sample
 from .verdict import Diagnosis, diagnose
 
 ANSWER_SECONDS: Final = 3.0
-"""How long a process may take to show its metrics."""
+"""Time-out for the metrics of one process."""
 AT_ONCE: Final = 16
 """Processes that are asked at the same time."""
 ALL_SECONDS: Final = 10.0
-"""How long one look may take, however many do not answer."""
+"""Time-out for the samples of all processes."""
 PROBE_SECONDS: Final = 0.5
-"""Pause between two questions to the metadata store."""
+"""Pause between two requests to the metadata store."""
 THIS_COMMAND: Final = "this command"
 
 _WILDCARDS: Final = ("0.0.0.0", "[::]", "::", "*")  # noqa: S104 (told apart, not bound)
 
 Fetch: TypeAlias = Callable[[str, str], Awaitable[str]]
-"""Gives what a process has at an address under a path, as ``HttpClient.fetch`` does."""
+"""Fetches the body for an address and a path, as ``HttpClient.fetch`` does."""
 
 
 @dataclass(frozen=True, slots=True)
-class Round:
-    """One look at all processes."""
+class ProcessSamples:
+    """The samples of all processes at one moment."""
 
     samples: Mapping[str, Sample]
     silent: Mapping[str, str]
+    """Processes without a sample, and why."""
 
 
-class Looker:
-    """Looks at the processes of one cluster.
+class ClusterSampler:
+    """Samples the processes of one cluster.
 
     Args:
         others: addresses of processes besides bookies.
-        workers: where what was fetched is parsed, which takes some ten milliseconds for each process.
+        workers: threads for parsing, which takes some ten milliseconds for each process.
     """
 
     def __init__(self, world: ClientWorld, others: Sequence[str], fetch: Fetch, workers: Workers | None = None) -> None:
@@ -66,40 +66,40 @@ class Looker:
         self._workers = workers or InlineWorkers()
 
     async def diagnosis(self, seconds: float) -> Diagnosis:
-        """Look twice, so many seconds apart.
+        """Take two samples, ``seconds`` apart, and diagnose them.
 
         Raises:
-            MetadataUnavailable: who is there cannot be told.
+            MetadataUnavailable: the bookies cannot be listed.
         """
-        places = await self._places()
-        before = await self._look(places)
+        addresses = await self._addresses()
+        before = await self._sample(addresses)
         await self._probe(seconds)
-        after = await self._look(places)
+        after = await self._sample(addresses)
         return diagnose(before.samples, after.samples, {**before.silent, **after.silent})
 
-    async def sample(self) -> Round:
-        """Look once.
+    async def sample(self) -> ProcessSamples:
+        """Take one sample of each process.
 
         Raises:
-            MetadataUnavailable: who is there cannot be told.
+            MetadataUnavailable: the bookies cannot be listed.
         """
-        return await self._look(await self._places())
+        return await self._sample(await self._addresses())
 
-    async def _places(self) -> dict[str, str]:
+    async def _addresses(self) -> dict[str, str]:
         bookies = await self._world.membership.bookies()
         return {
             **{name: metrics_address(info) for name, info in bookies.items()},
             **{each: each for each in self._others},
         }
 
-    async def _look(self, places: Mapping[str, str]) -> Round:
+    async def _sample(self, addresses: Mapping[str, str]) -> ProcessSamples:
         samples: dict[str, Sample] = {}
         silent: dict[str, str] = {}
         turns = asyncio.Semaphore(AT_ONCE)
 
         async def ask(name: str, address: str) -> None:
             if not address:
-                silent[name] = "does not say where it shows its metrics"
+                silent[name] = "has registered no address for its metrics"
                 return
             async with turns:
                 try:
@@ -112,20 +112,20 @@ class Looker:
                 except PeerError as error:
                     silent[name] = error.message
                 except ValueError as error:
-                    silent[name] = f"what {address} answers are no metrics: {error}"
+                    silent[name] = f"the answer of {address} is not metrics: {error}"
 
         with suppress(TimeoutError):
             async with asyncio.timeout(ALL_SECONDS):
-                await asyncio.gather(*(ask(name, address) for name, address in places.items()))
-        for name in set(places) - set(samples) - set(silent):
-            silent[name] = f"no answer from {places[name]} while others were waited for"
+                await asyncio.gather(*(ask(name, address) for name, address in addresses.items()))
+        for name in set(addresses) - set(samples) - set(silent):
+            silent[name] = f"no answer from {addresses[name]} within {ALL_SECONDS:.0f} s for all processes"
         load = self._world.metadata_load
         if load is not None:
             samples[THIS_COMMAND] = Sample(THIS_COMMAND, self._world.clock.monotonic(), _points_of(load))
-        return Round(samples, silent)
+        return ProcessSamples(samples, silent)
 
     async def _probe(self, seconds: float) -> None:
-        """Wait, and ask the metadata store now and then. That it does not answer is counted, and no reason to end."""
+        """Wait, and send requests to the metadata store meanwhile. Failures are counted in its metrics."""
         clock = self._world.clock
         until = clock.monotonic() + seconds
         while (left := until - clock.monotonic()) > 0:
@@ -138,16 +138,16 @@ class Looker:
 
 
 def points_in(text: str) -> list[Point]:
-    """What the metrics of a process say.
+    """Parse the metrics of a process.
 
     Raises:
-        ValueError: they are no metrics.
+        ValueError: the text is not metrics.
     """
     return [Point(of, frozenset(labels.items()), value) for of, labels, value in parse_series(text)]
 
 
 def metrics_address(info: BookieInfo) -> str:
-    """Where a bookie shows its metrics: on every interface means, on the one that clients use."""
+    """The HTTP address of a bookie. If it listens on all interfaces, the host is the one that clients use."""
     host, _, port = info.http_address.rpartition(":")
     if host in _WILDCARDS:
         return f"{info.address.rpartition(':')[0]}:{port}"
@@ -162,20 +162,22 @@ def _points_of(load: MetadataLoad) -> list[Point]:
     ]
 
 
-async def look(world: ClientWorld, others: Sequence[str], seconds: float, *, security: str = "") -> Diagnosis:
+async def diagnose_cluster(
+    world: ClientWorld, others: Sequence[str], seconds: float, *, security: str = ""
+) -> Diagnosis:
     """Diagnose a cluster.
 
     Args:
-        others: addresses, host and port, of gateways, offloaders and repairs.
-        seconds: between the two looks.
-        security: directory of certificates, with which processes are asked over TLS; empty: without.
+        others: addresses (host and port) of gateways, offloaders and repairs.
+        seconds: between the two samples.
+        security: directory of certificates for TLS; empty: without TLS.
 
     Raises:
-        InvalidConfig: the directory is no good.
-        MetadataUnavailable: who is there cannot be told.
+        InvalidConfig: the directory is not valid.
+        MetadataUnavailable: the bookies cannot be listed.
     """
-    asking = HttpClient(open_security(security, serves=False), ANSWER_SECONDS, AT_ONCE)
+    http = HttpClient(open_security(security, serves=False), ANSWER_SECONDS, AT_ONCE)
     try:
-        return await Looker(world, others, asking.fetch).diagnosis(seconds)
+        return await ClusterSampler(world, others, http.fetch).diagnosis(seconds)
     finally:
-        await asking.close()
+        await http.close()

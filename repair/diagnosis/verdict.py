@@ -1,9 +1,8 @@
-"""From two samples of each process to a verdict: every finding, worst first. Pure.
+"""Makes a diagnosis from two samples of each process: all findings, worst first. Pure.
 
-A full disk comes first, since nothing goes on then. What is used up comes next, worst first. That more is asked than
-is let in is told last: as a rule something else is the reason, and then that stands before it. What happened once or
-seldom comes after the verdict. A cluster in which nothing else is found does what its clients ask; one of which no
-bookie was seen is not known.
+A full disk comes first, because it stops everything. Overload comes last: as a rule another bottleneck causes it. All
+others are ordered by score. Findings that happened too rarely to decide come after the verdict. If nothing is found,
+the verdict is client-bound or idle; if no bookie was sampled, unknown.
 """
 
 from __future__ import annotations
@@ -13,45 +12,46 @@ from dataclasses import dataclass
 from typing import Final
 
 from .bookie import bookie_findings, busiest_journal
-from .causes import ADVICE, MEANINGS, Cause, Evidence, Finding
+from .causes import ADVICE, MEANINGS, BottleneckFinding, Cause, Evidence
 from .network import network_findings
 from .processes import process_findings
 from .samples import Change, ProcessKind, Sample
 
 SOME_TRAFFIC: Final = 1.0
-"""Adds and reads a second, in the whole cluster, from which on it is not idle."""
+"""Adds and reads per second in the whole cluster; with fewer it is idle."""
 
 _FIRST: Final = {Cause.DISK_FULL: 0, Cause.OVERLOADED: 2}
 _IN_BETWEEN: Final = 1
-_LOOK_FIRST: Final = "look first at those that are silent"
+_CHECK_SILENT: Final = "check the silent processes first"
 
 
 @dataclass(frozen=True, slots=True)
 class Diagnosis:
-    """What was found.
+    """The result of a diagnosis.
 
     Attributes:
+        seconds: between the samples.
         findings: worst first; never empty.
-        silent: processes of which nothing can be said, and why.
-        processes: those that were looked at.
+        silent: processes that could not be diagnosed, and why.
+        processes: processes that were diagnosed.
     """
 
     seconds: float
-    findings: tuple[Finding, ...]
+    findings: tuple[BottleneckFinding, ...]
     silent: Mapping[str, str]
     processes: tuple[str, ...]
 
     @property
     def verdict(self) -> Cause:
-        """What the cluster waits for."""
+        """The cause of the first finding."""
         return self.findings[0].cause
 
     @property
     def sentence(self) -> str:
-        """The verdict in words."""
+        """The verdict as a sentence, with advice."""
         first = self.findings[0]
         if self.silent and first.cause.is_healthy:
-            return f"{first.cause.value}, of the processes that answer: {MEANINGS[first.cause]}; {_LOOK_FIRST}"
+            return f"{first.cause.value}, of the processes that answer: {MEANINGS[first.cause]}; {_CHECK_SILENT}"
         where = f" ({first.process})" if first.process else ""
         return f"{first.cause.value}{where}: {MEANINGS[first.cause]}; {ADVICE[first.cause]}"
 
@@ -59,10 +59,10 @@ class Diagnosis:
 def diagnose(
     before: Mapping[str, Sample], after: Mapping[str, Sample], silent: Mapping[str, str] | None = None
 ) -> Diagnosis:
-    """Say what a cluster waits for.
+    """Diagnose a cluster.
 
     Args:
-        before, after: samples by the name of the process, some seconds apart.
+        before, after: samples by process name, some seconds apart.
         silent: processes that did not answer, and why.
     """
     unknown = dict(silent or {})
@@ -75,7 +75,7 @@ def diagnose(
         if change.is_one_life:
             changes.append(change)
         else:
-            unknown[name] = "was started again in between"
+            unknown[name] = "was restarted in between"
     found = [finding for change in changes for finding in _of_one(change)] + network_findings(changes)
     found.sort(key=lambda finding: (_FIRST.get(finding.cause, _IN_BETWEEN), -finding.score, finding.process))
     decides = [finding for finding in found if finding.decides]
@@ -88,25 +88,25 @@ def diagnose(
     )
 
 
-def _of_one(change: Change) -> list[Finding]:
+def _of_one(change: Change) -> list[BottleneckFinding]:
     of_bookie = bookie_findings(change) if change.kind is ProcessKind.BOOKIE else []
     return of_bookie + process_findings(change)
 
 
-def _nothing_found(changes: Sequence[Change]) -> Finding:
+def _nothing_found(changes: Sequence[Change]) -> BottleneckFinding:
     bookies = [change for change in changes if change.kind is ProcessKind.BOOKIE]
     if not bookies:
-        return Finding(Cause.UNKNOWN, "", 0.0, (Evidence("bookies that were seen", 0, ""),))
+        return BottleneckFinding(Cause.UNKNOWN, "", 0.0, (Evidence("bookies that were seen", 0, ""),))
     adds = sum(bookie.rate("tallybook_bookie_add_batches_total") for bookie in bookies)
     reads = sum(bookie.rate("tallybook_bookie_read_seconds_count") for bookie in bookies)
     traffic = (Evidence("batches added", adds, "/s", SOME_TRAFFIC), Evidence("reads", reads, "/s", SOME_TRAFFIC))
     if adds + reads < SOME_TRAFFIC:
-        return Finding(Cause.IDLE, "", 0.0, traffic)
-    return Finding(Cause.CLIENTS, "", 0.0, (*traffic, *_used(bookies, changes)))
+        return BottleneckFinding(Cause.IDLE, "", 0.0, traffic)
+    return BottleneckFinding(Cause.CLIENTS, "", 0.0, (*traffic, *_used(bookies, changes)))
 
 
 def _used(bookies: Sequence[Change], changes: Sequence[Change]) -> list[Evidence]:
-    """The busiest of each kind: how far it is from being a bottleneck."""
+    """The utilization of the busiest process for each resource, as evidence that none is a bottleneck."""
     journal = max(map(busiest_journal, bookies))
     used = [Evidence("of the time the busiest device writes a journal", journal, "part")]
     for what, name in (

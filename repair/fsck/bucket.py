@@ -1,6 +1,6 @@
-"""The bucket's part of a check of everything: each receipt's object is there, and each object is some ledger's.
+"""Checks the archive bucket: the object of each receipt exists, and each object belongs to a ledger.
 
-Of an object its length and its index are looked at, which the receipts vouch for; 'offload verify' reads all of it.
+Only an object's length and index are checked, against its receipt; ``offload verify`` reads the whole object.
 """
 
 from __future__ import annotations
@@ -20,33 +20,33 @@ from tallybook.core.errors import (
     ObjectDamaged,
     ObjectMissing,
 )
-from tallybook.metadata.archived import Receipt
-from tallybook.metadata.model import LedgerMetadata
+from tallybook.metadata.ledger.archived import Receipt
+from tallybook.metadata.ledger.model import LedgerMetadata
 from tallybook.metadata.store import MetadataStore
-from tallybook.offload.orphans import Owned
+from tallybook.offload.bucket.orphans import Owned
 
-from .fsck_finding import Finding, Step, cut_off
-from .walk import Findings, all_ledgers
+from ..ledger_walk import WalkFindings, all_ledgers
+from .finding import FsckFinding, Step, cut_off
 
 _REFUSED: Final = "the store does not give the object"
-LEDGERS_AT_A_TIME: Final = 1_000
+LEDGERS_PER_PROBE: Final = 1_000
 STILL: Final = "bookies still have the ledger, and keep it"
 ALONE: Final = "it was the only copy: restore the object from a version or a replica of the bucket"
 
 
 async def check_bucket(
     metadata: MetadataStore, store: ObjectStore, reader: ArchiveReader, step: Step
-) -> AsyncIterator[Finding]:
-    """Look at each object that a ledger is in, and for objects that no ledger is in.
+) -> AsyncIterator[FsckFinding]:
+    """Check each object that holds a ledger, and find objects that belong to no ledger.
 
-    It remembers an id for each object, and but a few ledgers.
+    Memory: one id for each object, and ``LEDGERS_PER_PROBE`` ledgers.
 
     Raises:
         MetadataUnavailable: the metadata store does not answer.
     """
     try:
         looked, asked = dict[str, str](), ObjectPass(store)
-        findings = Findings()
+        findings = WalkFindings()
         async for some in _archived(metadata, findings):
             for receipt in spread([receipt for _, receipt in some]):
                 if receipt.object_id not in looked:
@@ -60,28 +60,30 @@ async def check_bucket(
         async for found in _orphans(metadata, store, looked, step):
             yield found
     except (ArchiveUnavailable, ArchiveDenied) as error:
-        remedy = "the rest of the bucket was not looked at: run fsck again once it answers"
-        yield Finding(f"the archive does not answer: {error.message}", store.url, "bad", remedy)
+        remedy = "the rest of the bucket was not checked: run fsck again once it answers"
+        yield FsckFinding(f"the archive does not answer: {error.message}", store.url, "bad", remedy)
 
 
-async def _archived(metadata: MetadataStore, findings: Findings) -> AsyncIterator[list[tuple[LedgerMetadata, Receipt]]]:
-    """All archived ledgers and their receipts, so many at a time that few objects that hang are not next to others."""
+async def _archived(
+    metadata: MetadataStore, findings: WalkFindings
+) -> AsyncIterator[list[tuple[LedgerMetadata, Receipt]]]:
+    """All archived ledgers and their receipts, in groups large enough to spread out objects that hang."""
     some: list[tuple[LedgerMetadata, Receipt]] = []
     async for each in all_ledgers(metadata, findings):
         if each.archived is not None:
             some.append((each, each.archived))
-        if len(some) == LEDGERS_AT_A_TIME:
+        if len(some) == LEDGERS_PER_PROBE:
             yield some
             some = []
     yield some
 
 
 async def _problem(store: ObjectStore, reader: ArchiveReader, receipt: Receipt, asked: ObjectPass) -> str:
-    """What is wrong with an object; nothing if it is empty."""
+    """What is wrong with an object; empty if nothing is."""
     try:
         return await asked.ask(partial(_compared, store, reader, receipt))
     except ObjectMissing:
-        return "the object is not there"
+        return "the object does not exist"
     except (NewerFormat, ArchiveKeyMissing) as error:
         return error.message
     except ObjectDamaged as error:
@@ -100,18 +102,18 @@ async def _compared(store: ObjectStore, reader: ArchiveReader, receipt: Receipt)
     return ""
 
 
-def _of(metadata: LedgerMetadata, receipt: Receipt, problem: str) -> Finding:
+def _of(metadata: LedgerMetadata, receipt: Receipt, problem: str) -> FsckFinding:
     where = f"ledger {metadata.ledger_id}, object {receipt.key}"
     if problem.startswith(_REFUSED):
-        return Finding(problem, where, "bad", "it may be whole: restore its storage class, or the right to read it")
+        return FsckFinding(problem, where, "bad", "it may be whole: restore its storage class, or the right to read it")
     if metadata.copies_released:
-        return Finding(problem, where, "lost", ALONE)
-    return Finding(problem, where, "bad", STILL)
+        return FsckFinding(problem, where, "lost", ALONE)
+    return FsckFinding(problem, where, "bad", STILL)
 
 
 async def _orphans(
     metadata: MetadataStore, store: ObjectStore, known: dict[str, str], step: Step
-) -> AsyncIterator[Finding]:
+) -> AsyncIterator[FsckFinding]:
     held = Owned(frozenset(known), frozenset())
     alone: list[str] = []
     async for page in store.list():
@@ -121,16 +123,16 @@ async def _orphans(
                 alone.append(found.key)
     if not alone:
         return
-    # Whose they are is asked after the listing: an object is announced before it is there.
-    findings, named = Findings(), set[str]()
+    # Read the metadata after the listing: an object is announced there before it is created.
+    findings, named = WalkFindings(), set[str]()
     async for each in all_ledgers(metadata, findings):
         named |= {found.object_id for found in (each.archived, each.archiving) if found is not None}
     owned = Owned(frozenset(named), frozenset())
     for key in alone if findings.complete and not findings.unreadable else ():
         if owned.frees_object(key):
-            yield Finding(
+            yield FsckFinding(
                 "an object that belongs to no ledger",
                 key,
                 "note",
-                "the offloader removes it once it is old enough and nobody can be at it",
+                "the offloader removes it once it is old enough and no writer can still use it",
             )

@@ -1,36 +1,36 @@
-"""Goes over all of a cluster's storage, metadata, bookies and bucket: what is wrong, how bad it is, what mends it.
+"""Runs all checkers over metadata, bookies and the archive bucket, and applies safe fixes.
 
-Nothing is changed without ``repair``, and with it only what cannot do harm: ledgers are handed to the repair, which
-copies and verifies; a task that nobody can read is deleted, since what it was about is found again. All else is for a
-person to decide, so it comes with an explanation. Work is paged, and can be cut off anywhere.
+Without a task board nothing is changed. With one, only two fixes are applied: ledgers are published as repair tasks,
+and undecodable repair tasks are deleted (the auditor finds their ledgers again). An operator decides about everything
+else; each finding comes with a remedy. The listings are paged, and the check can be interrupted at any point.
 """
 
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass
-from typing import Final, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple
 
-from tallybook.archive.objects.port import ObjectStore
-from tallybook.archive.reader import ArchiveReader
 from tallybook.client.ports import ClientWorld
+from tallybook.metadata.records.kinds import LedgerOwner, RecordKind
 from tallybook.metadata.store import MetadataStore, Ok
 
-from .fsck_age import check_age
-from .fsck_bucket import check_bucket
-from .fsck_copies import check_copies, check_held
-from .fsck_finding import Finding, Mend, RemoveRecord
-from .fsck_metadata import check_cookies, check_ledgers, check_records
-from .fsck_records import LedgerOwner, RecordKind
-from .tasks import LEDGERS_OF_A_TASK, TaskBoard, tasks_of
+from ..tasks import LEDGERS_PER_TASK, TaskBoard, make_tasks
+from .copies import check_copies, check_inventories
+from .finding import FsckFinding, RemoveRecord, RepairLedger
+from .metadata import check_cookies, check_ledgers, check_records, check_restored_store
 
-__all__ = ["Bucket", "Finding", "Fsck", "FsckTotals"]
+if TYPE_CHECKING:
+    from tallybook.archive.objects.port import ObjectStore
+    from tallybook.archive.reader import ArchiveReader
 
-WHY: Final = "found by fsck"
+__all__ = ["Bucket", "Fsck", "FsckFinding", "FsckTotals"]
+
+FSCK_REASON: Final = "found by fsck"
 
 
 class Bucket(NamedTuple):
-    """The archive of the cluster, opened."""
+    """The open archive of the cluster."""
 
     store: ObjectStore
     reader: ArchiveReader
@@ -38,25 +38,25 @@ class Bucket(NamedTuple):
 
 @dataclass(slots=True)
 class FsckTotals:
-    """How far it has come."""
+    """The progress of a check."""
 
     steps: int = 0
-    """Ledgers, records and objects that were looked at, in all parts."""
+    """Ledgers, records and objects checked, by all checkers together."""
     findings: int = 0
-    """That are more than a note."""
+    """Findings except notes."""
     notes: int = 0
     mended: int = 0
-    """Findings about which something was done."""
+    """Findings to which a fix was applied."""
 
 
 class Fsck:
-    """One check of everything.
+    """One run of the check.
 
     Args:
-        kinds: what records there can be.
-        owners: what ledgers can have been made for.
-        bucket: the archive, if there is one and it is to be looked at.
-        board: where ledgers are handed out that need repair; ``None``: change nothing.
+        kinds: the known kinds of metadata records.
+        owners: the kinds of records that own ledgers.
+        bucket: the archive, if it is to be checked.
+        board: where ledgers that need repair are published; ``None``: change nothing.
     """
 
     def __init__(
@@ -72,36 +72,42 @@ class Fsck:
         self._owners = owners
         self._bucket = bucket
         self._board = board
-        self._to_mend: list[int] = []
+        self._to_repair: list[int] = []
         self.totals = FsckTotals()
 
-    async def run(self) -> AsyncIterator[Finding]:
-        """What is found, as it is found.
+    async def run(self) -> AsyncIterator[FsckFinding]:
+        """Yield findings as they are found.
 
         Raises:
             MetadataUnavailable: the metadata store does not answer.
         """
-        async for found in self._look():
-            if found.fix is not None and self._board is not None and not await self._do(found.fix, self._world.store):
-                found = found._replace(fix=None, remedy="it has changed since it was looked at: run fsck again")
+        async for found in self._check_all():
+            if (
+                found.fix is not None
+                and self._board is not None
+                and not await self._apply(found.fix, self._world.store)
+            ):
+                found = found._replace(fix=None, remedy="it has changed since it was checked: run fsck again")
             if found.how_bad == "note":
                 self.totals.notes += 1
             else:
                 self.totals.findings += 1
             yield found
-        await self._hand_out(1)
+        await self._publish(1)
 
-    async def _look(self) -> AsyncIterator[Finding]:
+    async def _check_all(self) -> AsyncIterator[FsckFinding]:
         world = self._world
         parts = [
-            check_age(world.store, self._step),
+            check_restored_store(world.store, self._step),
             check_ledgers(world.store, self._owners, self._step),
             check_records(world.store, self._kinds, self._step),
             check_cookies(world.store, world.membership, self._step),
             check_copies(world, self._step),
-            check_held(world, self._step),
+            check_inventories(world, self._step),
         ]
         if self._bucket is not None:
+            from .bucket import check_bucket  # noqa: PLC0415 (needs the extra archive)
+
             parts.append(check_bucket(world.store, self._bucket.store, self._bucket.reader, self._step))
         for part in parts:
             async for found in part:
@@ -110,20 +116,20 @@ class Fsck:
     def _step(self) -> None:
         self.totals.steps += 1
 
-    async def _do(self, fix: Mend | RemoveRecord, store: MetadataStore) -> bool:
-        """Whether it was done, or will be by the repair."""
+    async def _apply(self, fix: RepairLedger | RemoveRecord, store: MetadataStore) -> bool:
+        """Apply a fix, or leave it to the repair; false if the record has changed meanwhile."""
         if isinstance(fix, RemoveRecord):
             removed = isinstance(await store.delete_record(fix.name, fix.version), Ok)
             self.totals.mended += removed
             return removed
         self.totals.mended += 1
-        if fix.ledger_id not in self._to_mend[-1:]:
-            self._to_mend.append(fix.ledger_id)
-        await self._hand_out(LEDGERS_OF_A_TASK)
+        if fix.ledger_id not in self._to_repair[-1:]:
+            self._to_repair.append(fix.ledger_id)
+        await self._publish(LEDGERS_PER_TASK)
         return True
 
-    async def _hand_out(self, least: int) -> None:
-        """Hand out what was gathered, if there is so much."""
-        if self._board is not None and len(self._to_mend) >= least:
-            await self._board.publish(tasks_of(self._to_mend, thorough=True, why=WHY))
-            self._to_mend.clear()
+    async def _publish(self, least: int) -> None:
+        """Publish the gathered ledgers if there are at least ``least``."""
+        if self._board is not None and len(self._to_repair) >= least:
+            await self._board.publish(make_tasks(self._to_repair, thorough=True, why=FSCK_REASON))
+            self._to_repair.clear()

@@ -1,6 +1,6 @@
-"""Why ledgers still name a bookie that is being drained, for operators.
+"""Explains to operators why ledgers still name a bookie that is being drained.
 
-Each costs what a check of its copies costs, so only those are asked about that are told by their ids.
+Each ledger costs a check of its copies, so only the ledgers that are listed by id are explained.
 """
 
 from __future__ import annotations
@@ -24,14 +24,14 @@ from tallybook.core.errors import (
     TallybookError,
     is_defect,
 )
-from tallybook.metadata.model import Fragment, LedgerMetadata
+from tallybook.metadata.ledger.model import Fragment, LedgerMetadata
 from tallybook.metadata.store import BookieMode
 from tallybook.runtime.tasks import run_together
 
-from .check import CopyCheck, LedgerCheck, damaged_of, nowhere
-from .open_lacking import ACCEPT_LOSS, can_be_recovered
-from .pause import paused_since
-from .service import STALE_SECONDS, age_of, repair_status
+from ..open_ledgers import ACCEPT_LOSS, can_be_recovered
+from ..pause import paused_since
+from ..service import STALE_SECONDS, age_of, repair_status
+from .check import CopyCheck, LedgerCheck, damaged_of, no_good_copy_left
 
 _AS_ARCHIVED: Final = (
     ", but the archive has one: it counts no more once the offloader lets bookies drop their copies, "
@@ -40,16 +40,16 @@ _AS_ARCHIVED: Final = (
 _NOT_KNOWN: Final = "why is not known"
 _REFUSED: Final = "why is not known, since a bookie refuses this client"
 _PART: Final = 0.4
-"""Of the time for the reasons, what the check of a ledger's copies may take, and a question to its bookies."""
+"""Part of the deadline for the check of a ledger's copies, and for each round of questions to bookies."""
 
 
-async def why_still_named(
+async def why_still_referenced(
     world: ClientWorld, bookie_id: str, ledger_ids: Sequence[int], *, within_s: float
 ) -> dict[int, str]:
-    """What keeps each of these ledgers at a bookie, in a phrase; one whose reason is not known in time is left out."""
+    """For each ledger, why it still names the bookie. A ledger is left out if that is not known within the deadline."""
     found: dict[int, str] = {}
 
-    async def look(ledger_id: int, writable: Collection[str], stands_still: str) -> None:
+    async def explain(ledger_id: int, writable: Collection[str], stands_still: str) -> None:
         try:
             why = await _reason(world, bookie_id, ledger_id, writable, stands_still, within_s * _PART)
         except (NoSuchLedger, MetadataUnavailable):
@@ -67,7 +67,7 @@ async def why_still_named(
             known = await world.membership.bookies()
             writable = {name for name, info in known.items() if info.mode is BookieMode.WRITABLE and name != bookie_id}
             stands_still = await _why_nothing_moves(world)
-            await run_together(*(look(ledger_id, writable, stands_still) for ledger_id in ledger_ids))
+            await run_together(*(explain(ledger_id, writable, stands_still) for ledger_id in ledger_ids))
     return {ledger_id: found[ledger_id] for ledger_id in ledger_ids if ledger_id in found}
 
 
@@ -77,7 +77,7 @@ async def _reason(
     """Why one ledger names the bookie; ``None``: it does not.
 
     Args:
-        stands_still: why the repair moves nothing; empty: it is at work.
+        stands_still: why the repair does not work; empty: it does.
     """
     try:
         metadata = (await world.store.read_ledger(ledger_id)).value
@@ -100,12 +100,12 @@ async def _why(
 ) -> str:
     check = LedgerCheck(metadata.ledger_id)
     with suppress(TimeoutError):
-        # A bookie that hangs has not said that it has no good copy, so that nothing can be said for good.
+        # Without an answer from a bookie that hangs, the check cannot say that no good copy is left.
         async with asyncio.timeout(patience_s):
-            check = await CopyCheck(world.store, world.connections).one(metadata)
+            check = await CopyCheck(world.store, world.connections).check_ledger(metadata)
     for lack in check.lacks:
         at = metadata.fragment_of(lack.first)
-        if at in fragments and nowhere(check, metadata, lack.first):
+        if at in fragments and no_good_copy_left(check, metadata, lack.first):
             which = f"no bookie has a good copy of entries {lack.first} to {lack.last}"
             grows = not metadata.closed and at == metadata.last_fragment
             remedy = ACCEPT_LOSS if grows else "restore one, or delete the ledger"
@@ -113,16 +113,16 @@ async def _why(
     crowded = next((each for each in fragments if not set(writable) - set(each.bookies)), None)
     if crowded is not None:
         others = ", ".join(name for name in crowded.bookies if name != bookie_id)
-        return f"no bookie besides {others or bookie_id} takes writes, so that none can take its place: add one"
+        return f"no bookie besides {others or bookie_id} takes writes, so none can replace it: add one"
     if metadata.closed or metadata.last_fragment not in fragments:
         return ""
-    return _why_open(metadata, await _members_say(world, metadata, patience_s))
+    return _why_open(metadata, await _member_states(world, metadata, patience_s))
 
 
 async def _too_small(
     world: ClientWorld, fragments: Sequence[Fragment], writable: Collection[str], patience_s: float
 ) -> str:
-    """That bookies which could take a place may not take the batches; empty: there is nothing to say."""
+    """Says if all replacement candidates have a lower batch limit than the present members; else empty."""
     sizes: dict[str, int] = {}
 
     async def ask(name: str) -> None:
@@ -142,32 +142,32 @@ async def _too_small(
         if others and all(sizes.get(name, largest) < largest for name in others):
             up_to = ", ".join(f"{name} up to {sizes[name]:,} bytes" for name in others)
             return (
-                f"it may have batches of up to {largest:,} bytes, and bookies that could take its place take only "
+                f"it may have batches of up to {largest:,} bytes, and bookies that could replace it take only "
                 f"smaller ones ({up_to}): raise their journal.max_commit_bytes"
             )
     return ""
 
 
-def _why_open(metadata: LedgerMetadata, said: Mapping[str, _Said]) -> str:
-    """Why a ledger names the bookie where it grows."""
-    has_writer = _Said.WRITER in said.values()
-    lost = {name for name, each in said.items() if each is _Said.LOST}
-    silent = {name for name, each in said.items() if each is _Said.NOTHING}
-    none_good = {_Said.LOST, _Said.DAMAGED}.issuperset(said.values())
+def _why_open(metadata: LedgerMetadata, states: Mapping[str, _MemberState]) -> str:
+    """Why the last fragment of an open ledger names the bookie."""
+    has_writer = _MemberState.WRITER in states.values()
+    lost = {name for name, each in states.items() if each is _MemberState.LOST}
+    silent = {name for name, each in states.items() if each is _MemberState.NOTHING}
+    none_good = {_MemberState.LOST, _MemberState.DAMAGED}.issuperset(states.values())
     if not has_writer and (none_good or not can_be_recovered(metadata, lost)):
         return f"it is open, and too few bookies have what they held of it: {ACCEPT_LOSS}"
     if not has_writer and not can_be_recovered(metadata, lost | silent):
         return f"it is open, and too few of its bookies answer: bring back {', '.join(sorted(silent))}"
     if metadata.key_verifier:
         return "it is open and has a password: close it, or use 'ledger recover LEDGER --password-file FILE'"
-    told = "it is open and its writer is connected" if has_writer else "it is open"
+    state = "it is open and its writer is connected" if has_writer else "it is open"
     if not can_be_recovered(metadata, lost | silent):
-        return f"{told}, and too few of its bookies know what they held for the repair to end it: close it"
-    return f"{told}: the repair ends it after its open_grace_s"
+        return f"{state}, and too few of its bookies know what they held for the repair to end it: close it"
+    return f"{state}: the repair ends it after its open_grace_s"
 
 
-class _Said(Enum):
-    """What a member of the fragment that grows says."""
+class _MemberState(Enum):
+    """The answer of a member of the last fragment."""
 
     WRITER = "a writer is connected"
     GOOD = "it has what it held"
@@ -176,14 +176,14 @@ class _Said(Enum):
     NOTHING = "it does not answer in time, or does not know the ledger"
 
 
-async def _members_say(world: ClientWorld, metadata: LedgerMetadata, patience_s: float) -> dict[str, _Said]:
-    """What each member of the fragment that grows says of the ledger."""
+async def _member_states(world: ClientWorld, metadata: LedgerMetadata, patience_s: float) -> dict[str, _MemberState]:
+    """The answer of each member of the last fragment."""
     names = metadata.last_fragment.bookies
-    said = await asyncio.gather(*(_member_says(world, metadata, name, patience_s) for name in names))
-    return dict(zip(names, said, strict=True))
+    states = await asyncio.gather(*(_member_state(world, metadata, name, patience_s) for name in names))
+    return dict(zip(names, states, strict=True))
 
 
-async def _member_says(world: ClientWorld, metadata: LedgerMetadata, name: str, patience_s: float) -> _Said:
+async def _member_state(world: ClientWorld, metadata: LedgerMetadata, name: str, patience_s: float) -> _MemberState:
     first = metadata.last_fragment.first_entry_id
     try:
         async with asyncio.timeout(patience_s):
@@ -191,18 +191,18 @@ async def _member_says(world: ClientWorld, metadata: LedgerMetadata, name: str, 
             held = await connection.held(metadata.ledger_id, first, first, identity=metadata.identity)
             damaged = await damaged_of(connection, metadata.ledger_id)
     except OtherLedger:
-        return _Said.LOST
+        return _MemberState.LOST
     except (PeerError, StorageError, NoSuchLedger, TimeoutError):
-        return _Said.NOTHING
+        return _MemberState.NOTHING
     if held.writer:
-        return _Said.WRITER
+        return _MemberState.WRITER
     if held.limbo:
-        return _Said.LOST
-    return _Said.DAMAGED if any(each.last >= first for each in damaged) else _Said.GOOD
+        return _MemberState.LOST
+    return _MemberState.DAMAGED if any(each.last >= first for each in damaged) else _MemberState.GOOD
 
 
 async def _why_nothing_moves(world: ClientWorld) -> str:
-    """Why ledgers that could be moved are not; empty: they are."""
+    """Why the repair does not work; empty: it does."""
     try:
         if await paused_since(world.store) is not None:
             return "the repair is paused: 'cluster audit --resume'"

@@ -1,7 +1,7 @@
-"""One entry, wherever it is: every copy that should be there, where it lies, and whether all are the same.
+"""Traces one entry: every copy that should exist, where it is stored, and whether all copies are the same.
 
-Each bookie reads its copy anew and says what it found; the archive's copy is read and checked here. Copies are the same
-if they are batches of the same entries with the same checksum, which covers every byte of them.
+Each bookie reads its copy from disk and reports what it found; the archive's copy is read and verified here. Copies are
+the same if their batches have the same entries and the same checksum, which covers every byte.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import asyncio
 from dataclasses import dataclass
 from typing import Final
 
-from tallybook.archive.place import ArchivePlace
+from tallybook.archive.entry_location import ArchiveLocation
 from tallybook.client.ports import ClientWorld
 from tallybook.client.refusals import is_refusal
 from tallybook.core.answers import CopyTrace
@@ -27,8 +27,8 @@ from tallybook.core.errors import (
     StorageError,
     TallybookError,
 )
-from tallybook.metadata.archived import Receipt
-from tallybook.metadata.model import LedgerMetadata
+from tallybook.metadata.ledger.archived import Receipt
+from tallybook.metadata.ledger.model import LedgerMetadata
 
 INTACT: Final = "intact"
 ABSENT: Final = "absent"
@@ -38,31 +38,31 @@ SILENT: Final = "no answer"
 
 @dataclass(frozen=True, slots=True)
 class BookieCopy:
-    """What became of one bookie's copy."""
+    """The copy of one bookie."""
 
     bookie_id: str
     alive: bool
     """Whether it is registered."""
     trace: CopyTrace | None
-    """What it says; ``None`` if it does not answer."""
+    """The bookie's answer; ``None`` if it does not answer."""
     why: str
     """Why it does not answer, or why the copy is not intact."""
 
     @property
     def verdict(self) -> str:
-        """What the copy is, or that nobody says."""
+        """The state of the copy, or "no answer"."""
         return SILENT if self.trace is None else self.trace.verdict
 
 
 @dataclass(frozen=True, slots=True)
 class ArchiveCopy:
-    """What became of the archive's copy."""
+    """The copy in the archive."""
 
     object_key: str
     verdict: str
     """"intact", "damaged", "absent" or "no answer"."""
     why: str
-    place: ArchivePlace | None
+    place: ArchiveLocation | None
     batch_bytes: int = 0
 
 
@@ -73,18 +73,18 @@ class EntryTrace:
     metadata: LedgerMetadata
     entry_id: int
     copies: tuple[BookieCopy, ...]
-    """Of the entry's write set, the first choice first."""
+    """Of the bookies in the entry's write set, in its order."""
     archive: ArchiveCopy | None
 
     @property
     def growing(self) -> bool:
-        """Whether the entry is in the fragment that is still its writer's: an ack quorum of copies is enough there."""
+        """Whether the entry is in the last fragment of an open ledger, where an ack quorum of copies is enough."""
         metadata = self.metadata
         return not metadata.closed and self.entry_id >= metadata.last_fragment.first_entry_id
 
     @property
     def wanted(self) -> int:
-        """How many bookies should have it."""
+        """How many bookies should have a copy."""
         if self.metadata.copies_released:
             return 0
         quorum = self.metadata.quorum
@@ -92,12 +92,12 @@ class EntryTrace:
 
     @property
     def intact(self) -> int:
-        """How many have it."""
+        """How many bookies have an intact copy."""
         return sum(copy.verdict == INTACT for copy in self.copies)
 
     @property
     def same(self) -> bool:
-        """Whether all intact copies are of the same batch."""
+        """Whether all intact copies are the same batch."""
         found = {
             (copy.trace.first_entry_id, copy.trace.last_entry_id, copy.trace.batch_crc)
             for copy in self.copies
@@ -110,12 +110,12 @@ class EntryTrace:
 
     @property
     def problems(self) -> list[str]:
-        """What is not as it must be, in sentences."""
+        """What is wrong, as sentences."""
         found = []
         if self.intact < self.wanted:
             found.append(f"{self.intact} bookies have an intact copy, and {self.wanted} should")
         elif self.wanted:
-            # Where a ledger grows a copy may be missing, and none may be damaged.
+            # There are enough copies. In the last fragment of an open ledger one may be missing, but none be damaged.
             found += [f"the copy of {copy.bookie_id} is damaged" for copy in self.copies if copy.verdict == DAMAGED]
         if self.archive is not None and self.archive.verdict != INTACT:
             found.append(f"the archive's copy is not intact: {self.archive.why or self.archive.verdict}")
@@ -129,8 +129,8 @@ async def trace_entry(world: ClientWorld, ledger_id: int, entry_id: int) -> Entr
 
     Raises:
         NoSuchLedger: there is no such ledger.
-        ReadBeyondLac: there is no such entry: the ledger ends before it, or all bookies of an open one say so.
-        MetadataUnavailable, DamagedFile: the metadata do not answer, or cannot be read.
+        ReadBeyondLac: there is no such entry: the ledger ends before it, or no bookie of an open ledger has it.
+        MetadataUnavailable, DamagedFile: the metadata store does not answer, or the metadata cannot be decoded.
     """
     metadata = (await world.store.read_ledger(ledger_id, linearizable=True)).value
     if metadata.closed and entry_id > metadata.last_entry_id:
@@ -156,7 +156,7 @@ async def trace_entry(world: ClientWorld, ledger_id: int, entry_id: int) -> Entr
 
 
 async def _archived(world: ClientWorld, receipt: Receipt, ledger_id: int, entry_id: int) -> ArchiveCopy:
-    place: ArchivePlace | None = None
+    place: ArchiveLocation | None = None
     if world.archive is None:
         return ArchiveCopy(receipt.key, SILENT, "this client has no archive", None)
     try:

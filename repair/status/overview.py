@@ -1,37 +1,35 @@
-"""A cluster at one glance: its bookies, its ledgers by state, what the auditor found last, and what is wrong.
+"""The cluster overview: bookies, ledgers by state, the auditor's last findings, and problems. Changes nothing.
 
-Bookies are asked now; ledgers are counted from their metadata; which of them have too few copies is the auditor's word,
-with its age. Nothing is changed.
-
-There are two looks, since they take different times: a survey asks each bookie and reads a few records, a census reads
-the metadata of every ledger.
+It has two sources with different costs: the survey asks each bookie and reads a few records; the census reads the
+metadata of every ledger. The number of under-replicated ledgers comes from the auditor's status, with its age.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from types import MappingProxyType
 from typing import Final, NamedTuple
 
-from tallybook.archive.location import read_location
+from tallybook.archive.url_record import read_location
 from tallybook.client.ports import ClientWorld
 from tallybook.core.answers import BookieStatus
-from tallybook.core.counted import counted
-from tallybook.core.ranges import ranges_of
-from tallybook.metadata.behind import REMEDY, Behind, unapproved
-from tallybook.metadata.bookie_modes import WantedMode, wanted_modes
-from tallybook.metadata.model import LedgerMetadata
+from tallybook.core.quantities import counted
+from tallybook.core.ranges import assigned_ranges
+from tallybook.metadata.ledger.model import LedgerMetadata
+from tallybook.metadata.records.bookie_modes import RequestedMode, requested_modes
+from tallybook.metadata.records.restored_store import REMEDY, RestoreRecord, unapproved_restore
 from tallybook.metadata.store import BookieInfo, BookieMode, Record
 
-from .bookie_survey import BookieSurvey
-from .drain import Naming, some_ids
-from .needs import Why
-from .open_lacking import OpenLackings
-from .pause import paused_since
-from .service import AUDITOR_RECORD, STALE_SECONDS, age_of, repair_status
-from .tasks import PREFIX
-from .walk import MAX_NAMED, Findings, all_ledgers
+from ..bookie_survey import BookieSurvey
+from ..ledger_walk import MAX_NAMED, WalkFindings, all_ledgers
+from ..needs import RepairReason
+from ..open_ledgers import OpenLedgersAtRisk
+from ..pause import paused_since
+from ..service import AUDITOR_RECORD, STALE_SECONDS, age_of, repair_status
+from ..tasks import PREFIX
+from .drain import BookieReferences, some_ids
 
 
 @dataclass(slots=True)
@@ -42,30 +40,32 @@ class BookieView:
     info: BookieInfo | None
     """As registered; ``None`` if it is not there."""
     status: BookieStatus | None
-    """What it says; ``None`` if it does not answer."""
-    wanted: WantedMode
+    """Its own status; ``None`` if it does not answer."""
+    wanted: RequestedMode
     ledgers: int | None = None
     """Ledgers that name it and rely on it; ``None`` while they are not counted."""
     limbo_ledgers: int | None = None
-    """Of those, the ones of which it may have lost something and has not got it back."""
+    """Of these, the ones that are in limbo there."""
     first_ids: tuple[int, ...] = ()
-    """The ids of the first of those that name it, while it is drained."""
+    """The ids of the first ledgers that name it."""
+    refusal: str = ""
+    """If it does not answer because it refuses this client: why."""
 
     @property
     def draining(self) -> str:
-        """What a drain still waits for, in a sentence; empty: nothing is known, or none is ordered."""
-        if self.wanted is not WantedMode.DRAINING or not self.ledgers:
+        """What a drain still waits for, as a sentence; empty: no drain is ordered, or nothing is known to be left."""
+        if self.wanted is not RequestedMode.DRAINING or not self.ledgers:
             return ""
         return f"{self.bookie_id} is drained; {_many(self.ledgers)} it: {some_ids(self.first_ids, self.ledgers)}"
 
     @property
     def mode(self) -> str:
-        """Whether it is there, and what it takes."""
+        """Its state: "away", "no answer", "draining", "read-only" or "writable"."""
         if self.info is None:
             return "away"
         if self.status is None:
             return "no answer"
-        if self.wanted is WantedMode.DRAINING:
+        if self.wanted is RequestedMode.DRAINING:
             return "draining"
         return "read-only" if self.status.read_only else "writable"
 
@@ -77,9 +77,10 @@ class BookieView:
             named = "" if self.ledgers is None else f", and {_many(self.ledgers)} it"
             found.append(f"{self.bookie_id} is away{named}")
         elif self.status is None:
-            found.append(f"{self.bookie_id} does not answer")
+            why = f"refuses this client: {self.refusal}" if self.refusal else "does not answer"
+            found.append(f"{self.bookie_id} {why}")
         else:
-            if self.status.read_only and self.wanted is WantedMode.NORMAL:
+            if self.status.read_only and self.wanted is RequestedMode.NORMAL:
                 used = f"{self.status.disk_used_fraction:.0%}"
                 found.append(f"{self.bookie_id} takes no writes by itself: its disk is {used} full, or failing")
             if self.status.damaged_batches:
@@ -87,7 +88,7 @@ class BookieView:
                     f"{self.bookie_id} knows {counted(self.status.damaged_batches, 'damaged copy', 'damaged copies')}"
                 )
             if self.limbo_ledgers:
-                found.append(f"{self.bookie_id} may have lost something of {counted(self.limbo_ledgers, 'ledger')}")
+                found.append(f"{self.bookie_id} may have lost entries of {counted(self.limbo_ledgers, 'ledger')}")
         return found
 
 
@@ -96,12 +97,12 @@ def _many(ledgers: int) -> str:
 
 
 DEFAULT_ENSEMBLE: Final = 3
-"""The ensemble of a ledger whose creator names none."""
+"""The ensemble size of a ledger that is created without one."""
 
 
 @dataclass(slots=True)
-class Ledgers:
-    """How many there are, as their metadata say."""
+class LedgerCounts:
+    """Numbers of ledgers, from their metadata."""
 
     complete: bool = False
     total: int = 0
@@ -109,18 +110,18 @@ class Ledgers:
     unreadable: int = 0
     archived: int = 0
     released: int = 0
-    """In the archive alone: bookies may drop their copies."""
+    """Only in the archive: bookies may drop their copies."""
     waiting_bytes: int = 0
-    """Of closed ledgers that are not in the archive."""
+    """Bytes of closed ledgers that are not in the archive."""
     open_ensemble: int = 0
-    """The largest ensemble of those that are open."""
+    """The largest ensemble size of the open ledgers."""
     newest_id: int = -1
     newest_ensemble: int = 0
-    open_lacking: OpenLackings = field(default_factory=OpenLackings)
-    """Open ones that may lack copies at bookies that lost data."""
+    open_lacking: OpenLedgersAtRisk = field(default_factory=OpenLedgersAtRisk)
+    """Open ledgers that may lack copies at bookies that lost data."""
 
     def count(self, metadata: LedgerMetadata) -> None:
-        """One more."""
+        """Add a ledger."""
         self.total += 1
         self.states[metadata.state.value] += 1
         self.archived += metadata.archived is not None
@@ -134,39 +135,39 @@ class Ledgers:
 
 @dataclass(frozen=True, slots=True)
 class Overview:
-    """All of it."""
+    """The overview of a cluster."""
 
     bookies: tuple[BookieView, ...]
-    ledgers: Ledgers | None
+    ledgers: LedgerCounts | None
     """``None`` while they are not counted."""
     audit: Mapping[str, object] | None
-    """What the auditor wrote down last."""
+    """The auditor's last status."""
     audit_age_s: int | None
     walk_age_s: int | None
-    """Since it has gone over all ledgers."""
+    """Seconds since the auditor's last walk over all ledgers."""
     tasks: int
     paused_since_ms: int | None
     archive: str | None
-    """Where the archive is, if there is one."""
-    behind: Behind | None = None
-    """That the metadata were restored from an older copy, and nobody has approved it."""
+    """The archive's URL, if there is one."""
+    behind: RestoreRecord | None = None
+    """Set if the metadata store was restored from an older copy, and no operator has approved that."""
 
     @property
     def under_replicated(self) -> int | None:
-        """Ledgers with too few good copies, by the auditor's last word."""
+        """Under-replicated ledgers, from the auditor's last status."""
         return self._audited("under_replicated")
 
     @property
     def moving(self) -> int | None:
-        """Ledgers of which nothing is missing, and that are to leave a bookie that is to be emptied, by the same."""
+        """Ledgers that lack no copy and still name a draining bookie, from the auditor's last status."""
         return self._audited("moving")
 
     @property
     def why_too_few(self) -> Mapping[str, object]:
-        """Of those with too few good copies, how many for which reason."""
+        """The number of under-replicated ledgers by reason."""
         needing = None if self.audit is None else self.audit.get("needing")
         found: dict[str, object] = dict(needing) if isinstance(needing, dict) else {}
-        found.pop(Why.DRAINING.value, None)
+        found.pop(RepairReason.DRAINING.value, None)
         return found
 
     def _audited(self, name: str) -> int | None:
@@ -175,15 +176,15 @@ class Overview:
 
     @property
     def problems(self) -> list[str]:
-        """What is wrong, in sentences. Nothing: the cluster is healthy."""
+        """What is wrong, as sentences. Empty: the cluster is healthy."""
         found = [problem for bookie in self.bookies for problem in bookie.problems]
         if self.behind is not None:
-            found.insert(0, f"{self.behind.told}; bookies drop nothing: {REMEDY}")
+            found.insert(0, f"{self.behind.description}; bookies drop nothing: {REMEDY}")
         if not any(bookie.info for bookie in self.bookies):
-            found.append("no bookie is there")
+            found.append("no bookie is registered")
         found += self._too_few_writable()
         if self.ledgers is not None and not self.ledgers.complete:
-            found.append("the listing of ledgers was cut off: not all of them were looked at")
+            found.append("the listing of ledgers was cut off: not all of them were counted")
         if self.ledgers is not None and self.ledgers.unreadable:
             found.append(f"the metadata of {counted(self.ledgers.unreadable, 'ledger')} cannot be understood")
         if self.ledgers is not None:
@@ -200,50 +201,52 @@ class Overview:
 
     @property
     def healthy(self) -> bool | None:
-        """Whether nothing is wrong; ``None``: nothing that is known, and the ledgers are not counted."""
+        """Whether nothing is wrong; ``None``: no problem is known, but the ledgers are not counted."""
         if self.problems:
             return False
         return None if self.ledgers is None else True
 
     def _to_recover_by_hand(self) -> list[str]:
-        """Ledgers with a password that have to be recovered, by the auditor's last word."""
+        """Ledgers with a password that have to be recovered, from the auditor's last status."""
         named, count = self.audit and self.audit.get("by_hand"), self._audited("by_hand_count")
         if not count or not isinstance(named, list):
             return []
         which = "ledger" if count == 1 else "ledgers"
-        what = f"{which} {some_ids(named, count)} cannot be recovered by the repair, for want of the password"
+        what = f"{which} {some_ids(named, count)} cannot be recovered by the repair without the password"
         return [f"{what}: use 'ledger recover LEDGER --password-file FILE'"]
 
     def _too_large(self) -> list[str]:
-        """Ledgers with batches that no bookie takes which could hold them, as the auditor's process met them last."""
+        """Ledgers with a batch that is too large for every candidate bookie, from the auditor's last status."""
         named = self.audit and self.audit.get("too_large")
         if not isinstance(named, dict) or not (self.under_replicated or self.moving):
             return []
         return [f"ledger {ledger_id} cannot be copied: {why}" for ledger_id, why in named.items()]
 
     def _too_few_writable(self) -> list[str]:
-        """The problem that ledgers like the existing ones cannot be created; unknown while they are not counted."""
+        """The problem that too few bookies take writes for a ledger with the ensemble size that clients use."""
         if self.ledgers is None or not any(bookie.info for bookie in self.bookies):
             return []
-        # What was closed long ago says nothing of what clients create now, but for the newest.
+        # The ensemble sizes of open ledgers and of the newest one tell what clients create now.
         ensemble = max(self.ledgers.open_ensemble, self.ledgers.newest_ensemble) or DEFAULT_ENSEMBLE
         writable = sum(bookie.mode == "writable" for bookie in self.bookies)
         if writable >= ensemble:
             return []
         few = counted(writable, "bookie takes", "bookies take")
         if writable + sum(bookie.mode == "no answer" for bookie in self.bookies) >= ensemble:
-            unknown = f"whether a ledger with an ensemble of {ensemble} can be created is not known"
-            return [f"only {few} writes for certain, so that {unknown} until the others answer"]
+            unknown = f"it is not known whether a ledger with an ensemble of {ensemble} can be created"
+            return [f"only {few} writes for certain, so {unknown} until the others answer"]
         what = f"only {few} writes, and a ledger with an ensemble of {ensemble} cannot be created"
-        return [f"{what}: add bookies, or end what was ordered ('bookie drain --cancel', 'bookie readonly --off')"]
+        return [
+            f"{what}: add bookies, or end a drain or read-only mode ('bookie drain --cancel', 'bookie readonly --off')"
+        ]
 
 
-class Survey(NamedTuple):
-    """What the bookies say, and a few records."""
+class ClusterSurvey(NamedTuple):
+    """The status of the bookies, and the contents of a few records."""
 
     alive: Mapping[str, BookieInfo]
     statuses: Mapping[str, BookieStatus]
-    modes: Mapping[str, WantedMode]
+    modes: Mapping[str, RequestedMode]
     audit: Mapping[str, object] | None
     audit_age_s: int | None
     walk_age_s: int | None
@@ -251,37 +254,39 @@ class Survey(NamedTuple):
     paused_since_ms: int | None
     archive: str | None
     auditor: Record | None
-    """The record of who audits."""
-    behind: Behind | None = None
+    """The auditor's leader record."""
+    behind: RestoreRecord | None = None
     """See ``Overview``."""
+    refusals: Mapping[str, str] = MappingProxyType({})
+    """Why a bookie refuses this client."""
 
 
 @dataclass(slots=True)
-class Census:
-    """What the metadata of all ledgers say, from the moment on at which it was begun."""
+class LedgerCensus:
+    """Counts from the metadata of all ledgers."""
 
     known: Mapping[str, bool]
-    """Bookies that were there then, and whether they could be chosen for new ledgers."""
-    ledgers: Ledgers = field(default_factory=Ledgers)
+    """Bookies that were registered when the census began, and whether clients could choose them for new ledgers."""
+    ledgers: LedgerCounts = field(default_factory=LedgerCounts)
     named: Counter[str] = field(default_factory=Counter)
     growing: Counter[str] = field(default_factory=Counter)
     in_limbo: Counter[str] = field(default_factory=Counter)
     first_ids: dict[str, list[int]] = field(default_factory=dict)
-    """For each bookie, the first of the ledgers that name it."""
+    """For each bookie, the first ledgers that name it."""
 
-    def naming(self, bookie_id: str) -> Naming:
-        """Which ledgers name a bookie."""
+    def naming(self, bookie_id: str) -> BookieReferences:
+        """The ledgers that name a bookie."""
         whole = self.ledgers.complete and not self.ledgers.unreadable
         chosen = self.known.get(bookie_id, False)
         named, growing = self.named[bookie_id], self.growing[bookie_id]
-        return Naming(bookie_id, named, growing, whole, chosen, self.first(bookie_id))
+        return BookieReferences(bookie_id, named, growing, whole, chosen, self.first(bookie_id))
 
     def first(self, bookie_id: str) -> tuple[int, ...]:
         """The ids of the first ledgers that name a bookie."""
         return tuple(self.first_ids.get(bookie_id, ()))
 
     def note_names(self, metadata: LedgerMetadata) -> None:
-        """Count the bookies that one more ledger names."""
+        """Add the bookies that a ledger names."""
         for name in {name for fragment in metadata.fragments for name in fragment.bookies}:
             self.named[name] += 1
             if self.named[name] <= MAX_NAMED:
@@ -289,19 +294,19 @@ class Census:
 
 
 async def overview(world: ClientWorld) -> Overview:
-    """Look at a cluster.
+    """Make the overview of a cluster, with all ledgers counted.
 
     Raises:
         MetadataUnavailable: the metadata store does not answer.
-        DamagedFile, NewerFormat: a record that it needs holds something else.
+        DamagedFile, NewerFormat: a record cannot be decoded.
     """
     bookies = BookieSurvey(world.connections)
     surveyed = await survey(world, bookies)
-    return seen(surveyed, await census(world, bookies))
+    return make_overview(surveyed, await census(world, bookies))
 
 
-def seen(found: Survey, counted: Census | None) -> Overview:
-    """What both looks have found."""
+def make_overview(found: ClusterSurvey, counted: LedgerCensus | None) -> Overview:
+    """Combine a survey and, if the ledgers were counted, a census."""
     named = counted.named if counted is not None else {}
     limbo = counted.in_limbo if counted is not None else {}
     bookies = tuple(
@@ -309,10 +314,11 @@ def seen(found: Survey, counted: Census | None) -> Overview:
             name,
             found.alive.get(name),
             found.statuses.get(name),
-            found.modes.get(name, WantedMode.NORMAL),
+            found.modes.get(name, RequestedMode.NORMAL),
             None if counted is None else named.get(name, 0),
             None if counted is None else limbo.get(name, 0),
             () if counted is None else counted.first(name),
+            found.refusals.get(name, ""),
         )
         for name in sorted({*found.alive, *named})
     )
@@ -329,20 +335,20 @@ def seen(found: Survey, counted: Census | None) -> Overview:
     )
 
 
-async def survey(world: ClientWorld, bookies: BookieSurvey) -> Survey:
-    """Ask every bookie that is there, and read what the auditor and operators wrote down.
+async def survey(world: ClientWorld, bookies: BookieSurvey) -> ClusterSurvey:
+    """Ask every registered bookie, and read the records of the auditor and of operators.
 
     Raises:
         As ``overview``.
     """
     store = world.store
     alive = await world.membership.bookies()
-    await bookies.look(alive)
+    await bookies.poll(alive)
     audit = await repair_status(store)
-    return Survey(
+    return ClusterSurvey(
         alive,
         dict(bookies.statuses),
-        await wanted_modes(store),
+        await requested_modes(store),
         audit,
         age_of(audit, world.clock),
         age_of(audit, world.clock, "walked_at_ms"),
@@ -350,25 +356,31 @@ async def survey(world: ClientWorld, bookies: BookieSurvey) -> Survey:
         await paused_since(store),
         await read_location(store),
         await store.read_record(AUDITOR_RECORD),
-        await unapproved(store),
+        await unapproved_restore(store),
+        dict(bookies.refusals),
     )
 
 
-async def census(world: ClientWorld, bookies: BookieSurvey) -> Census:
-    """Go over the metadata of every ledger.
+async def census(
+    world: ClientWorld, bookies: BookieSurvey, note: Callable[[LedgerMetadata], object] | None = None
+) -> LedgerCensus:
+    """Read the metadata of every ledger.
 
     Args:
-        bookies: has looked at those that are there.
+        bookies: has polled the registered bookies.
+        note: called with each ledger, in ascending order of ids.
 
     Raises:
         As ``overview``.
     """
-    # Before the look: whoever chooses among the bookies from now on finds those read-only that are so.
+    # Read before the walk: clients cannot choose a bookie during the walk that is read-only now.
     alive = await world.membership.bookies()
-    found = Census({name: info.mode is BookieMode.WRITABLE for name, info in alive.items()})
-    limbo, findings = await bookies.limbo(), Findings()
+    found = LedgerCensus({name: info.mode is BookieMode.WRITABLE for name, info in alive.items()})
+    limbo, findings = await bookies.limbo(), WalkFindings()
     async for metadata in all_ledgers(world.store, findings):
         found.ledgers.count(metadata)
+        if note is not None:
+            note(metadata)
         if metadata.copies_released:
             continue
         found.note_names(metadata)
@@ -381,11 +393,11 @@ async def census(world: ClientWorld, bookies: BookieSurvey) -> Census:
 
 
 def _holds(metadata: LedgerMetadata, bookie_id: str) -> bool:
-    """Whether the bookie is to hold some entry of a ledger."""
+    """Whether the bookie is to hold an entry of a ledger."""
     for fragment in metadata.fragments:
         if bookie_id in fragment.bookies:
             position, last = fragment.bookies.index(bookie_id), metadata.fragment_end(fragment)
-            if next(ranges_of(metadata.quorum, position, fragment.first_entry_id, last), None) is not None:
+            if next(assigned_ranges(metadata.quorum, position, fragment.first_entry_id, last), None) is not None:
                 return True
     return False
 

@@ -1,7 +1,7 @@
-"""Ledgers that still rely on a bookie, since another one lacks good copies of them or may lack some, or none has any.
+"""Finds ledgers that rely on the copies of one bookie, because other bookies lack theirs or may lack them.
 
-Checked before what a bookie holds is given up (``bookie init --replace``): two losses at once are what a ledger with
-two acknowledged copies does not survive.
+Checked before a bookie's copies are given up (``bookie init --replace``): a ledger with two acknowledged copies does
+not survive the loss of both.
 """
 
 from __future__ import annotations
@@ -13,14 +13,14 @@ from typing import Final, NamedTuple
 from tallybook.client.ports import ClientWorld
 from tallybook.core.errors import InvalidArgument
 from tallybook.core.ids import MAX_ID
-from tallybook.metadata.model import Fragment, LedgerMetadata
+from tallybook.metadata.ledger.model import Fragment, LedgerMetadata
 
-from .bookie_survey import BookieSurvey, DamageAt
+from ..bookie_survey import BookieDamage, BookieSurvey
+from ..ledger_walk import MAX_NAMED, WalkFindings, all_ledgers
+from ..needs import BookieLimbo, FragmentReplica, bookies_in_limbo
+from ..replaced_bookies import replacements
+from ..service import repair_status
 from .drain import some_ids
-from .needs import LimboOf, Place, in_limbo_at
-from .replacements import replacements
-from .service import repair_status
-from .walk import MAX_NAMED, Findings, all_ledgers
 
 _WAIT_FOR_REPAIR: Final = (
     "wait until the repair has given them back, which open ledgers may get once they are closed: 'ledger recover'"
@@ -30,17 +30,17 @@ _START_OTHERS: Final = "so it is not known what they lack: start them, and try a
 
 
 @dataclass(slots=True)
-class Relying:
-    """Ledgers that rely on a bookie for the same reason."""
+class RelyingLedgers:
+    """The ledgers that rely on a bookie for the same reason."""
 
     count: int = 0
     ledger_ids: list[int] = field(default_factory=list)
     """The first ``MAX_NAMED`` of them."""
     bookies: set[str] = field(default_factory=set)
-    """The other bookies that they rely on it for."""
+    """The other bookies that lack copies, or may lack them."""
 
     def note(self, ledger_id: int, bookies: Collection[str]) -> None:
-        """Count a ledger, if it relies on the bookie because of these others."""
+        """Add a ledger if ``bookies``, the others that lack copies of it, is not empty."""
         if bookies:
             self.count += 1
             self.bookies.update(bookies)
@@ -49,12 +49,12 @@ class Relying:
 
     @property
     def which(self) -> str:
-        """The ledgers, in words."""
+        """The ledgers, as text."""
         return f"{'ledger' if self.count == 1 else 'ledgers'} {some_ids(self.ledger_ids, self.count)}"
 
 
 class Objection(NamedTuple):
-    """Why a bookie must not be given up, in words."""
+    """Why a bookie must not be replaced now, and what to do about it."""
 
     what: str
     remedy: str
@@ -62,25 +62,25 @@ class Objection(NamedTuple):
 
 @dataclass(slots=True)
 class Reliance:
-    """What relies on one bookie."""
+    """The ledgers that rely on one bookie."""
 
     bookie_id: str
     replaced: frozenset[str] = frozenset()
-    """Bookies that were replaced and have not got everything back, as far as is known."""
-    lacking: Relying = field(default_factory=Relying)
-    """Ledgers that lack good copies at others."""
-    only: Relying = field(default_factory=Relying)
-    """Ledgers with entries of which no other bookie is to have a copy, nor the archive."""
-    silent: Relying = field(default_factory=Relying)
-    """Ledgers with other members that do not say what they lack, and are not known to lack anything."""
-    unreadable: Relying = field(default_factory=Relying)
-    """Ledgers whose metadata cannot be understood."""
+    """Bookies that were replaced and have not got all their copies back, as far as is known."""
+    lacking: RelyingLedgers = field(default_factory=RelyingLedgers)
+    """Ledgers that lack good copies at other bookies."""
+    only: RelyingLedgers = field(default_factory=RelyingLedgers)
+    """Ledgers with entries of which neither another bookie nor the archive has a copy."""
+    silent: RelyingLedgers = field(default_factory=RelyingLedgers)
+    """Ledgers with other members that do not report what they lack, and are not known to lack anything."""
+    unreadable: RelyingLedgers = field(default_factory=RelyingLedgers)
+    """Ledgers whose metadata cannot be decoded."""
     complete: bool = False
-    """Whether the metadata store told of all ledgers."""
+    """Whether the metadata store listed all ledgers."""
 
     @property
     def objections(self) -> list[Objection]:
-        """What keeps the bookie from being given up."""
+        """Why the bookie must not be replaced now; empty if it may be."""
         found: list[Objection] = []
         if self.lacking.count:
             lack = "lacks" if self.lacking.count == 1 else "lack"
@@ -98,59 +98,59 @@ class Reliance:
             found.append(Objection(what, _START_OTHERS))
         if self.unreadable.count:
             what = f"the metadata of {self.unreadable.which} cannot be understood"
-            found.append(Objection(what, "'tallybook fsck' tells what to do about them"))
+            found.append(Objection(what, "'tallybook fsck' says what to do about them"))
         if not self.complete:
-            found.append(Objection("the metadata store did not tell of all ledgers", "try again"))
+            found.append(Objection("the metadata store did not list all ledgers", "try again"))
         return found
 
-    def check_none(self) -> None:
-        """Refuse to give up what the bookie holds while ledgers rely on it, or may do so.
+    def require_no_objections(self) -> None:
+        """Refuse to replace the bookie while ledgers rely on it or may do so.
 
         Raises:
-            InvalidArgument: they do.
+            InvalidArgument: there are objections.
         """
         objections = self.objections
         if objections:
-            told = "; ".join(f"{objection.what} ({objection.remedy})" for objection in objections)
+            reasons = "; ".join(f"{objection.what} ({objection.remedy})" for objection in objections)
             raise InvalidArgument(
-                f"{self.bookie_id} cannot be replaced now: {told}. --force gives up what it held all the same"
+                f"{self.bookie_id} cannot be replaced now: {reasons}. --force gives up what it held all the same"
             )
 
-    def _where(self, relying: Relying) -> str:
+    def _where(self, relying: RelyingLedgers) -> str:
         return ", ".join(
             f"{name} (replaced, and without all of its copies since)" if name in self.replaced else name
             for name in sorted(relying.bookies)
         )
 
 
-async def relying_on(world: ClientWorld, bookie_id: str) -> Reliance:
-    """Look over all ledgers that name a bookie.
+async def find_reliance(world: ClientWorld, bookie_id: str) -> Reliance:
+    """Walk over all ledgers and find those that rely on a bookie.
 
     Raises:
         MetadataUnavailable: the store does not answer.
-        DamagedFile, NewerFormat: what the auditor wrote down cannot be read.
+        DamagedFile, NewerFormat: the auditor's status record cannot be decoded.
     """
     alive = await world.membership.bookies()
     survey = BookieSurvey(world.connections)
-    await survey.look(name for name in alive if name != bookie_id)
+    await survey.poll(name for name in alive if name != bookie_id)
     limbo = dict(await survey.limbo())
-    # One that lost data and does not say which ledgers it has got back says nothing.
-    told = survey.statuses.keys() - (survey.losses.keys() - limbo.keys())
+    # A bookie that lost data counts as silent if it does not report which ledgers it has got back.
+    answered = survey.statuses.keys() - (survey.losses.keys() - limbo.keys())
     replaced = await replacements(world.store)
-    # The process of before may still answer, for a directory that is given up.
-    told -= {name for name in told & replaced.keys() if replaced[name] not in ("", survey.directory(name))}
-    damaged = await survey.damaged_at()
-    told &= damaged.keys()
-    lost = frozenset(await _told_by_the_auditor(world, "lost")) - alive.keys() - {bookie_id}
-    for name in (*await _told_by_the_auditor(world, "lost_data"), *replaced):
-        if name != bookie_id and name not in told:
-            limbo[name] = LimboOf(MAX_ID, ())
-    found, findings = Reliance(bookie_id, frozenset(replaced)), Findings()
+    # The process of a replaced bookie may still answer for the old directory.
+    answered -= {name for name in answered & replaced.keys() if replaced[name] not in ("", survey.directory(name))}
+    damaged = await survey.bookie_damage()
+    answered &= damaged.keys()
+    lost = frozenset(await _from_auditor(world, "lost")) - alive.keys() - {bookie_id}
+    for name in (*await _from_auditor(world, "lost_data"), *replaced):
+        if name != bookie_id and name not in answered:
+            limbo[name] = BookieLimbo(MAX_ID, ())
+    found, findings = Reliance(bookie_id, frozenset(replaced)), WalkFindings()
     async for metadata in all_ledgers(world.store, findings):
         if metadata.copies_released:
             continue
         peers = _peers(metadata, bookie_id)
-        without = in_limbo_at(metadata.ledger_id, limbo).union(lost)
+        without = bookies_in_limbo(metadata.ledger_id, limbo).union(lost)
         lacking = {
             name
             for name in peers
@@ -160,14 +160,14 @@ async def relying_on(world: ClientWorld, bookie_id: str) -> Reliance:
         }
         found.lacking.note(metadata.ledger_id, lacking)
         found.only.note(metadata.ledger_id, {bookie_id} if _has_the_only_copies(metadata, bookie_id) else ())
-        found.silent.note(metadata.ledger_id, peers.keys() - lacking - told)
+        found.silent.note(metadata.ledger_id, peers.keys() - lacking - answered)
     found.complete = findings.complete
-    found.unreadable = Relying(findings.unreadable, findings.unreadable_ids)
+    found.unreadable = RelyingLedgers(findings.unreadable, findings.unreadable_ids)
     return found
 
 
 def _peers(metadata: LedgerMetadata, bookie_id: str) -> Mapping[str, list[Fragment]]:
-    """Other members that are to hold entries and share write sets with a bookie, each with the fragments where."""
+    """Other members that share write sets with the bookie and are to hold entries, each with these fragments."""
     found: dict[str, list[Fragment]] = {}
     for fragment in metadata.fragments:
         if bookie_id in fragment.bookies:
@@ -183,7 +183,7 @@ def _peers(metadata: LedgerMetadata, bookie_id: str) -> Mapping[str, list[Fragme
 
 
 def _missed_some(metadata: LedgerMetadata, fragments: Collection[Fragment], name: str) -> bool:
-    """Whether the metadata say that a bookie was not there for entries of these fragments."""
+    """Whether a bookie missed entries of these fragments, according to the metadata."""
     return any(
         entry.bookie_id == name
         and entry.first_entry_id <= metadata.fragment_end(fragment)
@@ -193,8 +193,8 @@ def _missed_some(metadata: LedgerMetadata, fragments: Collection[Fragment], name
     )
 
 
-def _damaged_some(metadata: LedgerMetadata, fragments: Collection[Fragment], damage: DamageAt) -> bool:
-    """Whether a bookie may know a damaged copy of entries of these fragments."""
+def _damaged_some(metadata: LedgerMetadata, fragments: Collection[Fragment], damage: BookieDamage) -> bool:
+    """Whether a bookie knows, or may know, a damaged copy of an entry in these fragments."""
     return any(
         damage.may_touch(metadata.ledger_id, fragment.first_entry_id, metadata.fragment_end(fragment))
         for fragment in fragments
@@ -202,7 +202,7 @@ def _damaged_some(metadata: LedgerMetadata, fragments: Collection[Fragment], dam
 
 
 def _has_the_only_copies(metadata: LedgerMetadata, bookie_id: str) -> bool:
-    """Whether a bookie is to hold entries that nobody else has, since no other one shares its write sets."""
+    """Whether the bookie holds entries of which there is no other copy: write quorum 1 and not archived."""
     if metadata.quorum.write_quorum > 1 or metadata.archived is not None:
         return False
     return any(
@@ -213,15 +213,16 @@ def _has_the_only_copies(metadata: LedgerMetadata, bookie_id: str) -> bool:
 
 
 def _holds_something(metadata: LedgerMetadata, fragment: Fragment, position: int, name: str) -> bool:
-    place = Place(fragment.first_entry_id, metadata.fragment_end(fragment), position, name)
-    return not place.is_empty(metadata.quorum)
+    replica = FragmentReplica(fragment.first_entry_id, metadata.fragment_end(fragment), position, name)
+    return not replica.is_empty(metadata.quorum)
 
 
 def _share(metadata: LedgerMetadata, one: int, other: int) -> bool:
     return any(one in members and other in members for members in metadata.quorum.write_sets())
 
 
-async def _told_by_the_auditor(world: ClientWorld, what: str) -> list[str]:
+async def _from_auditor(world: ClientWorld, key: str) -> list[str]:
+    """A list of bookies in the auditor's status."""
     status = await repair_status(world.store)
-    told = None if status is None else status.get(what)
-    return [str(name) for name in told] if isinstance(told, list) else []
+    found = None if status is None else status.get(key)
+    return [str(name) for name in found] if isinstance(found, list) else []

@@ -1,21 +1,21 @@
-"""What operators see of a cluster, of what it waits for and of one entry, as values that JSON knows."""
+"""Turns overview, diagnosis, entry trace and task progress into JSON values, for the CLI and the console."""
 
 from __future__ import annotations
 
-from .diagnosis.causes import Finding
-from .diagnosis.verdict import Diagnosis
+from ..diagnosis.causes import BottleneckFinding
+from ..diagnosis.verdict import Diagnosis
+from ..task_progress import TaskProgress
 from .entry_trace import BookieCopy, EntryTrace
 from .overview import BookieView, Overview
-from .task_progress import TaskProgress
 
 
-def overview_told(found: Overview) -> dict[str, object]:
-    """A cluster at one glance."""
+def overview_json(found: Overview) -> dict[str, object]:
+    """The overview of a cluster."""
     ledgers = found.ledgers
     return {
         "healthy": found.healthy,
         "problems": found.problems,
-        "bookies": [bookie_told(bookie) for bookie in found.bookies],
+        "bookies": [bookie_json(bookie) for bookie in found.bookies],
         "ledgers": None
         if ledgers is None
         else {
@@ -50,33 +50,33 @@ def overview_told(found: Overview) -> dict[str, object]:
     }
 
 
-def bookie_told(bookie: BookieView) -> dict[str, object]:
-    """One of its bookies."""
-    info, said = bookie.info, bookie.status
+def bookie_json(bookie: BookieView) -> dict[str, object]:
+    """One bookie of the overview."""
+    info, status = bookie.info, bookie.status
     return {
         "bookie_id": bookie.bookie_id,
         "mode": bookie.mode,
         "wanted": bookie.wanted.value,
         "rack": info and info.rack,
-        "disk_used": said and said.disk_used_fraction,
-        "free_bytes": said and said.free_bytes,
-        "directories": said and [directory._asdict() for directory in said.directories],
+        "disk_used": status and status.disk_used_fraction,
+        "free_bytes": status and status.free_bytes,
+        "directories": status and [directory._asdict() for directory in status.directories],
         "ledgers": bookie.ledgers,
         "draining": bookie.draining,
-        "damaged": said and said.damaged_batches,
+        "damaged": status and status.damaged_batches,
         "in_limbo": bookie.limbo_ledgers,
-        "entry_logs": said and said.entry_logs,
-        "log_bytes": said and said.entry_log_bytes,
-        "journal_used": said and said.journal_used_fraction,
-        "ledgers_in_memory": said and said.ledgers_in_memory,
-        "limbo_events": said and said.limbo_events,
-        "scrub_rounds": said and said.scrub_rounds,
-        "uptime_seconds": said and said.uptime_seconds,
+        "entry_logs": status and status.entry_logs,
+        "log_bytes": status and status.entry_log_bytes,
+        "journal_used": status and status.journal_used_fraction,
+        "ledgers_in_memory": status and status.ledgers_in_memory,
+        "limbo_events": status and status.limbo_events,
+        "scrub_rounds": status and status.scrub_rounds,
+        "uptime_seconds": status and status.uptime_seconds,
     }
 
 
-def diagnosis_told(found: Diagnosis) -> dict[str, object]:
-    """What a cluster waits for, with every finding and its evidence."""
+def diagnosis_json(found: Diagnosis) -> dict[str, object]:
+    """A diagnosis, with every finding and its evidence."""
     return {
         "verdict": found.verdict.value,
         "healthy": found.verdict.is_healthy and not found.silent,
@@ -88,7 +88,7 @@ def diagnosis_told(found: Diagnosis) -> dict[str, object]:
     }
 
 
-def _finding(finding: Finding) -> dict[str, object]:
+def _finding(finding: BottleneckFinding) -> dict[str, object]:
     return {
         "cause": finding.cause.value,
         "process": finding.process,
@@ -101,8 +101,8 @@ def _finding(finding: Finding) -> dict[str, object]:
     }
 
 
-def trace_told(found: EntryTrace) -> dict[str, object]:
-    """Everything, for programs."""
+def trace_json(found: EntryTrace) -> dict[str, object]:
+    """The trace of one entry."""
     metadata, archive = found.metadata, found.archive
     return {
         "ledger_id": metadata.ledger_id,
@@ -139,8 +139,8 @@ def _copy(copy: BookieCopy) -> dict[str, object]:
     return {**copy.trace._asdict(), **said, "places": places}
 
 
-def progress_told(found: TaskProgress) -> dict[str, object]:
-    """How far the work at one task is, or at several; what is not known is ``None``."""
+def progress_json(found: TaskProgress) -> dict[str, object]:
+    """The progress of one or several repair tasks; ``None`` for what is not known."""
     return {
         "ledgers_total": found.ledgers or None,
         "not_mended": found.not_mended,
