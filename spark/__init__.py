@@ -1,10 +1,12 @@
-"""Ledgers as tables of Apache Spark: ``format("tallybook")`` and ``read_ledgers``.
+"""Spark data source for ledgers and streams: ``format("tallybook")`` and ``read_ledgers``.
 
     from tallybook.spark import TallybookDataSource
     spark.dataSource.register(TallybookDataSource)
     spark.read.format("tallybook").option("metadata", URI).load()
 
-docs/spark.md lists tables, columns and options.
+docs/use/spark.md lists tables, columns and options. ``source.py`` is the entrance. ``ledgers/`` and ``streams/`` read
+and write entries and records, ``payloads/`` parses payloads, ``pipelines/`` has jobs over a whole archive. No server
+or client module imports this room: PySpark is optional.
 """
 
 from __future__ import annotations
@@ -13,16 +15,19 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from .native import read_ledgers, take_snapshot
+    from .ledgers.native import read_ledgers, take_snapshot
     from .source import TallybookDataSource
 
 __all__ = ["TallybookDataSource", "read_ledgers", "take_snapshot"]
 
-# Spark starts a Python for each step of a query. What a step has no use for is not loaded there.
-_HOMES = {"TallybookDataSource": "source", "read_ledgers": "native", "take_snapshot": "native"}
+# Spark starts a Python process for each step of a query: each loads only the modules that the step needs.
+_HOMES = {"TallybookDataSource": "source", "read_ledgers": "ledgers.native", "take_snapshot": "ledgers.native"}
 
 
 def __getattr__(name: str) -> Any:
     if name not in _HOMES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(import_module(f".{_HOMES[name]}", __name__), name)
+    from tallybook.runtime.extras import NeedsExtra  # noqa: PLC0415 (as above)
+
+    with NeedsExtra("tallybook.spark", "spark"):
+        return getattr(import_module(f".{_HOMES[name]}", __name__), name)

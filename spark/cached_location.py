@@ -1,4 +1,4 @@
-"""A place that stays open between the calls of one process: a stream asks about the same cluster at each trigger."""
+"""Cache of one open location: a streaming query accesses the same cluster at each trigger."""
 
 from __future__ import annotations
 
@@ -6,52 +6,52 @@ from collections.abc import Awaitable, Callable
 from contextlib import AsyncExitStack
 from typing import TypeVar
 
-from tallybook.runtime.blocking import LoopThread
+from tallybook.runtime.blocking.loop_thread import LoopThread
 
-from .options import Place
-from .places import LedgerPlace, opened
+from .locations import LedgerLocation, open_location
+from .options import LocationOptions
 
 T = TypeVar("T")
 
 
-class KeptPlace:
-    """Opened when it is first asked, and again after a call that failed. What travels to another process is not open.
+class CachedLocation:
+    """Opens the location at the first call, and again after a failed call. A pickled copy is closed.
 
     Args:
-        place: where it is.
+        place: options of the location.
     """
 
-    def __init__(self, place: Place) -> None:
+    def __init__(self, place: LocationOptions) -> None:
         self._place = place
         self._loop: LoopThread | None = None
         self._stack = AsyncExitStack()
-        self._opened: LedgerPlace | None = None
+        self._opened: LedgerLocation | None = None
 
-    def __reduce__(self) -> tuple[type[KeptPlace], tuple[Place]]:
-        return KeptPlace, (self._place,)
+    def __reduce__(self) -> tuple[type[CachedLocation], tuple[LocationOptions]]:
+        return CachedLocation, (self._place,)
 
-    def ask(self, work: Callable[[LedgerPlace], Awaitable[T]]) -> T:
-        """What ``work`` makes of the open place.
+    def ask(self, work: Callable[[LedgerLocation], Awaitable[T]]) -> T:
+        """Run ``work`` with the open location and return its result.
 
         Raises:
-            As ``places.opened``, and whatever ``work`` raises.
+            As ``open_location`` and ``work``.
         """
         if self._loop is None:
             self._loop = LoopThread("tallybook")
         try:
             return self._loop.run(self._ask(work))
         except BaseException:
-            # The connection may be what was wrong.
+            # The connection may be broken: reopen it next time.
             self.close()
             raise
 
-    async def _ask(self, work: Callable[[LedgerPlace], Awaitable[T]]) -> T:
+    async def _ask(self, work: Callable[[LedgerLocation], Awaitable[T]]) -> T:
         if self._opened is None:
-            self._opened = await self._stack.enter_async_context(opened(self._place))
+            self._opened = await self._stack.enter_async_context(open_location(self._place))
         return await work(self._opened)
 
     def close(self) -> None:
-        """Close what is open; it may be asked again."""
+        """Close the location; the next call opens it again."""
         loop, stack = self._loop, self._stack
         self._loop, self._stack, self._opened = None, AsyncExitStack(), None
         if loop is not None:

@@ -1,11 +1,11 @@
 """Refusal of tables in Spark's catalog (``saveAsTable``, ``CREATE TABLE``).
 
-Such a table keeps none of its options for a source in Python: Spark 4.3 creates its reader with none, so that nobody
-could read it. A temporary view keeps them.
+Spark 4.3 does not store the options of such a table for a Python data source and creates its reader without options, so
+the table could not be read. A temporary view keeps its options.
 
-Not every such table can be refused. For ``CREATE TABLE`` with a list of columns, Spark asks nothing of the source.
-Within ``foreachBatch``, a write of ``saveAsTable`` looks to the source like one of ``save``: both are executions below
-that of the micro-batch, and no property of their tasks tells how far.
+Some of these tables cannot be refused. For ``CREATE TABLE`` with a list of columns, Spark does not call the source.
+Within ``foreachBatch``, the source cannot tell ``saveAsTable`` from ``save``: both are nested executions of the
+micro-batch.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from pyspark import TaskContext
 from tallybook.core.errors import InvalidConfig
 
 NO_TABLES: Final = (
-    "a table of Spark's catalog keeps no options for a source in Python, so that nobody could read it: read through "
+    "Spark's catalog does not store the options of a Python data source, so the table could not be read: read through "
     "CREATE TEMPORARY VIEW ... USING tallybook OPTIONS (...), and write with save() instead of saveAsTable"
 )
 
@@ -26,11 +26,11 @@ _EXECUTION_ID: Final = "spark.sql.execution.id"
 _ROOT_ID: Final = "spark.sql.execution.root.id"
 _QUERY_ID: Final = "sql.streaming.queryId"
 _TABLE_PROPERTY: Final = "provider"
-"""Among the options of a table that is being created; no source has an option of that name."""
+"""An option that Spark passes only for a table that is being created."""
 
 
 def refuse_table_properties(options: Mapping[str, str]) -> None:
-    """Refuse ``CREATE TABLE``, for which Spark asks for the columns with the properties of the table.
+    """Refuse ``CREATE TABLE``, for which Spark asks for the schema and passes the properties of the table.
 
     Raises:
         InvalidConfig: the options are properties of a table.
@@ -40,11 +40,11 @@ def refuse_table_properties(options: Mapping[str, str]) -> None:
 
 
 def refuse_new_table() -> None:
-    """Refuse, in the task of a batch, to write the rows of ``saveAsTable`` or ``CREATE TABLE AS SELECT``.
+    """Refuse, in a task of a batch write, ``saveAsTable`` and ``CREATE TABLE AS SELECT``.
 
-    A source is not told of the table. Spark runs the write as an execution within the one that creates the table, and
-    drops the table again where the write fails. Batches of ``foreachBatch`` are within the execution of their query,
-    and are let through.
+    Spark does not tell the source about the table. It runs the write as a nested execution of the one that creates the
+    table, and drops the table if the write fails. Batches of ``foreachBatch`` are nested in the execution of their
+    query and are accepted.
 
     Raises:
         InvalidConfig: the write belongs to a table that is being created.

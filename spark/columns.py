@@ -1,4 +1,4 @@
-"""The columns of the tables that Spark sees, once for Spark and once for Arrow: both must agree to the letter."""
+"""Columns of the tables, as Spark DDL and as Arrow schema, which must agree exactly."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import pyarrow as pa
 from tallybook.core.errors import InvalidConfig
 
 from .options import ReadOptions
-from .payloads import check_value, value_ddl
+from .payloads.payloads import check_value, value_ddl
 
 if TYPE_CHECKING:
     from pyspark.sql.types import StructType
@@ -22,7 +22,7 @@ ENTRY_DDL: Final = (
 _TIME: Final = pa.timestamp("us", "UTC")
 
 ENTRY_COLUMNS: Final = ("ledger_id", "entry_id", "written_at", "crc32c", "payload")
-"""As in the archive's objects (``archive/schema.py``), so that both can be read side by side."""
+"""The same as in archive objects (``archive/format/schema.py``), so that both can be read together."""
 
 _TYPES: Final = {
     "ledger_id": ("BIGINT", pa.int64()),
@@ -52,9 +52,9 @@ _TYPES: Final = {
 }
 
 KEYS: Final = {"ledger_id", "entry_id"}
-"""Never null, not even where a gap is reported."""
+"""Columns of entries that are never null, not even in a row that reports a gap."""
 _RECORD_KEYS: Final = {"stream", "position"}
-"""Likewise, of records."""
+"""The same for records."""
 
 _RECORD: Final = (
     ("stream", False), ("position", False), ("sequence", False), ("timestamp", True), ("key", True), ("txid", True),
@@ -67,23 +67,23 @@ _RECORD_METADATA: Final = (
 
 
 @dataclass(frozen=True, slots=True)
-class Columns:
-    """The columns of one query, in order, with whether each may be null."""
+class TableColumns:
+    """The columns of one query in order, each with its nullability."""
 
     names: tuple[tuple[str, bool], ...]
     value_ddl: str = ""
-    """Type of the column ``value``, where payloads are parsed."""
+    """Type of column ``value`` if payloads are parsed."""
 
     @property
     def ddl(self) -> str:
-        """For Spark."""
+        """The columns as Spark DDL."""
         return ", ".join(
             f"{name} {self.value_ddl if name == 'value' else _TYPES[name][0]}{'' if nullable else ' NOT NULL'}"
             for name, nullable in self.names
         )
 
     def arrow(self, value: pa.DataType | None = None) -> pa.Schema:
-        """For Arrow; ``value`` is the type of the column of this name."""
+        """The columns as an Arrow schema; ``value`` is the type of column ``value``."""
         return pa.schema(
             [
                 pa.field(name, value if name == "value" and value is not None else _TYPES[name][1], nullable)
@@ -92,11 +92,11 @@ class Columns:
         )
 
 
-def columns_of(options: ReadOptions, value_ddl: str) -> Columns:
-    """What a query of entries gives.
+def columns_of(options: ReadOptions, value_ddl: str) -> TableColumns:
+    """The columns of a query of entries.
 
     Args:
-        value_ddl: type that payloads are parsed to; empty for raw ones.
+        value_ddl: type of parsed payloads; empty: payloads are raw.
     """
     gaps = not options.fail_on_data_loss
     names: list[tuple[str, bool]] = [
@@ -112,11 +112,11 @@ def columns_of(options: ReadOptions, value_ddl: str) -> Columns:
         names += [("tier", gaps), ("object", True)]
     if gaps:
         names.append(("gap", True))
-    return Columns(tuple(names), value_ddl)
+    return TableColumns(tuple(names), value_ddl)
 
 
-def record_columns_of(options: ReadOptions, value_ddl: str) -> Columns:
-    """What a query of records gives.
+def record_columns_of(options: ReadOptions, value_ddl: str) -> TableColumns:
+    """The columns of a query of records.
 
     Args:
         value_ddl: as for ``columns_of``.
@@ -135,24 +135,24 @@ def record_columns_of(options: ReadOptions, value_ddl: str) -> Columns:
         names += [("tier", gaps), ("object", True)]
     if gaps:
         names.append(("gap", True))
-    return Columns(tuple(names), value_ddl)
+    return TableColumns(tuple(names), value_ddl)
 
 
-def columns_for(options: ReadOptions) -> Columns:
+def columns_for(options: ReadOptions) -> TableColumns:
     """The columns of a query of entries, or of records.
 
     Raises:
-        InvalidConfig: the schema of payloads has a type that Spark has not.
+        InvalidConfig: the schema of payloads has a type that Spark lacks.
     """
     columns = record_columns_of if options.of_streams else columns_of
     return columns(options, value_ddl(options.payload))
 
 
 def check_columns(options: ReadOptions, schema: StructType) -> None:
-    """See to it that a query has no schema of its own.
+    """Check that the schema that Spark requests is the one that the options define.
 
     Raises:
-        InvalidConfig: it has another one than its options give, or payloads cannot have values of a type in it.
+        InvalidConfig: it is a different one, or has a type that payloads cannot have.
     """
     wanted = columns_for(options)
     if [field.name for field in schema.fields] != [name for name, _ in wanted.names]:

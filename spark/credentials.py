@@ -1,6 +1,6 @@
-"""Options with the credentials of an archive's object store, which hold for one query instead of a process.
+"""Options with credentials of an archive's object store, valid for one query only.
 
-Spark hides the values of options whose names look like secrets (``spark.redaction.regex``): names here do.
+The option names match Spark's ``spark.redaction.regex``, so Spark hides their values.
 """
 
 from __future__ import annotations
@@ -18,24 +18,22 @@ _AZURE: Final = ("azureaccount", "azuresecretkey", "azuresastoken")
 
 
 def credentials_of(given: Mapping[str, str]) -> StoreCredentials | None:
-    """The credentials among options, by their names in lower case.
+    """The credentials in options with lower-case names.
 
     Raises:
-        InvalidConfig: they are not complete, or of two kinds. The message names options, never values.
+        InvalidConfig: they are incomplete, or of two stores. The message contains option names, never values.
     """
     s3, azure = ({name: given[name] for name in names if given.get(name)} for names in (_S3, _AZURE))
     if s3 and azure:
-        raise InvalidConfig(f"give credentials of one store: there are {_named(s3)} and {_named(azure)}")
+        raise InvalidConfig(f"give credentials of one store only, not both {_named(s3)} and {_named(azure)}")
     if s3:
         if not ("s3accesskey" in s3 and "s3secretkey" in s3):
-            # An endpoint of a query must never get the keys of the process.
-            raise InvalidConfig(f"there is {_named(s3)}: give s3AccessKey and s3SecretKey, which go together")
+            # The keys of the process must never be sent to an endpoint that a query names.
+            raise InvalidConfig(f"{_named(s3)} is not enough: give both s3AccessKey and s3SecretKey")
         return S3Credentials(*(s3.get(name, "") for name in _S3))
     if azure:
         if "azureaccount" not in azure or len(azure) != 2:
-            raise InvalidConfig(
-                f"there is {_named(azure)}: give azureAccount and either azureSecretKey or azureSasToken"
-            )
+            raise InvalidConfig(f"with {_named(azure)}, give azureAccount and either azureSecretKey or azureSasToken")
         return AzureCredentials(*(azure.get(name, "") for name in _AZURE))
     return None
 

@@ -1,4 +1,4 @@
-"""What a query wanted and could not have: data of its own, never silence."""
+"""Gaps: entries that a query selects but that are lost or deleted. They fail the query or become rows."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ GapKind: TypeAlias = Literal["lost", "trimmed"]
 
 
 @dataclass(frozen=True, slots=True)
-class Gap:
-    """The entries ``first .. last`` of a ledger: ``lost``, or ``trimmed`` because somebody deleted the ledger."""
+class EntryGap:
+    """Missing entries ``first .. last`` of a ledger: ``lost``, or ``trimmed`` because the ledger was deleted."""
 
     ledger_id: int
     first: int
@@ -21,12 +21,12 @@ class Gap:
     reason: str
 
     @classmethod
-    def of_deleted(cls, ledger_id: int, first: int, last: int) -> Gap:
-        """Entries of a ledger that does not exist any more."""
+    def of_deleted(cls, ledger_id: int, first: int, last: int) -> EntryGap:
+        """The gap for entries of a deleted ledger."""
         return cls(ledger_id, first, last, "trimmed", f"ledger {ledger_id} was deleted")
 
     def error(self) -> TallybookError:
-        """The gap as the error of a query that must not have any."""
+        """The error of a query that must not have gaps."""
         entries = f"entry {self.first}" if self.first == self.last else f"entries {self.first} .. {self.last}"
         what = f"ledger {self.ledger_id}: {entries} {self.kind}: {self.reason}"
         hint = "option failOnDataLoss=false reads on and reports them in column gap"

@@ -1,4 +1,4 @@
-"""Sets of ids as people write them: ``1,5-9``. What an option selects, and what a stream has seen."""
+"""Sets of ids in text form, ``1,5-9``: values of an option, and ledgers that a streaming query has read."""
 
 from __future__ import annotations
 
@@ -16,16 +16,16 @@ _PART = re.compile(r"\s*([0-9]{1,19})\s*(?:-\s*([0-9]{1,19})\s*)?")
 
 @dataclass(frozen=True, slots=True)
 class IdRanges:
-    """Ids, as ascending ranges ``(first, last)`` that neither touch nor overlap."""
+    """A set of ids as ascending ranges ``(first, last)`` that neither touch nor overlap."""
 
     ranges: tuple[tuple[int, int], ...] = ()
 
     @classmethod
     def parse(cls, text: str) -> Self:
-        """Understand ``1,5-9``; an empty text is the empty set.
+        """Parse ``1,5-9``; an empty text is the empty set.
 
         Raises:
-            InvalidArgument: it is something else.
+            InvalidArgument: the text has another form.
         """
         found = []
         for part in text.split(",") if text.strip() else ():
@@ -56,7 +56,7 @@ class IdRanges:
 
     @property
     def count(self) -> int:
-        """How many ids there are: more than ``len`` could say."""
+        """Number of ids; may be too large for ``len``."""
         return sum(last - first + 1 for first, last in self.ranges)
 
     def __or__(self, other: IdRanges) -> IdRanges:

@@ -1,7 +1,7 @@
-"""Where a query finds its ledgers: a cluster, or a bucket without one. Opened on the driver to plan, in tasks to read.
+"""Locations of ledgers: a cluster, or the bucket of an archive without its cluster.
 
-Both give metadata, rows of archive objects, and *sealed ledgers*: the careful way of reading, batch by batch, with
-everything checked, which also knows what cannot be read.
+The driver opens a location to plan a query, each task to read. A location provides metadata, scans of archive objects
+(fast), and *verified ledgers*: reads batch by batch with all digests checked, which also report what cannot be read.
 """
 
 from __future__ import annotations
@@ -12,149 +12,151 @@ from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import replace
 from typing import Final, Protocol, TypeVar
 
-from tallybook.archive.catalog import Catalog, catalog_of, read_catalog
-from tallybook.archive.index_codec import Directory
-from tallybook.archive.location import read_location
+from tallybook.archive.catalog import BucketCatalog, catalog_of, read_catalog
+from tallybook.archive.format.index_codec import Directory
 from tallybook.archive.manifest import MANIFEST_KEY
 from tallybook.archive.objects.open import OpenedStore, open_store
 from tallybook.archive.objects.port import ObjectInfo
 from tallybook.archive.reader import ArchiveReader
 from tallybook.archive.scan import ObjectScan
+from tallybook.archive.url_record import read_location
 from tallybook.client.client import Client
+from tallybook.client.environment import open_world
 from tallybook.client.reader.handle import LedgerReader
-from tallybook.client.world import open_world
 from tallybook.core.batch import BatchHeader, Buffer
-from tallybook.core.config import ClientSettings
 from tallybook.core.errors import ArchiveUnavailable, InvariantViolation, NoSuchLedger
-from tallybook.metadata.archived import Receipt
-from tallybook.metadata.model import LedgerMetadata
+from tallybook.core.settings import ClientSettings
+from tallybook.metadata.ledger.archived import Receipt
+from tallybook.metadata.ledger.model import LedgerMetadata
 from tallybook.metadata.store import BookieInfo, MetadataStore
-from tallybook.metadata.transactions import EVERYTHING, View, read_view
+from tallybook.metadata.transactions.model import EVERYTHING, View, read_view
 from tallybook.runtime.clock import RealClock
 from tallybook.runtime.rng import SystemRng
 from tallybook.runtime.tasks import Tasks, ThreadWorkers
 
-from .gaps import Gap
-from .options import Place
-from .plan import EntryPartition
+from .gaps import EntryGap
+from .ledgers.partitions import EntryPartition
+from .options import LocationOptions
 
 T = TypeVar("T")
 
 CONCURRENT_LOOKUPS: Final = 32
 _READ_BYTES: Final = 2 << 20
 _THREADS: Final = 2
-_NOTHING: Final = Catalog({}, {}, {})
+_NOTHING: Final = BucketCatalog({}, {}, {})
 
 
-class SealedBatches(Protocol):
-    """Batches as they come. It is to be closed by who does not take them all."""
+class VerifiedBatches(Protocol):
+    """An iterator over batches. A caller that does not exhaust it must close it."""
 
     def __aiter__(self) -> AsyncIterator[Sequence[tuple[BatchHeader, Buffer]]]:
-        """The iterator, which this is."""
+        """The iterator itself."""
 
     async def aclose(self) -> None:
         """Stop reading."""
 
 
-class SealedLedger(Protocol):
-    """The batches of one ledger, verified, as their writer sealed them."""
+class LedgerBatches(Protocol):
+    """The verified batches of one ledger, as the writer formed them."""
 
-    def read_sealed(self, first: int, last: int) -> SealedBatches:
-        """Batches from the one that holds ``first`` to that of ``last``."""
+    def read_sealed(self, first: int, last: int) -> VerifiedBatches:
+        """The batches from the one with entry ``first`` to the one with entry ``last``."""
 
     async def read_batch(self, entry_id: int) -> tuple[BatchHeader, Buffer]:
-        """The batch that holds ``entry_id``."""
+        """The batch with an entry."""
 
 
-class LedgerPlace(Protocol):
-    """Where ledgers are."""
+class LedgerLocation(Protocol):
+    """An open location of ledgers."""
 
     @property
     def cluster_id(self) -> str:
-        """Of the cluster; empty for a bucket that does not say whose it is."""
+        """Id of the cluster; empty for a bucket without a manifest."""
 
     @property
     def damaged(self) -> Mapping[str, str]:
-        """Objects that cannot be understood, and why."""
+        """Keys of damaged archive objects, each with the reason."""
 
     def lost_with(self, key: str) -> Collection[int] | None:
-        """The ledgers that cannot be read because a damaged object cannot; ``None`` if nobody knows which they are."""
+        """The ledgers lost with a damaged object; ``None``: not known."""
 
-    def missing(self, ledger_id: int, first: int, last: int) -> Gap:
-        """What is to be said of entries of a ledger that has no metadata here."""
+    def missing(self, ledger_id: int, first: int, last: int) -> EntryGap:
+        """The gap for entries of a ledger without metadata."""
 
     async def ledger_ids(self) -> list[int]:
-        """Every ledger, ascending."""
+        """All ledger ids, ascending."""
 
     async def metadata(self, ledger_id: int) -> LedgerMetadata | None:
-        """What is known of a ledger now; ``None`` if it does not exist (any more)."""
+        """Current metadata of a ledger; ``None``: it does not exist."""
 
     async def view(self) -> View:
-        """Which of the ledgers that transactions have written count: to be read before the ledgers."""
+        """Which transactions are committed. Read it before listing ledgers."""
 
     async def confirmed(self, metadata: LedgerMetadata) -> int:
-        """Id of the last entry that may be read; -1 for none."""
+        """Id of the last entry that may be read; -1: none."""
 
-    async def sealed(self, metadata: LedgerMetadata) -> SealedLedger:
-        """A ledger to be read the careful way."""
+    async def verified_ledger(self, metadata: LedgerMetadata) -> LedgerBatches:
+        """A ledger for verified reads."""
 
     async def scan(self, receipt: Receipt) -> ObjectScan:
-        """An archive object to be read the fast way."""
+        """A scan of an archive object."""
 
     async def directory(self, receipt: Receipt) -> Directory:
-        """What an archive object has where."""
+        """The index of an archive object."""
 
-    async def is_sealed(self, receipt: Receipt) -> bool:
-        """Whether an archive object is sealed, so that nobody else can read it as Parquet."""
+    async def is_encrypted(self, receipt: Receipt) -> bool:
+        """Whether an archive object is encrypted, so that Spark cannot read it as Parquet."""
 
     async def bookies(self) -> Mapping[str, BookieInfo]:
-        """Who is alive."""
+        """Registered bookies."""
 
     async def archive_url(self) -> str:
-        """Where the archive is.
+        """URL of the archive.
 
         Raises:
-            ArchiveUnavailable: nobody has said.
+            ArchiveUnavailable: no URL is recorded.
         """
 
 
 @asynccontextmanager
-async def opened(
-    place: Place, partition: EntryPartition | None = None, *, cluster_id: str = ""
-) -> AsyncIterator[LedgerPlace]:
-    """Open a place.
+async def open_location(
+    place: LocationOptions, partition: EntryPartition | None = None, *, cluster_id: str = ""
+) -> AsyncIterator[LedgerLocation]:
+    """Open a location.
 
     Args:
-        place: where it is.
-        partition: all that is going to be read of it; of a bucket, no more is then looked at than that takes.
-        cluster_id: of the cluster that the query was planned on, where there is no partition that has it; empty: any.
+        place: options of the location.
+        partition: the partition to read; of a bucket, only the catalog entries that it needs are then read.
+        cluster_id: cluster that the query was planned on, if there is no partition; empty: any.
 
     Raises:
-        InvalidConfig: a URI or URL makes no sense, or the partition is of another cluster.
-        NoSuchCluster: there is none at the metadata URI.
-        MetadataUnavailable: the metadata store does not answer.
-        ArchiveUnavailable, ArchiveDenied: the bucket cannot be looked at, or there is no archive in it.
+        InvalidConfig: invalid URI or URL, or the partition is of another cluster.
+        NoSuchCluster: there is no cluster at the metadata URI.
+        MetadataUnavailable: the metadata store does not respond.
+        ArchiveUnavailable, ArchiveDenied: the bucket cannot be read, or contains no archive.
     """
     async with AsyncExitStack() as stack:
         if place.metadata is None:
             archive = await stack.enter_async_context(archive_at(place.archive or "", place))
             if partition is None:
-                bucket = Bucket(place.archive or "", archive, await read_catalog(archive.store, archive.workers))
+                bucket = BucketLocation(
+                    place.archive or "", archive, await read_catalog(archive.store, archive.workers)
+                )
                 bucket.check_cluster(cluster_id)
                 yield bucket
             else:
-                yield BucketOfTask(place.archive or "", archive, partition)
+                yield TaskBucketLocation(place.archive or "", archive, partition)
             return
         settings = ClientSettings(security=place.security, archive_keys=place.archive_keys)
         world = await open_world(place.metadata, settings, credentials=place.credentials)
         client = await stack.enter_async_context(Client(world, settings))
         found = await world.store.cluster_id()
         place.check_cluster(partition.cluster_id if partition else cluster_id, found)
-        yield Cluster(client, world.store, found, _LateArchive(stack, place), place)
+        yield ClusterLocation(client, world.store, found, _LazyArchive(stack, place), place)
 
 
 class OpenedArchive:
-    """An object store, with what reads from it."""
+    """An open object store with its reader and worker threads."""
 
     def __init__(self, store: OpenedStore, workers: ThreadWorkers, tasks: Tasks) -> None:
         self.store = store
@@ -163,19 +165,19 @@ class OpenedArchive:
         self._tasks = tasks
 
     def scan(self, receipt: Receipt) -> ObjectScan:
-        """An object, to be read the fast way."""
+        """A scan of an object."""
         return ObjectScan(self.store, self.workers, self._tasks, receipt)
 
 
 @asynccontextmanager
-async def archive_at(url: str, place: Place) -> AsyncIterator[OpenedArchive]:
+async def archive_at(url: str, place: LocationOptions) -> AsyncIterator[OpenedArchive]:
     """Open the object store at ``url``.
 
     Args:
-        place: has the keys that its objects are sealed with, and the credentials of the store.
+        place: provides the encryption keys and the credentials of the store.
 
     Raises:
-        InvalidConfig, ArchiveDenied: it cannot be.
+        InvalidConfig, ArchiveDenied: it cannot be opened.
     """
     async with AsyncExitStack() as stack:
         store = await open_store(
@@ -189,33 +191,33 @@ async def archive_at(url: str, place: Place) -> AsyncIterator[OpenedArchive]:
         yield OpenedArchive(store, workers, tasks)
 
 
-class _LateArchive:
-    """The archive of a cluster, opened when something is first read from it.
+class _LazyArchive:
+    """The archive of a cluster, opened at its first use.
 
     Args:
-        stack: closes it in the end.
-        place: has the keys that its objects are sealed with, and the credentials of the store.
+        stack: closes it.
+        place: provides the encryption keys and the credentials of the store.
     """
 
-    def __init__(self, stack: AsyncExitStack, place: Place) -> None:
+    def __init__(self, stack: AsyncExitStack, place: LocationOptions) -> None:
         self._stack = stack
         self._place = place
         self._opened: OpenedArchive | None = None
         self._opening = asyncio.Lock()
 
     async def at(self, url: str) -> OpenedArchive:
-        """The archive, which is at ``url``."""
+        """The archive at ``url``."""
         async with self._opening:
             if self._opened is None:
                 self._opened = await self._stack.enter_async_context(archive_at(url, self._place))
             return self._opened
 
 
-class Cluster:
-    """A ``LedgerPlace`` with metadata store, bookies and archive."""
+class ClusterLocation:
+    """The location of a cluster: metadata store, bookies and archive."""
 
     def __init__(
-        self, client: Client, store: MetadataStore, cluster_id: str, archive: _LateArchive, place: Place
+        self, client: Client, store: MetadataStore, cluster_id: str, archive: _LazyArchive, place: LocationOptions
     ) -> None:
         self._client = client
         self._store = store
@@ -225,21 +227,21 @@ class Cluster:
 
     @property
     def cluster_id(self) -> str:
-        """Of the cluster."""
+        """Id of the cluster."""
         return self._cluster_id
 
     @property
     def damaged(self) -> Mapping[str, str]:
-        """The metadata know where every ledger is, so an object that is damaged is found when it is read."""
+        """Always empty: ledger metadata locate every ledger, so damage is found when an object is read."""
         return {}
 
     def lost_with(self, key: str) -> Collection[int] | None:
         """See ``damaged``."""
         return ()
 
-    def missing(self, ledger_id: int, first: int, last: int) -> Gap:
-        """What has no metadata was deleted."""
-        return Gap.of_deleted(ledger_id, first, last)
+    def missing(self, ledger_id: int, first: int, last: int) -> EntryGap:
+        """A ledger without metadata was deleted."""
+        return EntryGap.of_deleted(ledger_id, first, last)
 
     @property
     def store(self) -> MetadataStore:
@@ -248,61 +250,61 @@ class Cluster:
 
     @property
     def client(self) -> Client:
-        """Reads and writes its ledgers."""
+        """The client of the cluster."""
         return self._client
 
     async def ledger_ids(self) -> list[int]:
-        """Every ledger, ascending."""
+        """All ledger ids, ascending."""
         return [ledger_id async for ledger_id in self._client.list_ledgers()]
 
     async def metadata(self, ledger_id: int) -> LedgerMetadata | None:
-        """What is known of a ledger now."""
+        """Current metadata of a ledger."""
         try:
             return await self._client.ledger_metadata(ledger_id)
         except NoSuchLedger:
             return None
 
     async def view(self) -> View:
-        """The view of this moment."""
+        """The current view."""
         return await read_view(self._store)
 
     async def confirmed(self, metadata: LedgerMetadata) -> int:
-        """The last entry; of an open ledger, what bookies say is confirmed."""
+        """The last entry; of an open ledger, the last add confirmed that bookies report."""
         if metadata.closed:
             return metadata.last_entry_id
         return (await self._opened(metadata)).last_add_confirmed
 
-    async def sealed(self, metadata: LedgerMetadata) -> SealedLedger:
-        """A ledger, read from bookies or from the archive, wherever it is good."""
+    async def verified_ledger(self, metadata: LedgerMetadata) -> LedgerBatches:
+        """A ledger, read from bookies or the archive, wherever there is an intact copy."""
         return await self._opened(metadata)
 
     async def scan(self, receipt: Receipt) -> ObjectScan:
-        """An object of the cluster's archive."""
+        """A scan of an object of the cluster's archive."""
         return (await self._archive.at(await self.archive_url())).scan(receipt)
 
     async def directory(self, receipt: Receipt) -> Directory:
-        """What an object has where."""
+        """The index of an object."""
         return await (await self._archive.at(await self.archive_url())).reader.directory(receipt)
 
-    async def is_sealed(self, receipt: Receipt) -> bool:
-        """Whether an object of the cluster's archive is sealed."""
+    async def is_encrypted(self, receipt: Receipt) -> bool:
+        """Whether an object of the cluster's archive is encrypted."""
         return await (await self._archive.at(await self.archive_url())).store.is_sealed(receipt.key)
 
     async def archive_url(self) -> str:
-        """Where the archive is.
+        """URL of the archive.
 
         Raises:
-            ArchiveUnavailable: nobody has said.
+            ArchiveUnavailable: no URL is recorded.
         """
         url = self._place.archive or await read_location(self._store)
         if url is None:
             raise ArchiveUnavailable(
-                "ledgers are said to be archived, but the metadata do not say where the archive is"
+                "the metadata of ledgers refer to an archive, but its URL is not recorded: give option archive"
             )
         return url
 
     async def bookies(self) -> Mapping[str, BookieInfo]:
-        """Who is alive."""
+        """Registered bookies."""
         return await self._client.bookies()
 
     async def _opened(self, metadata: LedgerMetadata) -> LedgerReader:
@@ -310,10 +312,10 @@ class Cluster:
         return await self._client.open_ledger(metadata.ledger_id, password=password, recover=False)
 
 
-class Bucket:
-    """A ``LedgerPlace`` that is nothing but an object store."""
+class BucketLocation:
+    """The location of a bucket without its cluster."""
 
-    def __init__(self, url: str, archive: OpenedArchive, catalog: Catalog) -> None:
+    def __init__(self, url: str, archive: OpenedArchive, catalog: BucketCatalog) -> None:
         self._url = url
         self._archive = archive
         self._catalog = catalog
@@ -321,90 +323,91 @@ class Bucket:
 
     @property
     def cluster_id(self) -> str:
-        """Of the cluster whose archive it is, as its manifest says; empty if it has none."""
+        """Id of the archive's cluster from the manifest; empty: there is no manifest."""
         return self._catalog.cluster_id
 
     def check_cluster(self, planned: str) -> None:
-        """Make sure that it is the archive that a query was planned on.
+        """Check that this is the archive that the query was planned on.
 
         Raises:
-            InvalidConfig: it is that of another cluster.
+            InvalidConfig: it is the archive of another cluster.
         """
         if MANIFEST_KEY not in self._catalog.damaged:
-            Place(None, self._url).check_cluster(planned, self.cluster_id)
+            LocationOptions(None, self._url).check_cluster(planned, self.cluster_id)
 
     @property
     def damaged(self) -> Mapping[str, str]:
-        """Objects that cannot be understood, and why."""
+        """Keys of damaged objects, each with the reason."""
         return self._catalog.damaged
 
     def lost_with(self, key: str) -> Collection[int] | None:
-        """As the manifest says."""
+        """The ledgers of a damaged object, from the manifest."""
         return self._catalog.lost_with(key)
 
-    def missing(self, ledger_id: int, first: int, last: int) -> Gap:
-        """A bucket does not tell what was deleted from what is lost."""
+    def missing(self, ledger_id: int, first: int, last: int) -> EntryGap:
+        """Always ``lost``: a bucket cannot distinguish deleted ledgers from lost ones."""
         for key, why in self.damaged.items():
             if ledger_id in (self.lost_with(key) or ()):
-                return Gap(ledger_id, first, last, "lost", f"it is in an object that cannot be read: {why}")
+                return EntryGap(ledger_id, first, last, "lost", f"it is in an object that cannot be read: {why}")
         unknown = [why for key, why in self.damaged.items() if self.lost_with(key) is None]
         others = f", and {len(unknown)} of its objects cannot be read, the first is {unknown[0]}" if unknown else ""
-        return Gap(ledger_id, first, last, "lost", f"no object of the archive at {self._url} has it{others}")
+        return EntryGap(ledger_id, first, last, "lost", f"no object of the archive at {self._url} has it{others}")
 
     async def ledger_ids(self) -> list[int]:
-        """Every ledger, ascending."""
+        """All ledger ids, ascending."""
         return sorted(self._ledgers)
 
     async def metadata(self, ledger_id: int) -> LedgerMetadata | None:
-        """As of the archiving of the ledger."""
+        """Metadata of a ledger at the time it was archived."""
         return self._ledgers.get(ledger_id)
 
     async def view(self) -> View:
-        """Whatever a bucket holds was committed."""
+        """Everything: all ledgers in an archive are committed."""
         return EVERYTHING
 
     async def confirmed(self, metadata: LedgerMetadata) -> int:
         """The last entry."""
         return metadata.last_entry_id
 
-    async def sealed(self, metadata: LedgerMetadata) -> SealedLedger:
-        """A ledger, read batch by batch out of its object."""
+    async def verified_ledger(self, metadata: LedgerMetadata) -> LedgerBatches:
+        """A ledger, read batch by batch from its object."""
         if metadata.archived is None:
             raise InvariantViolation(f"ledger {metadata.ledger_id} of a bucket is in no object")
         return _ArchivedLedger(self._archive.reader, metadata.ledger_id, metadata.archived)
 
     async def scan(self, receipt: Receipt) -> ObjectScan:
-        """One of its objects."""
+        """A scan of an object."""
         return self._archive.scan(receipt)
 
     async def directory(self, receipt: Receipt) -> Directory:
-        """What an object has where."""
+        """The index of an object."""
         return await self._archive.reader.directory(receipt)
 
-    async def is_sealed(self, receipt: Receipt) -> bool:
-        """Whether one of its objects is sealed."""
+    async def is_encrypted(self, receipt: Receipt) -> bool:
+        """Whether an object is encrypted."""
         return await self._archive.store.is_sealed(receipt.key)
 
     async def bookies(self) -> Mapping[str, BookieInfo]:
-        """Nobody."""
+        """None."""
         return {}
 
     async def archive_url(self) -> str:
-        """Where the bucket is."""
+        """URL of the bucket."""
         return self._url
 
 
-class BucketOfTask(Bucket):
-    """A bucket of which one partition is read, by one task of many: nobody else's objects are looked at.
+class TaskBucketLocation(BucketLocation):
+    """The location of a bucket in a task that reads one partition: it does not read the whole catalog.
 
-    A scan needs no more than the receipt that the partition has. Metadata are asked for where a scan will not do, and
-    are in the very object; and where an object is not what it was. Only then another one is looked for, and it is
-    checked that this is the archive that the query was planned on.
+    A scan needs only the receipt in the partition. Metadata are read from the object itself if a scan is not possible.
+    Only if an object has changed, the whole catalog is read, and the cluster id is compared with that of the plan.
     """
 
     def __init__(self, url: str, archive: OpenedArchive, partition: EntryPartition) -> None:
         super().__init__(url, archive, _NOTHING)
-        careful = {each.ledger_id: each.receipt for each in partition.stretches if each.receipt and not each.scannable}
+        careful = {
+            each.ledger_id: each.receipt for each in partition.planned_ranges if each.receipt and not each.scannable
+        }
         self._careful = careful.keys()
         self._unread = {each.key: ObjectInfo(each.key, each.object_bytes, 0) for each in careful.values()}
         self._planned = partition.cluster_id
@@ -412,23 +415,23 @@ class BucketOfTask(Bucket):
         self._reading = asyncio.Lock()
 
     async def metadata(self, ledger_id: int) -> LedgerMetadata | None:
-        """As of the archiving of the ledger."""
+        """Metadata of a ledger at the time it was archived."""
         async with self._reading:
             if self._unread:
                 found = _catalogued(await catalog_of(self._archive.store, self._unread.values()))
-                # Of the others, which are here after a scan has failed, a younger object may be wanted.
+                # Other ledgers get here after a failed scan; they may be in a newer object, so they are not cached.
                 self._ledgers = {each: found[each] for each in self._careful if each in found}
                 self._unread.clear()
             if ledger_id not in self._ledgers and not self._has_all:
                 self._catalog = await read_catalog(self._archive.store, self._archive.workers)
-                # What has the objects that a partition names is the right one, and need not be asked.
+                # Not needed before: a bucket with the objects named in the partition is the right one.
                 self.check_cluster(self._planned)
                 self._ledgers, self._has_all = _catalogued(self._catalog), True
         return self._ledgers.get(ledger_id)
 
 
 class _ArchivedLedger:
-    """A ``SealedLedger`` of which there is nothing but its object."""
+    """A ``LedgerBatches`` in an archive object."""
 
     def __init__(self, reader: ArchiveReader, ledger_id: int, receipt: Receipt) -> None:
         self._reader = reader
@@ -436,19 +439,19 @@ class _ArchivedLedger:
         self._receipt = receipt
 
     async def read_sealed(self, first: int, last: int) -> AsyncGenerator[Sequence[tuple[BatchHeader, Buffer]], None]:
-        """Batches from the one that holds ``first`` to that of ``last``."""
+        """The batches from the one with entry ``first`` to the one with entry ``last``."""
         while first <= last:
             found = await self._reader.batches(self._receipt, self._ledger_id, first, last, _READ_BYTES)
             yield found
             first = found[-1][0].last_entry_id + 1
 
     async def read_batch(self, entry_id: int) -> tuple[BatchHeader, Buffer]:
-        """The batch that holds ``entry_id``."""
+        """The batch with an entry."""
         return (await self._reader.batches(self._receipt, self._ledger_id, entry_id, entry_id, 1))[0]
 
 
-async def lookups(place: LedgerPlace, ledger_ids: Iterable[int]) -> dict[int, LedgerMetadata | None]:
-    """The metadata of many ledgers, a few at a time."""
+async def read_metadata(place: LedgerLocation, ledger_ids: Iterable[int]) -> dict[int, LedgerMetadata | None]:
+    """Read the metadata of many ledgers, ``CONCURRENT_LOOKUPS`` at a time."""
     found: dict[int, LedgerMetadata | None] = {}
     wanted = list(ledger_ids)
     for at in range(0, len(wanted), CONCURRENT_LOOKUPS):
@@ -457,8 +460,8 @@ async def lookups(place: LedgerPlace, ledger_ids: Iterable[int]) -> dict[int, Le
     return found
 
 
-def _catalogued(catalog: Catalog) -> dict[int, LedgerMetadata]:
-    """The ledgers of a bucket, as if the metadata store had said so."""
+def _catalogued(catalog: BucketCatalog) -> dict[int, LedgerMetadata]:
+    """The ledgers of a bucket in the form of the metadata store."""
     return {
         ledger_id: replace(found.metadata, archived=found.receipt, archiving=None, copies_released=True)
         for ledger_id, found in catalog.ledgers.items()

@@ -1,7 +1,7 @@
-"""The options of ``format("tallybook")``, understood and checked before anything is read.
+"""Parses and checks the options of ``format("tallybook")`` before anything is read.
 
-Spark gives options as text, with names in lower case. A name that nobody knows is an error: it is most often a
-mistyped one, and a bound that is not heeded reads the whole history.
+Spark passes options as text with lower-case names. An unknown name is an error: it is usually a typing mistake, and
+ignoring a mistyped bound would read the whole history.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ from tallybook.stream.names import DEFAULT_NAMESPACE, check_namespace, check_str
 from .catalog_tables import NO_TABLES
 from .credentials import credentials_of
 from .id_ranges import IdRanges
-from .option_names import PLACE_OPTIONS, PROPER_NAMES, READ_OPTIONS, SPARKS_OWN, WRITE_OPTIONS, lower_names
-from .plan import DEFAULT_PARTITION_BYTES
-from .records.bounds import RecordBounds, bounds_of, parse_place
-from .records.snapshot import RecordSnapshot
-from .snapshot import ALL_TIMES, Snapshot, TimeRange, parse_snapshot
+from .ledgers.partitions import DEFAULT_PARTITION_BYTES
+from .ledgers.snapshot import ALL_TIMES, Snapshot, TimeRange, parse_snapshot
+from .option_names import LOCATION_OPTIONS, PROPER_NAMES, READ_OPTIONS, SPARKS_OWN, WRITE_OPTIONS, lower_names
+from .streams.bounds import RecordBounds, bounds_of, parse_bound
+from .streams.snapshot import RecordSnapshot
 
 T = TypeVar("T")
 
@@ -38,50 +38,50 @@ BadRecords: TypeAlias = Literal["keep", "fail"]
 Start: TypeAlias = Literal["earliest", "latest"]
 
 NO_LIMIT: Final = 1 << 62
-_MOST_DIGITS: Final = 100
+_MAX_DIGITS: Final = 100
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
-    """Where ledgers are: a cluster by the URI of its metadata, or a bucket that is read without one."""
+class LocationOptions:
+    """Options that locate ledgers: the metadata URI of a cluster, or a bucket to read without its cluster."""
 
     metadata: str | None
     archive: str | None
     password: bytes = field(default=b"", repr=False)
-    """Of every ledger that has one."""
+    """Password of all ledgers that have one."""
     security: str = ""
     """The security directory, the same on every host; empty: none."""
     archive_keys: str = ""
-    """File with the keys of a sealed archive, the same on every host; empty: none."""
+    """File with the keys of an encrypted archive, the same on every host; empty: none."""
     credentials: StoreCredentials | None = None
-    """Of the archive's object store; ``None``: those of the environment of each process."""
+    """Credentials of the archive's object store; ``None``: from the environment of each process."""
 
     def check_cluster(self, planned: str, found: str) -> None:
-        """Make sure that a step of a query has found the cluster that the query was planned on.
+        """Check that a step of a query accesses the cluster that the query was planned on.
 
         Args:
-            planned: id of that cluster; empty where nothing has been planned yet, or where its place does not say it.
-            found: id of the cluster that is here; empty where its place does not say it.
+            planned: id of that cluster; empty: not planned yet, or not known.
+            found: id of the cluster found by this step; empty: not known.
 
         Raises:
-            InvalidConfig: it is another one.
+            InvalidConfig: the ids differ.
         """
         if planned and planned != found:
             kind, where = ("URI", self.metadata) if self.metadata is not None else ("URL", self.archive)
             raise InvalidConfig(
                 f"the query was planned on cluster {planned}, and at {where} this machine finds "
-                f"{f'cluster {found}' if found else 'what does not say of which cluster it is'}: give a {kind} that "
+                f"{f'cluster {found}' if found else 'an archive without a cluster id'}: give a {kind} that "
                 "names the same store on the driver and on every executor"
             )
 
 
 @dataclass(frozen=True, slots=True)
 class PayloadOptions:
-    """What payloads are taken for.
+    """How payloads are parsed.
 
     Args:
-        schema: fields in Spark's DDL for JSON and Arrow; for Avro the schema that payloads were written with, as JSON.
-        reader_schema: for Avro the schema that they are read by, as JSON; empty: the same.
+        schema: for JSON and Arrow the fields in Spark DDL; for Avro the writer's schema as JSON.
+        reader_schema: for Avro the reader's schema as JSON; empty: the same.
     """
 
     kind: PayloadKind = "raw"
@@ -92,21 +92,21 @@ class PayloadOptions:
 
 @dataclass(frozen=True, slots=True)
 class ReadOptions:
-    """What a batch or a stream reads."""
+    """Options of a batch or streaming read."""
 
-    place: Place
+    place: LocationOptions
     table: TableName = "entries"
     ledgers: IdRanges | None = None
-    """``None``: all of them."""
+    """``None``: all ledgers."""
     first_entry: int = 0
     last_entry: int = MAX_ID
     written: TimeRange = ALL_TIMES
     records: RecordBounds | None = None
-    """Which streams; ``None``: ledgers are read, or what a snapshot names."""
+    """The streams to read; ``None``: ledgers or a snapshot are read."""
     snapshot: Snapshot | RecordSnapshot | None = None
     tier: Tier = "auto"
     open_ledgers: bool = True
-    """Whether ledgers that are still written are read, up to what is confirmed."""
+    """Whether open ledgers are read, up to the last add confirmed."""
     fail_on_data_loss: bool = True
     include_metadata: bool = False
     partition_bytes: int = DEFAULT_PARTITION_BYTES
@@ -115,26 +115,26 @@ class ReadOptions:
     start: Start = "earliest"
     max_bytes_per_trigger: int = NO_LIMIT
     max_entries_per_trigger: int = NO_LIMIT
-    """Of streams, records."""
+    """For streams: records."""
 
     @property
     def leaves_archive_to_spark(self) -> bool:
-        """Whether Spark may read objects of the archive by itself. It does not know credentials of a query."""
+        """Whether Spark may read archive objects itself. It cannot use credentials given as options."""
         return self.place.credentials is None
 
     @property
     def of_streams(self) -> bool:
-        """Whether rows are records of streams, not entries of ledgers."""
+        """Whether rows are records of streams instead of entries of ledgers."""
         return self.records is not None or isinstance(self.snapshot, RecordSnapshot)
 
 
 @dataclass(frozen=True, slots=True)
 class WriteOptions:
-    """How rows become ledgers, or records of a stream."""
+    """Options of a write to ledgers or to a stream."""
 
-    place: Place
+    place: LocationOptions
     sink: str | None
-    """Names the output; of two writes of the same batch to one sink, the second changes nothing."""
+    """Name of the output; a second write of the same batch to one sink changes nothing."""
     transaction: int | None
     ensemble: int = 3
     write_quorum: int = 3
@@ -143,7 +143,7 @@ class WriteOptions:
     namespace: str = DEFAULT_NAMESPACE
     create_stream: bool = False
     cluster_id: str = ""
-    """Of the cluster that the write was planned on; empty before it is planned."""
+    """Id of the cluster that the write was planned on; empty: not planned yet."""
 
 
 _LEDGER_BOUNDS: Final = frozenset({
@@ -151,14 +151,14 @@ _LEDGER_BOUNDS: Final = frozenset({
 })  # fmt: skip
 _STREAM_BOUNDS: Final = frozenset({"stream", "streampattern", "namespace", "startingposition", "endingposition"})
 SNAPSHOT_BOUNDS: Final = _LEDGER_BOUNDS | _STREAM_BOUNDS
-"""What a snapshot has settled."""
+"""Options that cannot be combined with a snapshot."""
 
-READ: Final = lower_names(PLACE_OPTIONS, READ_OPTIONS)
-WRITE: Final = lower_names(PLACE_OPTIONS, WRITE_OPTIONS) | SPARKS_OWN
+READ: Final = lower_names(LOCATION_OPTIONS, READ_OPTIONS)
+WRITE: Final = lower_names(LOCATION_OPTIONS, WRITE_OPTIONS) | SPARKS_OWN
 
 
 def options_of(metadata: str | None, options: Mapping[str, object]) -> dict[str, str]:
-    """Options as Python names them (``starting_entry=7``) as Spark has them."""
+    """Convert options with Python names (``starting_entry=7``) to the form of Spark."""
     named: Mapping[str, object] = options if metadata is None else {"metadata": metadata, **options}
     return {
         name.replace("_", "").lower(): str(value).lower() if isinstance(value, bool) else str(value)
@@ -167,16 +167,16 @@ def options_of(metadata: str | None, options: Mapping[str, object]) -> dict[str,
 
 
 def read_options(given: Mapping[str, str]) -> ReadOptions:
-    """What a reader is told.
+    """Parse the options of a reader.
 
     Raises:
-        InvalidConfig: an option is unknown, makes no sense, or contradicts another one.
+        InvalidConfig: an option is unknown or invalid, or contradicts another one.
     """
     options = _Options(given, READ)
     snapshot = options.parsed("snapshot", parse_snapshot)
     ledgers = options.ledgers()
     if snapshot is not None and set(options.given) & SNAPSHOT_BOUNDS:
-        raise InvalidConfig("a snapshot says already which entries are meant: give no other bounds with it")
+        raise InvalidConfig("a snapshot defines the entries to read: give no other bounds with it")
     records = options.records()
     found = ReadOptions(
         place=options.place(),
@@ -199,10 +199,10 @@ def read_options(given: Mapping[str, str]) -> ReadOptions:
         max_entries_per_trigger=options.number("maxentriespertrigger", NO_LIMIT, least=1),
     )
     if found.last_entry < found.first_entry:
-        raise InvalidConfig(f"endingEntry {found.last_entry} lies before startingEntry {found.first_entry}")
+        raise InvalidConfig(f"endingEntry {found.last_entry} is before startingEntry {found.first_entry}")
     first_us, end_us = found.written.first_us, found.written.end_us
     if first_us is not None and end_us is not None and end_us <= first_us:
-        raise InvalidConfig("endingTime, which is not included, does not lie behind startingTime")
+        raise InvalidConfig("endingTime, which is exclusive, is not after startingTime")
     _check_streams(found)
     if found.place.metadata is None and (found.tier == "bookies" or found.table == "bookies"):
         raise InvalidConfig("a bucket has no bookies: give the metadata URI of the cluster, too")
@@ -210,31 +210,31 @@ def read_options(given: Mapping[str, str]) -> ReadOptions:
 
 
 def batch_options(given: Mapping[str, str]) -> ReadOptions:
-    """What a reader of a batch is told.
+    """Parse the options of a batch reader.
 
     Raises:
-        InvalidConfig: an option would not be heeded; or as ``read_options``.
+        InvalidConfig: an option has no effect in a batch; or as ``read_options``.
     """
     found = read_options(given)
     ignored = [] if found.of_streams else ["startingposition"]
     ignored += ["maxbytespertrigger", "maxentriespertrigger"]
     for name in {name.lower() for name in given}.intersection(ignored):
-        raise InvalidConfig(f"option {PROPER_NAMES[name]} is for readStream, and a batch would not heed it")
+        raise InvalidConfig(f"option {PROPER_NAMES[name]} is for readStream and has no effect in a batch")
     return found
 
 
 def _check_streams(found: ReadOptions) -> None:
     if found.of_streams and found.table != "entries":
-        raise InvalidConfig("option table is about ledgers: give no stream, or snapshot of streams, with it")
+        raise InvalidConfig("option table is for ledgers: give no stream and no snapshot of streams with it")
     if found.of_streams and found.place.metadata is None:
-        raise InvalidConfig("a bucket does not say which ledgers are a stream: give the metadata URI of the cluster")
+        raise InvalidConfig("a bucket has no metadata of streams: give the metadata URI of the cluster")
 
 
 def write_options(given: Mapping[str, str]) -> WriteOptions:
-    """What a writer is told.
+    """Parse the options of a writer.
 
     Raises:
-        InvalidConfig: an option is unknown, missing, or makes no sense.
+        InvalidConfig: an option is unknown, missing or invalid.
     """
     options = _Options(given, WRITE)
     place = options.place()
@@ -246,11 +246,11 @@ def write_options(given: Mapping[str, str]) -> WriteOptions:
     transaction = options.number("transaction", -1)
     made = sorted(PROPER_NAMES[each] for each in ("ensemble", "writequorum", "ackquorum") if each in options.given)
     if made and "stream" in options.given:
-        raise InvalidConfig(f"the policy of a stream says how it is kept, and {', '.join(made)} is of ledgers")
+        raise InvalidConfig(f"a stream is replicated by its policy: give {', '.join(made)} for ledgers only")
     if place.password and "stream" in options.given:
-        raise InvalidConfig("streams have no password: rows would be written for everybody to read")
+        raise InvalidConfig("streams have no password: give option password for ledgers only")
     if transaction >= 0 and sink is None:
-        raise InvalidConfig("a transaction is known by its sink: give that, too")
+        raise InvalidConfig("option transaction needs option sink")
     return WriteOptions(
         place,
         sink,
@@ -265,33 +265,32 @@ def write_options(given: Mapping[str, str]) -> WriteOptions:
 
 
 class _Options:
-    """Options by name, in lower case, turned into values."""
+    """Parses options by their lower-case names."""
 
     def __init__(self, given: Mapping[str, str], known: frozenset[str]) -> None:
         self.given = {name.lower(): value for name, value in given.items()}
         for name in self.given:
             if name not in known:
                 near = difflib.get_close_matches(name, known, 1)
-                hint = f"; is {PROPER_NAMES.get(near[0], near[0])} meant?" if near else ""
-                raise InvalidConfig(f"option {name} is not known{hint}")
+                hint = f"; did you mean {PROPER_NAMES.get(near[0], near[0])}?" if near else ""
+                raise InvalidConfig(f"unknown option {name}{hint}")
 
-    def place(self) -> Place:
+    def place(self) -> LocationOptions:
         metadata, archive = self.given.get("metadata"), self.given.get("archive")
         if not metadata and not archive:
             raise InvalidConfig(
-                "say where the ledgers are: option metadata, the URI of the cluster's metadata store, or option "
-                "archive, the URL of a bucket that is to be read without the cluster"
-                + ("" if self.given else f" ({NO_TABLES})")
+                "give the location of the ledgers: option metadata, the URI of the cluster's metadata store, or option "
+                "archive, the URL of a bucket to read without the cluster" + ("" if self.given else f" ({NO_TABLES})")
             )
         if metadata and metadata.startswith("sqlite:") and _is_relative(metadata):
             raise InvalidConfig(
-                f"{metadata} is relative to the working directory, and executors have others: give the absolute path"
+                f"{metadata} is relative to the working directory, which differs on executors: give an absolute path"
             )
         try:
             password = self.given.get("password", "").encode()
         except UnicodeEncodeError:
-            raise self._wrong("password", "it is no text that has an encoding") from None
-        return Place(
+            raise self._wrong("password", "it cannot be encoded as UTF-8") from None
+        return LocationOptions(
             metadata or None,
             archive or None,
             password,
@@ -304,26 +303,26 @@ class _Options:
         one, many = self.given.get("ledger"), self.given.get("ledgers", "all")
         if one is not None:
             if "ledgers" in self.given:
-                raise InvalidConfig("give either option ledger or option ledgers")
+                raise InvalidConfig("give either option ledger or option ledgers, not both")
             return IdRanges.of([self.number("ledger", 0)])
         return None if many.strip().lower() == "all" else self.parsed("ledgers", IdRanges.parse)
 
     def records(self) -> RecordBounds | None:
-        """Which streams are read, if any are."""
+        """The streams to read, if any."""
         name, pattern = self.given.get("stream"), self.given.get("streampattern")
         if name is None and pattern is None:
             for option in ("namespace", "endingposition"):
                 if option in self.given:
-                    raise self._wrong(option, "it is about streams: give option stream or streamPattern, too")
+                    raise self._wrong(option, "it needs option stream or streamPattern")
             return None
         other = sorted(_LEDGER_BOUNDS & set(self.given))
         if other:
             proper = ", ".join(PROPER_NAMES[each] for each in other)
             raise InvalidConfig(
-                f"streams and ledgers are bounded by different options, and {proper} is of ledgers: of streams, "
-                "startingPosition and endingPosition take positions, numbers and times"
+                f"{proper} cannot be combined with streams: give startingPosition and endingPosition, which take "
+                "positions, sequence numbers and times"
             )
-        start, end = (self.parsed(each, parse_place) for each in ("startingposition", "endingposition"))
+        start, end = (self.parsed(each, parse_bound) for each in ("startingposition", "endingposition"))
         try:
             namespace = self.given.get("namespace", DEFAULT_NAMESPACE)
             return bounds_of(namespace, name, pattern, start, end)
@@ -331,7 +330,7 @@ class _Options:
             raise InvalidConfig(error.message) from error
 
     def written_stream(self) -> str | None:
-        """The stream that is written to, if one is."""
+        """The stream to write to, if any."""
         name = self.given.get("stream")
         try:
             check_namespace(self.given.get("namespace", DEFAULT_NAMESPACE))
@@ -341,24 +340,24 @@ class _Options:
             raise InvalidConfig(error.message) from error
         for option in ("namespace", "createstream"):
             if option in self.given:
-                raise self._wrong(option, "it is about a stream: give option stream, too")
+                raise self._wrong(option, "it needs option stream")
         return None
 
     def payload(self) -> PayloadOptions:
         kind = self.choice("payloadformat", PayloadKind, "raw")
         schema = self.given.get("payloadschema", "")
         if (kind == "raw") != (not schema):
-            raise InvalidConfig("options payloadFormat (json, avro or arrow) and payloadSchema go together")
+            raise InvalidConfig("give options payloadFormat (json, avro or arrow) and payloadSchema together")
         reader_schema = self.given.get("payloadreaderschema", "")
         if kind == "avro":
             self.parsed("payloadschema", json.loads)
             self.parsed("payloadreaderschema", json.loads)
         elif reader_schema:
-            raise self._wrong("payloadreaderschema", "it is about payloads in Avro")
+            raise self._wrong("payloadreaderschema", "it is for payloadFormat avro")
         return PayloadOptions(kind, schema, self.choice("badrecords", BadRecords, "keep"), reader_schema)
 
     def parsed(self, name: str, parse: Callable[[str], T]) -> T | None:
-        """What ``parse`` makes of an option, ``None`` where it is not given."""
+        """Parse an option; ``None``: it is not given."""
         if name not in self.given:
             return None
         try:
@@ -371,8 +370,8 @@ class _Options:
         if text is None:
             return default
         bare = text.strip()
-        # Python refuses to read a number of thousands of digits, in words of its own.
-        if not bare.isdecimal() or len(bare) > _MOST_DIGITS or not least <= int(bare) <= MAX_ID:
+        # Python's own error for numbers of thousands of digits would not name the option.
+        if not bare.isdecimal() or len(bare) > _MAX_DIGITS or not least <= int(bare) <= MAX_ID:
             raise self._wrong(name, f"{text!r:.200} is not a whole number from {least} on")
         return int(bare)
 
@@ -385,7 +384,7 @@ class _Options:
         except ValidationError as error:
             raise self._wrong(name, f"{text!r} is not a size such as 64m or 67108864") from error
         if found < 1:
-            raise self._wrong(name, "at least one byte is wanted")
+            raise self._wrong(name, "it must be at least one byte")
         return found
 
     def flag(self, name: str, *, default: bool) -> bool:
@@ -398,7 +397,7 @@ class _Options:
         """One of the values of a ``Literal``."""
         found = self.given.get(name, default).strip().lower()
         if found not in get_args(kind):
-            raise self._wrong(name, f"{found!r} is none of {', '.join(get_args(kind))}")
+            raise self._wrong(name, f"{found!r} is not one of {', '.join(get_args(kind))}")
         return found
 
     def time(self, name: str) -> int | None:
@@ -418,7 +417,7 @@ class _Options:
 
 
 def _is_relative(uri: str) -> bool:
-    from tallybook.metadata.uri import SqliteUri, parse_uri  # noqa: PLC0415 (for those who have a file)
+    from tallybook.metadata.uri import SqliteUri, parse_uri  # noqa: PLC0415 (only needed for a file)
 
     found = parse_uri(uri)
     return isinstance(found, SqliteUri) and not found.path.startswith("/")
@@ -428,6 +427,6 @@ _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 def _with_unit(text: str) -> str:
-    """Sizes in Spark are powers of two, with one letter: 64m is 64 MiB."""
+    """Convert Spark's one-letter sizes, which are powers of two: 64m is 64 MiB."""
     bare = text.strip().lower()
     return f"{bare}iB" if bare[-1:] in {"k", "m", "g", "t"} else bare

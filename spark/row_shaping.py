@@ -1,4 +1,4 @@
-"""From rows as the archive has them to rows as Spark wants them, to the letter: names, order, types and nulls."""
+"""Converts rows in the archive's format to Spark's schema: names, order, types and nulls."""
 
 from __future__ import annotations
 
@@ -9,35 +9,35 @@ import pyarrow as pa
 
 from tallybook.core.limits import MIB
 
-from .columns import Columns
-from .gaps import Gap
+from .columns import TableColumns
+from .gaps import EntryGap
+from .ledgers.reading import EntryRows
 from .options import ReadOptions
-from .payloads import Parser
-from .reading import Rows
+from .payloads.payloads import Parser
 
 BATCH_BYTES: Final = 4 * MIB
-"""Of an Arrow batch that is handed to Spark, about."""
+"""Approximate size of an Arrow batch passed to Spark."""
 
 
-class Shaper:
-    """Makes the batches of one query.
+class RowShaper:
+    """Builds the Arrow batches of one query.
 
     Args:
-        parser: what makes values of payloads; ``None``: they stay as they are.
+        parser: parses payloads; ``None``: they stay raw.
     """
 
-    def __init__(self, columns: Columns, options: ReadOptions, parser: Parser | None) -> None:
+    def __init__(self, columns: TableColumns, options: ReadOptions, parser: Parser | None) -> None:
         self._schema = columns.arrow(parser.type if parser else None)
         self._parser = parser
         self._gaps = not options.fail_on_data_loss
 
-    def rows(self, rows: Rows) -> Iterator[pa.RecordBatch]:
-        """Entries."""
+    def rows(self, rows: EntryRows) -> Iterator[pa.RecordBatch]:
+        """Batches of entries."""
         size = rows.table.nbytes
         step = max(1, rows.table.num_rows * BATCH_BYTES // max(1, size))
         for at in range(0, rows.table.num_rows, step):
             part = rows.table.slice(at, step)
-            # What a row group gives comes in one piece, and joining it with nothing would copy it.
+            # A table of one chunk is used as it is: combining would copy it.
             whole = all(column.num_chunks == 1 for column in part.columns)
             yield from self._batches(part if whole else part.combine_chunks(), rows.object_key)
 
@@ -65,8 +65,8 @@ class Shaper:
             return pa.nulls(table.num_rows, field.type)
         return table[field.name].cast(field.type)
 
-    def gap(self, gap: Gap) -> pa.RecordBatch:
-        """A gap: a row with the id of its first entry."""
+    def gap(self, gap: EntryGap) -> pa.RecordBatch:
+        """A batch with one row that reports a gap, with the id of its first entry."""
         row = {
             "ledger_id": gap.ledger_id,
             "entry_id": gap.first,

@@ -1,8 +1,8 @@
-"""Batches of ``format("tallybook")``: planned on the driver, read on executors."""
+"""Batch readers of entries and metadata tables: planned on the driver, read on executors."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import AsyncGenerator, Iterator
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -10,43 +10,46 @@ import pyarrow as pa
 from pyspark.sql.datasource import DataSourceReader
 
 from tallybook.core.errors import InvariantViolation
-from tallybook.runtime.blocking import LoopThread
+from tallybook.runtime.blocking.loop_thread import LoopThread
 
-from .columns import check_columns
-from .options import ReadOptions
-from .places import opened
-from .plan import EntryPartition
-from .planning import cut, settle
+from ..columns import check_columns, columns_for
+from ..gaps import EntryGap
+from ..locations import open_location
+from ..options import ReadOptions
+from ..payloads.payloads import parser_of
+from ..row_shaping import RowShaper
+from .partitions import EntryPartition
+from .planning import cut, resolve_snapshot
+from .reading import read_partition
 from .tables import read_table
-from .task import read_rows
 
 if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
 
 class TableReader(DataSourceReader):
-    """Reads a table of metadata, on one executor."""
+    """Reads a metadata table on one executor."""
 
     def __init__(self, options: ReadOptions) -> None:
         self._options = options
 
     def partitions(self) -> list[EntryPartition]:
-        """One."""
+        """One partition."""
         with LoopThread("tallybook") as loop:
             return [loop.run(_whole(self._options))]
 
     def read(self, partition: EntryPartition) -> Iterator[pa.RecordBatch]:  # type: ignore[override]
-        """All of its rows."""
+        """All rows of the table."""
         with LoopThread("tallybook") as loop:
             yield from loop.run(read_table(self._options, partition.cluster_id)).to_batches()
 
 
 class EntryReader(DataSourceReader):
-    """Reads entries. Travels to executors, so it holds plain values only, and leaves behind what only a plan needs."""
+    """Reads entries. It is pickled to executors, so it has plain values only, and drops what only planning needs."""
 
     def __init__(self, options: ReadOptions, schema: StructType) -> None:
         self._query: ReadOptions | None = options
-        # Each task has its own ledgers, in its partition: a snapshot names all of them.
+        # The ledgers of a task are in its partition; the snapshot, with all ledgers, is not sent to tasks.
         self._options = replace(options, snapshot=None, ledgers=None)
         self._schema = schema
         check_columns(options, schema)
@@ -55,9 +58,9 @@ class EntryReader(DataSourceReader):
         return {**self.__dict__, "_query": None}
 
     def partitions(self) -> list[EntryPartition]:
-        """What the tasks read; settles which entries are read, once for all of them."""
+        """The partitions of the query; resolves which entries are read, once for all tasks."""
         if self._query is None:
-            raise InvariantViolation("this reader has travelled to a task, which plans nothing")
+            raise InvariantViolation("a reader in a task cannot plan")
         with LoopThread("tallybook") as loop:
             return loop.run(_planned(self._query))
 
@@ -66,15 +69,44 @@ class EntryReader(DataSourceReader):
         return read_rows(self._options, self._schema, partition)
 
 
+def read_rows(options: ReadOptions, schema: StructType, partition: EntryPartition) -> Iterator[pa.RecordBatch]:
+    """The rows of a partition in Spark's schema. Opens and closes the location itself.
+
+    Raises:
+        TallybookError: entries cannot be read. ``DataMissing`` and ``NoSuchLedger`` are permanent.
+    """
+    shaper = RowShaper(columns_for(options), options, parser_of(options.payload, schema))
+    with LoopThread("tallybook") as loop:
+        yield from loop.iterate(_shaped(options, shaper, partition))
+
+
+async def _shaped(
+    options: ReadOptions, shaper: RowShaper, partition: EntryPartition
+) -> AsyncGenerator[pa.RecordBatch, None]:
+    async with open_location(options.place, partition) as place:
+        rows = read_partition(place, partition, whole_gaps=not options.fail_on_data_loss)
+        try:
+            async for found in rows:
+                if not isinstance(found, EntryGap):
+                    for batch in shaper.rows(found):
+                        yield batch
+                elif options.fail_on_data_loss:
+                    raise found.error()
+                else:
+                    yield shaper.gap(found)
+        finally:
+            await rows.aclose()
+
+
 async def _whole(options: ReadOptions) -> EntryPartition:
-    async with opened(options.place) as place:
+    async with open_location(options.place) as place:
         return EntryPartition((), cluster_id=place.cluster_id)
 
 
 async def _planned(options: ReadOptions) -> list[EntryPartition]:
-    async with opened(options.place) as place:
-        snapshot, known, gaps = await settle(place, options)
+    async with open_location(options.place) as place:
+        snapshot, known, gaps = await resolve_snapshot(place, options)
         found = await cut(place, options, snapshot, known)
-    # One even if there is nothing to read: in place of none, Spark sends a task something that is no partition of ours.
+    # At least one: without partitions, Spark runs a task with a partition of another class.
     rest = EntryPartition((), gaps=tuple(gaps), cluster_id=snapshot.cluster_id)
     return found + ([rest] if gaps or not found else [])

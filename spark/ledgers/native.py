@@ -1,11 +1,11 @@
-"""``read_ledgers``: history at the speed of Parquet, and the rest beside it, under one snapshot.
+"""``read_ledgers``: reads archive objects with Spark's Parquet reader, and everything else with the data source.
 
-Objects of the archive are plain Parquet, so Spark reads them itself: with pruning, pushed filters and its own decoder.
-What is in no object, and what only a careful reader may read, comes from ``format("tallybook")``. Which is which is
-settled once, on the driver, so that every entry is there exactly once.
+Archive objects are plain Parquet files, so Spark reads them itself, with column pruning, pushed filters and its
+vectorized decoder. Entries in no object, or that need verified reads, are read with ``format("tallybook")``. The
+driver decides this once, in one snapshot, so each entry is read exactly once.
 
-An object may hold more than is wanted: ledgers that were deleted, or that live in another object by now. The index of
-each object says so, and what is not wanted is filtered out by file.
+An object may contain unwanted ledgers: deleted ones, or ones that compaction moved to another object. The index of the
+object lists them, and a filter per file removes their rows.
 """
 
 from __future__ import annotations
@@ -17,25 +17,25 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
 
-from tallybook.archive.entry_range import EntryRange
+from tallybook.archive.entry_range import LedgerEntryRange
+from tallybook.archive.format.schema import LEDGERS_FOLDER, SETS_FOLDER
 from tallybook.archive.objects.open import AzureUrl, FileUrl, GcsUrl, MemoryUrl, S3Url, parse_url
-from tallybook.archive.schema import LEDGERS_FOLDER, SETS_FOLDER
 from tallybook.core.errors import ArchiveKeyMissing, InvalidConfig, ObjectDamaged, ObjectMissing
-from tallybook.metadata.archived import Receipt
-from tallybook.runtime.blocking import LoopThread
+from tallybook.metadata.ledger.archived import Receipt
+from tallybook.runtime.blocking.loop_thread import LoopThread
 from tallybook.runtime.settings import variable
 
-from .choosing import FILE, WantedObject, chosen_rows
-from .columns import ENTRY_DDL
-from .options import SNAPSHOT_BOUNDS, ReadOptions, batch_options, options_of
-from .places import LedgerPlace, opened
-from .plan import stretch_of
-from .planning import settle
-from .records.native import NativeRecords, plan_native, records_of
-from .records.planning import settled_snapshot
-from .records.snapshot import RecordSnapshot
+from ..columns import ENTRY_DDL
+from ..locations import LedgerLocation, open_location
+from ..options import SNAPSHOT_BOUNDS, ReadOptions, batch_options, options_of
+from ..source import NAME, TallybookDataSource
+from ..streams.native import NativeRecords, plan_native, records_of
+from ..streams.planning import resolve_record_snapshot
+from ..streams.snapshot import RecordSnapshot
+from .partitions import planned_range_of
+from .planning import resolve_snapshot
+from .row_selection import FILE, ScannedObject, chosen_rows
 from .snapshot import Snapshot
-from .source import NAME, TallybookDataSource
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
@@ -43,13 +43,13 @@ if TYPE_CHECKING:
 CONCURRENT_INDEXES: Final = 32
 
 AZURE_ACCOUNT: Final = ("AZURE_STORAGE_ACCOUNT_NAME", "AZURE_ACCOUNT_NAME")
-"""Variables that name an account: a container's name says nothing of it."""
+"""Environment variables with the storage account, which the URL of a container does not contain."""
 
 _GLOB: Final = re.compile(r"[][{}*?\\]")
-"""What Hadoop reads as more than itself in a path."""
+"""Characters that are special in Hadoop path patterns."""
 
 _NO_FILE_SYSTEM: Final = ("FileSystem not found", "No FileSystem for scheme")
-"""How Hadoop says that a class is missing, or that nobody has told it of one."""
+"""Hadoop's errors for a file system class that is missing or not configured."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,52 +57,52 @@ class NativePlan:
     """How a snapshot is read.
 
     Args:
-        rest: what Spark cannot scan by itself, as a snapshot.
-        url: of the archive; empty where nothing of it is read.
+        rest: the part that Spark's Parquet reader cannot read, as a snapshot.
+        url: URL of the archive; empty: nothing is read from it.
     """
 
     snapshot: Snapshot
-    objects: tuple[WantedObject, ...]
+    objects: tuple[ScannedObject, ...]
     rest: Snapshot
     has_gaps: bool
     url: str
 
 
 def take_snapshot(metadata: str | None = None, **options: object) -> str:
-    """What a query with these options would read now, as the text that option ``snapshot`` takes.
+    """Snapshot of what a query with these options would read now, as the text for option ``snapshot``.
 
     Raises:
         As ``format("tallybook")``.
     """
     chosen = batch_options(options_of(metadata, options))
     with LoopThread("tallybook") as loop:
-        return str(loop.run(_settled(chosen)))
+        return str(loop.run(_resolved(chosen)))
 
 
 def read_ledgers(
     spark: SparkSession, metadata: str | None = None, *, spark_url: str | None = None, **options: object
 ) -> DataFrame:
-    """The entries of ledgers, or the records of streams, with the columns and the bounds of ``format("tallybook")``.
+    """Read entries of ledgers or records of streams, with the columns and options of ``format("tallybook")``.
 
     Args:
         metadata: URI of the cluster's metadata store; without it, option ``archive`` names a bucket.
-        spark_url: where Spark finds the archive, if not at ``spark_path`` of where we do.
+        spark_url: URL of the archive for Spark, if it differs from ``spark_path`` of the archive's own URL.
         options: those of ``format("tallybook")``, as ``startingEntry`` or ``starting_entry``.
 
     Raises:
-        InvalidConfig: an option makes no sense; or payloads are to be parsed: ``from_json`` of Spark does that here; or
-            this Spark cannot read where the archive is.
+        InvalidConfig: an option is invalid; or asks to parse payloads (use ``from_json`` of Spark); or this Spark has
+            no file system for the archive.
         As ``format("tallybook")`` otherwise.
     """
     given = options_of(metadata, options)
     chosen = batch_options(given)
     if chosen.table != "entries" or chosen.payload.kind != "raw":
-        raise InvalidConfig("read_ledgers gives raw payloads: parse column payload, or use format('tallybook')")
+        raise InvalidConfig("read_ledgers returns raw payloads: parse column payload, or use format('tallybook')")
     frames = []
     rest: Snapshot | RecordSnapshot
     with LoopThread("tallybook") as loop:
         if chosen.of_streams:
-            records = loop.run(plan_native(chosen, _looked_at))
+            records = loop.run(plan_native(chosen, _scannable_objects))
             if records.objects:
                 frames.append(_scanned_records(spark, spark_url or spark_path(records.url), records, chosen))
             rest, has_rest = records.rest, bool(records.rest.ranges)
@@ -122,10 +122,10 @@ def read_ledgers(
 
 
 def spark_path(url: str) -> str:
-    """What Spark calls the place that we call ``url``.
+    """Spark's URL for an archive at ``url``.
 
     Raises:
-        InvalidConfig: Spark cannot get there, or nobody says which account of Azure it is in.
+        InvalidConfig: Spark cannot access it, or the Azure account is not configured.
     """
     match parse_url(url):
         case FileUrl(path):
@@ -143,60 +143,62 @@ def spark_path(url: str) -> str:
             raise InvalidConfig(f"Spark cannot read {url}: it is in the memory of another process")
 
 
-async def _settled(options: ReadOptions) -> Snapshot | RecordSnapshot:
-    async with opened(options.place) as place:
+async def _resolved(options: ReadOptions) -> Snapshot | RecordSnapshot:
+    async with open_location(options.place) as place:
         if options.of_streams:
-            return await settled_snapshot(place, options)
-        return (await settle(place, options))[0]
+            return await resolve_record_snapshot(place, options)
+        return (await resolve_snapshot(place, options))[0]
 
 
 async def _planned(options: ReadOptions) -> NativePlan:
-    async with opened(options.place) as place:
-        snapshot, known, gaps = await settle(place, options)
-        by_receipt: dict[str, tuple[Receipt, list[EntryRange]]] = {}
+    async with open_location(options.place) as place:
+        snapshot, known, gaps = await resolve_snapshot(place, options)
+        by_receipt: dict[str, tuple[Receipt, list[LedgerEntryRange]]] = {}
         for wanted in snapshot.ranges:
             metadata = known[wanted.ledger_id]
-            scannable = stretch_of(wanted, metadata).scannable and options.leaves_archive_to_spark
+            scannable = planned_range_of(wanted, metadata).scannable and options.leaves_archive_to_spark
             if metadata.archived is not None and scannable and options.tier != "bookies":
                 by_receipt.setdefault(metadata.archived.key, (metadata.archived, []))[1].append(wanted)
-        objects = await _looked_at(place, by_receipt.values())
+        objects = await _scannable_objects(place, by_receipt.values())
         scanned = {wanted.ledger_id for found in objects for wanted in found.wanted}
         rest = [wanted.ledger_id for wanted in snapshot.ranges if wanted.ledger_id not in scanned]
         remaining = snapshot.only([*rest, *(gap.ledger_id for gap in gaps)])
         if gaps:
-            # What is gone has to be asked for again, so that it is reported.
-            lost = tuple(EntryRange(gap.ledger_id, gap.first, gap.last) for gap in gaps)
+            # Include the gaps, so that the data source reports them.
+            lost = tuple(LedgerEntryRange(gap.ledger_id, gap.first, gap.last) for gap in gaps)
             remaining = Snapshot(snapshot.cluster_id, tuple(sorted((*remaining.ranges, *lost))), snapshot.written)
         url = await place.archive_url() if objects else ""
     return NativePlan(snapshot, tuple(objects), remaining, bool(gaps), url)
 
 
-async def _looked_at(place: LedgerPlace, wanted: Iterable[tuple[Receipt, Sequence[EntryRange]]]) -> list[WantedObject]:
-    """The objects that are what their receipts say; who reads the others carefully finds out what is wrong.
+async def _scannable_objects(
+    place: LedgerLocation, wanted: Iterable[tuple[Receipt, Sequence[LedgerEntryRange]]]
+) -> list[ScannedObject]:
+    """The objects that match their receipts and are not encrypted; the data source reads all others.
 
-    Those that are sealed are no Parquet to Spark: we open them.
+    Spark cannot read encrypted objects. For other unsuitable objects, the verified reads report what is wrong.
     """
     turns = asyncio.Semaphore(CONCURRENT_INDEXES)
 
-    async def look(receipt: Receipt, ranges: Sequence[EntryRange]) -> WantedObject | None:
+    async def look(receipt: Receipt, ranges: Sequence[LedgerEntryRange]) -> ScannedObject | None:
         async with turns:
             try:
                 directory = await place.directory(receipt)
-                if await place.is_sealed(receipt):
+                if await place.is_encrypted(receipt):
                     return None
             except (ObjectMissing, ObjectDamaged, ArchiveKeyMissing):
                 return None
-        held = {each.ledger_id: EntryRange(each.ledger_id, 0, each.entries - 1) for each in directory.ledgers}
+        held = {each.ledger_id: LedgerEntryRange(each.ledger_id, 0, each.entries - 1) for each in directory.ledgers}
         if any(wanted.ledger_id not in held or wanted.last > held[wanted.ledger_id].last for wanted in ranges):
             return None
-        return WantedObject(receipt.key, tuple(ranges), tuple(each for each in held.values() if each.last >= 0))
+        return ScannedObject(receipt.key, tuple(ranges), tuple(each for each in held.values() if each.last >= 0))
 
     found = await asyncio.gather(*(look(receipt, ranges) for receipt, ranges in wanted))
     return [each for each in found if each is not None]
 
 
 def _scanned_records(spark: SparkSession, root: str, records: NativeRecords, options: ReadOptions) -> DataFrame:
-    """The records of archived segments, out of the entries that Spark scans."""
+    """The records of archived segments, from entries read by Spark."""
     ranges = tuple(sorted(each.range for each in records.scanned))
     snapshot = Snapshot(records.rest.cluster_id, ranges)
     plan = NativePlan(snapshot, records.objects, snapshot, has_gaps=False, url=records.url)
@@ -230,14 +232,18 @@ def _scan(spark: SparkSession, root: str, plan: NativePlan, options: ReadOptions
     return scanned
 
 
-def _is_partial(found: WantedObject, first: int, last: int) -> bool:
-    """Whether more, or less, of an object is wanted than its entries ``first .. last``."""
-    cut = [EntryRange(each.ledger_id, max(first, 0), min(last, each.last)) for each in found.held if each.last >= first]
+def _is_partial(found: ScannedObject, first: int, last: int) -> bool:
+    """Whether the wanted part of an object differs from its entries ``first .. last``."""
+    cut = [
+        LedgerEntryRange(each.ledger_id, max(first, 0), min(last, each.last))
+        for each in found.held
+        if each.last >= first
+    ]
     return sorted(cut) != sorted(found.wanted)
 
 
 def _parquet(
-    spark: SparkSession, root: str, objects: Sequence[WantedObject], options: ReadOptions, *more: Column
+    spark: SparkSession, root: str, objects: Sequence[ScannedObject], options: ReadOptions, *more: Column
 ) -> DataFrame:
     from pyspark.sql import functions as F  # noqa: N812, PLC0415 (its usual name)
 
@@ -253,14 +259,14 @@ def _parquet(
 
 
 def _without_glob(path: str) -> str:
-    """The pattern that only ``path`` matches: Spark takes the paths of files for patterns."""
+    """Escape a path: Spark interprets paths as patterns."""
     return _GLOB.sub(r"\\\g<0>", path)
 
 
 def _opened(spark: SparkSession, files: Sequence[str]) -> DataFrame:
     from py4j.protocol import Py4JJavaError  # type: ignore[import-untyped]  # noqa: PLC0415 (comes with Spark)
 
-    # Whatever the session says: a file that is missing or damaged is not an empty one.
+    # Overrides the session: a missing or damaged file must not read as an empty one.
     strict = {"ignoreMissingFiles": "false", "ignoreCorruptFiles": "false"}
     try:
         return spark.read.options(**strict).schema(ENTRY_DDL).parquet(*files)
@@ -269,7 +275,7 @@ def _opened(spark: SparkSession, files: Sequence[str]) -> DataFrame:
             raise
         scheme = files[0].partition(":")[0]
         raise InvalidConfig(
-            f"this Spark has no file system for {scheme}: paths, and read_ledgers leaves {files[0]} to it. For s3a it "
-            "is in the package org.apache.hadoop:hadoop-aws of Spark's own version of Hadoop (docs/spark.md); "
-            "format('tallybook') reads the same rows without it"
+            f"this Spark has no file system for {scheme}: paths, which read_ledgers needs for {files[0]}. For s3a, add "
+            "the package org.apache.hadoop:hadoop-aws of Spark's own version of Hadoop (docs/use/spark.md); or use "
+            "format('tallybook'), which reads the same rows without it"
         ) from error

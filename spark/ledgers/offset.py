@@ -1,10 +1,10 @@
-"""How far a stream over ledgers has come: pure. Ledgers close in any order, and ids are handed out in blocks.
+"""Offset of a streaming query over ledgers. Pure. Ledgers close in any order, and ids are allocated in blocks.
 
     {"v": 1, "cluster": "5f0c", "seen": "0-41,43", "within": [44, 1000, 4999], "ledgers": [[43, 0, 99], [44, 0, 999]]}
 
-``seen`` are the ledgers that need not be looked at again, ``within`` the one that was cut off, with the entry that is
-next and its last one, and ``ledgers`` what the micro-batch that ends here reads: a batch that is run again reads the
-same, whatever has closed since.
+``seen``: ledgers read completely. ``within``: the ledger that the last micro-batch read partially, its next entry and
+its last entry. ``ledgers``: what the micro-batch that ends at this offset reads, so that a repeated batch reads the
+same although other ledgers have closed since.
 """
 
 from __future__ import annotations
@@ -13,19 +13,19 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any, Self
 
-from tallybook.archive.entry_range import EntryRange
+from tallybook.archive.entry_range import LedgerEntryRange
 from tallybook.core.errors import InvalidArgument
-from tallybook.metadata.record_format import check_format
-from tallybook.metadata.record_json import NOT_UNDERSTOOD
+from tallybook.metadata.records.format import check_format
+from tallybook.metadata.records.json_errors import DECODE_ERRORS
 
-from .id_ranges import NO_IDS, IdRanges
+from ..id_ranges import NO_IDS, IdRanges
 
 FORMAT = 1
 
 
 @dataclass(frozen=True, slots=True)
-class Closed:
-    """A ledger that has an end. ``last`` is -1 if it has no entries."""
+class ClosedLedger:
+    """A closed ledger. ``last`` is -1 if it has no entries."""
 
     ledger_id: int
     last: int
@@ -33,8 +33,8 @@ class Closed:
 
 
 @dataclass(frozen=True, slots=True)
-class Admission:
-    """What one micro-batch may take."""
+class BatchLimit:
+    """Size limit of one micro-batch."""
 
     entries: int
     payload_bytes: int
@@ -42,20 +42,20 @@ class Admission:
 
 @dataclass(frozen=True, slots=True)
 class StreamOffset:
-    """One offset."""
+    """An offset of a streaming query over ledgers."""
 
     cluster_id: str
     seen: IdRanges = NO_IDS
-    within: EntryRange | None = None
-    batch: tuple[EntryRange, ...] = ()
+    within: LedgerEntryRange | None = None
+    batch: tuple[LedgerEntryRange, ...] = ()
 
     @classmethod
     def parse(cls, found: dict[str, Any]) -> Self:
-        """Understand what Spark has kept.
+        """Parse an offset from Spark's checkpoint.
 
         Raises:
-            InvalidArgument: it is not ours: most likely the checkpoint belongs to another source.
-            NewerFormat: a newer Tallybook has gone on with the checkpoint.
+            InvalidArgument: it is not a valid offset: the checkpoint probably belongs to another source.
+            NewerFormat: a newer Tallybook has written the checkpoint.
         """
         check_format("an offset of the checkpoint", found, FORMAT, key="v")
         if found.get("v") != FORMAT:
@@ -65,14 +65,14 @@ class StreamOffset:
             return cls(
                 str(found["cluster"]),
                 IdRanges.parse(found["seen"]),
-                EntryRange(*map(int, within)) if within else None,
-                tuple(EntryRange(*map(int, each)) for each in found["ledgers"]),
+                LedgerEntryRange(*map(int, within)) if within else None,
+                tuple(LedgerEntryRange(*map(int, each)) for each in found["ledgers"]),
             )
-        except (*NOT_UNDERSTOOD, InvalidArgument) as error:
+        except (*DECODE_ERRORS, InvalidArgument) as error:
             raise InvalidArgument(f"the checkpoint has an offset that cannot be understood: {found!r}") from error
 
     def json(self) -> dict[str, Any]:
-        """For Spark, which compares offsets as text: the same offset gives the same."""
+        """JSON for Spark. Deterministic: Spark compares offsets as text."""
         return {
             "v": FORMAT,
             "cluster": self.cluster_id,
@@ -82,19 +82,19 @@ class StreamOffset:
         }
 
     def wants(self, ledger_id: int) -> bool:
-        """Whether a ledger may have entries that were not read."""
+        """Whether a ledger may have unread entries."""
         return ledger_id not in self.seen
 
-    def advanced(self, closed: Iterable[Closed], limit: Admission | None) -> StreamOffset:
-        """The offset after one more micro-batch; this one, if there is nothing to read.
+    def advanced(self, closed: Iterable[ClosedLedger], limit: BatchLimit | None) -> StreamOffset:
+        """The offset after the next micro-batch; ``self`` if there is nothing to read.
 
         Args:
-            closed: ledgers that have ended, and that ``wants``.
-            limit: what the batch may take, at least one entry; ``None``: everything.
+            closed: closed ledgers for which ``wants`` is true.
+            limit: size of the batch, at least one entry; ``None``: unlimited.
         """
         entries = limit.entries if limit else None
         size = limit.payload_bytes if limit else None
-        batch: list[EntryRange] = []
+        batch: list[LedgerEntryRange] = []
         done, within = [], self.within
         for ledger in self._in_order(closed):
             first = within.first if within and within.ledger_id == ledger.ledger_id else 0
@@ -107,11 +107,11 @@ class StreamOffset:
                     taken = min(taken, entries)
                 if size is not None:
                     taken = min(taken, max(1, size // average))
-                batch.append(EntryRange(ledger.ledger_id, first, first + taken - 1))
+                batch.append(LedgerEntryRange(ledger.ledger_id, first, first + taken - 1))
                 entries = None if entries is None else entries - taken
                 size = None if size is None else size - taken * average
                 if first + taken <= ledger.last:
-                    within = EntryRange(ledger.ledger_id, first + taken, ledger.last)
+                    within = LedgerEntryRange(ledger.ledger_id, first + taken, ledger.last)
                     break
             done.append(ledger.ledger_id)
             within = None if within and within.ledger_id == ledger.ledger_id else within
@@ -119,8 +119,8 @@ class StreamOffset:
             return self
         return StreamOffset(self.cluster_id, self.seen | IdRanges.of(done), within, tuple(batch))
 
-    def lag(self, closed: Iterable[Closed]) -> dict[str, int]:
-        """What of closed ledgers comes after this offset: ledgers, entries and, about, bytes of payload."""
+    def lag(self, closed: Iterable[ClosedLedger]) -> dict[str, int]:
+        """Unread part of closed ledgers: ledgers, entries and approximate payload bytes."""
         ledgers = entries = payload_bytes = 0
         for ledger in closed:
             begun = self.within is not None and self.within.ledger_id == ledger.ledger_id
@@ -131,11 +131,11 @@ class StreamOffset:
                 payload_bytes += ledger.payload_bytes * left // (ledger.last + 1)
         return {"ledgers": ledgers, "entries": entries, "bytes": payload_bytes}
 
-    def _in_order(self, closed: Iterable[Closed]) -> list[Closed]:
-        """The ledger that was cut off first, also if it has been deleted meanwhile: its rest is missing then."""
+    def _in_order(self, closed: Iterable[ClosedLedger]) -> list[ClosedLedger]:
+        """The ledgers by id, the partially read one first, also if it was deleted: its rest becomes a gap."""
         begun = self.within
         found = sorted(closed, key=lambda each: each.ledger_id)
         if begun is None:
             return found
         rest = next((each for each in found if each.ledger_id == begun.ledger_id), None)
-        return [rest or Closed(begun.ledger_id, begun.last, 0), *(each for each in found if each is not rest)]
+        return [rest or ClosedLedger(begun.ledger_id, begun.last, 0), *(each for each in found if each is not rest)]

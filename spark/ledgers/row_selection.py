@@ -1,7 +1,7 @@
-"""The rows that are wanted of archive objects which hold more, chosen by Spark itself.
+"""Selects the wanted rows of archive objects that Spark scans.
 
-A few are told as a condition, which Parquet takes to leave out row groups. For many, a condition would have to be gone
-through for every row, and as a tree it is deeper than what Spark can walk: they are a table, which is joined.
+A few ranges become a filter condition, which lets Parquet skip row groups. Many ranges would be slow to evaluate per
+row and too deep an expression tree for Spark, so they become a table that is joined.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Final
 
 import pyarrow as pa
 
-from tallybook.archive.entry_range import EntryRange
+from tallybook.archive.entry_range import LedgerEntryRange
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
@@ -22,29 +22,29 @@ if TYPE_CHECKING:
 FILE: Final = "_file"
 """Column with the name of the file that a row came from, without its folder."""
 
-MOST_CONDITIONS: Final = 64
-"""Ranges that are told as a condition."""
+MAX_CONDITIONS: Final = 64
+"""Maximum number of ranges in a filter condition."""
 
 
 @dataclass(frozen=True, slots=True)
-class WantedObject:
-    """An archive object that Spark scans, and what of it is wanted."""
+class ScannedObject:
+    """An archive object that Spark scans, with the wanted ranges of entries."""
 
     key: str
-    wanted: tuple[EntryRange, ...]
-    held: tuple[EntryRange, ...]
-    """All that it holds."""
+    wanted: tuple[LedgerEntryRange, ...]
+    held: tuple[LedgerEntryRange, ...]
+    """All entries in the object."""
 
 
-def chosen_rows(frame: DataFrame, objects: Sequence[WantedObject]) -> DataFrame:
-    """The rows of ``frame``, which has all that is in ``objects``, that are wanted."""
-    if sum(len(each.wanted) for each in objects) <= MOST_CONDITIONS:
+def chosen_rows(frame: DataFrame, objects: Sequence[ScannedObject]) -> DataFrame:
+    """The wanted rows of ``frame``, which has all rows of ``objects``."""
+    if sum(len(each.wanted) for each in objects) <= MAX_CONDITIONS:
         return frame.where(reduce(or_, map(_condition, objects)))
     return _joined(frame, objects)
 
 
-def _condition(found: WantedObject) -> Column:
-    """What is wanted of one file."""
+def _condition(found: ScannedObject) -> Column:
+    """The condition for the wanted rows of one file."""
     from pyspark.sql import functions as F  # noqa: N812, PLC0415 (its usual name)
 
     entire = [wanted.ledger_id for wanted in found.wanted if wanted in found.held]
@@ -57,7 +57,7 @@ def _condition(found: WantedObject) -> Column:
     return (F.col(FILE) == _name(found)) & reduce(or_, ranges)
 
 
-def _joined(frame: DataFrame, objects: Sequence[WantedObject]) -> DataFrame:
+def _joined(frame: DataFrame, objects: Sequence[ScannedObject]) -> DataFrame:
     from pyspark.sql import functions as F  # noqa: N812, PLC0415 (its usual name)
 
     rows = [(_name(each), *wanted) for each in objects for wanted in each.wanted]
@@ -67,10 +67,10 @@ def _joined(frame: DataFrame, objects: Sequence[WantedObject]) -> DataFrame:
     wanted = F.broadcast(frame.sparkSession.createDataFrame(table))
     within = F.col("entry_id").between(F.col("_first"), F.col("_last"))
     here = (F.col(FILE) == F.col("_wanted_file")) & (F.col("ledger_id") == F.col("_wanted_ledger"))
-    # What the join finds by itself does not reach Parquet, which can leave out row groups at either end.
+    # The join's condition is not pushed down to Parquet; this filter is, and lets it skip row groups at both ends.
     bounded = frame.where(F.col("ledger_id").between(min(ledgers), max(ledgers)))
     return bounded.join(wanted, here & within, "left_semi")
 
 
-def _name(found: WantedObject) -> str:
+def _name(found: ScannedObject) -> str:
     return found.key.rpartition("/")[2]

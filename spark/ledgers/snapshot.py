@@ -1,9 +1,9 @@
-"""A snapshot: which entries of which ledgers a table has, as text that a person can read and keep.
+"""Snapshot of ledgers: the ranges of entries that a query reads, as readable JSON text.
 
     {"tallybook_snapshot": 1, "cluster": "5f0c...", "ledgers": [{"ledger": 7, "first": 0, "last": 99}]}
 
-It names entries, never where they lie, so the same snapshot gives the same rows after ledgers were archived, moved and
-dropped by their bookies. Entries never change; one that is gone by then fails the query, or is reported as a gap.
+It contains entry ids and no locations, so the same snapshot gives the same rows after ledgers were archived, moved or
+deleted from bookies. Entries never change; an entry that is lost later fails the query or is reported as a gap.
 """
 
 from __future__ import annotations
@@ -14,19 +14,19 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any, Final, Self
 
-from tallybook.archive.entry_range import EntryRange
+from tallybook.archive.entry_range import LedgerEntryRange
 from tallybook.core.errors import InvalidArgument
 from tallybook.core.ids import MAX_ID
-from tallybook.metadata.record_format import check_format
+from tallybook.metadata.records.format import check_format
 
-from .records.snapshot import RecordSnapshot
+from ..streams.snapshot import RecordSnapshot
 
 FORMAT: Final = 1
 
 
 @dataclass(frozen=True, slots=True)
 class TimeRange:
-    """When entries were written, in microseconds since the epoch: ``first_us`` included, ``end_us`` not."""
+    """Range of write times in microseconds since the epoch: ``first_us`` inclusive, ``end_us`` exclusive."""
 
     first_us: int | None = None
     end_us: int | None = None
@@ -40,23 +40,23 @@ ALL_TIMES: Final = TimeRange()
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
-    """Entries of ledgers, by ledger id ascending.
+    """Ranges of entries, ascending by ledger id.
 
     Args:
-        cluster_id: of the cluster; empty for a bucket that does not say whose it is.
-        written: of these entries, only those that were written then.
+        cluster_id: id of the cluster; empty: a bucket without a manifest.
+        written: only entries written in this time range.
     """
 
     cluster_id: str
-    ranges: tuple[EntryRange, ...]
+    ranges: tuple[LedgerEntryRange, ...]
     written: TimeRange = ALL_TIMES
 
     @classmethod
     def of_json(cls, found: dict[str, Any]) -> Self:
-        """Understand what the text of a snapshot says.
+        """Parse the JSON of a snapshot.
 
         Raises:
-            InvalidArgument: it is none; the message says what is wrong.
+            InvalidArgument: it is invalid; the message says why.
         """
         cluster_id, ledgers, written = found.get("cluster", ""), found.get("ledgers"), found.get("written", {})
         if not isinstance(cluster_id, str) or not isinstance(ledgers, list) or not isinstance(written, dict):
@@ -79,17 +79,17 @@ class Snapshot:
         )
 
     def only(self, ledger_ids: Iterable[int]) -> Snapshot:
-        """The part of it that concerns these ledgers."""
+        """The part of the snapshot for these ledgers."""
         wanted = set(ledger_ids)
         return Snapshot(self.cluster_id, _of(self.ranges, wanted), self.written)
 
 
 def parse_snapshot(text: str) -> Snapshot | RecordSnapshot:
-    """Understand a snapshot's text.
+    """Parse the text of a snapshot.
 
     Raises:
-        InvalidArgument: it is none; the message says what is wrong.
-        NewerFormat: a newer Tallybook has made it.
+        InvalidArgument: it is invalid; the message says why.
+        NewerFormat: a newer Tallybook has written it.
     """
     try:
         found = json.loads(text)
@@ -101,18 +101,18 @@ def parse_snapshot(text: str) -> Snapshot | RecordSnapshot:
     return RecordSnapshot.of_json(found) if "streams" in found else Snapshot.of_json(found)
 
 
-def _of(ranges: Sequence[EntryRange], wanted: set[int]) -> tuple[EntryRange, ...]:
+def _of(ranges: Sequence[LedgerEntryRange], wanted: set[int]) -> tuple[LedgerEntryRange, ...]:
     return tuple(each for each in ranges if each.ledger_id in wanted)
 
 
-def _range_of(found: Any) -> EntryRange:
+def _range_of(found: Any) -> LedgerEntryRange:
     if isinstance(found, dict):
         ledger_id: Any
         first: Any
         last: Any
         ledger_id, first, last = (found.get(name) for name in ("ledger", "first", "last"))
         if all(type(number) is int and 0 <= number <= MAX_ID for number in (ledger_id, first, last)) and first <= last:
-            return EntryRange(ledger_id, first, last)
+            return LedgerEntryRange(ledger_id, first, last)
     raise InvalidArgument(f"a snapshot lists ledgers as {{'ledger': 7, 'first': 0, 'last': 99}}, not as {found!r}")
 
 

@@ -1,10 +1,10 @@
-"""What is known of ledgers, as tables: option ``table`` of ``format("tallybook")``.
+"""Metadata tables: option ``table`` of ``format("tallybook")``.
 
-ledgers     one row for each ledger
-fragments   which bookies hold which entries
-objects     archive objects with living ledgers in them
+ledgers     one row per ledger
+fragments   the ensembles of each ledger
+objects     archive objects with existing ledgers
 receipts    what was verified when a ledger was archived
-bookies     who is alive
+bookies     registered bookies
 """
 
 from __future__ import annotations
@@ -16,10 +16,10 @@ from typing import Any, Final
 
 import pyarrow as pa
 
-from tallybook.metadata.model import LedgerMetadata
+from tallybook.metadata.ledger.model import LedgerMetadata
 from tallybook.metadata.store import BookieInfo
 
-from .options import ReadOptions
+from ..options import ReadOptions
 
 _TIME: Final = pa.timestamp("us", "UTC")
 _TYPES: Final = {
@@ -30,8 +30,8 @@ _TYPES: Final = {
 
 
 @dataclass(frozen=True, slots=True)
-class Known:
-    """What the tables are made of."""
+class TableInput:
+    """The metadata that the tables show."""
 
     ledgers: tuple[LedgerMetadata, ...]
     bookies: Mapping[str, BookieInfo]
@@ -39,23 +39,23 @@ class Known:
 
 @dataclass(frozen=True, slots=True)
 class MetadataTable:
-    """One table.
+    """One metadata table.
 
     Args:
         columns: names and Spark types.
-        rows: what its rows are.
+        rows: makes the rows.
     """
 
     columns: tuple[tuple[str, str], ...]
-    rows: Callable[[Known], Iterable[tuple[Any, ...]]]
+    rows: Callable[[TableInput], Iterable[tuple[Any, ...]]]
 
     @property
     def ddl(self) -> str:
-        """For Spark."""
+        """The columns as Spark DDL."""
         return ", ".join(f"{name} {kind}" for name, kind in self.columns)
 
-    def table(self, known: Known) -> pa.Table:
-        """For Arrow."""
+    def table(self, known: TableInput) -> pa.Table:
+        """The rows as an Arrow table."""
         rows = list(self.rows(known))
         columns = zip(*rows, strict=True) if rows else [()] * len(self.columns)
         return pa.Table.from_arrays(
@@ -65,31 +65,31 @@ class MetadataTable:
 
 
 async def read_table(options: ReadOptions, cluster_id: str) -> pa.Table:
-    """The rows of a table of metadata, for the ledgers that are asked for.
+    """Read a metadata table for the selected ledgers.
 
     Args:
-        options: which table, and which ledgers.
-        cluster_id: of the cluster that the query was planned on; empty for a bucket that does not say.
+        options: the table and the ledgers.
+        cluster_id: cluster that the query was planned on; empty: a bucket without a manifest.
 
     Raises:
-        MetadataUnavailable, ArchiveUnavailable: there is no answer.
+        MetadataUnavailable, ArchiveUnavailable: the store does not respond.
     """
-    # Who asks for columns only has no use for it.
-    from .places import lookups, opened  # noqa: PLC0415
+    # Not needed by steps that ask only for the columns.
+    from ..locations import open_location, read_metadata  # noqa: PLC0415
 
-    async with opened(options.place, cluster_id=cluster_id) as place:
+    async with open_location(options.place, cluster_id=cluster_id) as place:
         if options.table == "bookies":
-            return TABLES["bookies"].table(Known((), await place.bookies()))
+            return TABLES["bookies"].table(TableInput((), await place.bookies()))
         wanted = [
             ledger_id
             for ledger_id in await place.ledger_ids()
             if options.ledgers is None or ledger_id in options.ledgers
         ]
-        found = await lookups(place, wanted)
-        return TABLES[options.table].table(Known(tuple(each for each in found.values() if each), {}))
+        found = await read_metadata(place, wanted)
+        return TABLES[options.table].table(TableInput(tuple(each for each in found.values() if each), {}))
 
 
-def _ledgers(known: Known) -> Iterable[tuple[Any, ...]]:
+def _ledgers(known: TableInput) -> Iterable[tuple[Any, ...]]:
     for each in known.ledgers:
         yield (
             each.ledger_id, each.state.value, each.last_entry_id + 1 if each.closed else None,
@@ -99,7 +99,7 @@ def _ledgers(known: Known) -> Iterable[tuple[Any, ...]]:
         )  # fmt: skip
 
 
-def _fragments(known: Known) -> Iterable[tuple[Any, ...]]:
+def _fragments(known: TableInput) -> Iterable[tuple[Any, ...]]:
     for each in known.ledgers:
         for fragment in each.fragments:
             last = each.fragment_end(fragment)
@@ -107,7 +107,7 @@ def _fragments(known: Known) -> Iterable[tuple[Any, ...]]:
             yield each.ledger_id, fragment.first_entry_id, last if ended else None, list(fragment.bookies)
 
 
-def _objects(known: Known) -> Iterable[tuple[Any, ...]]:
+def _objects(known: TableInput) -> Iterable[tuple[Any, ...]]:
     archived = sorted(
         ((each.archived, each.ledger_id) for each in known.ledgers if each.archived), key=lambda pair: pair[0].key
     )
@@ -120,7 +120,7 @@ def _objects(known: Known) -> Iterable[tuple[Any, ...]]:
         )  # fmt: skip
 
 
-def _receipts(known: Known) -> Iterable[tuple[Any, ...]]:
+def _receipts(known: TableInput) -> Iterable[tuple[Any, ...]]:
     for each in known.ledgers:
         if (receipt := each.archived) is not None:
             yield (
@@ -130,7 +130,7 @@ def _receipts(known: Known) -> Iterable[tuple[Any, ...]]:
             )  # fmt: skip
 
 
-def _bookies(known: Known) -> Iterable[tuple[Any, ...]]:
+def _bookies(known: TableInput) -> Iterable[tuple[Any, ...]]:
     for bookie in known.bookies.values():
         yield bookie.bookie_id, bookie.address, bookie.http_address, bookie.mode.value, bookie.rack, bookie.free_bytes
 

@@ -1,9 +1,9 @@
-"""Types and values of Avro as Spark has them.
+"""Maps Avro types and values to Spark.
 
-A union of null and one other type is that type, nullable; one of int and long is BIGINT, one of float and double
-DOUBLE. Any other union is a struct with one field for each member, ``member0`` and so on, as of Spark's ``from_avro``;
-but int and long share the field of the first of them, as BIGINT, and float and double do as DOUBLE: fastavro does not
-tell which of them a value was written as.
+A union of null and one other type is that type, nullable; a union of int and long is BIGINT, one of float and double
+DOUBLE. Any other union is a struct with a field per member, ``member0`` and so on, as in Spark's ``from_avro``; but int
+and long share the field of the first of them as BIGINT, and float and double as DOUBLE, since fastavro does not report
+which of them a value was written as.
 """
 
 from __future__ import annotations
@@ -15,9 +15,10 @@ from decimal import Decimal
 from typing import Any, Final, TypeAlias
 
 from tallybook.core.errors import InvalidConfig
+from tallybook.runtime.extras import NeedsExtra
 
 Convert: TypeAlias = Callable[[Any], Any]
-"""Makes the value that the DDL of a schema describes of what fastavro gives for it."""
+"""Converts a value from fastavro to the type in the DDL of the schema."""
 
 _PRIMITIVE: Final = {
     "null": "VOID",
@@ -33,7 +34,7 @@ _PRIMITIVE: Final = {
 }
 
 _MAX_DIGITS: Final = 38
-"""Of a decimal of Spark."""
+"""Maximum precision of a Spark decimal."""
 
 _TIMES: Final = {
     "date": "DATE",
@@ -43,40 +44,38 @@ _TIMES: Final = {
     "local-timestamp-micros": "TIMESTAMP_NTZ",
 }
 _LOGICAL: Final = frozenset({"decimal", *_TIMES})
-"""Logical types that are more than what they stand for. A uuid is text, in Spark."""
+"""Logical types that map to a Spark type of their own. A uuid is a string in Spark."""
 
 _WIDER: Final = {"int": "long", "float": "double"}
-"""The type that holds the values of both, where a union has both."""
+"""The common type if a union has both."""
 _NAMED: Final = frozenset({"record", "error", "enum", "fixed"})
 _CLASSES: Final[Mapping[str, type]] = {
     "boolean": bool, "int": int, "long": int, "float": float, "double": float, "string": str, "bytes": bytes,
     "array": list, "map": dict, "date": date, "decimal": Decimal,
 }  # fmt: skip
-"""Of values that fastavro gives, by type and logical type; moments are told apart by their time zone."""
+"""Python classes of fastavro's values, by type and logical type; timestamps are distinguished by their time zone."""
 
 
 def expanded(schema: Any) -> Any:
-    """A schema with its named types in place of their names, and without logical types that Spark has no name for.
+    """Replace names of types by their definitions, and remove logical types that Spark lacks.
 
     Raises:
-        InvalidConfig: it is not a schema, or fastavro is not installed.
+        InvalidConfig: it is not a valid schema, or fastavro is not installed.
     """
-    try:
+    with NeedsExtra("a payload in Avro"):
         import fastavro  # noqa: PLC0415 (needed for Avro only)
-    except ImportError as error:
-        raise InvalidConfig("payloads in Avro need fastavro: pip install 'tallybook[spark]'") from error
     try:
         return fastavro.schema.expand_schema(known_to_spark(schema))
     except RecursionError as error:
-        raise _strange("its types lie too deep in one another") from error
+        raise _invalid_schema("its types are nested too deeply") from error
     except (ValueError, KeyError, TypeError, AttributeError) as error:
-        raise _strange(f"it is not an Avro schema: {error!r}") from error
+        raise _invalid_schema(f"it is not an Avro schema: {error!r}") from error
     except (fastavro.schema.SchemaParseException, fastavro.schema.UnknownType) as error:
-        raise _strange(f"it is not an Avro schema: {error}") from error
+        raise _invalid_schema(f"it is not an Avro schema: {error}") from error
 
 
 def schema_of(text: str) -> Any:
-    """A schema out of an option.
+    """Parse the schema in an option.
 
     Raises:
         InvalidConfig: it is not JSON.
@@ -84,27 +83,27 @@ def schema_of(text: str) -> Any:
     try:
         return json.loads(text)
     except (ValueError, RecursionError) as error:
-        raise _strange(f"it is not JSON: {error}") from error
+        raise _invalid_schema(f"it is not JSON: {error}") from error
 
 
 def ddl_of(schema: Any) -> str:
-    """The type of a record.
+    """Spark DDL of a record schema.
 
     Raises:
-        InvalidConfig: it is no record, refers to itself, or has a type that Spark has not.
+        InvalidConfig: it is not a record, is recursive, or has a type that Spark lacks.
     """
     if not isinstance(schema, Mapping) or schema.get("type") != "record":
-        raise InvalidConfig("option payloadSchema: an Avro schema of a record is wanted")
+        raise InvalidConfig("option payloadSchema: the Avro schema must be a record")
     try:
         return _ddl(expanded(schema))
     except RecursionError:
-        raise _strange("its types lie too deep in one another") from None
+        raise _invalid_schema("its types are nested too deeply") from None
 
 
 def converter_of(schema: Any) -> Convert | None:
-    """What makes values of an expanded schema those of its DDL; ``None`` where they are that already.
+    """The converter from values of an expanded schema to the types of its DDL; ``None``: no conversion is needed.
 
-    Values of named types in unions are pairs of the type's name and the value (``return_named_type`` of fastavro).
+    Values of named types in unions are pairs of type name and value (``return_named_type`` of fastavro).
     """
     if isinstance(schema, list):
         return _converter_of_union(schema)
@@ -152,13 +151,13 @@ def _converter_of_union(schema: list[Any]) -> Convert | None:
             if fits(value):
                 bare = value[1] if named else value
                 return {name: bare if convert is None else convert(bare)}
-        raise TypeError(f"{value!r:.50} is of no member of its union")
+        raise TypeError(f"{value!r:.50} matches no member of its union")
 
     return of_many
 
 
 def _fits(schema: Any) -> Callable[[Any], bool]:
-    """Whether a value is of this member of a union."""
+    """A test whether a value is of this member of a union."""
     name = _name_of(schema)
     if name is not None:
         return lambda value: isinstance(value, tuple) and value[0] == name
@@ -179,10 +178,10 @@ def _name_of(schema: Any) -> str | None:
 
 
 def _members(union: list[Any]) -> dict[str, Any]:
-    """The members of a union, by their fields: no two of them have values of one class of Python.
+    """The members of a union by field name; no two of them have values of the same Python class.
 
     Raises:
-        InvalidConfig: it has two members of one type, or a union.
+        InvalidConfig: two members have the same type, or a member is a union.
     """
     found: dict[str, Any] = {}
     field_of: dict[str, str] = {}
@@ -191,9 +190,11 @@ def _members(union: list[Any]) -> dict[str, Any]:
         bare = _bare(each)
         kind = bare.get("type") if isinstance(bare, Mapping) else bare
         if not isinstance(kind, str):
-            raise _strange("a union is a member of a union" if isinstance(kind, list) else f"{each!r} is not a type")
+            raise _invalid_schema(
+                "a union is a member of a union" if isinstance(kind, list) else f"{each!r} is not a type"
+            )
         if (identity := _name_of(bare) or kind) in seen:
-            raise _strange(f"a union has {identity!r} twice")
+            raise _invalid_schema(f"a union has {identity!r} twice")
         seen.add(identity)
         if bare == "null":
             continue
@@ -205,7 +206,7 @@ def _members(union: list[Any]) -> dict[str, Any]:
 
 
 def _bare(schema: Any) -> Any:
-    """The name of a type of which the schema says no more that matters here; else the schema."""
+    """Reduce a schema to its type name if it has no other relevant attributes."""
     while isinstance(schema, Mapping) and "logicalType" not in schema:
         inner = schema.get("type")
         if not isinstance(inner, Mapping) and not (isinstance(inner, str) and inner in _PRIMITIVE.keys() - _NAMED):
@@ -222,10 +223,10 @@ def _ddl(schema: Any) -> str:
         return f"STRUCT<{', '.join(f'`{name}`: {_ddl(each)}' for name, each in members.items())}>"
     if isinstance(schema, str):
         if schema not in _PRIMITIVE:
-            raise _strange(f"type {schema!r} is not known, or refers to itself")
+            raise _invalid_schema(f"type {schema!r} is unknown or recursive")
         return _PRIMITIVE[schema]
     if not isinstance(schema, Mapping):
-        raise _strange(f"{schema!r} is not a type")
+        raise _invalid_schema(f"{schema!r} is not a type")
     return _of_mapping(schema)
 
 
@@ -234,15 +235,15 @@ def _of_mapping(schema: Mapping[str, Any]) -> str:
     if kind == "record":
         fields = schema.get("fields")
         if not isinstance(fields, list) or not fields or not all(isinstance(each, Mapping) for each in fields):
-            raise _strange("a record has fields")
+            raise _invalid_schema("a record must have fields")
         return f"STRUCT<{', '.join(map(_field, fields))}>"
     if kind == "array":
         return f"ARRAY<{_ddl(schema.get('items'))}>"
     if kind == "map":
         return f"MAP<STRING, {_ddl(schema.get('values'))}>"
     if kind == "fixed" and (type(schema.get("size")) is not int or schema["size"] < 1):
-        # Of values of no bytes, a payload of ten bytes has more than anybody can count.
-        raise _strange(f"a fixed type has at least one byte, not {schema.get('size')!r}")
+        # A ten-byte payload could contain billions of values of zero bytes.
+        raise _invalid_schema(f"a fixed type must have at least one byte, not {schema.get('size')!r}")
     if logical == "decimal":
         return _decimal(schema.get("precision"), schema.get("scale", 0))
     if isinstance(logical, str) and logical in _TIMES:
@@ -253,19 +254,19 @@ def _of_mapping(schema: Mapping[str, Any]) -> str:
 def _decimal(precision: Any, scale: Any) -> str:
     fits = type(precision) is int and type(scale) is int and scale >= 0
     if not fits or not max(scale, 1) <= precision <= _MAX_DIGITS:
-        raise _strange(f"a decimal has up to {_MAX_DIGITS} digits, not {precision!r} with {scale!r} behind the point")
+        raise _invalid_schema(f"a decimal has up to {_MAX_DIGITS} digits, not {precision!r} with scale {scale!r}")
     return f"DECIMAL({precision}, {scale})"
 
 
 def _field(field: Mapping[str, Any]) -> str:
     name = field.get("name")
     if not isinstance(name, str) or not name or "`" in name:
-        raise _strange(f"{name!r} is no name of a field")
+        raise _invalid_schema(f"{name!r} is not a valid field name")
     return f"`{name}`: {_ddl(field.get('type'))}"
 
 
 def known_to_spark(schema: Any) -> Any:
-    """An Avro schema without the logical types that have no name in Spark: what they stand for comes as it is."""
+    """An Avro schema without the logical types that Spark lacks, which become their base types."""
     if isinstance(schema, list):
         return [known_to_spark(each) for each in schema]
     if not isinstance(schema, dict):
@@ -277,5 +278,5 @@ def known_to_spark(schema: Any) -> Any:
     }
 
 
-def _strange(what: str) -> InvalidConfig:
+def _invalid_schema(what: str) -> InvalidConfig:
     return InvalidConfig(f"option payloadSchema: {what}")

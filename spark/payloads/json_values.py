@@ -1,6 +1,6 @@
-"""JSON as values of Spark's types, in the forms in which ``to_json`` writes them: docs/spark.md has the table.
+"""Converts JSON values to Spark types, in the forms that ``to_json`` writes; docs/use/spark.md has the table.
 
-A moment without an offset is in UTC. Numbers are the nearest that a DOUBLE or FLOAT has; all else is exact or refused.
+A timestamp without an offset is in UTC. DOUBLE and FLOAT get the nearest number; all other types are exact or refused.
 """
 
 from __future__ import annotations
@@ -27,22 +27,22 @@ _WHOLE: Final = re.compile(r"-?\d{1,19}", re.ASCII)
 _NUMBER: Final = re.compile(r"-?\d+(?:\.\d+)?(?:[eE][+-]?\d+)?", re.ASCII)
 _NOT_FINITE: Final = {"NaN": math.nan, "Infinity": math.inf, "-Infinity": -math.inf}
 _LARGEST_FLOAT: Final = float.fromhex("0x1.fffffefffffffp+127")
-"""Below it, the nearest number of four bytes is finite."""
+"""Smaller numbers round to a finite FLOAT."""
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _TEXT_OF_TRUTH: Final = {"true": True, "false": False}
 
 
 def json_decoder(wanted: pa.DataType) -> Callable[[str], Any]:
-    """What decodes text for values of this type. Fractions stay exact where there are decimals among them."""
+    """A JSON decoder for values of a type. Fractions are exact if the type contains decimals."""
     exact = any(pa.types.is_decimal(each) for each in _types_in(wanted))
     return partial(json.loads, parse_float=Decimal if exact else _number)
 
 
 def json_leaf(value: Any, wanted: pa.DataType) -> Any:
-    """A value as Arrow takes it for a type without parts.
+    """Convert a value for Arrow, for a type without nested types.
 
     Raises:
-        TypeError, ValueError, OverflowError: the value is not of the type.
+        TypeError, ValueError, OverflowError: the value does not have the type.
     """
     for fits, convert in _LEAVES:
         if fits(wanted):
@@ -51,10 +51,10 @@ def json_leaf(value: Any, wanted: pa.DataType) -> Any:
 
 
 def json_key(text: str, wanted: pa.DataType) -> Any:
-    """A key of a map, which is always text in JSON.
+    """Convert a key of a map, which is always text in JSON.
 
     Raises:
-        TypeError, ValueError, OverflowError: it is not of the type.
+        TypeError, ValueError, OverflowError: it does not have the type.
     """
     if pa.types.is_boolean(wanted):
         return json_leaf(_TEXT_OF_TRUTH.get(text, text), wanted)
@@ -72,7 +72,7 @@ def json_key(text: str, wanted: pa.DataType) -> Any:
 
 
 def _number(text: str) -> float | Decimal:
-    """A fraction as JSON has it; what is beyond a DOUBLE may stand in a field that the query does not want."""
+    """Parse a fraction. One beyond a DOUBLE is kept as Decimal, since the query may not select its field."""
     found = float(text)
     return Decimal(text) if math.isinf(found) else found
 
@@ -91,7 +91,7 @@ def _float(value: Any, wanted: pa.DataType) -> float:
     if isinstance(value, str) and value in _NOT_FINITE:
         return _NOT_FINITE[value]
     if isinstance(value, bool) or not isinstance(value, int | float | Decimal):
-        raise TypeError(f"a number is wanted, not {value!r:.50}")
+        raise TypeError(f"expected a number, not {value!r:.50}")
     found = _finite(value)
     if wanted == pa.float32() and math.isfinite(found) and abs(found) >= _LARGEST_FLOAT:
         raise OverflowError(f"{value!s:.50} is beyond a FLOAT")
@@ -111,7 +111,7 @@ def _decimal(value: Any, _wanted: pa.DataType) -> Decimal:
     if type(value) is int:
         return Decimal(value)
     if not isinstance(value, Decimal):
-        raise TypeError(f"a decimal number is wanted, not {value!r:.50}")
+        raise TypeError(f"expected a decimal number, not {value!r:.50}")
     return value
 
 
@@ -127,19 +127,19 @@ def _bytes(value: Any, _wanted: pa.DataType) -> bytes:
 
 def _day(value: Any, _wanted: pa.DataType) -> date:
     if not isinstance(value, str) or not _DATE.fullmatch(value):
-        raise TypeError(f"a date such as 2026-11-01 is wanted, not {value!r:.50}")
+        raise TypeError(f"expected a date such as 2026-11-01, not {value!r:.50}")
     return date.fromisoformat(value)
 
 
 def _moment(value: Any, wanted: pa.DataType) -> datetime:
     match = _MOMENT.fullmatch(value) if isinstance(value, str) else None
     if match is None:
-        raise TypeError(f"a time such as 2026-11-01T00:00:00Z is wanted, up to microseconds, not {value!r:.50}")
+        raise TypeError(f"expected a time such as 2026-11-01T00:00:00Z, up to microseconds, not {value!r:.50}")
     seconds, fraction, _zeros, offset = match.groups()
     found = datetime.fromisoformat(f"{seconds}.{(fraction or '0'):0<6}{offset or ''}")
     if not wanted.tz:
         if offset:
-            raise ValueError(f"a time without an offset is wanted, not {value!r:.50}")
+            raise ValueError(f"expected a time without an offset, not {value!r:.50}")
         return found
     return found if offset else found.replace(tzinfo=UTC)
 

@@ -1,10 +1,10 @@
-"""Payloads as values: JSON, Avro or Arrow, by a schema that the query gives. What does not fit it is kept as it is.
+"""Parses payloads to values: JSON, Avro or Arrow, with a schema that the query gives.
 
     json    one JSON object; text in UTF-8, with values in the forms of ``json_values.py``.
     avro    one datum in Avro's binary encoding, without a header.
-    arrow   an Arrow IPC stream: as many rows as it has, told apart by column ``slot``. Columns go by name.
+    arrow   an Arrow IPC stream: one row per row of the stream, numbered in column ``slot``. Columns match by name.
 
-A row that cannot be parsed has no value; its bytes are in ``bad_payload`` and what is wrong in ``bad_reason``.
+A payload that cannot be parsed has no value; its bytes are in ``bad_payload`` and the reason in ``bad_reason``.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ import pyarrow as pa
 
 from tallybook.core.errors import InvalidArgument
 
+from ..options import PayloadOptions
 from .avro_types import converter_of, ddl_of, expanded, known_to_spark, schema_of
 from .json_values import json_decoder, json_key, json_leaf
-from .options import PayloadOptions
 from .values import Leaf, built, plain
 
 if TYPE_CHECKING:
@@ -30,25 +30,25 @@ if TYPE_CHECKING:
 
 Parsed: TypeAlias = tuple[pa.Table, dict[str, pa.Array]]
 
-MOST_REASON_CHARACTERS: Final = 200
+MAX_REASON_CHARACTERS: Final = 200
 
 _TIMESTAMP: Final = re.compile(
     r"""(?P<quoted>`[^`]*`|'(?:[^'\\]|\\.)*'|"(?:[^"\\]|\\.)*")"""
     r"""|\bTIMESTAMP\b(?=\s*(?:$|[,>)]|NOT\s+NULL\b|COMMENT\b|DEFAULT\b))""",
     re.IGNORECASE | re.DOTALL,
 )
-"""The type, behind which a field ends or goes on; before a colon or another type, the word is the name of a field."""
+"""TIMESTAMP as a type, followed by the end or an attribute of a field; before a colon or a type it is a field name."""
 
 
 class _BadPayloadError(Exception):
-    """A payload is not what it should be. Never leaves this file."""
+    """A payload cannot be parsed. Internal to this module."""
 
 
 def value_ddl(options: PayloadOptions) -> str:
-    """The type of column ``value``; empty where payloads stay as they are.
+    """The type of column ``value``; empty: payloads stay raw.
 
     Raises:
-        InvalidConfig: the schema has a type that Spark has not.
+        InvalidConfig: the schema has a type that Spark lacks.
     """
     if options.kind == "raw":
         return ""
@@ -58,35 +58,35 @@ def value_ddl(options: PayloadOptions) -> str:
 
 
 def with_time_zone(ddl: str) -> str:
-    """A schema in which the type ``TIMESTAMP`` is ``TIMESTAMP_LTZ``, whatever it stands for in the session."""
+    """Replace type ``TIMESTAMP`` by ``TIMESTAMP_LTZ``, independent of the session's setting."""
     return _TIMESTAMP.sub(lambda found: found[0] if found["quoted"] else "TIMESTAMP_LTZ", ddl)
 
 
 def check_value(options: PayloadOptions, schema: StructType) -> None:
-    """See to it that values of these types can be parsed at all.
+    """Check that payloads can have values of these types.
 
     Raises:
-        InvalidConfig: one cannot; the message names the field.
+        InvalidConfig: a type is not supported; the message names the field.
     """
     if options.kind != "raw":
-        from .value_types import check_type  # noqa: PLC0415 (for those who parse)
+        from .value_types import check_type  # noqa: PLC0415 (only needed for parsing)
 
         check_type("value", schema["value"].dataType, options.kind)
 
 
 def parser_of(options: PayloadOptions, schema: StructType, rows: str = "slot") -> Parser | None:
-    """What parses payloads; ``None`` where they stay as they are.
+    """The parser of payloads; ``None``: they stay raw.
 
     Args:
-        schema: of the table, as Spark has understood it.
-        rows: name of the column that tells the rows of a payload apart.
+        schema: schema of the table as Spark has parsed it.
+        rows: name of the column that numbers the rows of a payload.
 
     Raises:
-        InvalidConfig: fastavro is not installed, or does not understand the schema.
+        InvalidConfig: fastavro is not installed, or does not accept the schema.
     """
     if options.kind == "raw":
         return None
-    from pyspark.sql.pandas.types import to_arrow_type  # noqa: PLC0415 (for those who parse)
+    from pyspark.sql.pandas.types import to_arrow_type  # noqa: PLC0415 (only needed for parsing)
 
     wanted = to_arrow_type(schema["value"].dataType, timezone="UTC")
     if options.kind == "arrow":
@@ -97,7 +97,7 @@ def parser_of(options: PayloadOptions, schema: StructType, rows: str = "slot") -
 
 
 class Parser:
-    """Makes values of the payloads of a table.
+    """Parses the payloads of a table.
 
     Args:
         wanted: Arrow type of the values, a struct.
@@ -109,10 +109,10 @@ class Parser:
         self._kind = options.kind
 
     def parse(self, table: pa.Table) -> Parsed:
-        """The table, with a row for each value, and the columns that it gets.
+        """The table with one row per value, and the additional columns.
 
         Raises:
-            InvalidArgument: a payload cannot be parsed, and is not to be kept.
+            InvalidArgument: a payload cannot be parsed, and ``badRecords`` is ``fail``.
         """
         raise NotImplementedError
 
@@ -132,10 +132,10 @@ class Parser:
 
 
 class RowParser(Parser):
-    """One value for each payload.
+    """Parses payloads with one value each.
 
     Args:
-        decode: makes a value of one; raises ``_BadPayloadError``.
+        decode: decodes a payload; raises ``_BadPayloadError``.
         leaf, key: see ``values.built``.
     """
 
@@ -148,7 +148,7 @@ class RowParser(Parser):
         self._key = key
 
     def parse(self, table: pa.Table) -> Parsed:
-        """As many rows as before."""
+        """One row per payload."""
         payloads = table["payload"].to_pylist()
         values: list[Any] = []
         reasons: list[str | None] = []
@@ -165,7 +165,7 @@ class RowParser(Parser):
         try:
             return self._typed(values)
         except (pa.ArrowException, TypeError, ValueError, OverflowError):
-            pass  # some value does not fit: one by one
+            pass  # some value has the wrong type: find it below
         for at, value in enumerate(values):
             try:
                 self._typed([value])
@@ -178,10 +178,10 @@ class RowParser(Parser):
 
 
 class ArrowParser(Parser):
-    """A table in each payload.
+    """Parses payloads with a table each.
 
     Args:
-        rows: name of the column that tells its rows apart.
+        rows: name of the column that numbers its rows.
     """
 
     def __init__(self, wanted: pa.DataType, options: PayloadOptions, rows: str) -> None:
@@ -189,7 +189,7 @@ class ArrowParser(Parser):
         self._rows_column = rows
 
     def parse(self, table: pa.Table) -> Parsed:
-        """A row for each row of a payload; one for a payload that is none."""
+        """One row per row of a payload; one row for a payload that cannot be parsed."""
         payloads = table["payload"].to_pylist()
         rows: list[int] = []
         slots: list[int | None] = []
@@ -204,7 +204,7 @@ class ArrowParser(Parser):
             rows += [at] * len(found)
             slots += [None] if reason else range(len(found))
             reasons += [reason] * len(found)
-        # Without the payload, which would be copied for each of its rows.
+        # Drop the payload: ``take`` would copy it for each of its rows.
         table = table.drop_columns(["payload"]).take(pa.array(rows, pa.int64()))
         columns = self._columns(table, pa.concat_arrays(values), [payloads[at] for at in rows], reasons)
         return table, {**columns, self._rows_column: pa.array(slots, pa.int32())}
@@ -213,9 +213,9 @@ class ArrowParser(Parser):
         try:
             with pa.ipc.open_stream(payload) as stream:
                 table = stream.read_all()
-            # Arrow believes what a stream says of itself, and would follow an offset out of it.
+            # Arrow trusts the stream's metadata and would follow an offset out of bounds.
             table.validate(full=True)
-            # Looked for one by one, ten thousand columns would take minutes.
+            # A dict: searching ten thousand columns one by one would take minutes.
             names: list[str] = table.column_names
             places = {name: at for at, name in enumerate(names)}
             if len(places) < len(names):
@@ -229,7 +229,7 @@ class ArrowParser(Parser):
                 else pa.nulls(len(table), field.type)
                 for field in self.type
             ]
-            # Casting has seen to the fields of fields.
+            # Nested fields were checked by the cast.
             for field, column in zip(self.type, columns, strict=True):
                 if column.null_count and not field.nullable:
                     raise _BadPayloadError(f"column {field.name} has nulls, and is NOT NULL")
@@ -247,14 +247,14 @@ def _json(decode: Callable[[str], Any], payload: bytes) -> Any:
     except (ValueError, RecursionError) as error:
         raise _BadPayloadError(f"it is not JSON: {error}") from error
     if found is not None and not isinstance(found, dict):
-        raise _BadPayloadError(f"a JSON object is wanted, not a {type(found).__name__}")
+        raise _BadPayloadError(f"expected a JSON object, not a {type(found).__name__}")
     return found
 
 
 def _avro(options: PayloadOptions) -> Callable[[bytes], Any]:
     schemas = [known_to_spark(schema_of(each)) for each in (options.schema, options.reader_schema) if each]
     convert = converter_of([expanded(each) for each in schemas][-1])
-    import fastavro  # noqa: PLC0415 (without it, there is nothing expanded)
+    import fastavro  # noqa: PLC0415 (``expanded`` has checked that it is installed)
 
     parsed = [fastavro.parse_schema(each) for each in schemas]
 
@@ -263,18 +263,18 @@ def _avro(options: PayloadOptions) -> Callable[[bytes], Any]:
         try:
             found = fastavro.schemaless_reader(source, parsed[0], parsed[-1], return_named_type=True)
             value = found if convert is None else convert(found)
-        # fastavro says in no one way that bytes are not of the schema.
+        # fastavro raises many kinds of errors for bytes that do not match the schema.
         except (
             ValueError, EOFError, IndexError, KeyError, TypeError, OverflowError, MemoryError,
             fastavro.read.SchemaResolutionError,
         ) as error:  # fmt: skip
             raise _BadPayloadError(f"it is not of the Avro schema: {error!r}") from error
         if source.tell() != len(payload):
-            raise _BadPayloadError(f"its {len(payload)} bytes go on behind the datum, at byte {source.tell()}")
+            raise _BadPayloadError(f"its {len(payload)} bytes continue after the datum, at byte {source.tell()}")
         return value
 
     return decode
 
 
 def _short(error: Exception) -> str:
-    return " ".join(str(error).split())[:MOST_REASON_CHARACTERS] or type(error).__name__
+    return " ".join(str(error).split())[:MAX_REASON_CHARACTERS] or type(error).__name__

@@ -1,4 +1,4 @@
-"""Which types of Spark payloads can have: what can never fit is refused when a query is planned."""
+"""Spark types that payloads of each format can have; other types are refused when a query is planned."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pyspark.sql import types as spark
 
 from tallybook.core.errors import InvalidConfig
 
-from .options import PayloadKind
+from ..options import PayloadKind
 
 _KEYS: Final = (
     spark.BooleanType, spark.ByteType, spark.ShortType, spark.IntegerType, spark.LongType, spark.FloatType,
@@ -22,15 +22,15 @@ _LEAVES: Final = {
 
 
 def check_type(path: str, kind: spark.DataType, payload: PayloadKind) -> None:
-    """See to it that payloads can have values of this type.
+    """Check that payloads can have values of a type.
 
     Args:
-        path: names the field in the message.
-        kind: its type.
-        payload: what payloads are.
+        path: name of the field for the message.
+        kind: type of the field.
+        payload: format of the payloads.
 
     Raises:
-        InvalidConfig: they cannot.
+        InvalidConfig: the type is not supported.
     """
     if isinstance(kind, spark.StructType):
         names = [field.name for field in kind.fields]

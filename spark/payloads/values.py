@@ -1,7 +1,6 @@
-"""From values of Python, as a decoder gives them, to an Arrow array of the type that is wanted, column by column.
+"""Converts decoded Python values to an Arrow array of a given type, column by column.
 
-Nothing is bent until it fits: 1.5 is no whole number, true is no number, and 7 is no text. What is null stays null all
-the way down.
+Conversion is strict: 1.5 is not an integer, true not a number, 7 not a string. Null stays null at every level.
 """
 
 from __future__ import annotations
@@ -13,20 +12,20 @@ from typing import Any, TypeAlias
 import pyarrow as pa
 
 Leaf: TypeAlias = Callable[[Any, pa.DataType], Any]
-"""Makes a value that Arrow takes, of a type without parts; raises ``TypeError`` or ``ValueError``."""
+"""Converts a value of a type without nested types for Arrow; raises ``TypeError`` or ``ValueError``."""
 
 
 def built(values: Sequence[Any], wanted: pa.DataType, leaf: Leaf, key: Leaf) -> pa.Array:
-    """The values as an array.
+    """Build an array.
 
     Args:
-        values: as the decoder gives them.
-        wanted: their type.
-        leaf: of values without parts.
-        key: of the keys of maps.
+        values: values from the decoder.
+        wanted: type of the array.
+        leaf: converts values without nested types.
+        key: converts keys of maps.
 
     Raises:
-        ArrowException, TypeError, ValueError, OverflowError: one of them does not fit.
+        ArrowException, TypeError, ValueError, OverflowError: a value does not have the type.
     """
     if pa.types.is_struct(wanted):
         return _structs(values, wanted, leaf, key)
@@ -43,24 +42,24 @@ def built(values: Sequence[Any], wanted: pa.DataType, leaf: Leaf, key: Leaf) -> 
 
 
 def plain(value: Any, wanted: pa.DataType) -> Any:
-    """A value that has the type in Python, too: as Avro's decoder gives it."""
+    """Check a value from the Avro decoder, which already has the right Python type."""
     if pa.types.is_integer(wanted):
-        # Arrow would cut off what is behind the point.
+        # Arrow would truncate a fraction.
         check([value], int, "a whole number")
     elif pa.types.is_floating(wanted) and isinstance(value, bool):
-        raise TypeError(f"a number is wanted, not {value}")
+        raise TypeError(f"expected a number, not {value}")
     return value
 
 
 def check(values: Sequence[Any], kind: type, what: str) -> None:
-    """See to it that values are null or of exactly this class.
+    """Check that values are null or of exactly this class.
 
     Raises:
-        TypeError: one is not.
+        TypeError: a value is not.
     """
     for value in values:
         if value is not None and type(value) is not kind:
-            raise TypeError(f"{what} is wanted, not {value!r:.50}")
+            raise TypeError(f"expected {what}, not {value!r:.50}")
 
 
 def _leaves(values: Sequence[Any], wanted: pa.DataType, leaf: Leaf) -> pa.Array:
@@ -82,7 +81,7 @@ def _structs(values: Sequence[Any], wanted: pa.StructType, leaf: Leaf, key: Leaf
 
 
 def _offsets(values: Sequence[Any]) -> pa.Array:
-    """Where the elements of each value begin; null for one that is null."""
+    """Offsets of the elements of each value; null for a null value."""
     ends = [0, *accumulate(len(value or ()) for value in values)]
     begins = [None if value is None else begin for value, begin in zip(values, ends[:-1], strict=True)]
     return pa.array([*begins, ends[-1]], pa.int32())

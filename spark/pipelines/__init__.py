@@ -1,10 +1,10 @@
-"""Work over a whole archive, in parallel on Spark.
+"""Spark jobs over a whole archive.
 
-    verify(spark, URI, results="/data/verified")    every checksum of every entry, of all objects
-    compact(spark, URI)                             many objects become few large ones
-    export(spark, URI, "/data/flights")             closed ledgers into partitioned Parquet, or into a table
+    verify(spark, URI, results="/data/verified")    check every checksum of every entry in all objects
+    compact(spark, URI)                             merge many objects into few large ones
+    export(spark, URI, "/data/flights")             write closed ledgers to partitioned Parquet, or to a table
 
-Each of them may be stopped, and goes on when it is run again.
+Each job can be stopped, and continues when it is run again.
 """
 
 from .compact import compact

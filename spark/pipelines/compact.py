@@ -1,8 +1,8 @@
-"""Many archive objects become few large ones: the offloader's own compaction, spread over executors.
+"""Merges archive objects into few large ones: the offloader's compaction, run on executors.
 
-Each new object is written, read back and committed by one task, as the offloader would do it; two that take the same
-ledgers harm nothing, and what is committed stays so if the rest fails. The old objects belong to nobody then, and the
-cluster's offloader removes them after a while: readers may still be at them.
+Each new object is written, read back and committed by one task, in the same way as the offloader does it. Two jobs with
+the same ledgers are harmless, and committed objects stay if the rest of the job fails. The old objects become orphans;
+the cluster's offloader removes them later, since readers may still use them.
 """
 
 from __future__ import annotations
@@ -15,14 +15,14 @@ from typing import TYPE_CHECKING, Final
 from pydantic import ValidationError
 
 from tallybook.client.client import Client
-from tallybook.core.config import ClientSettings, OffloadSettings
 from tallybook.core.errors import InvalidConfig, NoSuchLedger, TallybookError, is_defect
+from tallybook.core.settings import ClientSettings, OffloadSettings
 from tallybook.offload.mover import Mover
 from tallybook.offload.policy import PlannedObject, planned_of
 from tallybook.offload.policy import compact as chosen
 from tallybook.offload.process import opened
-from tallybook.offload.survey import Survey
-from tallybook.runtime.blocking import LoopThread
+from tallybook.offload.survey import LedgerSurvey
+from tallybook.runtime.blocking.loop_thread import LoopThread
 
 from .jobs import run_in_chunks
 
@@ -44,18 +44,18 @@ def compact(
 ) -> DataFrame:
     """Merge small objects into large ones.
 
-    A row for each new object that was planned; ``problem`` is null where it is there.
+    Returns one row per planned object; ``problem`` is null if it was written.
 
     Args:
-        object_bytes: payload that ledgers share an object up to.
-        below: payload of living ledgers below which an object is merged with others.
-        results: folder of Parquet files in which the rows are kept.
+        object_bytes: maximum payload of an object shared by several ledgers.
+        below: objects with less payload of existing ledgers are merged.
+        results: folder of Parquet files to which the rows are added.
         security: the security directory, on the driver and on every executor; empty: none.
-        archive_keys: file with the keys of the archive, likewise; empty: none.
+        archive_keys: file with the keys of the archive, on the driver and on every executor; empty: none.
 
     Raises:
-        InvalidConfig: the cluster has no archive, or a size makes no sense.
-        MetadataUnavailable, ArchiveUnavailable, ArchiveDenied: the archive cannot be looked at.
+        InvalidConfig: the cluster has no archive, or a size is invalid.
+        MetadataUnavailable, ArchiveUnavailable, ArchiveDenied: the archive cannot be read.
     """
     try:
         settings = OffloadSettings.model_validate(
@@ -69,12 +69,12 @@ def compact(
             }
         )
     except ValidationError as error:
-        raise InvalidConfig(f"objects of {object_bytes} out of those below {below} make no sense: {error}") from error
+        raise InvalidConfig(f"invalid object_bytes {object_bytes} or below {below}: {error}") from error
     with LoopThread("tallybook") as loop:
         planned = loop.run(_planned(metadata, settings))
     pieces = [json.dumps([ledger.ledger_id for ledger in each.ledgers]) for each in planned]
     work = partial(_moved, metadata, settings.model_dump_json())
-    # Done at once: what is not used would not be merged.
+    # Eager: rows that the caller does not use would not be merged.
     return run_in_chunks(spark, pieces, work, SCHEMA, results=results).localCheckpoint()
 
 
@@ -87,8 +87,8 @@ async def _planned(metadata: str, settings: OffloadSettings) -> list[PlannedObje
         Client(metadata, _reading(settings)) as client,
         opened(client, None, archive_keys=settings.archive_keys) as archive,
     ):
-        survey = Survey(archive.metadata)
-        await survey.look()
+        survey = LedgerSurvey(archive.metadata)
+        await survey.refresh()
         keys = {found.key async for page in archive.store.list() for found in page}
         return chosen(survey.ledgers.values(), keys, settings)
 

@@ -1,6 +1,6 @@
-"""Closed ledgers into Parquet files in folders, or into a table: a stream that ends once it has read what is there.
+"""Exports closed ledgers to Parquet files or a table, as a streaming query that ends when it has read all of them.
 
-Run again, it goes on behind what it has written: the checkpoint knows each ledger, and the output each micro-batch.
+A repeated run continues after the last export: the checkpoint records the ledgers, the output the micro-batches.
 """
 
 from __future__ import annotations
@@ -32,27 +32,27 @@ def export(
     output_format: str = "parquet",
     **options: object,
 ) -> None:
-    """Write the entries of closed ledgers that were not written before.
+    """Write the entries of closed ledgers that were not exported before.
 
     Args:
-        path: folder for files; or ``table`` names a table of the catalog.
-        checkpoint: where the stream keeps how far it is; ``path`` with ``_checkpoint`` behind it unless given.
-        partition_by: columns of the output that become folders; ``day``, if it is there, unless given.
-            Column ``day``, the date of writing, is added to entries, and ``transform`` may keep it or not.
-        transform: makes rows of entries; without it, the columns of ``format("tallybook")`` and ``day``.
-        output_format: of files; whatever Spark can stream into.
+        path: output folder; alternatively ``table`` names a table of the catalog.
+        checkpoint: folder of the query's checkpoint; default: ``path`` with the suffix ``_checkpoint``.
+        partition_by: output columns that become folders; default: ``day``, if the output has it. Column ``day``, the
+            date of writing, is added to the entries; ``transform`` may drop it.
+        transform: converts entries to output rows; default: the columns of ``format("tallybook")`` and ``day``.
+        output_format: file format; any format that Spark can stream to.
         options: those of ``readStream.format("tallybook")``, as ``maxBytesPerTrigger`` or ``max_bytes_per_trigger``.
 
     Raises:
-        InvalidConfig: not exactly one of ``path`` and ``table``, a table without a checkpoint, or ``partition_by``
-            names columns that ``transform`` does not give.
-        StreamingQueryException: Spark's; what was written before stays, and the next run goes on from there.
+        InvalidConfig: not exactly one of ``path`` and ``table`` is given, a table has no checkpoint, or
+            ``partition_by`` names columns that the output lacks.
+        StreamingQueryException: the query failed; what was written stays, and the next run continues from there.
     """
     if (path is None) == (table is None):
-        raise InvalidConfig("give either a path or a table to export to")
+        raise InvalidConfig("give either a path or a table to export to, not both")
     place = checkpoint or (None if path is None else f"{path.rstrip('/')}_checkpoint")
     if place is None:
-        raise InvalidConfig("an export to a table needs a checkpoint: a folder that lives as long as the table")
+        raise InvalidConfig("an export to a table needs a checkpoint: a folder that is kept as long as the table")
     spark.dataSource.register(TallybookDataSource)
     given = {"maxbytespertrigger": DEFAULT_BATCH, **options_of(metadata, options)}
     entries = spark.readStream.format(NAME).options(**given).load()
@@ -73,10 +73,10 @@ def export(
 
 
 def folder_columns(wanted: Sequence[str] | None, there: Sequence[str]) -> list[str]:
-    """The columns that become folders, of those that are there; by day where nobody says, and there is one.
+    """The output columns that become folders; default: ``day``, if there is such a column.
 
     Raises:
-        InvalidConfig: some are not there.
+        InvalidConfig: a column does not exist.
     """
     names = {name.lower() for name in there}
     if wanted is None:
@@ -85,7 +85,7 @@ def folder_columns(wanted: Sequence[str] | None, there: Sequence[str]) -> list[s
     absent = [name for name in columns if name.lower() not in names]
     if absent:
         raise InvalidConfig(
-            f"partition_by names {', '.join(absent)}, and the output has {', '.join(there)}: let transform keep it, or "
-            "give others, or () for no folders"
+            f"partition_by names {', '.join(absent)}, and the output has {', '.join(there)}: keep it in transform, "
+            "name other columns, or give () for no folders"
         )
     return columns

@@ -1,4 +1,4 @@
-"""Jobs over a list of pieces, a chunk at a time: what is done is kept, and a later run leaves it out."""
+"""Runs a job over a list of pieces in chunks, and saves the results after each chunk."""
 
 from __future__ import annotations
 
@@ -11,26 +11,26 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 Work: TypeAlias = Callable[[Sequence[str]], Iterable[tuple[object, ...]]]
-"""Does pieces, each described by a text, one after the other on an executor; a row, or more, for each."""
+"""Processes pieces, each described by a string, sequentially on an executor; returns one or more rows per piece."""
 
 _MANY: Final = 1 << 16
 """More rows than any cluster has cores."""
 PIECES_PER_TASK: Final = 4
-"""In one job: a job that is cut off has to be done again."""
+"""Pieces per task and Spark job: an interrupted job is repeated from its start."""
 
 
 def run_in_chunks(
     spark: SparkSession, pieces: Sequence[str], work: Work, schema: str, *, results: str | None
 ) -> DataFrame:
-    """What ``work`` makes of all pieces.
+    """Run ``work`` on all pieces.
 
     Args:
-        schema: of its rows, in Spark's DDL.
-        results: folder of Parquet files that rows are added to after each chunk; without it, nothing is done until
-            the table is used, and then again each time.
+        schema: schema of its rows in Spark DDL.
+        results: folder of Parquet files to which rows are added after each chunk; ``None``: the work runs lazily,
+            each time that the returned DataFrame is used.
 
     Returns:
-        The rows of all pieces; with ``results``, all that are there.
+        The rows of all pieces; with ``results``, all rows in that folder.
     """
     tasks = _parallelism(spark)
     if results is None:
@@ -44,7 +44,7 @@ def run_in_chunks(
 
 
 def done_before(spark: SparkSession, results: str, schema: str) -> DataFrame | None:
-    """What earlier runs have left in ``results``; ``None`` if there is no such folder."""
+    """The rows of earlier runs in ``results``; ``None``: the folder does not exist."""
     from pyspark.errors import AnalysisException  # noqa: PLC0415 (loaded with a session only)
 
     try:
@@ -56,7 +56,7 @@ def done_before(spark: SparkSession, results: str, schema: str) -> DataFrame | N
 
 
 def _parallelism(spark: SparkSession) -> int:
-    """Tasks that run at a time: what a range is cut into. By DataFrames alone, as Spark Connect has nothing else."""
+    """Default parallelism: the number of partitions of a range. Uses only DataFrames, for Spark Connect."""
     from pyspark.sql import functions as F  # noqa: N812, PLC0415 (loaded with a session only; its usual name)
 
     [(last,)] = spark.range(_MANY).select(F.spark_partition_id().alias("part")).agg(F.max("part")).collect()

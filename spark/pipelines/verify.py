@@ -1,4 +1,4 @@
-"""Every entry of an archive, checked against its checksum, and every object against its receipts."""
+"""Verifies an archive: every entry against its checksum, and every object against its receipts."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 from tallybook.core.errors import InvalidConfig
-from tallybook.metadata.archived import IndexPart, Receipt
+from tallybook.metadata.ledger.archived import IndexPart, Receipt
 from tallybook.offload.verify import by_object, verify_object
-from tallybook.runtime.blocking import LoopThread
+from tallybook.runtime.blocking.loop_thread import LoopThread
 from tallybook.runtime.clock import RealClock
 
-from ..option_names import PLACE_OPTIONS, PROPER_NAMES, lower_names
-from ..options import Place, options_of, read_options
-from ..places import OpenedArchive, archive_at, lookups, opened
+from ..locations import OpenedArchive, archive_at, open_location, read_metadata
+from ..option_names import LOCATION_OPTIONS, PROPER_NAMES, lower_names
+from ..options import LocationOptions, options_of, read_options
 from .jobs import done_before, run_in_chunks
 
 if TYPE_CHECKING:
@@ -25,15 +25,15 @@ if TYPE_CHECKING:
 
 Receipts: TypeAlias = Mapping[int, Receipt]
 Current: TypeAlias = Callable[[str, Receipts], Awaitable[Mapping[str, Receipts]]]
-"""Of the ledgers in one object."""
+"""Returns the current objects of the ledgers of an object."""
 
 SCHEMA: Final = (
     "key STRING, object_id STRING, object_bytes BIGINT, ledgers INT, entries BIGINT, payload_bytes BIGINT, "
     "problem STRING, verified_at TIMESTAMP_LTZ"
 )
-_PLACE: Final = lower_names(PLACE_OPTIONS)
+_PLACE: Final = lower_names(LOCATION_OPTIONS)
 GOOD_FOR: Final = timedelta(days=30)
-"""How long what was good need not be read again: disks and buckets lose data after it was written, too."""
+"""How long a good result is valid. Stored data can become damaged later, so objects are read again."""
 
 
 def verify(
@@ -46,29 +46,28 @@ def verify(
     archive_keys: str = "",
     **options: object,
 ) -> DataFrame:
-    """Read all objects of an archive, in parallel, and compare them with what is known of them.
+    """Read all objects of an archive in parallel and compare them with their receipts.
 
-    A row for each object that ledgers are in; ``problem`` is null where nothing is wrong, and ``verified_at`` is when
-    the run began that read it. Ledgers that compaction moves meanwhile are looked for where they are then.
+    Returns one row per object with ledgers; ``problem`` is null if the object is intact, and ``verified_at`` is the
+    start of the run that read it. Ledgers that compaction moves during the run are checked in their new object.
 
     Args:
-        metadata: URI of the cluster's metadata store; without it, the bucket ``archive`` has to vouch for itself.
-        results: folder of Parquet files in which the rows are kept. An object that was good there is not read again
-            for ``good_for``, so a run that was stopped goes on where it was; the latest row of each object is given.
-        good_for: how long a good result in ``results`` counts; ``timedelta(0)`` reads everything again.
-        archive_keys: file with the keys of a sealed archive, on the driver and on every executor; empty: none.
-        options: those of ``format("tallybook")`` that say how the cluster and the archive are reached, as ``security``
-            and ``s3_access_key``.
+        metadata: URI of the cluster's metadata store; without it, the bucket ``archive`` is checked against its own
+            manifest.
+        results: folder of Parquet files to which the rows are added. An object with a good result there is not read
+            again for ``good_for``, so a stopped run continues; the latest row of each object is returned.
+        good_for: validity of a good result in ``results``; ``timedelta(0)`` reads everything again.
+        archive_keys: file with the keys of an encrypted archive, on the driver and on every executor; empty: none.
+        options: options of ``format("tallybook")`` for access to the cluster and the archive, as ``security`` and
+            ``s3_access_key``.
 
     Raises:
-        InvalidConfig, MetadataUnavailable, ArchiveUnavailable, ArchiveDenied: the archive cannot be looked at.
+        InvalidConfig, MetadataUnavailable, ArchiveUnavailable, ArchiveDenied: the archive cannot be read.
     """
     named = {"archiveKeys": archive_keys, **({} if archive is None else {"archive": archive})}
     given = options_of(metadata, {**named, **options})
     if others := sorted(PROPER_NAMES.get(name, name) for name in given.keys() - _PLACE):
-        raise InvalidConfig(
-            f"verify reads all objects of an archive, and {', '.join(others)} is no option of how they are reached"
-        )
+        raise InvalidConfig(f"verify reads all objects of an archive and takes no option {', '.join(others)}")
     place = read_options(given).place
     now_us = RealClock().wall_us()
     with LoopThread("tallybook") as loop:
@@ -83,7 +82,7 @@ def verify(
 
 
 def _good(rows: DataFrame, since_us: int) -> set[str]:
-    """Keys of the objects that were found good since then, and not bad later."""
+    """Keys of the objects whose last result since a time is good."""
     from pyspark.sql import functions as F  # noqa: N812, PLC0415 (loaded with a session only; its usual name)
 
     at = F.unix_micros("verified_at")
@@ -94,7 +93,7 @@ def _good(rows: DataFrame, since_us: int) -> set[str]:
 
 
 def _latest(rows: DataFrame, good: Collection[str], now_us: int) -> DataFrame:
-    """What this run has found, and the last word on what it did not read."""
+    """The results of this run, and the last results of objects that it did not read."""
     from pyspark.sql import functions as F  # noqa: N812, PLC0415 (loaded with a session only; its usual name)
 
     at = F.unix_micros("verified_at")
@@ -102,7 +101,7 @@ def _latest(rows: DataFrame, good: Collection[str], now_us: int) -> DataFrame:
 
 
 def _one_each(rows: DataFrame) -> DataFrame:
-    """The latest row of each object. Several tasks may have followed ledgers into one: what one found wrong counts."""
+    """The latest row of each object. Several tasks may have read the same object: a row with a problem wins."""
     from pyspark.sql import functions as F  # noqa: N812, PLC0415 (loaded with a session only; its usual name)
 
     order = F.struct(F.unix_micros("verified_at"), F.col("problem").isNotNull())
@@ -110,10 +109,10 @@ def _one_each(rows: DataFrame) -> DataFrame:
     return last.select("row.*")
 
 
-async def _pieces(place: Place) -> tuple[dict[str, str], str, str]:
-    """The receipts of each object, as text, by its key; where the archive is, and of which cluster."""
-    async with opened(place) as source:
-        found = await lookups(source, await source.ledger_ids())
+async def _pieces(place: LocationOptions) -> tuple[dict[str, str], str, str]:
+    """The receipts of each object as text, by key; the URL of the archive, and the cluster id."""
+    async with open_location(place) as source:
+        found = await read_metadata(source, await source.ledger_ids())
         damaged = dict(source.damaged)
         url, cluster_id = await source.archive_url(), source.cluster_id
     archived = by_object(metadata for metadata in found.values() if metadata is not None)
@@ -121,7 +120,9 @@ async def _pieces(place: Place) -> tuple[dict[str, str], str, str]:
     return pieces | {key: json.dumps({"key": key, "problem": why}) for key, why in damaged.items()}, url, cluster_id
 
 
-def _verified(place: Place, cluster_id: str, url: str, now_us: int, pieces: Sequence[str]) -> list[tuple[object, ...]]:
+def _verified(
+    place: LocationOptions, cluster_id: str, url: str, now_us: int, pieces: Sequence[str]
+) -> list[tuple[object, ...]]:
     at = datetime.fromtimestamp(0, UTC) + timedelta(microseconds=now_us)
 
     async def work() -> list[tuple[object, ...]]:
@@ -161,12 +162,12 @@ async def verify_current(
     check: Callable[[str, Receipts], Awaitable[str]],
     current: Current,
 ) -> AsyncIterator[tuple[str, Receipts, str]]:
-    """Check objects; what is wrong counts for the ledgers that are still there, and others are followed.
+    """Check objects. A problem counts for the ledgers still in the object; moved ledgers are checked where they are.
 
     Args:
-        objects: receipts of the ledgers in each object, by its key.
-        check: what is wrong with an object; empty if nothing is.
-        current: where the ledgers of an object are now, by the keys of objects.
+        objects: receipts of the ledgers in each object, by key.
+        check: returns the problem of an object; empty: none.
+        current: returns the current objects of the ledgers of an object, by key.
     """
     moved = dict(objects)
     while moved:
@@ -184,12 +185,12 @@ async def verify_current(
                 yield key, left, problem
 
 
-async def _current(place: Place, cluster_id: str, key: str, receipts: Receipts) -> Mapping[str, Receipts]:
-    async with opened(place, cluster_id=cluster_id) as source:
-        found = await lookups(source, receipts)
+async def _current(place: LocationOptions, cluster_id: str, key: str, receipts: Receipts) -> Mapping[str, Receipts]:
+    async with open_location(place, cluster_id=cluster_id) as source:
+        found = await read_metadata(source, receipts)
         damaged = key in source.damaged
     places = by_object(metadata for metadata in found.values() if metadata is not None)
-    # A bucket without a cluster: a damaged index cannot say which ledgers are in its object, so all of them count.
+    # A bucket without its cluster: a damaged index does not show which ledgers are in the object, so all count.
     return {key: receipts, **places} if damaged else places
 
 

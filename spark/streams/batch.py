@@ -1,4 +1,4 @@
-"""Batches of records: planned on the driver, read on executors."""
+"""Batch reader of records: planned on the driver, read on executors."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ import pyarrow as pa
 from pyspark.sql.datasource import DataSourceReader
 
 from tallybook.core.errors import InvariantViolation
-from tallybook.runtime.blocking import LoopThread
+from tallybook.runtime.blocking.loop_thread import LoopThread
 
 from ..columns import check_columns
+from ..locations import open_location
 from ..options import ReadOptions
-from ..places import opened
-from .planning import cut_records, plan_records, settled_snapshot
+from .planning import cut_records, plan_records, resolve_record_snapshot
+from .ranges import RecordPartition
 from .snapshot import RecordSnapshot
-from .stretches import RecordPartition
 from .task import read_records
 
 if TYPE_CHECKING:
@@ -25,11 +25,11 @@ if TYPE_CHECKING:
 
 
 class RecordReader(DataSourceReader):
-    """Reads records. Travels to executors, so it holds plain values only, and leaves behind what only a plan needs."""
+    """Reads records. It is pickled to executors, so it has plain values only, and drops what only planning needs."""
 
     def __init__(self, options: ReadOptions, schema: StructType) -> None:
         self._query: ReadOptions | None = options
-        # A task has its records in its partition; that they are records is all it has to know.
+        # A task has its ranges in its partition; the empty snapshot only marks the query as one of records.
         self._options = replace(options, snapshot=RecordSnapshot("", ()), records=None)
         self._schema = schema
         check_columns(options, schema)
@@ -38,9 +38,9 @@ class RecordReader(DataSourceReader):
         return {**self.__dict__, "_query": None}
 
     def partitions(self) -> list[RecordPartition]:
-        """What the tasks read; settles which records are read, once for all of them."""
+        """The partitions of the query; resolves which records are read, once for all tasks."""
         if self._query is None:
-            raise InvariantViolation("this reader has travelled to a task, which plans nothing")
+            raise InvariantViolation("a reader in a task cannot plan")
         with LoopThread("tallybook") as loop:
             return loop.run(_planned(self._query))
 
@@ -50,7 +50,7 @@ class RecordReader(DataSourceReader):
 
 
 async def _planned(options: ReadOptions) -> list[RecordPartition]:
-    async with opened(options.place) as place:
-        snapshot = await settled_snapshot(place, options)
+    async with open_location(options.place) as place:
+        snapshot = await resolve_record_snapshot(place, options)
         plan = await plan_records(place, snapshot.ranges, fail=options.fail_on_data_loss)
         return await cut_records(place, options, plan)

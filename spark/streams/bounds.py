@@ -1,12 +1,12 @@
-"""Which streams a query reads, and from where to where, as options say it. Pure.
+"""Bounds of a query of streams, parsed from options: which streams, from where to where. Pure.
 
-    earliest | latest          where a stream begins, and where it ends now
+    earliest | latest          the start of a stream, and its current end
     3-1842-7@5f0c9a21          a position, as column ``position`` has it
-    sequence:1000              the record of that number, counted from 0
-    txid:42                    the first record whose transaction id is not below a number
-    2026-11-01T00:00:00Z       the first record whose timestamp is not before a time; UTC where no zone is given
+    sequence:1000              the record with this sequence number, counted from 0
+    txid:42                    the first record with this or a higher transaction id
+    2026-11-01T00:00:00Z       the first record with this or a later timestamp; UTC without a zone
 
-A beginning is included, an end is not: where one query ends, the next one begins.
+A start is inclusive and an end exclusive: the end of one query is the start of the next.
 """
 
 from __future__ import annotations
@@ -35,11 +35,11 @@ _ANY_PARTS: Final = "**"
 
 @dataclass(frozen=True, slots=True)
 class RecordBounds:
-    """Streams, and what of each of them.
+    """The streams of a query and their bounds.
 
     Args:
-        name: of the only one; ``None``: all that the pattern fits.
-        pattern: parts between slashes, each with ``*``, ``?`` and ``[abc]``; ``**`` stands for any number of parts.
+        name: name of the only stream; ``None``: all streams that match the pattern.
+        pattern: parts between slashes, each with ``*``, ``?`` and ``[abc]``; ``**`` matches any number of parts.
     """
 
     namespace: str
@@ -50,13 +50,13 @@ class RecordBounds:
 
     @property
     def prefix(self) -> str:
-        """What all names begin with that the pattern fits."""
+        """The common prefix of all names that match the pattern."""
         found = _WILD.search(self.pattern)
-        # Of a/** also a is meant.
+        # a/** also matches a.
         return self.pattern if found is None else self.pattern[: found.start()].rstrip("/")
 
     def fits(self, name: str) -> bool:
-        """Whether a stream of that name is meant."""
+        """Whether a name matches."""
         if self.name is not None:
             return name == self.name
         return _fits(name.split("/"), self.pattern.split("/"))
@@ -68,30 +68,30 @@ class RecordBounds:
 def bounds_of(
     namespace: str, name: str | None, pattern: str | None, start: Start | None, end: Start | None
 ) -> RecordBounds:
-    """What is meant by these options.
+    """The bounds from options.
 
     Raises:
-        InvalidArgument: they make no sense, or not together.
+        InvalidArgument: an option is invalid, or contradicts another one.
     """
     check_namespace(namespace)
     if name is not None and pattern is not None:
-        raise InvalidArgument("give either option stream or option streamPattern")
+        raise InvalidArgument("give either option stream or option streamPattern, not both")
     if name is not None:
         check_stream_name(name)
     elif not pattern:
-        raise InvalidArgument("a pattern is wanted such as orders/*")
+        raise InvalidArgument("option streamPattern is empty: give a pattern such as orders/*")
     if end == EARLIEST:
-        raise InvalidArgument("endingPosition=earliest leaves nothing to be read")
+        raise InvalidArgument("endingPosition=earliest leaves nothing to read")
     if name is None and any(each is not None and each.position is not None for each in (start, end)):
-        raise InvalidArgument("a position is of one stream: give option stream with it, and no pattern")
+        raise InvalidArgument("a position belongs to one stream: give option stream with it, and no pattern")
     return RecordBounds(namespace, name, pattern or "", start or EARLIEST, end or LATEST)
 
 
-def parse_place(text: str) -> Start:
-    """Where to begin, or to end, as people write it.
+def parse_bound(text: str) -> Start:
+    """Parse a start or an end.
 
     Raises:
-        InvalidArgument: it is none of what the module lists.
+        InvalidArgument: it has none of the forms listed in the module docstring.
     """
     bare = text.strip()
     if bare.lower() in {"earliest", "latest"}:
@@ -106,8 +106,8 @@ def parse_place(text: str) -> Start:
     moment = _as_time(bare)
     if moment is None:
         raise InvalidArgument(
-            f"{text!r:.100} is none of earliest, latest, a position such as 3-1842-7@5f0c9a21, sequence:1000, txid:42 "
-            "and a time such as 2026-11-01T00:00:00Z"
+            f"{text!r:.100} is not one of earliest, latest, a position such as 3-1842-7@5f0c9a21, sequence:1000, "
+            "txid:42 and a time such as 2026-11-01T00:00:00Z"
         )
     return Start.timestamp(moment)
 
@@ -121,7 +121,7 @@ def _as_time(text: str) -> datetime | None:
 
 
 def _fits(parts: Sequence[str], wanted: Sequence[str]) -> bool:
-    # How many parts the pattern may have taken so far: a pattern of many ** must not be tried in every way there is.
+    # The set of possible numbers of matched parts: a pattern with many ** must not need exponential time.
     taken = {0}
     for each in wanted:
         if each == _ANY_PARTS:

@@ -1,4 +1,4 @@
-"""Where a query of streams begins and ends, settled on the driver once for all of its tasks."""
+"""Resolves the bounds of a query to places in streams, on the driver, once for all tasks."""
 
 from __future__ import annotations
 
@@ -19,77 +19,77 @@ from tallybook.core.errors import (
     StorageError,
 )
 from tallybook.core.ids import NO_ENTRY
-from tallybook.metadata.record_update import RecordUpdater
+from tallybook.metadata.records.update import RecordUpdater
 from tallybook.runtime.clock import Clock, RealClock
 from tallybook.runtime.rng import SystemRng
-from tallybook.stream.catalog import Catalog
-from tallybook.stream.envelope import Envelope, Kind
+from tallybook.stream.catalog import StreamCatalog
 from tallybook.stream.gaps import is_lost
-from tallybook.stream.head import FIRST_SEGMENT, Head, Segment
+from tallybook.stream.head import FIRST_SEGMENT, Head, StreamSegment
 from tallybook.stream.position import Position
 from tallybook.stream.reader.seek import Seeker
+from tallybook.stream.records.envelope import Envelope, EnvelopeKind
 from tallybook.stream.start import Start, StartKind
-from tallybook.stream.writer.ending import envelope_at
+from tallybook.stream.writer.segment_end import envelope_at
 
-from ..places import CONCURRENT_LOOKUPS, Cluster, LedgerPlace
+from ..locations import CONCURRENT_LOOKUPS, ClusterLocation, LedgerLocation
 from .bounds import EARLIEST, LATEST, RecordBounds
 from .offsets import NO_NUMBER
-from .snapshot import Place, RecordRange, RecordSnapshot
+from .snapshot import RecordPlace, RecordRange, RecordSnapshot
 
-MOST_STREAMS: Final = 10_000
-"""That a pattern may fit."""
-LOOK_SECONDS: Final = 0.05
-MOST_LOOKS: Final = 20
-"""How often, and after what pause, an end is looked for that is only just being told."""
-MOST_LOOKED_BACK: Final = 16
-"""Entries before a lost one that are looked at for what its number is not below."""
+MAX_STREAMS: Final = 10_000
+"""Maximum streams that a pattern may match."""
+RETRY_SECONDS: Final = 0.05
+MAX_ATTEMPTS: Final = 20
+"""Retries and pause while a segment has just ended and its bookies do not report the last add confirmed yet."""
+MAX_LOOK_BACK: Final = 16
+"""Entries before a lost one that are read to find a lower bound of its sequence number."""
 
 
-class At(NamedTuple):
-    """A place in a stream, and the number of the record that is there, or comes there.
+class ResolvedPlace(NamedTuple):
+    """A place in a stream, with the sequence number of the record there, or of the next one.
 
     Args:
-        exact: whether that is its number; otherwise it is not known, as records are lost, and not below ``sequence``.
+        exact: whether ``sequence`` is that number; otherwise records are lost and it is a lower bound.
     """
 
-    place: Place
+    place: RecordPlace
     sequence: int
     exact: bool = True
 
     @property
     def number(self) -> int:
-        """The number, for an offset: ``NO_NUMBER`` if it is not known."""
+        """The sequence number for an offset; ``NO_NUMBER``: not known."""
         return self.sequence if self.exact else NO_NUMBER
 
 
-class Streams:
-    """The streams of a cluster, as far as a query needs them.
+class StreamResolver:
+    """Finds streams and places in them for a query.
 
     Raises:
-        InvalidConfig: the place is no cluster.
+        InvalidConfig: the location is not a cluster.
     """
 
-    def __init__(self, place: LedgerPlace, clock: Clock | None = None) -> None:
-        if not isinstance(place, Cluster):
-            raise InvalidConfig("a bucket does not say which ledgers are a stream: give the metadata URI of a cluster")
+    def __init__(self, place: LedgerLocation, clock: Clock | None = None) -> None:
+        if not isinstance(place, ClusterLocation):
+            raise InvalidConfig("a bucket has no metadata of streams: give the metadata URI of a cluster")
         self._clock = clock or RealClock()
         self.client: Client = place.client
-        self.catalog = Catalog(place.store, RecordUpdater(place.store, self._clock, SystemRng()))
+        self.catalog = StreamCatalog(place.store, RecordUpdater(place.store, self._clock, SystemRng()))
         self.seeker = Seeker(self.catalog, place.client)
 
     async def heads(self, bounds: RecordBounds) -> list[Head]:
-        """The heads of the streams that are meant, by their names.
+        """The heads of the selected streams, ordered by name.
 
         Raises:
-            NoSuchStream: there is none of the name that was given.
-            InvalidConfig: too many fit the pattern.
-            MetadataUnavailable, DamagedFile: they cannot be looked at.
+            NoSuchStream: the named stream does not exist.
+            InvalidConfig: too many streams match the pattern.
+            MetadataUnavailable, DamagedFile: a head cannot be read.
         """
         if bounds.name is not None:
             return [await self.catalog.find(bounds.namespace, bounds.name)]
         names = [name async for name in self.catalog.list(bounds.namespace, bounds.prefix) if bounds.fits(name)]
-        if len(names) > MOST_STREAMS:
-            raise InvalidConfig(f"{len(names)} streams fit {bounds.pattern!r}, and a query takes up to {MOST_STREAMS}")
+        if len(names) > MAX_STREAMS:
+            raise InvalidConfig(f"{len(names)} streams fit {bounds.pattern!r}, and a query takes up to {MAX_STREAMS}")
         found: list[Head] = []
         for at in range(0, len(names), CONCURRENT_LOOKUPS):
             chunk = names[at : at + CONCURRENT_LOOKUPS]
@@ -101,17 +101,17 @@ class Streams:
         try:
             return await self.catalog.find(namespace, name)
         except NoSuchStream:
-            return None  # deleted since the listing
+            return None  # deleted after it was listed
 
-    async def latest(self, head: Head) -> At:
-        """Behind the last record that readers see.
+    async def latest(self, head: Head) -> ResolvedPlace:
+        """The place after the last record that readers see.
 
         Raises:
-            NoSuchStream: it was deleted.
-            DataMissing: the segment that was written last is lost.
+            NoSuchStream: the stream was deleted.
+            DataMissing: the last segment is lost.
             As ``Client.open_ledger`` and ``LedgerReader.read_entry``.
         """
-        for _ in range(MOST_LOOKS):
+        for _ in range(MAX_ATTEMPTS):
             try:
                 found, hidden = await self._end_of(head)
             except NoSuchLedger:
@@ -119,17 +119,17 @@ class Streams:
             else:
                 if not hidden:
                     return found
-            # The segment has just ended, and its bookies have not heard yet how far it is confirmed.
-            await self._clock.sleep(LOOK_SECONDS)
+            # The segment has just ended, and its bookies do not know its last add confirmed yet.
+            await self._clock.sleep(RETRY_SECONDS)
             head = await self.catalog.read(head.stream_id, head.name)
         try:
             return (await self._end_of(head))[0]
         except NoSuchLedger as error:
-            raise DataMissing(f"stream {head.name}: where it ends cannot be told: {error.message}") from error
+            raise DataMissing(f"stream {head.name}: its end cannot be found: {error.message}") from error
 
-    async def _end_of(self, head: Head) -> tuple[At, bool]:
-        """The end as far as it can be told, and whether there is more behind it."""
-        found = At(_settled_end(head), head.settled_marks.next_sequence)
+    async def _end_of(self, head: Head) -> tuple[ResolvedPlace, bool]:
+        """The known end, and whether there is more after it."""
+        found = ResolvedPlace(_settled_end(head), head.settled_marks.next_sequence)
         complete = True
         for segment in head.open_segments:
             reader = await self.client.open_ledger(segment.ledger_id, recover=False)
@@ -147,15 +147,18 @@ class Streams:
                     raise
                 before = await self._readable_before(reader, segment.number, last, head.tag)
                 number = found.sequence if before is None else before.marks.next_sequence
-                found, complete = At(place, number, exact=False), reader.closed  # whoever reads it is told
+                found, complete = (
+                    ResolvedPlace(place, number, exact=False),
+                    reader.closed,
+                )  # reported as a gap when read
                 continue
-            found = At(place, envelope.marks.next_sequence)
-            complete = reader.closed or envelope.kind is Kind.END_OF_SEGMENT
+            found = ResolvedPlace(place, envelope.marks.next_sequence)
+            complete = reader.closed or envelope.kind is EnvelopeKind.END_OF_SEGMENT
         return found, False
 
     async def _readable_before(self, reader: LedgerReader, number: int, entry: int, tag: str) -> Envelope | None:
-        """The last entry before one that somebody has; ``None`` if it is not among those close by."""
-        for at in range(entry - 1, max(NO_ENTRY, entry - 1 - MOST_LOOKED_BACK), -1):
+        """The last readable envelope before an entry; ``None``: none within ``MAX_LOOK_BACK``."""
+        for at in range(entry - 1, max(NO_ENTRY, entry - 1 - MAX_LOOK_BACK), -1):
             try:
                 return await envelope_at(reader, number, at, tag)
             except StorageError as error:
@@ -163,14 +166,14 @@ class Streams:
                     raise
         return None
 
-    async def bound(self, head: Head, start: Start, latest: At) -> At:
-        """Where a query begins; in records that are lost, somewhere before them: whoever reads on is told.
+    async def bound(self, head: Head, start: Start, latest: ResolvedPlace) -> ResolvedPlace:
+        """Where a query starts. If that is among lost records, a place before them, so that the gap is reported.
 
         Args:
-            latest: where the stream ends now.
+            latest: current end of the stream.
 
         Raises:
-            DataMissing: the segment that was written last is lost.
+            DataMissing: the last segment is lost.
             ForeignPosition, InvalidArgument: as ``at``.
         """
         try:
@@ -180,11 +183,11 @@ class Streams:
                 raise
         return await self._before_lost(head, start)
 
-    async def end(self, head: Head, start: Start, latest: At) -> Place:
-        """Where a query ends; in records that are lost, behind them: whoever reads up to there is told.
+    async def end(self, head: Head, start: Start, latest: ResolvedPlace) -> RecordPlace:
+        """Where a query ends. If that is among lost records, a place after them, so that the gap is reported.
 
         Args:
-            latest: where the stream ends now.
+            latest: current end of the stream.
 
         Raises:
             As ``bound``.
@@ -197,93 +200,95 @@ class Streams:
         found = await self._before_lost(head, start)
         numbered = start.kind is StartKind.SEQUENCE and found.exact and found.sequence >= start.number
         if numbered or start.position is not None:
-            return found.place  # all that is lost before the end lies before this place
-        return min(await self.seeker.behind_lost(head, start, found.place), latest.place)
+            return found.place  # all lost records before the end are before this place
+        return min(await self.seeker.after_lost(head, start, found.place), latest.place)
 
-    async def _before_lost(self, head: Head, start: Start) -> At:
+    async def _before_lost(self, head: Head, start: Start) -> ResolvedPlace:
         try:
             place = (await self.seeker.find(head, start)).place
         except NoSuchLedger as error:
             raise DataMissing(f"stream {head.name}: {start.kind.value} cannot be found: {error.message}") from error
         return await self._numbered(head, place)
 
-    async def _numbered(self, head: Head, place: Place) -> At:
-        """A place in what is lost, with the number that what is before it tells."""
+    async def _numbered(self, head: Head, place: RecordPlace) -> ResolvedPlace:
+        """A place among lost records, with the sequence number derived from the records before it."""
         number, entry, slot = place
         async with aclosing(self.segments(head, place, place)) as segments:
             found = [each async for each in segments]
         if not found:
-            return At(place, 0, exact=False)
+            return ResolvedPlace(place, 0, exact=False)
         [(segment, first)] = found
         if segment.end is not None and entry > segment.end.last_entry:
-            return At(place, segment.end.marks.next_sequence)
+            return ResolvedPlace(place, segment.end.marks.next_sequence)
         if not entry:
-            return At(place, (first or 0) + slot, exact=first is not None)
+            return ResolvedPlace(place, (first or 0) + slot, exact=first is not None)
         try:
             reader = await self.client.open_ledger(segment.ledger_id, recover=False)
             before = await envelope_at(reader, number, entry - 1, head.tag)
         except (NoSuchLedger, StorageError) as error:
             if isinstance(error, StorageError) and not is_lost(error):
                 raise
-            return At(place, first or 0, exact=False)
-        return At(place, before.marks.next_sequence + slot)
+            return ResolvedPlace(place, first or 0, exact=False)
+        return ResolvedPlace(place, before.marks.next_sequence + slot)
 
-    async def begin(self, head: Head, start: Start, latest: At) -> At:
-        """Where a query begins that goes on with what comes: nothing of that may be before what it asks for.
+    async def begin(self, head: Head, start: Start, latest: ResolvedPlace) -> ResolvedPlace:
+        """Where a streaming query starts. A start in the future is refused: earlier records would be read, too.
 
         Raises:
-            InvalidArgument: a number that is not next, or a time to come; or as ``at``.
+            InvalidArgument: a sequence number after the end, or a time in the future; or as ``at``.
             As ``bound``.
         """
         found = await self.bound(head, start, latest)
-        # Where the last records are lost, nobody knows what comes next: a number among them is not one to come.
+        # If the last records are lost, the next number is not known: a number among them is not in the future.
         behind = start.kind is StartKind.SEQUENCE and start.number > latest.sequence
         if behind and found.place >= latest.place:
             raise InvalidArgument(
-                f"startingPosition sequence:{start.number} lies behind the end of stream {head.name}, where record "
-                f"{latest.sequence} comes next"
+                f"startingPosition sequence:{start.number} is after the end of stream {head.name}, whose next record "
+                f"is {latest.sequence}"
             )
         to_come = start.kind is StartKind.TIMESTAMP and start.number > self._clock.wall_us() // 1000
         if to_come and found.place >= latest.place:
             raise InvalidArgument(
-                f"startingPosition is a time to come, and no record of stream {head.name} has it: what comes before "
-                "then would be read, too"
+                f"startingPosition is a time in the future, and stream {head.name} has no record of it: records before "
+                "that time would be read, too"
             )
         return found
 
-    async def at(self, head: Head, start: Start, latest: At) -> At:
-        """Where a start is in a stream.
+    async def at(self, head: Head, start: Start, latest: ResolvedPlace) -> ResolvedPlace:
+        """The place of a start in a stream.
 
         Args:
-            latest: where the stream ends now.
+            latest: current end of the stream.
 
         Raises:
             ForeignPosition: a position of another stream.
-            InvalidArgument: a position behind the end.
+            InvalidArgument: a position after the end.
             As ``latest``.
         """
         if start == LATEST:
             return latest
-        beginning = At(head.truncation.place, head.truncation.sequence)
+        beginning = ResolvedPlace(head.truncation.place, head.truncation.sequence)
         if start == EARLIEST:
             return beginning
         if start.position is not None:
             place = (await self.seeker.find(head, start)).place
             if place > max(latest.place, beginning.place):
-                raise InvalidArgument(f"{start.position} lies behind the end of stream {head.name}")
+                raise InvalidArgument(f"{start.position} is after the end of stream {head.name}")
             if place < beginning.place:
-                return At(place, 0, exact=False)  # it was truncated, which who reads it is told
+                return ResolvedPlace(place, 0, exact=False)  # truncated: reported as a gap when read
         if start.kind is StartKind.SEQUENCE and start.number < beginning.sequence:
-            return At((1, 0, 0), start.number)
+            return ResolvedPlace((1, 0, 0), start.number)
         found = await self.seeker.begin_at(head, start)
-        return min(At(found.place, found.sequence), latest)
+        return min(ResolvedPlace(found.place, found.sequence), latest)
 
-    async def segments(self, head: Head, first: Place, end: Place) -> AsyncGenerator[tuple[Segment, int | None], None]:
-        """The segments that have records of a range, and the number of the first record of each, where it is known.
+    async def segments(
+        self, head: Head, first: RecordPlace, end: RecordPlace
+    ) -> AsyncGenerator[tuple[StreamSegment, int | None], None]:
+        """The segments with records of a range, each with the sequence number of its first record, if known.
 
         Raises:
-            MetadataConflict: they go faster than they can be read.
-            MetadataUnavailable, DamagedFile: they cannot be read.
+            MetadataConflict: segments are deleted faster than they are read.
+            MetadataUnavailable, DamagedFile: the segments cannot be read.
         """
         before: int | None = None
         for chapter in head.chapters:
@@ -299,8 +304,8 @@ class Streams:
             before = None if segment.end is None else segment.end.marks.next_sequence
 
 
-def _settled_end(head: Head) -> Place:
-    """Behind the last segment that has ended."""
+def _settled_end(head: Head) -> RecordPlace:
+    """The place after the last ended segment."""
     ended = [segment for segment in head.segments if segment.end is not None]
     if ended and (end := ended[-1].end) is not None:
         return max((ended[-1].number, end.last_entry + 1, 0), head.truncation.place)
@@ -309,16 +314,16 @@ def _settled_end(head: Head) -> Place:
     return head.truncation.place
 
 
-async def settle_records(place: LedgerPlace, bounds: RecordBounds) -> RecordSnapshot:
-    """The records that a query reads.
+async def resolve_records(place: LedgerLocation, bounds: RecordBounds) -> RecordSnapshot:
+    """The snapshot of records that a query reads.
 
     Raises:
-        NoSuchStream: there is no such stream.
-        ForeignPosition, InvalidArgument: a position of another stream, or behind the end of this one.
-        InvalidConfig: it would end before it begins; or the place is no cluster.
-        BookieUnavailable, MetadataUnavailable, ...: it cannot be told now.
+        NoSuchStream: the stream does not exist.
+        ForeignPosition, InvalidArgument: a position of another stream, or after the end of this one.
+        InvalidConfig: the end is before the start; or the location is not a cluster.
+        BookieUnavailable, MetadataUnavailable, ...: a bound cannot be found now.
     """
-    streams = Streams(place)
+    streams = StreamResolver(place)
     found = []
     for head in await streams.heads(bounds):
         latest = await streams.latest(head)
@@ -327,7 +332,7 @@ async def settle_records(place: LedgerPlace, bounds: RecordBounds) -> RecordSnap
         end = first if bounds.end == bounds.start else await streams.end(head, bounds.end, latest)
         if end < first and bounds.end != LATEST and bounds.name is not None:
             raise InvalidConfig(
-                f"endingPosition {Position(*end, tag=head.tag)} lies before startingPosition "
+                f"endingPosition {Position(*end, tag=head.tag)} is before startingPosition "
                 f"{Position(*first, tag=head.tag)}"
             )
         known = begin.sequence if begin.exact else None
@@ -336,15 +341,15 @@ async def settle_records(place: LedgerPlace, bounds: RecordBounds) -> RecordSnap
 
 
 async def listed(
-    streams: Streams, head: Head, first: Place, end: Place
-) -> tuple[Head, list[tuple[Segment, int | None]]]:
-    """Like ``Streams.segments``, with the head that it is true of.
+    streams: StreamResolver, head: Head, first: RecordPlace, end: RecordPlace
+) -> tuple[Head, list[tuple[StreamSegment, int | None]]]:
+    """Like ``StreamResolver.segments``, with the head that the segments belong to.
 
     Raises:
         NoSuchStream: the stream was deleted.
-        As ``Streams.segments``.
+        As ``StreamResolver.segments``.
     """
-    for _ in range(MOST_LOOKS):
+    for _ in range(MAX_ATTEMPTS):
         try:
             async with aclosing(streams.segments(head, first, end)) as segments:
                 return head, [each async for each in segments]
@@ -352,4 +357,4 @@ async def listed(
             known, head = head, await streams.catalog.read(head.stream_id, head.name)
             if known.chapters == head.chapters:
                 raise
-    raise MetadataConflict(f"the segments of stream {head.name} go faster than they can be read")
+    raise MetadataConflict(f"segments of stream {head.name} are deleted faster than they are read: try again")

@@ -1,7 +1,7 @@
-"""``readStream`` of streams: records as they are confirmed, each once, in micro-batches of bounded size.
+"""Streaming reader of streams: reads each record once after it is confirmed, in micro-batches of bounded size.
 
-Other than ledgers, which come when they are closed, a stream is read up to what is confirmed in the segment that is
-being written. Where a micro-batch ends is settled on the driver, by positions, before any of it is read.
+Unlike ledgers, which are read after they close, a stream is read up to the last confirmed record of its open segment.
+The driver fixes the end of a micro-batch, as positions, before any of it is read.
 """
 
 from __future__ import annotations
@@ -26,45 +26,45 @@ from tallybook.stream.head import Head
 from tallybook.stream.position import Position
 from tallybook.stream.start import Start
 
+from ..cached_location import CachedLocation
 from ..columns import check_columns
-from ..kept import KeptPlace
+from ..locations import LedgerLocation
 from ..options import NO_LIMIT, ReadOptions
-from ..places import LedgerPlace
 from .bounds import LATEST, RecordBounds
-from .offsets import NO_NUMBER, Reached, RecordOffset, records_within, shares
+from .bounds_resolution import ResolvedPlace, StreamResolver, listed
+from .offsets import NO_NUMBER, RecordOffset, StreamProgress, fair_shares, records_within
 from .planning import cut_records, plan_records, sizes_of
-from .settling import At, Streams, listed
-from .stretches import RecordPartition
+from .ranges import RecordPartition
 from .task import read_records
 
 if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
 CONCURRENT_ENDS: Final = 16
-"""Streams whose ends are looked for at once."""
+"""Streams whose ends are read concurrently."""
 
 
 class RecordStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
-    """Reads streams as they grow. Travels to executors, so it holds values, and a connection that stays behind."""
+    """Follows streams. It is pickled to executors; its connection is not."""
 
     def __init__(self, options: ReadOptions, schema: StructType) -> None:
         if options.records is None or options.records.end != LATEST:
-            raise InvalidConfig("readStream follows streams to their ends: snapshot and endingPosition are for batches")
+            raise InvalidConfig("readStream has no end: use snapshot and endingPosition in batches only")
         check_columns(options, schema)
         self._options = options
         self._bounds: RecordBounds = options.records
         self._schema = schema
-        self._target: dict[str, At] | None = None
+        self._target: dict[str, ResolvedPlace] | None = None
         self._report: dict[str, Any] | None = None
-        """What ``reportLatestOffset`` says, as of the last micro-batch that was planned."""
-        self._place = KeptPlace(options.place)
+        """The result of ``reportLatestOffset``, as of the last planned micro-batch."""
+        self._place = CachedLocation(options.place)
 
     def initialOffset(self) -> dict[str, Any]:
-        """Where each stream begins: option ``startingPosition``."""
+        """The start of each stream: option ``startingPosition``."""
         return self._place.ask(self._began).json()
 
     def getDefaultReadLimit(self) -> ReadLimit:
-        """What the options say; where they give two limits, both are kept."""
+        """The limit in the options; if there are two, ``latestOffset`` applies both."""
         options = self._options
         if options.max_entries_per_trigger < NO_LIMIT:
             return ReadMaxRows(options.max_entries_per_trigger)
@@ -73,32 +73,32 @@ class RecordStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return ReadAllAvailable()
 
     def prepareForTriggerAvailableNow(self) -> None:
-        """Remember where the streams end now: the query ends once it has read that."""
+        """Note the current ends of the streams: the query ends when it has read up to them."""
         self._target = self._place.ask(self._ends)
 
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
-        """Where the next micro-batch ends."""
+        """The end of the next micro-batch."""
         offset = RecordOffset.parse(start)
         bounded = not isinstance(limit, ReadAllAvailable)
         following = self._place.ask(lambda place: self._advanced(place, offset, bounded=bounded))
-        # The same object where nothing has come: Spark compares offsets as text.
+        # The same object if there is nothing new: Spark compares offsets as text.
         return start if following is offset else following.json()
 
     def reportLatestOffset(self) -> dict[str, Any] | None:
-        """For ``StreamingQueryProgress``: where streams end, and what comes after the micro-batch planned last."""
+        """For ``StreamingQueryProgress``: ends of the streams, and the lag after the last planned micro-batch."""
         return self._report
 
     def __getstate__(self) -> dict[str, Any]:
-        # A report of many streams is of no use to a task.
+        # Tasks do not need the report, which may be large.
         return {**self.__dict__, "_report": None}
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[RecordPartition]:
-        """What the tasks of the micro-batch between two offsets read."""
+        """The partitions of the micro-batch between two offsets."""
         behind = RecordOffset.parse(end)
         wanted = behind.since(RecordOffset.parse(start))
         options = self._options
 
-        async def work(place: LedgerPlace) -> list[RecordPartition]:
+        async def work(place: LedgerLocation) -> list[RecordPartition]:
             _check_cluster(place, behind)
             plan = await plan_records(place, wanted, fail=options.fail_on_data_loss)
             return await cut_records(place, options, plan)
@@ -110,38 +110,38 @@ class RecordStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return read_records(self._options, self._schema, partition)
 
     def commit(self, end: dict[str, Any]) -> None:
-        """Nothing is kept for a query that could be let go of."""
+        """No-op: no state is kept for a query."""
 
     def stop(self) -> None:
-        """Leave the cluster."""
+        """Disconnect from the cluster."""
         self._place.close()
 
-    async def _began(self, place: LedgerPlace) -> RecordOffset:
-        streams = Streams(place)
+    async def _began(self, place: LedgerLocation) -> RecordOffset:
+        streams = StreamResolver(place)
         found = {}
         for head, latest in await _with_ends(streams, await streams.heads(self._bounds)):
             begin = await streams.begin(head, self._bounds.start, latest)
-            found[head.stream_id] = Reached(head.name, begin.place, begin.number)
+            found[head.stream_id] = StreamProgress(head.name, begin.place, begin.number)
         return RecordOffset(place.cluster_id, found)
 
-    async def _ends(self, place: LedgerPlace) -> dict[str, At]:
-        streams = Streams(place)
+    async def _ends(self, place: LedgerLocation) -> dict[str, ResolvedPlace]:
+        streams = StreamResolver(place)
         try:
             heads = await streams.heads(self._bounds)
         except NoSuchStream:
-            # The query may follow it under another name; one that does not is told when it asks for an offset.
+            # The stream may have been renamed; otherwise ``latestOffset`` raises.
             heads = []
         found = await _with_ends(streams, heads)
         return {head.stream_id: latest for head, latest in found}
 
-    async def _advanced(self, place: LedgerPlace, offset: RecordOffset, *, bounded: bool) -> RecordOffset:
+    async def _advanced(self, place: LedgerLocation, offset: RecordOffset, *, bounded: bool) -> RecordOffset:
         _check_cluster(place, offset)
-        streams, options = Streams(place), self._options
+        streams, options = StreamResolver(place), self._options
         heads, gone = await self._heads(streams, offset)
-        waiting: list[tuple[Head, At, At]] = []
+        waiting: list[tuple[Head, ResolvedPlace, ResolvedPlace]] = []
         there = await _with_ends(streams, heads)
         for head, found in there:
-            # One that has another name by now was not among those that were looked at: where it ends is found here.
+            # A renamed stream is not in the noted ends; its current end is used.
             latest = found if self._target is None else min(found, self._target.setdefault(head.stream_id, found))
             begin = await _begin(streams, offset, head, latest)
             if begin.place < latest.place:
@@ -149,19 +149,19 @@ class RecordStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         ends = [latest for _, _, latest in waiting]
         if bounded:
             counts = [max(1, latest.sequence - begin.sequence) for _, begin, latest in waiting]
-            taken = shares(counts, options.max_entries_per_trigger)
+            taken = fair_shares(counts, options.max_entries_per_trigger)
             if options.max_bytes_per_trigger < NO_LIMIT:
                 sizes = [await sizes_of(place, streams, *each) for each in waiting]
-                bytes_ = shares([sum(size for _, size in each) for each in sizes], options.max_bytes_per_trigger)
+                bytes_ = fair_shares([sum(size for _, size in each) for each in sizes], options.max_bytes_per_trigger)
                 within = [
-                    # Of what is gone, size and all, as much as there was is taken: whoever reads it is told.
+                    # Lost records without a known size are all taken: they are reported as a gap.
                     records_within(size, most) if most else 0 if size else count
                     for size, most, count in zip(sizes, bytes_, counts, strict=True)
                 ]
                 taken = [min(both) for both in zip(taken, within, strict=True)]
             ends = [await _end_of(streams, *each, count) for each, count in zip(waiting, taken, strict=True)]
         reached = {
-            head.stream_id: Reached(
+            head.stream_id: StreamProgress(
                 head.name, end.place, end.number, None if head.stream_id in offset.streams else begin.place
             )
             for (head, begin, _), end in zip(waiting, ends, strict=True)
@@ -171,18 +171,17 @@ class RecordStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._report = {
             "cluster": place.cluster_id,
             **following.lag(
-                (head.stream_id, Reached(head.name, end.place, end.number), head.truncation.sequence)
+                (head.stream_id, StreamProgress(head.name, end.place, end.number), head.truncation.sequence)
                 for head, end in there
             ),
         }
         return following
 
-    async def _heads(self, streams: Streams, offset: RecordOffset) -> tuple[list[Head], list[str]]:
-        """The streams that are read: those that are meant, and those that were, whatever they are called by now. And
-        the ids of those that were deleted.
+    async def _heads(self, streams: StreamResolver, offset: RecordOffset) -> tuple[list[Head], list[str]]:
+        """The selected streams, the streams read so far under any current name, and the ids of deleted streams.
 
         Raises:
-            NoSuchStream: one was, and data may not be missing; or there is none of the name that was given.
+            NoSuchStream: a stream was deleted and ``failOnDataLoss`` is true; or the named stream does not exist.
         """
         try:
             heads = await streams.heads(self._bounds)
@@ -202,17 +201,17 @@ class RecordStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 continue
             if self._options.fail_on_data_loss:
                 raise NoSuchStream(
-                    f"stream {each.name} of id {stream_id} was deleted while it was read (option "
-                    "failOnDataLoss=false goes on without it)"
+                    f"stream {each.name} with id {stream_id} was deleted while it was read (option "
+                    "failOnDataLoss=false continues without it)"
                 )
             gone.append(stream_id)
         return heads, gone
 
 
-async def _with_ends(streams: Streams, heads: list[Head]) -> list[tuple[Head, At]]:
-    """Streams, each with where it ends now; those that have gone meanwhile are left out."""
+async def _with_ends(streams: StreamResolver, heads: list[Head]) -> list[tuple[Head, ResolvedPlace]]:
+    """Streams with their current ends; deleted streams are left out."""
 
-    async def one(head: Head) -> At | None:
+    async def one(head: Head) -> ResolvedPlace | None:
         async with turns:
             try:
                 return await streams.latest(head)
@@ -224,25 +223,27 @@ async def _with_ends(streams: Streams, heads: list[Head]) -> list[tuple[Head, At
     return [(head, end) for head, end in zip(heads, found, strict=True) if end is not None]
 
 
-async def _begin(streams: Streams, offset: RecordOffset, head: Head, latest: At) -> At:
-    """Where to go on. A stream that has come since the query was begun is read from its beginning."""
+async def _begin(streams: StreamResolver, offset: RecordOffset, head: Head, latest: ResolvedPlace) -> ResolvedPlace:
+    """Where to continue. A stream created after the start of the query is read from its first record."""
     reached = offset.streams.get(head.stream_id)
     if reached is None:
-        return At(head.truncation.place, head.truncation.sequence)
+        return ResolvedPlace(head.truncation.place, head.truncation.sequence)
     if reached.sequence != NO_NUMBER or reached.at >= latest.place:
-        return At(reached.at, max(0, reached.sequence), exact=reached.sequence != NO_NUMBER)
-    # It may have a number now: of what comes behind a lost record, somebody has the next one by then.
+        return ResolvedPlace(reached.at, max(0, reached.sequence), exact=reached.sequence != NO_NUMBER)
+    # The number may be known now, from a record after the lost ones.
     return await streams.bound(head, Start.at(Position(*reached.at, tag=head.tag)), latest)
 
 
-async def _end_of(streams: Streams, head: Head, begin: At, latest: At, count: int) -> At:
-    """Where so many records end."""
+async def _end_of(
+    streams: StreamResolver, head: Head, begin: ResolvedPlace, latest: ResolvedPlace, count: int
+) -> ResolvedPlace:
+    """The place after ``count`` records."""
     behind = begin.sequence + count
-    beginning = At(head.truncation.place, head.truncation.sequence)
+    beginning = ResolvedPlace(head.truncation.place, head.truncation.sequence)
     if not count:
         return begin
     if not begin.exact:
-        # How many records come before the next one of a known number, nobody can tell: all of them are taken at once.
+        # The number of records up to the next known sequence number is not known: all of them are taken.
         if begin.place < beginning.place:
             return min(beginning, latest)
         return await _behind_loss(streams, head, begin, latest)
@@ -256,27 +257,29 @@ async def _end_of(streams: Streams, head: Head, begin: At, latest: At, count: in
         if isinstance(error, StorageError) and not is_lost(error):
             raise
         return await _behind_loss(streams, head, begin, latest, behind)
-    # A number too low for its place, from an offset of old, would have the query stand still.
+    # An old offset may have a number too low for its place; without this check the query would make no progress.
     return found if found.place > begin.place else await _behind_loss(streams, head, begin, latest, behind)
 
 
-async def _behind_loss(streams: Streams, head: Head, begin: At, latest: At, sequence: int = 0) -> At:
-    """Behind the segment with a record that cannot be looked for, as it is lost: whoever reads that is told."""
+async def _behind_loss(
+    streams: StreamResolver, head: Head, begin: ResolvedPlace, latest: ResolvedPlace, sequence: int = 0
+) -> ResolvedPlace:
+    """The place after the segment of a lost record, which is then reported as a gap."""
     segments = (await listed(streams, head, begin.place, latest.place))[1]
     for segment, _ in segments:
         if (end := segment.end) is None or end.marks.next_sequence < sequence:
             continue
-        found = At((segment.number, end.last_entry + 1, 0), end.marks.next_sequence)
+        found = ResolvedPlace((segment.number, end.last_entry + 1, 0), end.marks.next_sequence)
         if found.place > begin.place:
             return min(found, latest)
     return latest
 
 
-def _check_cluster(place: LedgerPlace, offset: RecordOffset) -> None:
-    """Streams of another cluster would look as if they had been deleted.
+def _check_cluster(place: LedgerLocation, offset: RecordOffset) -> None:
+    """Check that a checkpoint is of this cluster: streams of another cluster would be taken for deleted ones.
 
     Raises:
-        InvalidConfig: the checkpoint is of another one.
+        InvalidConfig: the checkpoint is of another cluster.
     """
     if offset.cluster_id != place.cluster_id:
         raise InvalidConfig(f"the checkpoint is of cluster {offset.cluster_id}, and this is {place.cluster_id}")

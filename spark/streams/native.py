@@ -1,11 +1,11 @@
-"""``read_ledgers`` of streams: archived segments by Spark's own Parquet reader, the rest beside it, each record once.
+"""``read_ledgers`` of streams: archived segments with Spark's Parquet reader, all else with the data source.
 
     archive objects --FileScan parquet--> entries --mapInArrow--> records --.
                                                                             |-- union
-    what is in none --format("tallybook"), snapshot=...---------> records --'
+    everything else --format("tallybook"), snapshot=...---------> records --'
 
-An entry of a segment holds an envelope of records, so what Parquet gives goes through a Python beside Spark once, in
-Arrow batches, where ``rows`` opens the envelopes. Columns and filters reach Parquet only as far as entries go.
+An entry of a segment is an envelope of records, so the Parquet rows pass through a Python worker once, as Arrow
+batches, where ``rows`` decodes the envelopes. Column pruning and filters reach Parquet only for columns of entries.
 """
 
 from __future__ import annotations
@@ -16,17 +16,17 @@ from typing import TYPE_CHECKING, TypeAlias
 
 import pyarrow as pa
 
-from tallybook.archive.entry_range import EntryRange
-from tallybook.metadata.archived import Receipt
+from tallybook.archive.entry_range import LedgerEntryRange
+from tallybook.metadata.ledger.archived import Receipt
 
-from ..choosing import WantedObject
 from ..columns import columns_for
+from ..ledgers.row_selection import ScannedObject
+from ..locations import LedgerLocation, open_location
 from ..options import ReadOptions
-from ..places import LedgerPlace, opened
-from .planning import RecordPlan, plan_records, settled_snapshot
+from .planning import RecordPlan, plan_records, resolve_record_snapshot
+from .ranges import PlannedRecordRange
 from .rows import RecordRows
 from .snapshot import RecordRange, RecordSnapshot
-from .stretches import RecordStretch
 from .task import RecordShaper
 
 if TYPE_CHECKING:
@@ -38,41 +38,41 @@ class NativeRecords:
     """How records are read.
 
     Args:
-        scanned: what is read from the objects.
-        rest: what Spark cannot scan by itself, or is gone.
-        url: of the archive; empty where nothing of it is read.
+        scanned: the ranges read from the objects.
+        rest: what Spark's Parquet reader cannot read, or is lost.
+        url: URL of the archive; empty: nothing is read from it.
     """
 
-    objects: tuple[WantedObject, ...]
-    scanned: tuple[RecordStretch, ...]
+    objects: tuple[ScannedObject, ...]
+    scanned: tuple[PlannedRecordRange, ...]
     rest: RecordSnapshot
     url: str
 
 
-LookAt: TypeAlias = Callable[
-    [LedgerPlace, Iterable[tuple[Receipt, Sequence[EntryRange]]]], Awaitable[Sequence[WantedObject]]
+CheckObjects: TypeAlias = Callable[
+    [LedgerLocation, Iterable[tuple[Receipt, Sequence[LedgerEntryRange]]]], Awaitable[Sequence[ScannedObject]]
 ]
 
 
-async def plan_native(options: ReadOptions, look: LookAt) -> NativeRecords:
-    """What of a query Spark scans, and what it does not.
+async def plan_native(options: ReadOptions, look: CheckObjects) -> NativeRecords:
+    """Split a query into what Spark scans and the rest.
 
     Args:
-        look: which objects are what their receipts say.
+        look: returns the objects that match their receipts.
 
     Raises:
         As ``plan_records``.
     """
-    async with opened(options.place) as place:
-        snapshot = await settled_snapshot(place, options)
+    async with open_location(options.place) as place:
+        snapshot = await resolve_record_snapshot(place, options)
         plan = await plan_records(place, snapshot.ranges, fail=options.fail_on_data_loss)
-        by_receipt: dict[str, tuple[Receipt, list[EntryRange]]] = {}
-        for each in plan.stretches:
+        by_receipt: dict[str, tuple[Receipt, list[LedgerEntryRange]]] = {}
+        for each in plan.planned_ranges:
             if each.receipt is not None and each.scannable and options.leaves_archive_to_spark:
                 by_receipt.setdefault(each.receipt.key, (each.receipt, []))[1].append(each.range)
         objects = await look(place, by_receipt.values())
         ledgers = {wanted.ledger_id for found in objects for wanted in found.wanted}
-        scanned = tuple(replace(each, receipt=None) for each in plan.stretches if each.ledger_id in ledgers)
+        scanned = tuple(replace(each, receipt=None) for each in plan.planned_ranges if each.ledger_id in ledgers)
         rest = tuple(
             piece for rank, wanted in enumerate(snapshot.ranges) for piece in unscanned(wanted, rank, plan, ledgers)
         )
@@ -81,13 +81,13 @@ async def plan_native(options: ReadOptions, look: LookAt) -> NativeRecords:
 
 
 def unscanned(wanted: RecordRange, rank: int, plan: RecordPlan, ledgers: set[int]) -> Iterator[RecordRange]:
-    """What is left of a range besides the segments that are scanned, where there is anything.
+    """The parts of a range outside of the scanned segments, if any.
 
     Args:
-        rank: of the range in the plan.
-        ledgers: those of the segments that are scanned.
+        rank: index of the range in the plan.
+        ledgers: ledgers of the scanned segments.
     """
-    own = [each for each in plan.stretches if each.rank == rank]
+    own = [each for each in plan.planned_ranges if each.rank == rank]
     left = [each.segment for each in own if each.ledger_id not in ledgers]
     left += [gap.at.segment for gap in plan.gaps if gap.at.tag == wanted.tag]
     at = wanted.first
@@ -99,12 +99,12 @@ def unscanned(wanted: RecordRange, rank: int, plan: RecordPlan, ledgers: set[int
         at = max(at, behind)
 
 
-def records_of(frame: DataFrame, scanned: Sequence[RecordStretch], options: ReadOptions) -> DataFrame:
-    """The records in a table of entries.
+def records_of(frame: DataFrame, scanned: Sequence[PlannedRecordRange], options: ReadOptions) -> DataFrame:
+    """Decode the records in a table of entries.
 
     Args:
-        frame: entries of the stretches, and no others, with the columns of an archive object; with column ``object`` if
-            metadata are wanted.
+        frame: exactly the entries of ``scanned``, with the columns of an archive object, and column ``object`` if
+            ``includeMetadata`` is set.
     """
     wanted = replace(options, snapshot=RecordSnapshot("", ()), records=None)
     return frame.mapInArrow(_Opened(wanted, tuple(scanned)), columns_for(wanted).ddl)
@@ -112,14 +112,14 @@ def records_of(frame: DataFrame, scanned: Sequence[RecordStretch], options: Read
 
 @dataclass(frozen=True, slots=True)
 class _Opened:
-    """Opens the envelopes of Arrow batches. It travels."""
+    """Decodes the envelopes in Arrow batches. It is pickled to executors."""
 
     options: ReadOptions
-    scanned: tuple[RecordStretch, ...]
+    scanned: tuple[PlannedRecordRange, ...]
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         shaper = RecordShaper(columns_for(self.options), self.options, None)
-        by_ledger: dict[int, list[RecordStretch]] = {}
+        by_ledger: dict[int, list[PlannedRecordRange]] = {}
         for each in self.scanned:
             by_ledger.setdefault(each.ledger_id, []).append(each)
         for batch in batches:
@@ -131,7 +131,7 @@ class _Opened:
 
 
 def _runs(entries: pa.Table) -> Iterator[pa.Table]:
-    """The entries of each ledger that are in a row."""
+    """Runs of consecutive entries of one ledger."""
     ledgers, ids = entries["ledger_id"].to_numpy(), entries["entry_id"].to_numpy()
     cuts = (((ledgers[1:] != ledgers[:-1]) | (ids[1:] != ids[:-1] + 1)).nonzero()[0] + 1).tolist()
     for begin, end in zip([0, *cuts], [*cuts, len(ids)], strict=True):

@@ -1,11 +1,11 @@
-"""How far a query has come in each of its streams: pure. The offset that Spark keeps in its checkpoint.
+"""Offset of a streaming query over streams, as stored in Spark's checkpoint. Pure.
 
     {"v": 1, "cluster": "5f0c...", "streams": {
         "5f0c9a21...": {"name": "orders/eu", "at": "3-17-0@5f0c9a21", "sequence": 1842}}}
 
-``at`` is the position that comes next, and ``sequence`` the number of the record there, -1 where that is not known, as
-records are lost. A stream that was not in the offset before has ``from`` too: where it was begun. So two offsets name
-the records between them, for ever.
+``at``: the next position. ``sequence``: the sequence number of the record there; -1: not known because records are
+lost. ``from``: where the query started in a stream that was not in the previous offset. Two offsets therefore always
+define the same records between them.
 """
 
 from __future__ import annotations
@@ -15,47 +15,47 @@ from dataclasses import dataclass
 from typing import Any, Final, Self
 
 from tallybook.core.errors import InvalidArgument
-from tallybook.metadata.record_format import check_format
-from tallybook.metadata.record_json import NOT_UNDERSTOOD
+from tallybook.metadata.records.format import check_format
+from tallybook.metadata.records.json_errors import DECODE_ERRORS
 from tallybook.stream.position import TAG_CHARS, Position
 
-from .snapshot import Place, RecordRange
+from .snapshot import RecordPlace, RecordRange
 
 FORMAT: Final = 1
 NO_NUMBER: Final = -1
-"""In place of the number of a record that is not known."""
+"""An unknown sequence number."""
 
 
 @dataclass(frozen=True, slots=True)
-class Reached:
-    """How far one stream was read.
+class StreamProgress:
+    """How far one stream has been read.
 
     Args:
-        name: as of when it was last looked at.
-        sequence: number of the record at ``at``; ``NO_NUMBER`` where it is not known.
-        begun: where it began, in the first offset that has it.
+        name: last known name.
+        sequence: sequence number of the record at ``at``; ``NO_NUMBER``: not known.
+        begun: where the query started in this stream; only in the first offset with the stream.
     """
 
     name: str
-    at: Place
+    at: RecordPlace
     sequence: int
-    begun: Place | None = None
+    begun: RecordPlace | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class RecordOffset:
-    """One offset: by the ids of streams, how far they were read."""
+    """An offset: the progress of each stream by stream id."""
 
     cluster_id: str
-    streams: Mapping[str, Reached]
+    streams: Mapping[str, StreamProgress]
 
     @classmethod
     def parse(cls, found: Mapping[str, Any]) -> Self:
-        """Understand what Spark has kept.
+        """Parse an offset from Spark's checkpoint.
 
         Raises:
-            InvalidArgument: it is not ours: most likely the checkpoint belongs to another source.
-            NewerFormat: a newer Tallybook has gone on with the checkpoint.
+            InvalidArgument: it is not a valid offset: the checkpoint probably belongs to another source.
+            NewerFormat: a newer Tallybook has written the checkpoint.
         """
         check_format("an offset of the checkpoint", found, FORMAT, key="v")
         if found.get("v") != FORMAT or not isinstance(found.get("streams"), dict):
@@ -65,11 +65,11 @@ class RecordOffset:
                 str(found["cluster"]),
                 {stream_id: _reached(stream_id, each) for stream_id, each in found["streams"].items()},
             )
-        except (*NOT_UNDERSTOOD, InvalidArgument) as error:
+        except (*DECODE_ERRORS, InvalidArgument) as error:
             raise InvalidArgument(f"the checkpoint has an offset that cannot be understood: {found!r:.500}") from error
 
     def json(self) -> dict[str, Any]:
-        """For Spark, which compares offsets as text: the same offset gives the same."""
+        """JSON for Spark. Deterministic: Spark compares offsets as text."""
         return {
             "v": FORMAT,
             "cluster": self.cluster_id,
@@ -85,7 +85,7 @@ class RecordOffset:
         }
 
     def since(self, start: RecordOffset) -> tuple[RecordRange, ...]:
-        """The records between an earlier offset and this one, by the names of their streams."""
+        """The records between an earlier offset and this one, ordered by stream name."""
         found = []
         for stream_id, each in self.streams.items():
             before = start.streams.get(stream_id)
@@ -95,28 +95,28 @@ class RecordOffset:
                 found.append(RecordRange(each.name, stream_id, first, each.at, sequence))
         return tuple(sorted(found, key=lambda wanted: (wanted.name, wanted.stream_id)))
 
-    def advanced(self, reached: Mapping[str, Reached], gone: Iterable[str]) -> RecordOffset:
-        """The offset once these streams were read so far; this one, if they were not.
+    def advanced(self, reached: Mapping[str, StreamProgress], gone: Iterable[str]) -> RecordOffset:
+        """The offset after progress in some streams; ``self`` if there is none.
 
         Args:
-            reached: by the ids of streams; of those that have come further.
-            gone: ids of streams that are no more.
+            reached: streams with progress, by stream id.
+            gone: ids of deleted streams.
         """
         if not reached:
             return self
         left = set(self.streams) - set(gone)
         kept = {
-            stream_id: Reached(each.name, each.at, each.sequence)
+            stream_id: StreamProgress(each.name, each.at, each.sequence)
             for stream_id, each in self.streams.items()
             if stream_id in left
         }
         return RecordOffset(self.cluster_id, kept | dict(reached))
 
-    def lag(self, ends: Iterable[tuple[str, Reached, int]]) -> dict[str, Any]:
-        """Where streams end, and how many records come after this offset, of streams where that is known.
+    def lag(self, ends: Iterable[tuple[str, StreamProgress, int]]) -> dict[str, Any]:
+        """Ends of the streams, and the number of records after this offset, where known.
 
         Args:
-            ends: of each stream its id, its end, and the number of its first record.
+            ends: for each stream its id, its end, and the sequence number of its first record.
         """
         streams: dict[str, dict[str, Any]] = {}
         records = 0
@@ -130,13 +130,13 @@ class RecordOffset:
         return {"streams": streams, "behind": {"records": records}}
 
 
-def _text(place: Place, stream_id: str) -> str:
+def _text(place: RecordPlace, stream_id: str) -> str:
     return str(Position(*place, tag=stream_id[:TAG_CHARS]))
 
 
-def _reached(stream_id: str, found: Mapping[str, Any]) -> Reached:
+def _reached(stream_id: str, found: Mapping[str, Any]) -> StreamProgress:
     begun = found.get("from")
-    return Reached(
+    return StreamProgress(
         str(found["name"]),
         Position.parse(found["at"]).of_stream(stream_id).place,
         int(found["sequence"]),
@@ -144,26 +144,26 @@ def _reached(stream_id: str, found: Mapping[str, Any]) -> Reached:
     )
 
 
-def shares(available: Sequence[int], limit: int) -> list[int]:
-    """What each may take of ``limit``: the same for all, and what one has no use for is the others'."""
+def fair_shares(available: Sequence[int], limit: int) -> list[int]:
+    """Divide ``limit`` into equal shares; what one cannot use goes to the others (max-min fairness)."""
     found = [0] * len(available)
     left = limit
     order = sorted(range(len(available)), key=lambda at: available[at])
     for turn, at in enumerate(order):
-        # Rounded up, so that something is taken as long as anything may be.
+        # Rounded up, so that a positive limit always gives progress.
         share = -(-left // (len(order) - turn))
         found[at] = min(available[at], share)
         left -= found[at]
     return found
 
 
-def records_within(pieces: Sequence[tuple[int, int]], most_bytes: int) -> int:
-    """How many records fit into so many bytes, one at least where there is any.
+def records_within(pieces: Sequence[tuple[int, int]], max_bytes: int) -> int:
+    """How many records fit into a number of bytes; at least one if there are any.
 
     Args:
-        pieces: number and bytes of records, in their order.
+        pieces: count and bytes of consecutive groups of records.
     """
-    taken, left = 0, most_bytes
+    taken, left = 0, max_bytes
     for count, size in pieces:
         if size > left:
             part = count * max(left, 0) // size

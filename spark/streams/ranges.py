@@ -1,4 +1,4 @@
-"""What a task of a query of streams reads, and what it could not have. Plain values: they travel."""
+"""Planned ranges, gaps and partitions of a query of streams. Plain values: they are pickled to executors."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from typing import Final, Literal, TypeAlias
 from tallybook.core.errors import DataMissing, NoSuchStream, StreamGap, TallybookError
 from tallybook.stream.position import TAG_CHARS, Position
 
-from ..plan import EntryPartition, Stretch
-from .snapshot import Place
+from ..ledgers.partitions import EntryPartition, PlannedRange
+from .snapshot import RecordPlace
 
 RecordGapKind: TypeAlias = Literal["lost", "truncated", "deleted"]
 
@@ -20,12 +20,12 @@ _ERRORS: Final[dict[str, type[TallybookError]]] = {
 
 @dataclass(frozen=True, slots=True)
 class RecordGap:
-    """Records of a stream that cannot be had.
+    """Missing records of a stream.
 
     Args:
-        at: where the first of them is, or was.
-        first: number of that one, where it is known.
-        last: number of the last of them, where it is known.
+        at: position of the first missing record.
+        first: sequence number of the first one, if known.
+        last: sequence number of the last one, if known.
     """
 
     stream: str
@@ -36,7 +36,7 @@ class RecordGap:
     reason: str
 
     def error(self) -> TallybookError:
-        """The gap as the error of a query that must not have any."""
+        """The error of a query that must not have gaps."""
         begin = "some record" if self.first is None else f"record {self.first}"
         end = "some record" if self.last is None else f"record {self.last}"
         what = f"stream {self.stream}: {begin} to {end}, from {self.at} on, {self.kind}: {self.reason}"
@@ -45,14 +45,14 @@ class RecordGap:
 
 
 @dataclass(frozen=True, slots=True)
-class RecordStretch(Stretch):
-    """Entries of one segment, and which of the records in them are wanted.
+class PlannedRecordRange(PlannedRange):
+    """A range of entries of one segment, and the wanted records in it.
 
     Args:
-        rank: of its stream among those of the query.
-        begin: entry and slot of the first record that is wanted.
-        end: entry and slot behind the last one.
-        sequence: number of the first record of entry 0; ``None`` if it is not known.
+        rank: index of the stream's range in the query.
+        begin: entry and slot of the first wanted record.
+        end: entry and slot after the last one.
+        sequence: sequence number of the first record of entry 0; ``None``: not known.
     """
 
     stream: str = ""
@@ -65,33 +65,33 @@ class RecordStretch(Stretch):
 
     @property
     def tag(self) -> str:
-        """What positions of its stream carry."""
+        """The stream tag of its positions."""
         return self.stream_id[:TAG_CHARS]
 
     @property
     def order(self) -> tuple[str, int, int]:
-        """The order of streams, and of their records."""
+        """Sort key: by stream, then by record."""
         return f"{self.rank:08}", self.segment, self.first
 
     def at(self, entry: int) -> Position:
-        """Where an entry begins."""
+        """The position of the first wanted record of an entry."""
         slot = self.begin[1] if entry == self.begin[0] else 0
         return Position(self.segment, entry, slot, self.tag)
 
 
 @dataclass
 class RecordPartition(EntryPartition):
-    """What one task reads of streams."""
+    """What one task of a query of streams reads."""
 
     missing: tuple[RecordGap, ...] = ()
-    """What was known to be gone when the query was planned."""
+    """Gaps known when the query was planned."""
 
 
-def wanted_entries(number: int, last_entry: int, first: Place, end: Place) -> tuple[int, int] | None:
-    """The entries of a segment that a range of records lies in; ``None`` if it has none of them.
+def wanted_entries(number: int, last_entry: int, first: RecordPlace, end: RecordPlace) -> tuple[int, int] | None:
+    """The entries of a segment that contain a range of records; ``None``: none.
 
     Args:
-        number: of the segment, which ends with ``last_entry``.
+        number: number of the segment, which ends with ``last_entry``.
     """
     if number < first[0] or number > end[0]:
         return None

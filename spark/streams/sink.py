@@ -1,8 +1,8 @@
-"""Rows become records of a stream, exactly once.
+"""Writers of rows to a stream, exactly once.
 
-Each task writes the records it makes, in their envelopes, into a staged ledger that nobody sees. The driver's commit
-brings them into the stream (``stream/deliveries``): a batch is there once, whole and in order, however often Spark runs
-it, and of one that is not committed no record ever is.
+Each task writes its records, already in envelopes, into a staged ledger, which is invisible. The commit on the driver
+delivers them to the stream (``stream/delivery/deliveries``): a batch is appended once, completely and in order, however
+often Spark runs it; an uncommitted batch is never visible.
 """
 
 from __future__ import annotations
@@ -26,32 +26,32 @@ from tallybook.core.errors import (
     StreamEnded,
     StreamExists,
 )
-from tallybook.metadata.transactions import Transaction, last_committed
+from tallybook.metadata.transactions.model import Transaction, last_committed
 from tallybook.runtime.clock import RealClock
 from tallybook.runtime.logging import logger
 from tallybook.runtime.rng import SystemRng
 from tallybook.stream import StreamInfo, StreamStore
-from tallybook.stream.deliveries import Deliveries
-from tallybook.stream.delivery_record import PART, staging, staging_sink
+from tallybook.stream.delivery.deliveries import Deliveries
+from tallybook.stream.delivery.record import PART, staging, staging_sink
 
 from ..catalog_tables import refuse_new_table
-from ..options import WriteOptions
-from ..sink import (
+from ..ledgers.sink import (
     BATCH_ID,
     QUERY_ID,
-    Writing,
-    Written,
-    gathered,
+    SinkCluster,
+    TaskOutput,
+    append_batches,
+    discard_output,
     ledger_ids_of,
     local_property,
     next_number,
-    on_cluster,
-    planned,
+    outputs_of,
+    run_on_cluster,
     task_ledger,
-    undo,
-    written_of,
+    with_cluster_id,
 )
-from .staging import Staging, check_rows
+from ..options import WriteOptions
+from .staging import EnvelopeStager, check_rows
 
 if TYPE_CHECKING:
     from pyspark.sql.types import StructType
@@ -61,25 +61,25 @@ _log = logger("spark.sink")
 
 
 @dataclass
-class Staged(Written):
-    """What a task has staged.
+class StagedOutput(TaskOutput):
+    """Commit message of a task: its staged ledger.
 
     Args:
-        part: number of its partition, by which the parts of a batch are in order.
-        txids: the first and the last transaction id, where there are any.
+        part: partition number, which orders the parts of a batch.
+        txids: first and last transaction id, if any.
     """
 
     part: int = 0
     txids: tuple[int, int] | None = None
 
 
-class RecordWriter(DataSourceArrowWriter):
+class RecordBatchWriter(DataSourceArrowWriter):
     """Appends a batch to a stream."""
 
     def __init__(self, options: WriteOptions, schema: StructType, *, overwrite: bool) -> None:
         check_rows(schema, overwrite=overwrite)
-        self._options = planned(options)
-        self._target = Target.of(self._options)
+        self._options = with_cluster_id(options)
+        self._target = TargetStream.of(self._options)
         self._sink = options.sink or f"once-{SystemRng().uuid()}"
         self._number = self._chosen()
 
@@ -94,13 +94,13 @@ class RecordWriter(DataSourceArrowWriter):
     def _transaction(self) -> Transaction:
         return staging(self._target.stream_id, self._sink, self._number)
 
-    def write(self, iterator: Iterator[pa.RecordBatch]) -> Staged:
-        """One task: a staged ledger, or none if there are no rows."""
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> StagedOutput:
+        """Write the rows of one task to a staged ledger; no ledger if there are no rows."""
         refuse_new_table()
         return stage_rows(self._options, self._target, self._transaction, iterator)
 
     def commit(self, messages: Sequence[WriterCommitMessage | None]) -> None:
-        """Append everything. Without rows, there is a record of it only where its number may come again."""
+        """Append all parts. A batch without rows is recorded only if it has an explicit transaction number."""
         staged = _staged(messages)
         if self._options.transaction is None and not ledger_ids_of(staged):
             return
@@ -110,55 +110,55 @@ class RecordWriter(DataSourceArrowWriter):
         if last is None:
             return
         if self._options.transaction is None:
-            raise Conflict(f"somebody else has written to sink {self._sink} meanwhile; nothing was appended")
+            raise Conflict(f"sink {self._sink} got a concurrent write; nothing was appended: try again")
         if last != self._number:
             raise Conflict(
-                f"transaction {self._number} of sink {self._sink} comes after {last}, and nothing is appended: numbers "
+                f"transaction {self._number} of sink {self._sink} is older than {last}; nothing was appended: numbers "
                 "must ascend"
             )
 
     def abort(self, messages: Sequence[WriterCommitMessage | None]) -> None:
-        """Delete what was staged, unless it is committed after all: then whoever writes next completes it."""
-        undo(self._options, self._transaction, messages)
+        """Delete the staged ledgers unless they are committed: then the next writer completes the delivery."""
+        discard_output(self._options, self._transaction, messages)
         if self._options.sink is None:
             forget(self._options, self._target, self._sink)
 
 
 class RecordStreamWriter(DataSourceStreamArrowWriter):
-    """Appends micro-batches. The sink is the query, unless it is given: its id lives as long as its checkpoint."""
+    """Appends micro-batches to a stream. Default sink: the id of the query, which is stored in its checkpoint."""
 
     def __init__(self, options: WriteOptions, schema: StructType, *, overwrite: bool) -> None:
         if options.transaction is not None:
-            raise InvalidConfig("the transactions of a stream are its micro-batches: give no option transaction")
+            raise InvalidConfig("writeStream numbers its transactions itself: give no option transaction")
         check_rows(schema, overwrite=overwrite)
-        self._options = planned(options)
-        self._target = Target.of(self._options)
+        self._options = with_cluster_id(options)
+        self._target = TargetStream.of(self._options)
 
-    def write(self, iterator: Iterator[pa.RecordBatch]) -> Staged:
-        """One task: a staged ledger, or none if there are no rows."""
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> StagedOutput:
+        """Write the rows of one task to a staged ledger; no ledger if there are no rows."""
         query = local_property(QUERY_ID)
         transaction = self._transaction(self._options.sink or query, int(local_property(BATCH_ID)), query)
         return stage_rows(self._options, self._target, transaction, iterator)
 
     def commit(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:
-        """Append the micro-batch; once, however often this is called for it."""
+        """Append the micro-batch. Idempotent."""
         staged = _staged(messages)
         if ledger_ids_of(staged):
             sink, owner = _sink_of(staged[0]), staged[0].owner
             deliver(self._options, self._target, sink, self._transaction(sink, batchId, owner), staged)
 
     def abort(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:
-        """Delete what was staged, unless it is committed after all: then whoever writes next completes it."""
+        """Delete the staged ledgers unless they are committed: then the next writer completes the delivery."""
         if staged := _staged(messages):
-            undo(self._options, self._transaction(_sink_of(staged[0]), batchId, staged[0].owner), messages)
+            discard_output(self._options, self._transaction(_sink_of(staged[0]), batchId, staged[0].owner), messages)
 
     def _transaction(self, sink: str, number: int, owner: str) -> Transaction:
         return staging(self._target.stream_id, sink, number, owner)
 
 
 @dataclass(frozen=True, slots=True)
-class Target:
-    """The stream that is written to, as it was found when the query was planned, and how it is kept."""
+class TargetStream:
+    """The stream to append to, with its replication, as read when the query was planned."""
 
     name: str
     namespace: str
@@ -168,19 +168,19 @@ class Target:
     ack_quorum: int
 
     @classmethod
-    def of(cls, options: WriteOptions) -> Target:
-        """Find the stream, or make it if that is wanted.
+    def of(cls, options: WriteOptions) -> TargetStream:
+        """Find the stream, or create it with ``createStream``.
 
         Raises:
-            NoSuchStream: there is none of that name.
-            StreamEnded: nobody may write to it any more.
+            NoSuchStream: it does not exist.
+            StreamEnded: it is sealed.
             NoSuchNamespace, MetadataUnavailable, ...: as ``StreamStore.create``.
         """
         name = options.stream
         if name is None:
-            raise InvalidConfig("say which stream is written to: option stream")
+            raise InvalidConfig("give the stream to write to: option stream")
 
-        async def work(cluster: Writing) -> StreamInfo:
+        async def work(cluster: SinkCluster) -> StreamInfo:
             async with StreamStore(cluster.client, namespace=options.namespace) as streams:
                 if options.create_stream:
                     with suppress(StreamExists):
@@ -188,11 +188,11 @@ class Target:
                 return await streams.info(name)
 
         try:
-            found = on_cluster(options, work)
+            found = run_on_cluster(options, work)
         except NoSuchStream as error:
-            raise NoSuchStream(f"{error.message} (option createStream=true makes it)") from error
+            raise NoSuchStream(f"{error.message} (option createStream=true creates it)") from error
         if found.ended:
-            raise StreamEnded(f"stream {name} has ended: nothing can be appended to it")
+            raise StreamEnded(f"stream {name} is sealed: nothing can be appended to it")
         policy = found.policy
         return cls(
             name, options.namespace, found.stream_id, policy.ensemble, policy.write_quorum, policy.ack_quorum
@@ -200,39 +200,39 @@ class Target:
 
 
 def stage_rows(
-    options: WriteOptions, target: Target, transaction: Transaction, batches: Iterator[pa.RecordBatch]
-) -> Staged:
+    options: WriteOptions, target: TargetStream, transaction: Transaction, batches: Iterator[pa.RecordBatch]
+) -> StagedOutput:
     """Write the rows of a task into a staged ledger.
 
     Raises:
-        InvalidArgument, EntryTooLarge, OutOfOrder: a row cannot be a record.
-        TallybookError: the cluster does not take them.
+        InvalidArgument, EntryTooLarge, OutOfOrder: a row cannot become a record.
+        TallybookError: the write failed.
     """
     part, clock = _partition(), RealClock()
     there = (batch for batch in batches if batch.num_rows)
     first = next(there, None)
     if first is None:
-        return Staged(transaction.sink, transaction.owner, (), part)
+        return StagedOutput(transaction.sink, transaction.owner, (), part)
     quorum = (target.ensemble, target.write_quorum, target.ack_quorum)
     with task_ledger(options, transaction, quorum, {**transaction.marks, PART: b"%d" % part}) as ledger:
-        rows = Staging(ledger.ledger_id, ledger.max_entry_bytes, lambda: clock.wall_us() // 1000)
-        ledger.extend(gathered(envelope for batch in chain([first], there) for envelope in rows.envelopes(batch)))
-    return Staged(
+        rows = EnvelopeStager(ledger.ledger_id, ledger.max_entry_bytes, lambda: clock.wall_us() // 1000)
+        ledger.extend(append_batches(envelope for batch in chain([first], there) for envelope in rows.envelopes(batch)))
+    return StagedOutput(
         transaction.sink, transaction.owner, (ledger.ledger_id,), part, rows.txids, cluster_id=ledger.cluster_id
     )
 
 
 def deliver(
-    options: WriteOptions, target: Target, sink: str, transaction: Transaction, staged: Sequence[Staged], *,
+    options: WriteOptions, target: TargetStream, sink: str, transaction: Transaction, staged: Sequence[StagedOutput], *,
     forget: bool = False,
 ) -> int | None:  # fmt: skip
     """Commit a batch and append it.
 
     Args:
-        forget: whether nobody writes to the sink again.
+        forget: whether the sink is not used again.
 
     Returns:
-        ``None`` if this was what did it; else the number of the sink's last transaction.
+        ``None`` if this call committed the batch; else the number of the sink's last transaction.
 
     Raises:
         As ``Deliveries.deliver``.
@@ -240,7 +240,7 @@ def deliver(
     parts = sorted(staged, key=lambda each: each.part)
     txids = [each.txids for each in parts if each.txids is not None]
 
-    async def work(cluster: Writing) -> int | None:
+    async def work(cluster: SinkCluster) -> int | None:
         cluster.check_cluster(staged)
         async with StreamStore(cluster.client, namespace=target.namespace, name=f"spark {sink}") as streams:
             deliveries = Deliveries(streams, cluster.client, cluster.updater, target.name, target.stream_id)
@@ -251,36 +251,36 @@ def deliver(
         last = await last_committed(cluster.store, transaction.sink)
         return -1 if last is None else last.number
 
-    return on_cluster(options, work)
+    return run_on_cluster(options, work)
 
 
-def forget(options: WriteOptions, target: Target, sink: str) -> None:
-    """Leave no record of a sink of which nothing is to come."""
+def forget(options: WriteOptions, target: TargetStream, sink: str) -> None:
+    """Delete the record of a sink that is not used again."""
 
-    async def work(cluster: Writing) -> None:
+    async def work(cluster: SinkCluster) -> None:
         async with StreamStore(cluster.client, namespace=target.namespace) as streams:
             await _forget(Deliveries(streams, cluster.client, cluster.updater, target.name, target.stream_id), sink)
 
-    on_cluster(options, work)
+    run_on_cluster(options, work)
 
 
 async def _forget(deliveries: Deliveries, sink: str) -> None:
-    """What is appended is there, come what may of its record."""
+    """Delete the record of a sink. A failure is only logged: the batch is appended."""
     try:
         await deliveries.forget(sink)
     except PeerError as error:
-        _log.warning("a record of a sink is left", sink=sink, error=error.message)
+        _log.warning("record of a sink not deleted", sink=sink, error=error.message)
 
 
-def _staged(messages: Sequence[WriterCommitMessage | None]) -> list[Staged]:
-    return [each for each in written_of(messages) if isinstance(each, Staged)]
+def _staged(messages: Sequence[WriterCommitMessage | None]) -> list[StagedOutput]:
+    return [each for each in outputs_of(messages) if isinstance(each, StagedOutput)]
 
 
-def _sink_of(staged: Staged) -> str:
-    """The sink as it is named among those of its stream."""
+def _sink_of(staged: StagedOutput) -> str:
+    """The sink name without the prefix of its stream."""
     sink = staged.sink.split(".", 2)[-1]
     if not sink:
-        raise InvalidArgument(f"{staged.sink!r} is no sink of a stream")
+        raise InvalidArgument(f"{staged.sink!r} is not a sink of a stream")
     return sink
 
 

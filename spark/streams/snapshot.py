@@ -1,12 +1,12 @@
-"""A snapshot of streams: which records a table has, as text that a person can read and keep.
+"""Snapshot of streams: the ranges of records that a query reads, as readable JSON text.
 
     {"tallybook_snapshot": 1, "cluster": "5f0c...", "streams": [
         {"stream": "orders/eu", "id": "5f0c9a21...", "from": "1-0-0@5f0c9a21", "to": "3-17-0@5f0c9a21",
          "sequence": 0}]}
 
-It names positions, ``to`` not included, which stay true over rolls, archiving and compaction. Records never change;
-those that were truncated by then fail the query, or are reported as a gap. ``sequence`` is the number of the record at
-``from``, where it is known: it tells whether any were.
+Positions, with ``to`` exclusive, stay valid across rolls, archiving and compaction. Records never change; records
+truncated later fail the query or are reported as a gap. ``sequence`` is the sequence number of the record at ``from``,
+if known: it shows whether any records are missing.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from tallybook.stream.position import TAG_CHARS, Position
 
 FORMAT: Final = 1
 
-Place: TypeAlias = tuple[int, int, int]
+RecordPlace: TypeAlias = tuple[int, int, int]
 """Segment, entry and slot."""
 
 _ID: Final = re.compile(r"[0-9a-f]{32}")
@@ -30,44 +30,44 @@ _ID: Final = re.compile(r"[0-9a-f]{32}")
 
 @dataclass(frozen=True, slots=True)
 class RecordRange:
-    """Records of one stream, from a place up to another one, which is not included.
+    """Records of one stream from ``first`` inclusive to ``end`` exclusive.
 
     Args:
-        name: as of when it was looked up.
-        sequence: number of the record at ``first``, or that comes there, where it is known.
+        name: last known name.
+        sequence: sequence number of the record at ``first``, or of the next one, if known.
     """
 
     name: str
     stream_id: str
-    first: Place
-    end: Place
+    first: RecordPlace
+    end: RecordPlace
     sequence: int | None = field(default=None, compare=False)
 
     @property
     def tag(self) -> str:
-        """What its positions carry of its id."""
+        """The stream tag of its positions."""
         return self.stream_id[:TAG_CHARS]
 
     @property
     def last_segment(self) -> int:
-        """The last one that it can have records of."""
+        """The last segment that may have records of the range."""
         number, *behind = self.end
         return number if any(behind) else number - 1
 
 
 @dataclass(frozen=True, slots=True)
 class RecordSnapshot:
-    """Records of streams."""
+    """Ranges of records of streams."""
 
     cluster_id: str
     ranges: tuple[RecordRange, ...]
 
     @classmethod
     def of_json(cls, found: dict[str, Any]) -> Self:
-        """Understand what the text of a snapshot says.
+        """Parse the JSON of a snapshot.
 
         Raises:
-            InvalidArgument: it is none; the message says what is wrong.
+            InvalidArgument: it is invalid; the message says why.
         """
         cluster_id, streams = found.get("cluster", ""), found.get("streams")
         if not isinstance(cluster_id, str) or not isinstance(streams, list):
@@ -75,7 +75,7 @@ class RecordSnapshot:
         ranges = tuple(map(_range_of, streams))
         wanted = (each for each in ranges if each.first < each.end)
         for one, other in pairwise(sorted(wanted, key=lambda each: (each.stream_id, each.first))):
-            # A task that has two ranges in one entry would not know which of them it reads.
+            # Two ranges in one segment could not be told apart by a task.
             if one.stream_id == other.stream_id and other.first[0] <= one.last_segment:
                 raise InvalidArgument(f"the snapshot has segment {other.first[0]} of stream {other.name} twice")
         return cls(cluster_id, ranges)

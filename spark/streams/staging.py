@@ -1,9 +1,9 @@
-"""Rows become envelopes: what a task of a sink of a stream writes into its staged ledger. Pure but for Arrow.
+"""Encodes rows to envelopes, which a task writes into its staged ledger. Pure, except for Arrow.
 
 payload     BINARY or STRING
-key         BINARY or STRING, may be null, or not be there
-timestamp   TIMESTAMP, likewise; where there is none it is the time at which the task took the row
-txid        BIGINT or INT, likewise; it never falls
+key         BINARY or STRING; optional, may be null
+timestamp   TIMESTAMP; optional, may be null; default: the time at which the task encodes the row
+txid        BIGINT or INT; optional, may be null; must not decrease
 """
 
 from __future__ import annotations
@@ -16,17 +16,17 @@ import numpy as np
 import pyarrow as pa
 
 from tallybook.core.errors import EntryTooLarge, InvalidArgument, InvalidConfig, OutOfOrder
-from tallybook.stream.delivery_record import MOST_ID_BYTES, delivery_id
-from tallybook.stream.envelope import (
+from tallybook.stream.delivery.record import MAX_ID_BYTES, delivery_id
+from tallybook.stream.records.envelope import (
     HEADER_BYTES,
     MAX_RECORDS,
     RECORD_OVERHEAD_BYTES,
     START,
-    Columns,
-    Marks,
+    RecordColumns,
+    StreamMarks,
     encode_records,
 )
-from tallybook.stream.record import MAX_RECORD_BYTES
+from tallybook.stream.records.record import MAX_RECORD_BYTES
 from tallybook.stream.writer.flow import ENVELOPE_BYTES
 
 if TYPE_CHECKING:
@@ -39,10 +39,10 @@ _KINDS: Final = {
 
 
 def check_rows(schema: StructType, *, overwrite: bool) -> None:
-    """See to it that rows can become records.
+    """Check that rows can become records.
 
     Raises:
-        InvalidConfig: they cannot; or they are to replace what is there.
+        InvalidConfig: a column is missing, unknown or of the wrong type; or the write mode is overwrite.
     """
     if overwrite:
         raise InvalidConfig("streams are never overwritten: use mode('append'), or outputMode('append') for a stream")
@@ -50,15 +50,15 @@ def check_rows(schema: StructType, *, overwrite: bool) -> None:
     wrong = [name for name, kind in kinds.items() if kind not in _KINDS.get(name, ())]
     if "payload" not in kinds or wrong:
         raise InvalidConfig(
-            "records have the columns payload (BINARY or STRING) and, if they like, key (likewise), timestamp "
-            f"(TIMESTAMP) and txid (BIGINT), and these are {schema.simpleString()}; to_json(struct(*)) makes one "
-            "payload of many columns"
+            "records need column payload (BINARY or STRING), and may have key (BINARY or STRING), timestamp "
+            f"(TIMESTAMP) and txid (BIGINT); these are {schema.simpleString()}; to_json(struct(*)) combines columns "
+            "into one payload"
         )
 
 
 @dataclass(frozen=True, slots=True)
 class _Rows:
-    """Columns of one batch, as Python has them."""
+    """Columns of one batch as Python values."""
 
     payloads: list[bytes]
     keys: list[bytes | None] | None
@@ -66,41 +66,41 @@ class _Rows:
     txids: list[int | None] | None
 
 
-class Staging:
-    """Makes envelopes of the rows of one task.
+class EnvelopeStager:
+    """Encodes the rows of one task to envelopes.
 
     Args:
-        ledger_id: of the staged ledger, whose entries they become, in their order.
-        most_bytes: that an entry may have.
-        now_ms: the time of day.
+        ledger_id: the staged ledger, whose entries the envelopes become, in order.
+        max_bytes: entry size limit.
+        now_ms: wall-clock time.
     """
 
-    def __init__(self, ledger_id: int, most_bytes: int, now_ms: Callable[[], int]) -> None:
+    def __init__(self, ledger_id: int, max_bytes: int, now_ms: Callable[[], int]) -> None:
         self._ledger_id = ledger_id
-        self._most_bytes = min(most_bytes, MAX_RECORD_BYTES) - MOST_ID_BYTES - HEADER_BYTES - RECORD_OVERHEAD_BYTES
-        self._full_bytes = min(ENVELOPE_BYTES, self._most_bytes)
+        self._max_payload_bytes = min(max_bytes, MAX_RECORD_BYTES) - MAX_ID_BYTES - HEADER_BYTES - RECORD_OVERHEAD_BYTES
+        self._full_bytes = min(ENVELOPE_BYTES, self._max_payload_bytes)
         self._now_ms = now_ms
         self._entry = self._rows = 0
-        self._marks: Marks = START
+        self._marks: StreamMarks = START
         self.txids: tuple[int, int] | None = None
-        """The first and the last transaction id of all rows so far."""
+        """First and last transaction id of all rows so far."""
 
     def envelopes(self, batch: pa.RecordBatch) -> Iterator[bytes]:
-        """The rows of a batch as entries.
+        """Encode the rows of a batch to entries.
 
         Raises:
             InvalidArgument: a row has no payload.
-            EntryTooLarge: a row is larger than a record may be.
-            OutOfOrder: a transaction id is below one before it.
+            EntryTooLarge: a row exceeds the record size limit.
+            OutOfOrder: a transaction id decreases.
         """
         rows = self._understood(batch)
         sizes = [len(payload) for payload in rows.payloads]
         if rows.keys is not None:
             sizes = [size + len(key or b"") for size, key in zip(sizes, rows.keys, strict=True)]
-        if sizes and max(sizes) > self._most_bytes:
+        if sizes and max(sizes) > self._max_payload_bytes:
             at = sizes.index(max(sizes))
             raise EntryTooLarge(
-                f"row {self._rows + at} of a task has {sizes[at]} bytes, and a record up to {self._most_bytes}"
+                f"row {self._rows + at} of a task has {sizes[at]} bytes, and a record up to {self._max_payload_bytes}"
             )
         begin = total = 0
         for at, size in enumerate(sizes):
@@ -139,12 +139,12 @@ class Staging:
         return found
 
     def _envelope(self, rows: _Rows, begin: int, end: int) -> bytes:
-        columns = Columns(self._now_ms())
+        columns = RecordColumns(self._now_ms())
         nothing: list[Any] = [None] * (end - begin)
         times = nothing if rows.times is None else rows.times[begin:end]
         keys = nothing if rows.keys is None else rows.keys[begin:end]
         txids = nothing if rows.txids is None else rows.txids[begin:end]
-        # The last one names the entry, by which a delivery that was cut off knows it again.
+        # The last record has the id of the entry: an interrupted delivery recognizes appended entries by it.
         ids = [*nothing[1:], delivery_id(self._ledger_id, self._entry)]
         for record in zip(rows.payloads[begin:end], times, keys, ids, txids, strict=True):
             columns.add(*record)

@@ -1,4 +1,4 @@
-"""What a task of a query of streams does on an executor, from its partition to batches that Spark takes."""
+"""Task of a query of streams on an executor: from a partition to Arrow batches for Spark."""
 
 from __future__ import annotations
 
@@ -8,31 +8,31 @@ from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
-from tallybook.runtime.blocking import LoopThread
+from tallybook.runtime.blocking.loop_thread import LoopThread
 
 from ..columns import columns_for
-from ..gaps import Gap
+from ..gaps import EntryGap
+from ..ledgers.reading import EntryRows, read_partition
+from ..locations import LedgerLocation, open_location
 from ..options import ReadOptions
-from ..payloads import parser_of
-from ..places import LedgerPlace, opened
-from ..reading import Rows, read_partition
-from ..shaping import Shaper
+from ..payloads.payloads import parser_of
+from ..row_shaping import RowShaper
+from .bounds_resolution import StreamResolver
+from .ranges import PlannedRecordRange, RecordGap, RecordPartition
 from .rows import RecordRows
-from .settling import Streams
-from .stretches import RecordGap, RecordPartition, RecordStretch
 
 if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
 
-class RecordShaper(Shaper):
-    """Makes the batches of a query of streams."""
+class RecordShaper(RowShaper):
+    """Builds the Arrow batches of a query of streams."""
 
     def lost(self, gap: RecordGap) -> pa.RecordBatch:
-        """A gap: a row with the position of what comes first in it.
+        """A batch with one row that reports a gap, with the position of its first record.
 
         Raises:
-            TallybookError: there must not be any.
+            TallybookError: the query must not have gaps.
         """
         if not self._gaps:
             raise gap.error()
@@ -44,24 +44,24 @@ class RecordShaper(Shaper):
         return pa.RecordBatch.from_pylist([row], schema=self._schema)
 
     def shaped(self, found: Iterator[pa.Table | RecordGap], object_key: str | None) -> Iterator[pa.RecordBatch]:
-        """Records, and the gaps between them."""
+        """Batches of records and gaps."""
         for each in found:
             if isinstance(each, RecordGap):
                 yield self.lost(each)
             else:
-                yield from self.rows(Rows(each, object_key))
+                yield from self.rows(EntryRows(each, object_key))
 
 
 def read_records(options: ReadOptions, schema: StructType, partition: RecordPartition) -> Iterator[pa.RecordBatch]:
-    """The records of a partition as Spark wants them, by a task that opens and closes all that it needs.
+    """The records of a partition in Spark's schema. Opens and closes the location itself.
 
     Raises:
-        TallybookError: they cannot be had; ``DataMissing``, ``StreamGap`` and ``NoSuchStream``: ever.
+        TallybookError: records cannot be read. ``DataMissing``, ``StreamGap`` and ``NoSuchStream`` are permanent.
     """
     shaper = RecordShaper(columns_for(options), options, parser_of(options.payload, schema, "row"))
     for gap in partition.missing:
         yield shaper.lost(gap)
-    if partition.stretches:
+    if partition.planned_ranges:
         with LoopThread("tallybook") as loop:
             yield from loop.iterate(_shaped(options, shaper, partition))
 
@@ -69,12 +69,12 @@ def read_records(options: ReadOptions, schema: StructType, partition: RecordPart
 async def _shaped(
     options: ReadOptions, shaper: RecordShaper, partition: RecordPartition
 ) -> AsyncGenerator[pa.RecordBatch, None]:
-    rows = RecordRows([each for each in partition.stretches if isinstance(each, RecordStretch)])
-    async with opened(options.place, partition) as place:
+    rows = RecordRows([each for each in partition.planned_ranges if isinstance(each, PlannedRecordRange)])
+    async with open_location(options.place, partition) as place:
         source = read_partition(place, partition, whole_gaps=not options.fail_on_data_loss)
         async with aclosing(source) as entries:
             async for each in entries:
-                if isinstance(each, Gap):
+                if isinstance(each, EntryGap):
                     found, key = await _lost(place, rows, each), None
                 else:
                     found, key = rows.records(each.table), each.object_key
@@ -84,7 +84,9 @@ async def _shaped(
             yield batch
 
 
-async def _lost(place: LedgerPlace, rows: RecordRows, gap: Gap) -> Iterator[RecordGap]:
+async def _lost(place: LedgerLocation, rows: RecordRows, gap: EntryGap) -> Iterator[RecordGap]:
     if gap.kind != "trimmed":
         return rows.lost(gap, None)
-    return rows.lost(gap, await Streams(place).catalog.peek(rows.stretch(gap.ledger_id, gap.first).stream_id))
+    return rows.lost(
+        gap, await StreamResolver(place).catalog.peek(rows.planned_range(gap.ledger_id, gap.first).stream_id)
+    )
