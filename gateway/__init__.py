@@ -1,9 +1,9 @@
-"""The gateway: ledgers and streams over gRPC, for programs in any language.
+"""gRPC gateway: ledgers and streams for programs in any language.
 
-    client in Go, Java, ... -- LedgerService (proto/ledger.proto) --> gateway ------------> quorum client --> bookies
-                            -- StreamService (proto/stream.proto) -->         -- streams -->
+    client in Go, Java, ... -- LedgerService (ledger.proto) --> ledgers/ -----------------> ledger client --> bookies
+                            -- StreamService (stream.proto) --> streams/ --> StreamStore --> ledger client --> bookies
 
-Start at ``service``, and at ``stream_service``. docs/gateway.md tells how to use them. gRPC itself is known to
-``tallybook.runtime.grpc_calls`` only; here a call is something that gives and takes encoded messages and ends with a
-status.
+``server.py`` is the entrance; ``ledgers/service.py`` and ``streams/service.py`` hold the RPC handlers. ``console/`` is
+the HTTP console. No module here imports gRPC: ``tallybook.runtime.grpc.call_server`` does, and a handler sees a call
+as a port that receives and sends encoded messages and ends with a status. docs/use/gateway.md describes the API.
 """

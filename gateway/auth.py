@@ -1,11 +1,11 @@
-"""Authentication and authorization at a gateway: who calls, and whether they may.
+"""Authentication and authorization of gateway RPCs.
 
-    call -> who is it? -> may they call this method at all?             before anything of the call is read
-         -> request    -> may they do it to this stream, this ledger?   before anything is done
-         -> goes on    -> all of this, again                            now and then, while the call lasts
+    call starts      authenticate, check the permission that the method needs     before the request is read
+    request arrives  check the permission on the named ledger or stream           before it is executed
+    call continues   repeat all checks                                            periodically while the call lasts
 
-A gateway acts on behalf of its clients with powers of its own, so nobody behind it asks again. Every method has a line
-in the tables below; one that has none is not served.
+The gateway accesses the cluster with its own credentials, so no component behind it authorizes its clients again.
+A method without an entry in ``PERMISSIONS`` is not served.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from tallybook.core.access import LEDGER_NAME, Access, Permission, Principal
 from tallybook.core.errors import AccessDenied, NoSuchLedger, Outcome, TallybookError, Unauthenticated
 from tallybook.runtime.audit import audit
 from tallybook.runtime.calls import Call
-from tallybook.runtime.refusals import Refusals
+from tallybook.runtime.security.denial_log import DenialLog
 from tallybook.stream.names import DEFAULT_NAMESPACE
 
 _READ, _WRITE = Permission.READ, Permission.WRITE
@@ -47,34 +47,35 @@ PERMISSIONS: Final = {
     "StreamService/Rename": _WRITE,
     "StreamService/ResetSubscription": _WRITE,
     "StreamService/SetPolicy": _WRITE,
-    # Who reads by a subscription keeps its position in it, and changes nothing else.
+    # Subscribe writes only the position of the subscription, so READ is enough.
     "StreamService/Subscribe": _READ,
     "StreamService/Truncate": _WRITE,
 }
-"""What each method takes."""
+"""The permission that each method requires."""
 
 
 Check: TypeAlias = Callable[[Principal], Awaitable[None]]
-"""Raises AccessDenied unless a principal may do what a call does."""
+"""Raises AccessDenied unless the principal is authorized for what a call does."""
 
 
 @dataclass(frozen=True, slots=True)
 class Caller:
-    """The principal that has made a call, and what it was allowed and refused."""
+    """The authenticated principal of a call, with the checks that the call has passed and the denials it got."""
 
     peer: str
-    """The connection."""
+    """Address of the connection."""
     principal: Principal
-    about: dict[str, object] = field(default_factory=dict, compare=False)
-    """What the call turned out to be about: fields of a line in the log."""
+    log_fields: dict[str, object] = field(default_factory=dict, compare=False)
+    """What the call is about: fields of its log lines."""
     checks: list[Check] = field(default_factory=list, compare=False)
-    """What it was found to be allowed so far."""
+    """Checks passed so far; reauthorization repeats them."""
     refusals: list[TallybookError] = field(default_factory=list, compare=False)
-    """What the authorizer refused it with. What else is denied is denied to the gateway itself, by those it asks."""
+    """Errors with which the authorizer denied this call. Other access errors come from the cluster and deny the
+    gateway, not its client."""
 
     @contextmanager
-    def noting_refusals(self) -> Iterator[None]:
-        """Note what is denied inside the block as denied to this caller."""
+    def recording_denials(self) -> Iterator[None]:
+        """Record access errors raised inside the block as denials of this caller."""
         try:
             yield
         except (AccessDenied, Unauthenticated) as error:
@@ -83,95 +84,97 @@ class Caller:
 
 
 class AuthorizedCall(Call, Protocol):
-    """A call whose caller was authenticated, and may call its method."""
+    """A call whose caller is authenticated and may call its method."""
 
     @property
     def caller(self) -> Caller:
-        """Whose it is."""
+        """The caller."""
 
 
 class Authorizer:
-    """Authenticates callers, and checks what each of them asks for.
+    """Authenticates callers and authorizes their requests.
 
     Args:
-        access: tells who a caller is.
-        client: knows the names of ledgers.
-        refusals: those of the process.
-        authenticated: told of the connection of each call that was authenticated.
+        access: maps credentials to principals.
+        client: reads the names of ledgers.
+        refusals: the denial log of the process.
+        authenticated: called with the connection of each authenticated call.
     """
 
     def __init__(
         self,
         access: Access,
         client: Client,
-        refusals: Refusals,
+        refusals: DenialLog,
         authenticated: Callable[[str], None] = lambda _peer: None,
     ) -> None:
         self._access = access
         self._authenticated = authenticated
         self.refusals = refusals
-        """Those who were not let in, may not do what they wanted, or have said a wrong password."""
+        """Log of failed authentications, denied requests and wrong passwords."""
         self._client = client
 
-    def let_in(self, method: str, call: Call) -> Caller:
-        """Who makes this call.
+    def authenticate(self, method: str, call: Call) -> Caller:
+        """Authenticate the caller and check that it may call this method.
 
         Raises:
-            Unauthenticated, AccessDenied: nobody who may.
+            Unauthenticated: missing or invalid credentials.
+            AccessDenied: the principal lacks the permission that the method requires.
         """
         principal = self._access.principal(call.presented)
         self._authenticated(call.peer)
         principal.check(PERMISSIONS[method])
         return Caller(call.peer, principal)
 
-    async def look_again(self, method: str, call: Call, caller: Caller) -> Principal:
-        """Who makes a call that was let in, by now: keys of tokens and rules may be others, and tokens expire.
+    async def reauthorize(self, method: str, call: Call, caller: Caller) -> Principal:
+        """Repeat all checks of a running call: tokens expire, and token keys and rules change.
 
         Raises:
-            Unauthenticated, AccessDenied: nobody who may, any more. What was under way may be done or not.
-            MetadataUnavailable: its rights are others, and what the ledger is called cannot be told.
+            Unauthenticated, AccessDenied: the caller is no longer authorized. The outcome of requests in flight is
+                unknown.
+            MetadataUnavailable: the rules changed and the name of the ledger cannot be read.
         """
         unknown = Outcome.UNKNOWN
         try:
-            with caller.noting_refusals():
+            with caller.recording_denials():
                 principal = self._access.principal(call.presented)
                 principal.check(PERMISSIONS[method])
             for check in caller.checks:
                 await check(principal)
         except TallybookError as error:
             if error not in caller.refusals:
-                raise error.told_as(unknown) from None
-            with caller.noting_refusals():
+                raise error.with_outcome(unknown) from None
+            with caller.recording_denials():
                 if isinstance(error, Unauthenticated):
-                    why = f"the call is over, for {error.message}: call again with one that counts"
+                    why = f"the call was ended: {error.message}; call again with valid credentials"
                     raise Unauthenticated(why, outcome=unknown) from None
-                raise AccessDenied(f"the call is over: {error.message}", outcome=unknown) from None
+                raise AccessDenied(f"the call was ended: {error.message}", outcome=unknown) from None
         return principal
 
     async def check_ledger(self, caller: Caller, permission: Permission, ledger_id: int) -> None:
-        """See that a caller may do this to a ledger.
+        """Check that the caller has a permission on a ledger.
 
         Raises:
-            AccessDenied: it may not; or it is limited to names, and there is no such ledger.
-            MetadataUnavailable: what the ledger is called cannot be told.
+            AccessDenied: it has not; or it is limited to names, and the ledger does not exist.
+            MetadataUnavailable: the name of the ledger cannot be read.
         """
-        caller.about["ledger_id"] = ledger_id
+        caller.log_fields["ledger_id"] = ledger_id
         named: list[str | None] = []
-        """What it is called, once that was asked: it stays so."""
+        """The name of the ledger once it was read; it never changes."""
 
         async def check(principal: Principal) -> None:
-            with caller.noting_refusals():
+            with caller.recording_denials():
                 principal.check(permission)
             if principal.unlimited:
                 return
             try:
                 if not named:
-                    named.append(_name_of((await self._client.ledger_metadata(ledger_id)).custom))
+                    named.append(_ledger_name((await self._client.ledger_metadata(ledger_id)).custom))
             except NoSuchLedger:
-                # A limited principal must not learn which ids of others exist.
-                with caller.noting_refusals():
+                # A principal limited to names must not learn which other ids exist.
+                with caller.recording_denials():
                     principal.check_ledger(permission, ledger_id, None)
-            with caller.noting_refusals():
+            with caller.recording_denials():
                 principal.check_ledger(permission, ledger_id, named[0])
 
         await check(caller.principal)
@@ -179,33 +182,33 @@ class Authorizer:
 
     @staticmethod
     def check_new_ledger(caller: Caller, custom: Mapping[str, bytes]) -> None:
-        """See that a caller may make a ledger that has this custom metadata.
+        """Check that the caller may create a ledger with this custom metadata.
 
         Raises:
-            AccessDenied: it may not, or not under this name.
+            AccessDenied: it may not create ledgers, or none with this name.
         """
-        name = _name_of(custom)
+        name = _ledger_name(custom)
         _check(caller, lambda principal: principal.check_ledger(_WRITE, -1, name))
 
     @staticmethod
     def check_all_ledgers(caller: Caller, permission: Permission) -> None:
-        """See that a caller may do this to all ledgers.
+        """Check that the caller has a permission on all ledgers.
 
         Raises:
-            AccessDenied: it may not.
+            AccessDenied: it has not.
         """
         _check(caller, lambda principal: principal.check_everywhere(permission))
 
     @staticmethod
     def check_stream(caller: Caller, permission: Permission, namespace: str, name: str) -> None:
-        """See that a caller may do this to a stream, or to all whose names begin with ``name``.
+        """Check that the caller has a permission on a stream, or on all streams whose names begin with ``name``.
 
         Raises:
-            AccessDenied: it may not.
+            AccessDenied: it has not.
         """
-        # Of two, the first one is meant: the other is its new name.
-        caller.about.setdefault("stream", name)
-        caller.about.setdefault("namespace", namespace)
+        # A rename checks the old name, then the new one: the log shows the old one.
+        caller.log_fields.setdefault("stream", name)
+        caller.log_fields.setdefault("namespace", namespace)
         place = namespace or DEFAULT_NAMESPACE
         _check(
             caller,
@@ -214,23 +217,23 @@ class Authorizer:
 
 
 def _check(caller: Caller, check: Callable[[Principal], None]) -> None:
-    """Check what is known at once, and keep it for later."""
+    """Run a check that needs no I/O, and keep it for reauthorization."""
 
     async def again(principal: Principal) -> None:
-        with caller.noting_refusals():
+        with caller.recording_denials():
             check(principal)
 
-    with caller.noting_refusals():
+    with caller.recording_denials():
         check(caller.principal)
     caller.checks.append(again)
 
 
-def audited(caller: Caller, action: str, **what: object) -> None:
-    """Note what a caller does that cannot be undone."""
+def audit_call(caller: Caller, action: str, **what: object) -> None:
+    """Write an irreversible action of a caller to the audit log."""
     audit(action, caller.principal, caller.peer, **what)
 
 
-def _name_of(custom: Mapping[str, bytes]) -> str | None:
+def _ledger_name(custom: Mapping[str, bytes]) -> str | None:
     name = custom.get(LEDGER_NAME)
     if name is None:
         return None

@@ -1,10 +1,10 @@
-"""The two halves of a stream that goes both ways, side by side.
+"""The two concurrent halves of a bidirectional RPC.
 
-    feed:    receive -> take -> put(item)                  waits for nothing that was put
-    settle:  next() -> wait for it -> tell the client      until there is nothing more
+    feed:    receive a message -> start it -> put(item)              never waits for an item
+    settle:  next() -> wait for the item -> reply to the client      until no more items can come
 
-They run until one of them fails, or ``feed`` is through and all that it has put is settled. ``close`` ends ``feed`` as
-if the client had no more to say.
+Both run until one fails, or until ``feed`` has returned and all of its items are settled. ``close`` ends ``feed`` as
+if the client had closed its side.
 """
 
 from __future__ import annotations
@@ -20,77 +20,77 @@ from tallybook.runtime.tasks import Tasks
 T = TypeVar("T")
 
 
-class TwoWay(Generic[T]):
-    """What one half hands to the other; and both of them at work.
+class AckPipeline(Generic[T]):
+    """The queue between the feed half and the settle half of a call, and the tasks that run both.
 
     Args:
-        tasks: where they run.
+        tasks: runs both halves.
     """
 
     def __init__(self, tasks: Tasks) -> None:
         self._tasks = tasks
-        self.line: deque[T] = deque()
-        """What was put and not taken yet."""
-        self._fed = False
-        self._news = asyncio.Event()
-        """Set when there is more in ``line``, or there never will be."""
-        self._wanted = asyncio.Event()
-        self._over = asyncio.Event()
+        self.queue: deque[T] = deque()
+        """Items put and not yet taken."""
+        self._feed_ended = False
+        self._changed = asyncio.Event()
+        """Set when an item was put or ``feed`` has ended."""
+        self._close_requested = asyncio.Event()
+        self._ended = asyncio.Event()
 
     @contextmanager
-    def among(self, others: dict[TwoWay[Any], None]) -> Iterator[None]:
-        """Be one of those who are to be closed together, until the block is left and the call is over."""
+    def registered_in(self, others: dict[AckPipeline[Any], None]) -> Iterator[None]:
+        """Add this call to the calls that a stop closes, until the block is left and the call has ended."""
         others[self] = None
         try:
             yield
         finally:
             del others[self]
-            self._over.set()
+            self._ended.set()
 
-    async def over(self) -> None:
-        """Return when the call is over; see ``among``."""
-        await self._over.wait()
+    async def ended(self) -> None:
+        """Return when the call has ended; see ``registered_in``."""
+        await self._ended.wait()
 
     def close(self) -> None:
-        """Ask for the end, as if the client had."""
-        self._wanted.set()
+        """End the call as if the client had closed its side."""
+        self._close_requested.set()
 
     def put(self, item: T) -> None:
-        """Hand one more to the other half."""
-        self.line.append(item)
-        self._news.set()
+        """Queue an item for the settle half."""
+        self.queue.append(item)
+        self._changed.set()
 
     async def next(self) -> T | None:
-        """The oldest that was put, or ``None`` when all are taken and no more come."""
-        while not self.line:
-            if self._fed:
+        """Take the oldest item, or return ``None`` when ``feed`` has ended and the queue is empty."""
+        while not self.queue:
+            if self._feed_ended:
                 return None
-            self._news.clear()
-            await self._news.wait()
-        return self.line.popleft()
+            self._changed.clear()
+            await self._changed.wait()
+        return self.queue.popleft()
 
     async def run(self, feed: Coroutine[Any, Any, None], settle: Coroutine[Any, Any, None], name: str) -> None:
-        """Return when everything is settled that the client had to say.
+        """Run both halves and return when all items are settled.
 
         Raises:
-            Whatever one of the two has raised.
+            The error of the half that failed.
         """
         spawn = self._tasks.spawn
         feeding = spawn(feed, name=f"feed-{name}")
         settling = spawn(settle, name=f"settle-{name}")
-        wanted = spawn(self._wanted.wait(), name=f"wanted-{name}")
+        wanted = spawn(self._close_requested.wait(), name=f"wanted-{name}")
         try:
             await asyncio.wait((feeding, settling, wanted), return_when=asyncio.FIRST_COMPLETED)
             if settling.done():
-                # It goes on for as long as there may be more, so it has failed.
+                # The settle half ends last, so here it has failed.
                 await settling
             if feeding.done():
                 await feeding
             else:
                 feeding.cancel()
                 await asyncio.gather(feeding, return_exceptions=True)
-            self._fed = True
-            self._news.set()
+            self._feed_ended = True
+            self._changed.set()
             await settling
         finally:
             for task in (feeding, settling, wanted):

@@ -1,10 +1,10 @@
-"""What a client of the gateway is told of an error: a gRPC status, and details that every gRPC library decodes.
+"""Mapping of Tallybook errors to gRPC statuses, with standard error details.
 
     NoSuchLedger -> NOT_FOUND, ErrorInfo {reason: "NoSuchLedger", domain: "tallybook", metadata: {fault: "caller", ...}}
     Busy         -> RESOURCE_EXHAUSTED, the same, and RetryInfo {retry_delay}
 
-``STATUS_CODES`` is the one table. Every class of ``core/errors`` stands in it by its own name, so that adding an error
-makes somebody decide what it is to clients.
+``STATUS_CODES`` lists every class of ``core/errors``, also those that could inherit their status: a new error class
+needs an explicit decision.
 """
 
 from __future__ import annotations
@@ -40,14 +40,14 @@ from tallybook.stream import Gap
 DOMAIN: Final = "tallybook"
 
 OWNED_RETRY_MS: Final = 1_000
-"""When to come back for what somebody else has, and may have let go of by then."""
+"""Retry delay for a stream that another writer owns."""
 
 MAX_MESSAGE_BYTES: Final = 1_000
-"""Status and details travel as headers, which clients take up to 8 KiB of; what is not ASCII takes thrice as much."""
+"""Status and details are sent as headers, of which clients accept 8 KiB; non-ASCII text takes three times its size."""
 
 STATUS_CODES: Final[Mapping[type[e.TallybookError], int]] = {
     e.TallybookError: UNKNOWN,
-    # The caller's.
+    # Caused by the caller.
     e.CallerError: FAILED_PRECONDITION,
     e.InvalidArgument: INVALID_ARGUMENT,
     e.EntryTooLarge: INVALID_ARGUMENT,
@@ -57,7 +57,7 @@ STATUS_CODES: Final[Mapping[type[e.TallybookError], int]] = {
     e.InvalidConfig: FAILED_PRECONDITION,
     e.NoSuchLedger: NOT_FOUND,
     e.LedgerExists: ALREADY_EXISTS,
-    # Of a handle of the gateway's own, which is closed when it stops.
+    # A handle of the gateway itself, closed when the gateway stops.
     e.HandleClosed: UNAVAILABLE,
     e.LedgerClosed: FAILED_PRECONDITION,
     e.LedgerFenced: FAILED_PRECONDITION,
@@ -87,7 +87,8 @@ STATUS_CODES: Final[Mapping[type[e.TallybookError], int]] = {
     e.Unauthenticated: UNAUTHENTICATED,
     e.AccessDenied: PERMISSION_DENIED,
     e.CreditExceeded: RESOURCE_EXHAUSTED,
-    # Of another process: the same call may succeed later.
+    e.QuotaExceeded: RESOURCE_EXHAUSTED,
+    # Caused by another process: the same call may succeed later.
     e.PeerError: UNAVAILABLE,
     e.Busy: RESOURCE_EXHAUSTED,
     e.BookieUnavailable: UNAVAILABLE,
@@ -96,6 +97,7 @@ STATUS_CODES: Final[Mapping[type[e.TallybookError], int]] = {
     e.StaleIncarnation: UNAVAILABLE,
     e.BookieReadOnly: UNAVAILABLE,
     e.NotEnoughBookies: UNAVAILABLE,
+    e.EnsembleTooLarge: UNAVAILABLE,
     e.RecoveryFailed: UNAVAILABLE,
     e.MetadataUnavailable: UNAVAILABLE,
     e.MetadataConflict: ABORTED,
@@ -103,7 +105,7 @@ STATUS_CODES: Final[Mapping[type[e.TallybookError], int]] = {
     e.ArchiveUnavailable: UNAVAILABLE,
     e.ArchiveBusy: UNAVAILABLE,
     e.NoCommonVersion: FAILED_PRECONDITION,
-    # Of stored bytes.
+    # Caused by stored bytes.
     e.StorageError: INTERNAL,
     e.EntryAbsent: NOT_FOUND,
     e.EntryCorrupt: DATA_LOSS,
@@ -124,7 +126,7 @@ STATUS_CODES: Final[Mapping[type[e.TallybookError], int]] = {
 
 
 def status_of(error: e.TallybookError) -> CallFailed:
-    """How a call ends that failed with ``error``."""
+    """The gRPC status with which a call ends that failed with ``error``."""
     code = next(STATUS_CODES[kind] for kind in type(error).__mro__ if kind in STATUS_CODES)
     message = error.message.encode(errors="replace")[:MAX_MESSAGE_BYTES].decode(errors="ignore") or type(error).__name__
     info = ErrorInfo(
@@ -154,7 +156,7 @@ def _retry_after_ms(error: e.TallybookError) -> int | None:
 
 
 def _particulars(error: e.TallybookError) -> dict[str, str]:
-    """What an error says besides, to programs."""
+    """Extra ``ErrorInfo`` metadata of some error classes."""
     if isinstance(error, e.StreamOwned):
         return {"owner": error.owner} if error.owner else {}
     if isinstance(error, e.PositionMismatch):

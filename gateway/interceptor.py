@@ -1,9 +1,10 @@
-"""Around every call of a gateway: who makes it, as long as that is allowed, counting, and the status of an error."""
+"""Interceptor of every gateway RPC: authentication, reauthorization, request limit, metrics, tracing, error status."""
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
+from contextlib import AbstractContextManager, nullcontext
 from functools import partial
 from typing import Final, TypeAlias
 
@@ -20,40 +21,46 @@ from tallybook.core.errors import (
     Unauthenticated,
     is_defect,
 )
-from tallybook.runtime.allowed import while_allowed
 from tallybook.runtime.calls import Call, CallerGone, CallHandler
 from tallybook.runtime.clock import Clock
 from tallybook.runtime.logging import logger
-from tallybook.runtime.seldom import Seldom
-from tallybook.runtime.tracing import NO_TRACER, Tracer
+from tallybook.runtime.rate_limited_log import LogRateLimiter
+from tallybook.runtime.security.reauthorization import run_while_authorized
+from tallybook.runtime.tracing.catalogue import CALL
+from tallybook.runtime.tracing.port import NO_TRACER, Span, SpanKind, Tracer, begin, whole
+from tallybook.runtime.tracing.traceparent import decode_traceparent
 
-from .authorizer import AuthorizedCall, Authorizer, Caller
-from .call_spans import span_of
+from .auth import AuthorizedCall, Authorizer, Caller
 from .errors import status_of
-from .limits import Limits
-from .metrics import CallCounts, Counts, cause_of
+from .limits import GatewayLimits
+from .metrics import GatewayCounters, MethodCounters, cause_of
 
 AuthorizedHandler: TypeAlias = Callable[[AuthorizedCall], Awaitable[None]]
-"""Serves one call of somebody who was let in."""
+"""Serves one call of an authenticated caller."""
+
+STREAMING_METHODS: Final = frozenset({"Append", "Read", "Subscribe", "Tail"})
+"""Streaming methods."""
+
+_NOTHING: Final = nullcontext()
 
 _log = logger("gateway")
 
 _DEFECT: Final = InvariantViolation("this is a defect; the log of the gateway says more")
-"""What is told of what nobody has foreseen: it may say anything, and to whom that may be told is not known."""
+"""The reply to an unexpected exception, whose text may contain data that the client may not see."""
 
 
-def counted(
+def intercepted(
     method: str,
     handler: AuthorizedHandler,
-    all_counts: Counts,
+    all_counts: GatewayCounters,
     clock: Clock,
     authorizer: Authorizer,
-    limits: Limits,
+    limits: GatewayLimits,
     tracer: Tracer = NO_TRACER,
 ) -> CallHandler:
-    """The handler as the network calls it: for those who may, its errors made statuses, and what passes counted."""
+    """Wrap a handler for the network: authenticate the caller, map errors to statuses, and count calls and bytes."""
     counts = all_counts.methods[method]
-    lines = Seldom()
+    lines = LogRateLimiter()
 
     async def serve(call: Call) -> None:
         began = clock.monotonic()
@@ -61,11 +68,11 @@ def counted(
         counts.open += 1
         caller: Caller | None = None
         try:
-            caller = authorizer.let_in(method, call)
+            caller = authorizer.authenticate(method, call)
             with limits.request(caller.principal), span_of(tracer, method, call):
-                serving = handler(_CountedCall(call, counts, caller))
-                await while_allowed(
-                    serving, caller.principal, partial(authorizer.look_again, method, call, caller), clock
+                serving = handler(_MeteredCall(call, counts, caller))
+                await run_while_authorized(
+                    serving, caller.principal, partial(authorizer.reauthorize, method, call, caller), clock
                 )
         except (asyncio.CancelledError, CallerGone):
             counts.cancelled += 1
@@ -73,15 +80,15 @@ def counted(
         except Exception as error:
             counts.failed += 1
             counts.rejected += isinstance(error, Busy | CreditExceeded)
-            known = _told(error, caller)
+            known = _client_error(error, caller)
             all_counts.errors.count(known.wire_code)
             all_counts.failures[cause_of(known)] += 1
             ours = is_defect(error) or known is not error
             if ours or (known.fault is not Fault.CALLER and not isinstance(known, Busy)):
                 # An outage of the metadata fails every call there is.
-                untold = lines.due(clock.monotonic(), type(error).__name__)
-                if untold is not None:
-                    _tell(method, call, caller, error, known, untold)
+                suppressed = lines.due(clock.monotonic(), type(error).__name__)
+                if suppressed is not None:
+                    _log_failure(method, call, caller, error, known, suppressed)
             authorizer.refusals.note(
                 known, call.presented, call.peer, method, None if caller is None else caller.principal
             )
@@ -93,50 +100,52 @@ def counted(
     return serve
 
 
-def _told(error: Exception, caller: Caller | None) -> TallybookError:
-    """What the client is told of."""
+def _client_error(error: Exception, caller: Caller | None) -> TallybookError:
+    """The error that the client gets."""
     if not isinstance(error, TallybookError):
         return _DEFECT
     denied = isinstance(error, AccessDenied | Unauthenticated)
     if caller is not None and denied and error not in caller.refusals:
-        # A client that took that for its own would look for what is wrong with itself.
+        # The cluster denied the gateway. As AccessDenied, it would send the client to check its own credentials.
         return PeerError(f"this gateway was denied what it needs for the call: {error.message}", outcome=error.outcome)
     return error
 
 
-def _tell(method: str, call: Call, caller: Caller | None, error: Exception, known: TallybookError, untold: int) -> None:
-    """Log that a call has failed, and ``untold`` others like it since the last line."""
-    about = {} if caller is None else {"principal": caller.principal.name, **caller.about}
+def _log_failure(
+    method: str, call: Call, caller: Caller | None, error: Exception, known: TallybookError, suppressed: int
+) -> None:
+    """Log that a call has failed, and ``suppressed`` others like it since the last line."""
+    log_fields = {} if caller is None else {"principal": caller.principal.name, **caller.log_fields}
     if is_defect(error):
-        _log.defect("call failed", error, method=method, peer=call.peer, untold_count=untold, **about)
+        _log.defect("call failed", error, method=method, peer=call.peer, untold_count=suppressed, **log_fields)
         return
     what, said = type(error).__name__, known.message
     _log.warning(
-        "call failed", method=method, peer=call.peer, error_type=what, error=said, untold_count=untold, **about
+        "call failed", method=method, peer=call.peer, error_type=what, error=said, untold_count=suppressed, **log_fields
     )
 
 
-class _CountedCall:
-    """A call, and how many bytes it has moved."""
+class _MeteredCall:
+    """A call with counters of the bytes received and sent."""
 
-    def __init__(self, call: Call, counts: CallCounts, caller: Caller) -> None:
+    def __init__(self, call: Call, counts: MethodCounters, caller: Caller) -> None:
         self._call = call
         self._counts = counts
         self._caller = caller
 
     @property
     def peer(self) -> str:
-        """The connection that the call came on."""
+        """Address of the connection."""
         return self._call.peer
 
     @property
     def caller(self) -> Caller:
-        """Whose call it is."""
+        """The caller."""
         return self._caller
 
     @property
     def presented(self) -> Presented:
-        """What the client has come with."""
+        """The credentials that the client presented."""
         return self._call.presented
 
     async def receive(self) -> bytes | None:
@@ -147,19 +156,36 @@ class _CountedCall:
         return message
 
     async def send(self, message: bytes) -> None:
-        """Hand over one message; see the port."""
+        """Send one message; see the port."""
         await self._call.send(message)
         self._counts.sent_bytes += len(message)
 
 
 async def send_in_time(call: Call, message: bytes, timeout_ms: int) -> None:
-    """Hand over one message to a client that takes it within ``timeout_ms``.
+    """Send one message to a client, which must take it within ``timeout_ms``.
 
     Raises:
-        ReaderTooSlow: it does not. It may get the message all the same.
+        ReaderTooSlow: the client did not take it in time. It may still receive it.
     """
     try:
         async with asyncio.timeout(timeout_ms / 1000):
             await call.send(message)
     except TimeoutError:
-        raise ReaderTooSlow(f"nothing was taken for {timeout_ms} ms") from None
+        raise ReaderTooSlow(f"the client took no message for {timeout_ms} ms") from None
+
+
+def span_of(tracer: Tracer, method: str, call: Call) -> AbstractContextManager[Span | None]:
+    """The context in which a call is served: a span, or nothing.
+
+    - A call with a traceparent follows the sampling decision of its caller.
+    - Any other unary call is sampled as a whole.
+    - Any other streaming call, which may last for days, has no span: its adds and reads are sampled one by one.
+    """
+    if tracer is NO_TRACER:
+        return _NOTHING
+    traceparent = call.presented.traceparent
+    if traceparent and decode_traceparent(traceparent) is not None:
+        return whole(tracer.follow(traceparent, CALL, method=method, peer=call.peer))
+    if method.rpartition("/")[2] in STREAMING_METHODS:
+        return _NOTHING
+    return begin(tracer, CALL, SpanKind.SERVER, method=method, peer=call.peer)

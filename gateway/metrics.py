@@ -1,4 +1,4 @@
-"""The numbers of a gateway: what each is called, and what it means."""
+"""Metrics of a gateway: catalogue and counters."""
 
 from __future__ import annotations
 
@@ -6,14 +6,14 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
-from tallybook.core.config import GatewaySettings
-from tallybook.core.errors import Busy, CreditExceeded, Fault, TallybookError
-from tallybook.runtime.histogram import LONG_SECONDS, Histogram
-from tallybook.runtime.meter import Reading
-from tallybook.runtime.metric_catalogue import ErrorCounts, Kind, MetricInfo, error_metrics
-from tallybook.stream.dedup import IdRoom
+from tallybook.core.errors import Busy, CreditExceeded, Fault, QuotaExceeded, TallybookError
+from tallybook.core.settings import GatewaySettings
+from tallybook.runtime.metrics.catalogue import ErrorCounts, MetricInfo, MetricKind, error_metrics
+from tallybook.runtime.metrics.histogram import LONG_SECONDS, Histogram
+from tallybook.runtime.metrics.usage import Reading
+from tallybook.stream.records.dedup import DedupMemory
 
-from .limits import Usage
+from .limits import LimitUsage
 
 _METHODS: Final = {
     "LedgerService": ("Append", "Close", "Create", "Delete", "Describe", "List", "Read", "Recover", "Tail"),
@@ -23,23 +23,28 @@ _METHODS: Final = {
     ),
 }
 METHODS: Final = tuple(f"{service}/{method}" for service, methods in _METHODS.items() for method in methods)
-"""Services may have methods of one name."""
+"""Methods as ``Service/Method``: two services may have methods of the same name."""
 
 CAUSES: Final = (*(fault.value for fault in Fault), "limit", "room")
-"""Why a call may fail. Whose fault it is; or the caller has reached a limit of its own; or there is no room for it."""
+"""Causes of failed calls: the fault of the error; "limit": a limit of the caller; "room": the gateway is full."""
 
-_C: Final = Kind.COUNTER
-_G: Final = Kind.GAUGE
+_C: Final = MetricKind.COUNTER
+_G: Final = MetricKind.GAUGE
 
 _BY_METHOD: Final = (
-    ("calls", "tallybook_gateway_calls_total", _C, "Calls that came, by method."),
-    ("open", "tallybook_gateway_calls_open", _G, "Calls under way, by method."),
+    ("calls", "tallybook_gateway_calls_total", _C, "Calls received, by method."),
+    ("open", "tallybook_gateway_calls_open", _G, "Calls in flight, by method."),
     ("failed", "tallybook_gateway_calls_failed_total", _C, "Calls that ended with an error."),
-    ("rejected", "tallybook_gateway_calls_rejected_total", _C, "Of those, the ones for want of room or credit."),
-    ("cancelled", "tallybook_gateway_calls_cancelled_total", _C, "Calls that the client or its deadline ended."),
-    ("received_bytes", "tallybook_gateway_received_bytes_total", _C, "Bytes of messages that came, by method."),
-    ("sent_bytes", "tallybook_gateway_sent_bytes_total", _C, "Bytes of messages that went, by method."),
-    ("seconds", "tallybook_gateway_call_seconds", Kind.HISTOGRAM, "How long calls took; streams take as they please."),
+    ("rejected", "tallybook_gateway_calls_rejected_total", _C, "Failed calls that exceeded a limit or the credit."),
+    ("cancelled", "tallybook_gateway_calls_cancelled_total", _C, "Calls cancelled by the client or its deadline."),
+    ("received_bytes", "tallybook_gateway_received_bytes_total", _C, "Bytes of messages received, by method."),
+    ("sent_bytes", "tallybook_gateway_sent_bytes_total", _C, "Bytes of messages sent, by method."),
+    (
+        "seconds",
+        "tallybook_gateway_call_seconds",
+        MetricKind.HISTOGRAM,
+        "How long calls took; streams take as they please.",
+    ),
 )
 
 
@@ -58,48 +63,48 @@ GATEWAY_METRICS: Final = (
             f"failures_{cause}",
             "tallybook_gateway_call_failures_total",
             _C,
-            "Calls that ended with an error, by whose fault it is; limit: one of the caller's own, or its credit; "
-            "room: there is none for anybody.",
+            "Calls that ended with an error, by cause; limit: a limit or the credit of the caller was exceeded; "
+            "room: the gateway as a whole is full.",
             ("cause", cause),
         )
         for cause in CAUSES
     ),
     *error_metrics("errors", "tallybook_gateway_errors_total", "Errors with which calls ended."),
-    MetricInfo("streams", "tallybook_gateway_streams", _G, "Append, Read, Tail, Subscribe streams that were let in."),
-    MetricInfo("max_streams", "tallybook_gateway_max_streams", _G, "How many there may be."),
-    MetricInfo("reserved_bytes", "tallybook_gateway_reserved_bytes", _G, "Memory that they have reserved."),
-    MetricInfo("max_reserved_bytes", "tallybook_gateway_max_reserved_bytes", _G, "What they may reserve."),
-    MetricInfo("writing", "tallybook_gateway_ledgers_written", _G, "Ledgers that are written, or being closed."),
-    MetricInfo("appended", "tallybook_gateway_entries_appended_total", _C, "Entries that were acknowledged."),
-    MetricInfo("read", "tallybook_gateway_entries_read_total", _C, "Entries that readers have taken."),
+    MetricInfo("streams", "tallybook_gateway_streams", _G, "Append, Read, Tail and Subscribe calls admitted."),
+    MetricInfo("max_streams", "tallybook_gateway_max_streams", _G, "Maximum of admitted calls."),
+    MetricInfo("reserved_bytes", "tallybook_gateway_reserved_bytes", _G, "Memory reserved by calls."),
+    MetricInfo("max_reserved_bytes", "tallybook_gateway_max_reserved_bytes", _G, "Maximum of reserved memory."),
+    MetricInfo("writing", "tallybook_gateway_ledgers_written", _G, "Ledgers being written or closed."),
+    MetricInfo("appended", "tallybook_gateway_entries_appended_total", _C, "Entries acknowledged."),
+    MetricInfo("read", "tallybook_gateway_entries_read_total", _C, "Entries sent to readers."),
     MetricInfo(
         "too_slow", "tallybook_gateway_readers_too_slow_total", _C, "Readers cut off because they took nothing."
     ),
     MetricInfo(
         "left_open", "tallybook_gateway_ledgers_left_open_total", _C, "Ledgers that could not be closed: recover them."
     ),
-    MetricInfo("writers", "tallybook_gateway_stream_writers", _G, "Streams of records that this gateway writes."),
-    MetricInfo("max_writers", "tallybook_gateway_max_stream_writers", _G, "How many it may write at a time."),
+    MetricInfo("writers", "tallybook_gateway_stream_writers", _G, "Streams that this gateway writes."),
+    MetricInfo("max_writers", "tallybook_gateway_max_stream_writers", _G, "Maximum of streams written."),
     MetricInfo(
         "id_bytes",
         "tallybook_gateway_id_bytes",
         _G,
-        "Memory for ids of their last records, by which retries are known.",
+        "Memory for the deduplication ids of recent records.",
     ),
-    MetricInfo("max_id_bytes", "tallybook_gateway_max_id_bytes", _G, "What these may take."),
+    MetricInfo("max_id_bytes", "tallybook_gateway_max_id_bytes", _G, "Maximum of memory for deduplication ids."),
     MetricInfo(
-        "writers_fenced", "tallybook_gateway_stream_writers_fenced_total", _C, "Those that somebody else has taken."
+        "writers_fenced", "tallybook_gateway_stream_writers_fenced_total", _C, "Streams that another writer took over."
     ),
-    MetricInfo("records_appended", "tallybook_gateway_records_appended_total", _C, "Records that were acknowledged."),
-    MetricInfo("records_read", "tallybook_gateway_records_read_total", _C, "Records that readers have taken."),
-    MetricInfo("subscribed", "tallybook_gateway_subscriptions_read", _G, "Subscriptions that are read."),
-    MetricInfo("advances", "tallybook_gateway_advances_total", _C, "Advances of subscriptions that were stored."),
+    MetricInfo("records_appended", "tallybook_gateway_records_appended_total", _C, "Records acknowledged."),
+    MetricInfo("records_read", "tallybook_gateway_records_read_total", _C, "Records sent to readers."),
+    MetricInfo("subscribed", "tallybook_gateway_subscriptions_read", _G, "Subscriptions being read."),
+    MetricInfo("advances", "tallybook_gateway_advances_total", _C, "Subscription positions stored."),
 )
 
 
 @dataclass(slots=True)
-class CallCounts:
-    """What came of the calls of one method."""
+class MethodCounters:
+    """Counters of the calls of one method."""
 
     calls: int = 0
     open: int = 0
@@ -112,10 +117,10 @@ class CallCounts:
 
 
 @dataclass(slots=True)
-class Counts:
-    """What a gateway counts."""
+class GatewayCounters:
+    """Counters of a gateway."""
 
-    methods: dict[str, CallCounts] = field(default_factory=lambda: {name: CallCounts() for name in METHODS})
+    methods: dict[str, MethodCounters] = field(default_factory=lambda: {name: MethodCounters() for name in METHODS})
     errors: ErrorCounts = field(default_factory=ErrorCounts)
     failures: dict[str, int] = field(default_factory=lambda: dict.fromkeys(CAUSES, 0))
     """By cause."""
@@ -132,8 +137,8 @@ class Counts:
     advances: int = 0
 
 
-def bounds(settings: GatewaySettings, ids: IdRoom) -> Mapping[str, Reading]:
-    """What there may be of streams, writers and memory; and what ids take."""
+def limit_readings(settings: GatewaySettings, ids: DedupMemory) -> Mapping[str, Reading]:
+    """Configured limits of streams, writers and memory, and the memory that deduplication ids use."""
     return {
         "max_streams": settings.max_streams,
         "max_reserved_bytes": int(settings.max_reserved_bytes),
@@ -144,8 +149,8 @@ def bounds(settings: GatewaySettings, ids: IdRoom) -> Mapping[str, Reading]:
 
 
 def cause_of(error: TallybookError) -> str:
-    """Why a call failed, one of ``CAUSES``."""
-    if isinstance(error, CreditExceeded) or (isinstance(error, Busy) and error.own_limit):
+    """The cause of a failed call, one of ``CAUSES``."""
+    if isinstance(error, CreditExceeded | QuotaExceeded) or (isinstance(error, Busy) and error.own_limit):
         return "limit"
     return "room" if isinstance(error, Busy) else error.fault.value
 
@@ -156,8 +161,8 @@ _PLAIN: Final = (
 )
 
 
-def numbers(counts: Counts, usage: Usage) -> Mapping[str, Reading]:
-    """All of them, now."""
+def readings(counts: GatewayCounters, usage: LimitUsage) -> Mapping[str, Reading]:
+    """Current values of all counters."""
     found: dict[str, Reading] = {"streams": usage.streams, "reserved_bytes": usage.reserved_bytes}
     for name in _PLAIN:
         found[name] = getattr(counts, name)

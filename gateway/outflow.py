@@ -1,7 +1,7 @@
-"""What goes out to a reader: entries or records, gathered into messages.
+"""Outgoing flow to a reader: entries or records, batched into messages.
 
-A message is sent only when the one before it was taken, so one message is all that is held here for a slow reader. One
-that takes nothing for too long is cut off, because what it has reserved keeps others out.
+A message is sent only after the client took the previous one, so at most one message per reader is buffered. A reader
+that takes nothing for too long is cut off, because its reserved memory keeps other clients out.
 """
 
 from __future__ import annotations
@@ -11,66 +11,68 @@ from typing import Final, Generic, TypeVar
 
 from google.protobuf.message import Message
 
-from tallybook.core.config import GatewaySettings
 from tallybook.core.errors import ReaderTooSlow
 from tallybook.core.limits import MAX_BATCH_BYTES, MIB
+from tallybook.core.settings import GatewaySettings
 
-from .metrics import Counts
+from .metrics import GatewayCounters
 
 T = TypeVar("T")
 
 MAX_MESSAGE_PAYLOAD_BYTES: Final = 2 * MIB
-"""What a client may ask for in one message. An entry, or a record, more may come on top."""
+"""Largest message that a client may ask for. A message may exceed it by one entry or record."""
 
 
 def message_bytes(wanted: int, settings: GatewaySettings) -> int:
-    """About how much a message is to have for a client that wants so much; 0: whatever is best."""
+    """The approximate size of a message; ``wanted`` 0: the configured default."""
     return min(wanted or int(settings.message_bytes), MAX_MESSAGE_PAYLOAD_BYTES)
 
 
 def reserved_bytes(message_bytes: int, settings: GatewaySettings) -> int:
-    """What a reader may take of this process: one read ahead, one in hand, a batch of it, and a message."""
+    """Memory of one reader: a read ahead, the current read, one of its batches, and one message."""
     read = max(int(settings.client.read_bytes), MAX_BATCH_BYTES)
     return 2 * read + MAX_BATCH_BYTES + message_bytes
 
 
-async def sent_from(send: Callable[[bytes], Awaitable[None]], message: bytes, place: str, counts: Counts) -> None:
-    """Send a message to a reader, and tell where it was if it does not take it.
+async def send_or_cut_off(
+    send: Callable[[bytes], Awaitable[None]], message: bytes, position: str, counts: GatewayCounters
+) -> None:
+    """Send a message to a reader; if the reader does not take it, report where it should continue.
 
     Args:
-        place: where a client goes on that has not got the message; empty where it began, as far as is known.
+        position: where a client continues that did not get the message; empty at the start of its call.
 
     Raises:
-        ReaderTooSlow: with that place.
+        ReaderTooSlow: with that position.
     """
     try:
         await send(message)
     except ReaderTooSlow as error:
         counts.too_slow += 1
-        told = f"{error.message}, the message from {place} on being next" if place else error.message
-        raise ReaderTooSlow(told, position=place) from None
+        message_text = f"{error.message}; continue at {position}" if position else error.message
+        raise ReaderTooSlow(message_text, position=position) from None
 
 
 class Outflow(Generic[T]):
-    """Things that go out together, one message after the other.
+    """Batches items into messages and sends one message after the other.
 
     Args:
-        send: hands a message to the client; raises ReaderTooSlow where it is not taken in time.
-        encode: the message of these things.
-        size_of: bytes that one of them takes in it.
-        place_of: where a client is that has not got it, in words it can use.
-        on_sent: is told how many were taken.
+        send: sends a message; raises ReaderTooSlow if the client does not take it in time.
+        encode: builds the message of some items.
+        size_of: size of one item in a message.
+        position_of: where a client continues that did not get an item.
+        on_sent: called with the number of items that the client took.
     """
 
     def __init__(
         self,
         send: Callable[[bytes], Awaitable[None]],
         max_bytes: int,
-        counts: Counts,
+        counts: GatewayCounters,
         *,
         encode: Callable[[Sequence[T]], Message],
         size_of: Callable[[T], int],
-        place_of: Callable[[T], str],
+        position_of: Callable[[T], str],
         on_sent: Callable[[int], None],
     ) -> None:
         self._send = send
@@ -78,27 +80,27 @@ class Outflow(Generic[T]):
         self._counts = counts
         self._encode = encode
         self._size_of = size_of
-        self._place_of = place_of
+        self._place_of = position_of
         self._on_sent = on_sent
-        self._gathered: list[T] = []
-        self._room = max_bytes
+        self._buffer: list[T] = []
+        self._free_bytes = max_bytes
 
     async def add(self, group: Sequence[T]) -> None:
-        """Put things in, and send whenever it is full."""
+        """Buffer items, and send each time that the buffer is full."""
         for each in group:
-            self._gathered.append(each)
-            # Each counts for a little besides, so that empty ones do not gather without an end.
-            self._room -= self._size_of(each) + 4
-            if self._room <= 0:
+            self._buffer.append(each)
+            # Four bytes of overhead each, so that empty items fill a message, too.
+            self._free_bytes -= self._size_of(each) + 4
+            if self._free_bytes <= 0:
                 await self.flush()
 
     async def flush(self) -> None:
-        """Send what is there."""
-        gathered = self._gathered
-        if not gathered:
+        """Send the buffered items."""
+        batch = self._buffer
+        if not batch:
             return
-        self._gathered, self._room = [], self._max_bytes
-        await sent_from(
-            self._send, self._encode(gathered).SerializeToString(), self._place_of(gathered[0]), self._counts
+        self._buffer, self._free_bytes = [], self._max_bytes
+        await send_or_cut_off(
+            self._send, self._encode(batch).SerializeToString(), self._place_of(batch[0]), self._counts
         )
-        self._on_sent(len(gathered))
+        self._on_sent(len(batch))

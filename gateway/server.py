@@ -1,10 +1,10 @@
-"""One gateway as a process: everything real, put together, from the start to the clean stop.
+"""The gateway process: wiring, start and clean stop.
 
-    client of the cluster -> gRPC and HTTP -> ready
-    stop -> not ready, NOT_SERVING -> ledgers and streams closed -> no calls -> no client
+    start: client of the cluster -> gRPC and HTTP servers -> ready
+    stop:  not ready, NOT_SERVING -> close ledgers and streams -> end all calls -> close the client
 
-It keeps nothing on disk: what it holds is the ledgers and streams that it writes, and those are closed when it stops.
-One that is killed leaves them open: ledgers for ``Recover`` to close, streams for the next writer to take.
+A gateway has no data on disk. It closes the ledgers and streams that it writes when it stops. A killed gateway leaves
+them open: ``Recover`` closes a ledger, and the next writer takes over a stream.
 """
 
 from __future__ import annotations
@@ -18,67 +18,68 @@ from typing import Final
 from tallybook.client.client import Client
 from tallybook.client.metrics import show_client
 from tallybook.core.access import OpenAccess
-from tallybook.core.config import GatewaySettings
 from tallybook.core.errors import InvalidConfig, InvariantViolation
+from tallybook.core.settings import GatewaySettings
 from tallybook.runtime.clock import RealClock
-from tallybook.runtime.descriptors import raise_descriptor_limit
-from tallybook.runtime.grpc_calls import bound_calls
-from tallybook.runtime.grpc_load import GRPC_METRICS, GrpcLoad
-from tallybook.runtime.http import HttpServer, refuse_open_port
-from tallybook.runtime.http_api import Offer
+from tallybook.runtime.grpc.call_server import bound_calls
+from tallybook.runtime.grpc.load import GRPC_METRICS, GrpcLoad
+from tallybook.runtime.http.endpoints import HttpApi
+from tallybook.runtime.http.server import HttpServer, refuse_open_port
 from tallybook.runtime.logging import logger
-from tallybook.runtime.metrics import Metrics
-from tallybook.runtime.refusals import Refusals
+from tallybook.runtime.metrics.registry import Metrics
+from tallybook.runtime.process_memory.descriptors import raise_descriptor_limit
 from tallybook.runtime.rng import SystemRng
-from tallybook.runtime.security import security_of_server
+from tallybook.runtime.security.denial_log import DenialLog
+from tallybook.runtime.security.in_flight import RequestsInFlight
+from tallybook.runtime.security.server_security import security_of_server
 from tallybook.runtime.tasks import Tasks
-from tallybook.runtime.under_way import UnderWay
-from tallybook.stream import keep_for_ever
-from tallybook.stream.load import STREAM_METRICS
+from tallybook.stream import run_janitor
+from tallybook.stream.load import LAG_METRICS, STREAM_METRICS
 
-from .authorizer import Authorizer
-from .limits import Limits
-from .metrics import GATEWAY_METRICS, Counts, bounds, numbers
-from .service import LEDGER_SERVICE, LedgerService
-from .stores import Stores
-from .stream_service import STREAM_SERVICE, StreamService
+from .auth import Authorizer
+from .context import GatewayContext
+from .ledgers.service import LEDGER_SERVICE, LedgerService
+from .limits import GatewayLimits
+from .metrics import GATEWAY_METRICS, GatewayCounters, limit_readings, readings
+from .streams.service import STREAM_SERVICE, StreamService
+from .streams.stores import StreamStores
 
 _log = logger("gateway.server")
 
 GRACE_SECONDS: Final = 0.5
-"""How long calls may finish what they are sending when the gateway stops."""
+"""How long calls may finish sending when the gateway stops."""
 
 CALLS_BESIDES_STREAMS: Final = 64
-"""Calls with one answer, health and reflection, on one connection and, eight times as many, in all."""
+"""Unary calls, health and reflection calls per connection; eight times as many for the gateway."""
 
 OWN_DESCRIPTORS: Final = 256
-"""Files and connections besides those of clients: bookies, metadata, HTTP."""
+"""Files and connections other than those of clients: bookies, metadata, HTTP."""
 
-
-SPARE_SHARE: Final = 8
-"""Each port accepts this part of ``max_connections`` beyond it at least: what comes between two looks of the watch."""
+SPARE_DIVISOR: Final = 8
+"""Each port accepts at least ``max_connections / 8`` connections more than the limit: those that arrive between two
+sweeps that drop connections."""
 
 
 @dataclass(frozen=True, slots=True)
 class Addresses:
-    """Where a gateway serves."""
+    """Addresses that a gateway serves on."""
 
     grpc: str
     http: str
     token_grpc: str = ""
-    """For clients that have a token in place of a certificate; empty: there is none."""
+    """For clients that authenticate with a token instead of a certificate; empty: not served."""
 
 
 @asynccontextmanager
 async def serving(client: Client, settings: GatewaySettings) -> AsyncIterator[Addresses]:
-    """Serve a cluster until the block is left; then close the ledgers that are written, and stop.
+    """Serve a cluster until the block is left; then close the ledgers and streams being written, and stop.
 
     Args:
         client: open, with ``settings.client``; the caller closes it afterwards.
 
     Raises:
-        InvalidConfig: an address cannot be bound, or is open to others without security; or too few files may be open
-            for so many connections.
+        InvalidConfig: an address cannot be bound, or is not loopback while security is off; or the file descriptor
+            limit is too low for ``max_connections``.
     """
     refuse_open_port("a gateway", settings.listen, security=settings.security, insecure=settings.insecure)
     spare = spare_connections(settings, raise_descriptor_limit())
@@ -88,7 +89,7 @@ async def serving(client: Client, settings: GatewaySettings) -> AsyncIterator[Ad
         undo.push_async_callback(tasks.close)
         metrics = Metrics()
         security = security_of_server(settings.security, RealClock(), tasks, metrics)
-        refusals, under_way = Refusals(RealClock(), security or OpenAccess()), UnderWay()
+        refusals, in_flight = DenialLog(RealClock(), security or OpenAccess()), RequestsInFlight()
         load = GrpcLoad()
         metrics.add(GRPC_METRICS, load.readings)
         listener = bound_calls(
@@ -100,31 +101,32 @@ async def serving(client: Client, settings: GatewaySettings) -> AsyncIterator[Ad
             security=security,
             token_address=settings.token_listen,
             refusals=refusals,
-            under_way=under_way,
+            in_flight=in_flight,
             load=load,
         )
         undo.push_async_callback(listener.close, 0)
-        stores = Stores(client, settings.advertise or listener.address, tasks, int(settings.max_id_bytes))
+        stores = StreamStores(client, settings.advertise or listener.address, tasks, int(settings.max_id_bytes))
         undo.push_async_callback(stores.close)
         if settings.keep_streams_s:
-            keeping = keep_for_ever(stores.default, RealClock(), SystemRng(), settings.keep_streams_s, stores.load)
-            undo.push_async_callback(_ended, tasks.spawn(keeping, name="stream keeper", essential=True))
-        limits, counts = Limits(settings, under_way), Counts()
+            keeping = run_janitor(stores.default, RealClock(), SystemRng(), settings.keep_streams_s, stores.load)
+            undo.push_async_callback(_cancel, tasks.spawn(keeping, name="stream keeper", essential=True))
+        limits, counts = GatewayLimits(settings, in_flight), GatewayCounters()
         authorizer = Authorizer(security or OpenAccess(), client, refusals, listener.connections.authenticated)
         tasks.spawn(listener.connections.run(), name="connections", essential=True)
-        ledgers = LedgerService(client, settings, limits, counts, RealClock(), tasks, authorizer)
-        streams = StreamService(stores, settings, limits, counts, RealClock(), tasks, authorizer)
-        metrics.add(GATEWAY_METRICS, lambda: {**numbers(counts, limits.total), **bounds(settings, stores.ids)})
+        context = GatewayContext(client, settings, limits, counts, RealClock(), tasks, authorizer)
+        ledgers, streams = LedgerService(context), StreamService(stores, context)
+        metrics.add(GATEWAY_METRICS, lambda: {**readings(counts, limits.total), **limit_readings(settings, stores.ids)})
         metrics.add(STREAM_METRICS, stores.load.readings)
+        metrics.add_series(LAG_METRICS, stores.load.lag_series)
         show_client(metrics, client)
         names = (settings.advertise.rpartition(":")[0],) if settings.advertise else ()
-        offer = Offer((), hosts=names)
+        offer = HttpApi((), hosts=names)
         http = HttpServer(
-            metrics, lambda: "stopping" if stopping.is_set() else None, security, offer, refusals, under_way
+            metrics, lambda: "stopping" if stopping.is_set() else None, security, offer, refusals, in_flight
         )
         await http.start(settings.http_listen, tasks)
         undo.push_async_callback(http.close)
-        # Calls that are dropped leave ledgers and streams to be closed behind them, hence twice.
+        # Calls cancelled by ``listener.close`` leave ledgers and streams open, so they are closed a second time.
         undo.push_async_callback(_stop, ledgers, streams)
         undo.push_async_callback(listener.close, GRACE_SECONDS)
         await listener.serve({LEDGER_SERVICE: ledgers.handlers(), STREAM_SERVICE: streams.handlers()})
@@ -140,32 +142,33 @@ async def serving(client: Client, settings: GatewaySettings) -> AsyncIterator[Ad
 
 
 def spare_connections(settings: GatewaySettings, descriptors: int) -> int:
-    """How many connections gRPC may accept beyond the bound, for those without an authenticated call to be dropped.
+    """How many connections gRPC may accept beyond ``max_connections``.
 
-    Each port accepts up to twice the bound of all, but always more than that bound: a port that is full by gRPC's own
-    count refuses every new client, and the watch, which counts all ports together, would find nothing to drop.
+    A sweep drops connections without an authenticated call once all ports together exceed the limit. Each port alone
+    must therefore accept more than the limit (up to twice as many): a port that is full by gRPC's own count refuses
+    every new client before the sweep finds anything to drop.
 
     Args:
-        descriptors: files that may be open.
+        descriptors: the limit of open files.
 
     Raises:
-        InvalidConfig: too few files may be open for the connections that are configured.
+        InvalidConfig: the limit of open files is too low for ``max_connections``.
     """
-    ports, most = 2 if settings.token_listen else 1, settings.max_connections
-    room, least = descriptors - OWN_DESCRIPTORS, ports * (most + max(1, most // SPARE_SHARE))
+    ports, limit = 2 if settings.token_listen else 1, settings.max_connections
+    room, least = descriptors - OWN_DESCRIPTORS, ports * (limit + max(1, limit // SPARE_DIVISOR))
     if room < least:
         raise InvalidConfig(
-            f"{descriptors} files may be open at once (ulimit -n), and max_connections = {most} on {ports} port(s) "
+            f"{descriptors} files may be open at once (ulimit -n), and max_connections = {limit} on {ports} port(s) "
             f"needs {least + OWN_DESCRIPTORS}: allow it more files, or lower max_connections"
         )
-    return min(ports * 2 * most, room) - most
+    return min(ports * 2 * limit, room) - limit
 
 
 async def _stop(ledgers: LedgerService, streams: StreamService) -> None:
     await asyncio.gather(ledgers.stop(), streams.stop())
 
 
-async def _ended(task: asyncio.Task[None]) -> None:
+async def _cancel(task: asyncio.Task[None]) -> None:
     task.cancel()
     await asyncio.gather(task, return_exceptions=True)
 

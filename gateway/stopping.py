@@ -1,15 +1,15 @@
-"""The time that a gateway may take to stop, one for all that is done for it."""
+"""Deadline of a gateway's stop, shared by all of its steps."""
 
 from __future__ import annotations
 
 from tallybook.runtime.clock import Clock
 
 
-class StopTime:
-    """Runs from the first time that somebody asks what is left of it.
+class StopDeadline:
+    """A time budget that starts with the first call of ``seconds_left``.
 
-    What a gateway writes is closed when it stops, and once more when the calls that were still open are dropped: the
-    second time has what the first one has left.
+    A stopping gateway closes its ledgers and streams twice: at once, and again after the remaining calls were
+    cancelled. The second time gets what the first one left of the budget.
     """
 
     def __init__(self, stop_ms: int, clock: Clock) -> None:
@@ -17,8 +17,8 @@ class StopTime:
         self._clock = clock
         self._began: float | None = None
 
-    def left(self) -> float:
-        """Seconds."""
+    def seconds_left(self) -> float:
+        """What is left of the budget."""
         now = self._clock.monotonic()
         if self._began is None:
             self._began = now

@@ -1,7 +1,6 @@
-"""What somebody else has taken of late, and is not taken back at once.
+"""Streams and subscriptions that another owner took over recently; the gateway does not take them back at once.
 
-Two clients that both insist on a stream, or on a subscription, would otherwise take it from each other as fast as they
-can ask, and neither would get anything done.
+Otherwise two clients that both call with ``take_over`` would fence each other in a loop, and neither would progress.
 """
 
 from __future__ import annotations
@@ -11,25 +10,25 @@ from typing import Final
 from tallybook.runtime.clock import Clock
 
 LEAVE_ALONE_SECONDS: Final = 10.0
-"""How long what was lost is not taken back: as long as an owner's session, so that clients learn of it."""
+"""How long a lost stream or subscription is not taken back: as long as an owner's session."""
 
 
-class Losses:
-    """What this gateway has lost in the last seconds, each by a name of its own."""
+class RecentTakeovers:
+    """Names of streams or subscriptions that this gateway lost in the last ``LEAVE_ALONE_SECONDS``."""
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
         self._lost: dict[str, float] = {}
-        """And when."""
+        """The time of each loss."""
 
     def note(self, name: str) -> bool:
-        """Somebody else has taken it; whether that is news."""
-        news = not self.lately(name)
+        """Note that another owner took it over; returns whether this was not known yet."""
+        news = not self.is_recent(name)
         self._lost[name] = self._clock.monotonic()
         return news
 
-    def lately(self, name: str) -> bool:
-        """Whether it was lost so short a time ago that it is left alone."""
+    def is_recent(self, name: str) -> bool:
+        """Whether it was lost in the last ``LEAVE_ALONE_SECONDS``."""
         now = self._clock.monotonic()
         self._lost = {each: when for each, when in self._lost.items() if now - when < LEAVE_ALONE_SECONDS}
         return name in self._lost

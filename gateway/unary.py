@@ -1,4 +1,4 @@
-"""Methods with one request and one answer."""
+"""Handlers of unary RPCs."""
 
 from __future__ import annotations
 
@@ -8,24 +8,24 @@ from typing import TypeVar
 
 from google.protobuf.message import Message
 
-from .authorizer import AuthorizedCall, Caller
-from .counted import AuthorizedHandler
-from .limits import Admission
-from .messages import request_of
+from .auth import AuthorizedCall, Caller
+from .interceptor import AuthorizedHandler
+from .limits import Reservation
+from .requests import request_of
 
 R = TypeVar("R", bound=Message)
 
 
-def answering(
+def unary_handler(
     kind: type[R],
     answer: Callable[[R, Caller], Awaitable[Message]],
-    admit: Callable[[Caller], Admission] | None = None,
+    admit: Callable[[Caller], Reservation] | None = None,
 ) -> AuthorizedHandler:
-    """A handler of a method with one request and one answer.
+    """The handler of a unary method.
 
     Args:
-        answer: sees first that the caller may have it.
-        admit: lets in a call of a caller, or refuses it, where what it does takes memory.
+        answer: authorizes the request and returns the reply.
+        admit: reserves memory for a call that reads data, or refuses it.
     """
 
     async def serve(call: AuthorizedCall) -> None:

@@ -1,10 +1,10 @@
-"""A cluster at one glance, for all who look at it. Three looks make it, each as often as it may be taken:
+"""The overview of a cluster, shared by all requests. Three background polls (``polling``) build it:
 
-    processes   the metrics of bookies and others: what the page draws, and what the diagnosis compares
-    survey      how each bookie says it is, and a few records
+    processes   metrics of bookies and other processes, for the charts and the diagnosis
+    survey      status of each bookie, and a few metadata records
     census      the metadata of every ledger
 
-They go on beside all requests (``watch``), and every answer says how old is what it tells.
+Every reply contains the age of its data.
 """
 
 from __future__ import annotations
@@ -17,122 +17,138 @@ from tallybook.client.client import Client
 from tallybook.metadata.store import BookieMode
 from tallybook.offload.status_record import last_round
 from tallybook.repair.bookie_survey import BookieSurvey
-from tallybook.repair.diagnosis.look import Looker, Round, metrics_address
-from tallybook.repair.overview import BookieView, Census, Survey, census, seen, survey
-from tallybook.repair.told import bookie_told, overview_told
+from tallybook.repair.diagnosis.sampling import ClusterSampler, ProcessSamples, metrics_address
+from tallybook.repair.status.overview import BookieView, ClusterSurvey, LedgerCensus, census, make_overview, survey
+from tallybook.repair.status.report import bookie_json, overview_json
 from tallybook.runtime.tasks import Tasks
 
-from .diagnosing import Diagnosing
-from .leading import Leading
+from .diagnosis import DiagnosisTracker
+from .leader import AuditorLiveness
+from .ledger_index import LedgerIndex
+from .polling import ClusterPoller, PollResult
 from .scrape import numbers, times
-from .watch import Found, Watch
 
 PROCESS_SECONDS: Final = 2.0
 SURVEY_SECONDS: Final = 1.0
 CENSUS_SECONDS: Final = 10.0
-"""Between two looks of a kind, at least."""
-CENSUS_SHARE: Final = 4.0
-"""Of the time, a fifth is spent on the metadata of all ledgers at most."""
+"""Minimum intervals between two polls of each kind."""
+CENSUS_PAUSE_RATIO: Final = 4.0
+"""A census is followed by a pause of four times its duration, so censuses take at most a fifth of the time."""
 STATUS_SECONDS: Final = 5.0
-"""A census goes by what bookies said in the survey, unless that is older: then it asks them itself."""
+"""A census uses the bookie statuses of the survey up to this age; older ones it polls again."""
 
-FIRST_SECONDS: Final = 3.0
-"""Whoever asks first, for a while, waits so long for what a look finds. All others get what is there."""
+FIRST_WAIT_SECONDS: Final = 3.0
+"""How long the first request after an idle time waits for a poll. Others get the last result at once."""
 VERDICT_SECONDS: Final = 10.0
-"""Whoever asks for the diagnosis alone waits so long for one."""
+"""How long a request for the diagnosis waits for a verdict."""
 
-_NOT_YET: Final[dict[str, object]] = {
+_UNKNOWN_OVERVIEW: Final[dict[str, object]] = {
     "at_ms": None, "age_ms": None, "why": "", "healthy": None, "problems": [], "bookies": None, "numbers_at_ms": None,
     "ledgers": None, "ledgers_at_ms": None, "ledgers_age_ms": None, "ledgers_why": "", "copies": None, "archive": None,
     "auditor": None, "offload": None,
 }  # fmt: skip
-"""An overview of which nothing is known yet."""
+"""The overview before the first survey."""
 
 
-class Glance(NamedTuple):
-    """What a survey found, and what was read with it."""
+class SurveySnapshot(NamedTuple):
+    """The result of a survey, with records read along with it."""
 
-    survey: Survey
+    survey: ClusterSurvey
     auditor: Mapping[str, object]
     offload: Mapping[str, object]
-    """What the offloader wrote down last."""
+    """Status record of the offloader."""
 
 
 class ClusterView:
-    """What there is to be seen of a cluster."""
+    """The overview of a cluster, from the last result of each poll."""
 
-    def __init__(self, client: Client, looker: Looker, tasks: Tasks) -> None:
+    def __init__(self, client: Client, sampler: ClusterSampler, tasks: Tasks) -> None:
         clock = client.world.clock
         self._client = client
         self._clock = clock
-        self._looker = looker
+        self._sampler = sampler
         self._bookies = BookieSurvey(client.world.connections)
-        self._leading = Leading()
-        self._diagnosing = Diagnosing()
-        self._processes = Watch("processes", self._look, clock, tasks, least_seconds=PROCESS_SECONDS, share=1.0)
-        self._glances = Watch("bookies", self._glance, clock, tasks, least_seconds=SURVEY_SECONDS, share=0.25)
-        self._census = Watch("ledgers", self._count, clock, tasks, least_seconds=CENSUS_SECONDS, share=CENSUS_SHARE)
+        self._auditor = AuditorLiveness()
+        self._diagnosis = DiagnosisTracker()
+        self._ledger_index = LedgerIndex()
+        self._processes = ClusterPoller(
+            "processes", self._sample, clock, tasks, min_interval_seconds=PROCESS_SECONDS, pause_ratio=1.0
+        )
+        self._surveys = ClusterPoller(
+            "bookies", self._survey, clock, tasks, min_interval_seconds=SURVEY_SECONDS, pause_ratio=0.25
+        )
+        self._census = ClusterPoller(
+            "ledgers",
+            self._take_census,
+            clock,
+            tasks,
+            min_interval_seconds=CENSUS_SECONDS,
+            pause_ratio=CENSUS_PAUSE_RATIO,
+        )
 
-    async def _look(self) -> Round:
-        found = await self._looker.sample()
-        self._diagnosing.note(self._clock.monotonic(), found)
+    async def _sample(self) -> ProcessSamples:
+        found = await self._sampler.sample()
+        self._diagnosis.note(self._clock.monotonic(), found)
         return found
 
-    async def _glance(self) -> Glance:
+    async def _survey(self) -> SurveySnapshot:
         found = await survey(self._client.world, self._bookies)
-        auditor = self._leading.told(found.auditor, self._clock.monotonic(), found.audit_age_s)
-        return Glance(found, auditor, await last_round(self._client.world.store))
+        auditor = self._auditor.status(found.auditor, self._clock.monotonic(), found.audit_age_s)
+        return SurveySnapshot(found, auditor, await last_round(self._client.world.store))
 
-    async def _count(self) -> Census:
-        bookies, age_ms = self._bookies, self._glances.age_ms()
+    async def _take_census(self) -> LedgerCensus:
+        bookies, age_ms = self._bookies, self._surveys.age_ms()
         if age_ms is None or age_ms > STATUS_SECONDS * 1_000:
             bookies = BookieSurvey(self._client.world.connections)
-            await bookies.look(await self._client.world.membership.bookies())
-        return await census(self._client.world, bookies)
+            await bookies.poll(await self._client.world.membership.bookies())
+        index = LedgerIndex()
+        found = await census(self._client.world, bookies, index.add)
+        self._ledger_index = index
+        return found
 
-    async def overview(self, *, counted_too: bool = False) -> dict[str, object]:
-        """All of it, as it was found last. What is not known yet is ``None``.
+    async def overview(self, *, wait_for_census: bool = False) -> dict[str, object]:
+        """The overview from the last polls. Unknown values are ``None``.
 
         Args:
-            counted_too: whoever asks first, for a while, waits for the census as well.
+            wait_for_census: the first request after an idle time also waits for the census.
 
         Raises:
-            TallybookError: nothing was ever found, and why.
+            TallybookError: no poll has succeeded yet; the error of the last one.
         """
-        # All three begin now, and at once. A census takes long, and is no part of what most wait for.
-        waits = [self._processes.settle(FIRST_SECONDS), self._glances.settle(FIRST_SECONDS)]
-        if counted_too:
-            waits.append(self._census.settle(FIRST_SECONDS))
+        # All polls start together. A census takes long, and most requests need not wait for it.
+        waits = [self._processes.wait_for_result(FIRST_WAIT_SECONDS), self._surveys.wait_for_result(FIRST_WAIT_SECONDS)]
+        if wait_for_census:
+            waits.append(self._census.wait_for_result(FIRST_WAIT_SECONDS))
         else:
-            self._census.ask()
+            self._census.poll()
         await asyncio.gather(*waits)
-        glance = self._glances.known()
-        counted, looked = self._census.ask(), self._processes.ask()
-        diagnosis = self._diagnosing.told(self._clock.monotonic(), self._processes.why)
-        if glance is None:
-            return {**_NOT_YET, "diagnosis": diagnosis}
-        found = seen(glance.what.survey, None if counted is None else counted.what)
-        told = overview_told(found)
+        snapshot = self._surveys.known()
+        counted, sampled = self._census.poll(), self._processes.poll()
+        diagnosis = self._diagnosis.status(self._clock.monotonic(), self._processes.why)
+        if snapshot is None:
+            return {**_UNKNOWN_OVERVIEW, "diagnosis": diagnosis}
+        found = make_overview(snapshot.what.survey, None if counted is None else counted.what)
+        status = overview_json(found)
         return {
-            "at_ms": glance.at_ms,
-            "age_ms": max(watch.age_ms() or 0 for watch in (self._glances, self._processes)),
-            "why": self._glances.why or self._processes.why,
-            **told,
-            "bookies": [self._bookie(bookie, looked) for bookie in found.bookies],
-            "numbers_at_ms": looked and looked.at_ms,
+            "at_ms": snapshot.at_ms,
+            "age_ms": max(watch.age_ms() or 0 for watch in (self._surveys, self._processes)),
+            "why": self._surveys.why or self._processes.why,
+            **status,
+            "bookies": [self._bookie(bookie, sampled) for bookie in found.bookies],
+            "numbers_at_ms": sampled and sampled.at_ms,
             "ledgers_at_ms": counted and counted.at_ms,
             "ledgers_age_ms": self._census.age_ms(),
             "ledgers_why": self._census.why,
-            "auditor": glance.what.auditor,
-            "offload": glance.what.offload,
+            "auditor": snapshot.what.auditor,
+            "offload": snapshot.what.offload,
             "diagnosis": diagnosis,
         }
 
-    def _bookie(self, bookie: BookieView, looked: Found[Round] | None) -> dict[str, object]:
-        sample = None if looked is None else looked.what.samples.get(bookie.bookie_id)
-        silent = "" if looked is None else looked.what.silent.get(bookie.bookie_id, "")
+    def _bookie(self, bookie: BookieView, sampled: PollResult[ProcessSamples] | None) -> dict[str, object]:
+        sample = None if sampled is None else sampled.what.samples.get(bookie.bookie_id)
+        silent = "" if sampled is None else sampled.what.silent.get(bookie.bookie_id, "")
         return {
-            **bookie_told(bookie),
+            **bookie_json(bookie),
             "address": bookie.info and bookie.info.address,
             "http_address": bookie.info and metrics_address(bookie.info),
             "numbers": sample and numbers(sample),
@@ -145,32 +161,47 @@ class ClusterView:
         return round((self._clock.monotonic() - at) * 1000)
 
     def naming(self, bookie_id: str) -> dict[str, object]:
-        """Which ledgers name a bookie, as of the last census.
+        """The ledgers that name a bookie, as of the last census.
 
         Raises:
-            TallybookError: they were never counted, and why.
+            TallybookError: no census has succeeded yet; the error of the last one.
         """
         counted = self._census.known()
         found = None if counted is None else counted.what.naming(bookie_id)
-        glance = self._glances.found
-        info = None if glance is None else glance.what.survey.alive.get(bookie_id)
-        # Either then or now.
+        snapshot = self._surveys.found
+        info = None if snapshot is None else snapshot.what.survey.alive.get(bookie_id)
+        # Writable at the time of the census, or now.
         chosen = (found is not None and found.chosen) or (info is not None and info.mode is BookieMode.WRITABLE)
         return {
             "named_by": found and found.ledgers,
             "growing": found and found.growing,
             "first_ledger_ids": found and list(found.first_ids),
             "still_chosen": chosen,
-            "may_be_switched_off": found and found.may_go and not chosen,
+            "may_be_switched_off": found and found.may_be_removed and not chosen,
             "ledgers_at_ms": counted and counted.at_ms,
             "ledgers_age_ms": self._census.age_ms(),
         }
 
+    async def ledgers(self) -> tuple[LedgerIndex, dict[str, object]]:
+        """The ledgers as of the last census, and when it was. The first request after an idle time waits for one.
+
+        Raises:
+            TallybookError: no census has succeeded yet; the error of the last one.
+        """
+        await self._census.wait_for_result(FIRST_WAIT_SECONDS)
+        counted = self._census.known()
+        return self._ledger_index, {
+            "at_ms": counted and counted.at_ms,
+            "age_ms": self._census.age_ms(),
+            "why": self._census.why,
+            "unreadable": counted and counted.what.ledgers.unreadable,
+        }
+
     async def diagnosis(self) -> dict[str, object]:
-        """What the cluster waits for. Whoever asks first, for a while, waits for a verdict."""
-        self._processes.ask()
-        told = self._diagnosing.told(self._clock.monotonic(), self._processes.why)
-        if told["verdict"] is None:
-            await self._diagnosing.wait(VERDICT_SECONDS)
-            told = self._diagnosing.told(self._clock.monotonic(), self._processes.why)
-        return told
+        """What limits the cluster. The first request after an idle time waits for a verdict."""
+        self._processes.poll()
+        status = self._diagnosis.status(self._clock.monotonic(), self._processes.why)
+        if status["verdict"] is None:
+            await self._diagnosis.wait(VERDICT_SECONDS)
+            status = self._diagnosis.status(self._clock.monotonic(), self._processes.why)
+        return status

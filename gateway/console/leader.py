@@ -1,31 +1,31 @@
-"""Who audits: by the record of the auditor, and by whether it still writes that record.
+"""Liveness of the auditor, from its leader record.
 
-A leader writes its record three times in a lease. So one whose record stands still for a lease, by the clock of whoever
-looks, is not there any more, and nobody compares wall clocks (``metadata/leader.py``).
+A leader updates its record three times per lease. If the console sees no new version for a whole lease by its own
+monotonic clock, the auditor is dead; wall clocks of two hosts are never compared (``metadata/records/leader.py``).
 """
 
 from __future__ import annotations
 
 from tallybook.core.errors import DamagedFile, NewerFormat
-from tallybook.metadata.leader import decode_leader
+from tallybook.metadata.records.leader import decode_leader
 from tallybook.metadata.store import Record
 from tallybook.repair.service import AUDITOR_RECORD, STALE_SECONDS
 
 
-class Leading:
-    """Watches one record."""
+class AuditorLiveness:
+    """Notes when the version of the leader record last changed."""
 
     def __init__(self) -> None:
         self._version: int | None = None
         self._since = 0.0
 
-    def told(self, record: Record | None, now: float, audited_s_ago: int | None) -> dict[str, object]:
-        """Who it is, and ``state``: running, silent, nobody, or unreadable.
+    def status(self, record: Record | None, now: float, audited_s_ago: int | None) -> dict[str, object]:
+        """The auditor and its ``state``: running, silent, "nobody" (no auditor), or unreadable.
 
         Args:
-            record: as it is now.
-            now: a monotonic second.
-            audited_s_ago: since its last word.
+            record: the current record.
+            now: monotonic time in seconds.
+            audited_s_ago: age of its last report.
         """
         if record is None:
             return {"state": "nobody", "who": None, "silent_s": None, "why": ""}

@@ -1,4 +1,4 @@
-"""What looks after a cluster: the auditor, tasks of the repair, the offloader, and how this console is set."""
+"""Endpoints on the cluster as a whole: overview, diagnosis, auditor, repair tasks, offloader, console settings."""
 
 from __future__ import annotations
 
@@ -8,95 +8,97 @@ from collections.abc import Iterable
 from typing import Final
 
 from tallybook.client.client import Client
-from tallybook.core.config import ConsoleSettings
 from tallybook.core.errors import DamagedFile, InvalidArgument, NewerFormat
-from tallybook.metadata.record_update import RecordUpdater
+from tallybook.core.settings import ConsoleSettings
+from tallybook.metadata.records.update import RecordUpdater
 from tallybook.repair.pause import pause, paused_since, resume
 from tallybook.repair.service import age_of, repair_status
-from tallybook.repair.task_progress import summed
+from tallybook.repair.status.report import progress_json
+from tallybook.repair.task_progress import sum_progress
 from tallybook.repair.tasks import PREFIX, URGENT, Task, decode_task
-from tallybook.repair.told import progress_told
-from tallybook.runtime.http_api import Asked
+from tallybook.runtime.http.endpoints import EndpointRequest
 
-from .auditing import Auditing
+from .audit_pass import AuditPassRunner
 from .cluster_view import ClusterView
 
 PAGE: Final = 100
-MOST: Final = 500
+MAX_PAGE: Final = 500
 _TASK: Final = re.compile(r"[0-9a-f-]{1,64}", re.ASCII)
 
 
-class Upkeep:
-    """What the endpoints on the cluster as a whole do."""
+class ConsoleMaintenanceEndpoints:
+    """The endpoints on the cluster as a whole."""
 
-    def __init__(self, client: Client, view: ClusterView, settings: ConsoleSettings, auditing: Auditing) -> None:
+    def __init__(
+        self, client: Client, view: ClusterView, settings: ConsoleSettings, audit_runner: AuditPassRunner
+    ) -> None:
         self._client = client
         self._view = view
         self._settings = settings
-        self._auditing = auditing
+        self._audit_runner = audit_runner
 
-    async def overview(self, asked: Asked) -> object:
-        """All that the first page shows."""
+    async def overview(self, request: EndpointRequest) -> object:
+        """All data of the front page."""
         return await self._view.overview()
 
-    async def diagnosis(self, asked: Asked) -> object:
-        """What holds the cluster up."""
+    async def diagnosis(self, request: EndpointRequest) -> object:
+        """What limits the cluster."""
         return await self._view.diagnosis()
 
-    async def under_replicated(self, asked: Asked) -> object:
-        """Ledgers that lack copies, or are to be moved: how many, by the auditor's last word, and who works at them."""
+    async def under_replicated(self, request: EndpointRequest) -> object:
+        """Under-replicated ledgers and ledgers to move: counts of the auditor's last report, and their repair tasks."""
         audit = await repair_status(self._client.world.store) or {}
         return {
             "under_replicated": audit.get("under_replicated"),
             "moving": audit.get("moving"),
             "needing": audit.get("needing"),
             "audited_s_ago": age_of(audit, self._client.world.clock),
-            **await self._tasks(asked, URGENT),
+            **await self._tasks(request, URGENT),
         }
 
-    async def auditor(self, asked: Asked) -> object:
-        """Who audits, what it found last, and of the round that was asked for here."""
-        told = await self._view.overview()
+    async def auditor(self, request: EndpointRequest) -> object:
+        """The auditor, its last report, and the last audit pass run from this console."""
+        status = await self._view.overview()
         audit = await repair_status(self._client.world.store)
         return {
-            "auditor": told["auditor"],
+            "auditor": status["auditor"],
             "audited_s_ago": age_of(audit, self._client.world.clock),
             "last_audit": audit,
-            "round": self._auditing.told,
-            **{key: told[key] for key in ("at_ms", "age_ms", "why")},
+            "round": self._audit_runner.last,
+            **{key: status[key] for key in ("at_ms", "age_ms", "why")},
         }
 
-    async def audit(self, asked: Asked) -> object:
-        """Look over all ledgers now, and hand out those that need repair."""
-        return self._auditing.begin()
+    async def audit(self, request: EndpointRequest) -> object:
+        """Start an audit pass: check all ledgers and publish repair tasks."""
+        return self._audit_runner.begin()
 
-    async def repair(self, asked: Asked) -> object:
-        """How far the repair is: its tasks in pages, those of what is known to be wrong first."""
-        told = await self._view.overview()
-        copies = told["copies"]
+    async def repair(self, request: EndpointRequest) -> object:
+        """A page of repair tasks with their progress; urgent tasks first."""
+        status = await self._view.overview()
+        copies = status["copies"]
         return {
             "paused_since_ms": await paused_since(self._client.world.store),
-            **await self._tasks(asked, PREFIX),
+            **await self._tasks(request, PREFIX),
             "total": copies["tasks"] if isinstance(copies, dict) else None,
         }
 
-    async def switch(self, asked: Asked) -> object:
-        """Pause the repair, or let it go on."""
+    async def switch(self, request: EndpointRequest) -> object:
+        """Pause or resume the repair."""
         world = self._client.world
         records = RecordUpdater(world.store, world.clock, world.rng.fork("pause"))
-        if asked.path["switch"] == "pause":
+        if request.path["switch"] == "pause":
             await pause(records, world.clock.wall_us() // 1000)
-        elif asked.path["switch"] == "resume":
+        elif request.path["switch"] == "resume":
             await resume(records)
         else:
-            raise InvalidArgument("the repair can be told: pause, resume")
+            raise InvalidArgument("unknown switch of the repair; use pause or resume")
         return {"paused_since_ms": await paused_since(world.store)}
 
-    async def _tasks(self, asked: Asked, prefix: str) -> dict[str, object]:
-        store, after = self._client.world.store, asked.query.get("after", "")
+    async def _tasks(self, request: EndpointRequest, prefix: str) -> dict[str, object]:
+        store, after = self._client.world.store, request.query.get("after", "")
         if after and _TASK.fullmatch(after) is None:
-            raise InvalidArgument("after must be the name of a task")
-        limit = asked.count("limit", PAGE, MOST) or PAGE
+            raise InvalidArgument("after must be the name of a repair task")
+        limit = request.count("limit", PAGE, MAX_PAGE) or PAGE
         page = await store.list_records(prefix, PREFIX + after if after else "", limit)
         found = [each for each in await asyncio.gather(*map(self._task, page.names)) if each is not None]
         last = page.next_after()
@@ -112,32 +114,32 @@ class Upkeep:
         record = await self._client.world.store.read_record(name)
         if record is None:
             return None
-        told: dict[str, object] = {"task": name.removeprefix(PREFIX), "unreadable": ""}
+        status: dict[str, object] = {"task": name.removeprefix(PREFIX), "unreadable": ""}
         try:
             task = decode_task(name, record.value)
         except (DamagedFile, NewerFormat) as error:
             unknown: dict[str, object] = {"ledgers": [], "why": None, "owner": None, "progress": None}
-            return {**told, "unreadable": error.message, **unknown}, None
+            return {**status, "unreadable": error.message, **unknown}, None
         why = task.why or "periodic check"
-        row = {**told, "ledgers": list(task.ledger_ids), "why": why, "owner": task.owner or None}
+        row = {**status, "ledgers": list(task.ledger_ids), "why": why, "owner": task.owner or None}
         return {**row, "progress": _progress([task])}, task
 
-    async def offload(self, asked: Asked) -> object:
-        """What is in the archive, and what the offloader did last."""
-        told = await self._view.overview()
+    async def offload(self, request: EndpointRequest) -> object:
+        """Totals of the archive and the offloader's last pass."""
+        status = await self._view.overview()
         return {
-            "archive": told["archive"],
-            "last_round": told["offload"],
-            **{key: told[key] for key in ("at_ms", "age_ms", "why", "ledgers_at_ms", "ledgers_age_ms")},
+            "archive": status["archive"],
+            "last_round": status["offload"],
+            **{key: status[key] for key in ("at_ms", "age_ms", "why", "ledgers_at_ms", "ledgers_age_ms")},
         }
 
-    async def config(self, asked: Asked) -> object:
+    async def config(self, request: EndpointRequest) -> object:
         """The settings of this console."""
         return self._settings.model_dump(mode="json")
 
 
 def _progress(tasks: Iterable[Task]) -> dict[str, object]:
-    """How far the work at these is, and what is left of it."""
+    """Summed progress of repair tasks, and the ledgers left."""
     found = list(tasks)
     left = sum(len(task.ledger_ids) for task in found)
-    return {"ledgers_left": left, **progress_told(summed(task.progress for task in found))}
+    return {"ledgers_left": left, **progress_json(sum_progress(task.progress for task in found))}

@@ -1,28 +1,33 @@
-"""Every endpoint of the console: what it takes to call it, and what does it. Who may nothing is told nothing."""
+"""The table of all console endpoints with the permission that each requires. Unauthenticated callers get no data."""
 
 from __future__ import annotations
 
 from typing import Final
 
 from tallybook.core.access import Permission
-from tallybook.runtime.http_api import Endpoint
+from tallybook.runtime.http.endpoints import Endpoint
 
-from .bookies import Bookies
-from .ledgers import Ledgers
-from .streams import Streams
-from .upkeep import Upkeep
+from .bookies import ConsoleBookieEndpoints
+from .ledgers import ConsoleLedgerEndpoints
+from .maintenance import ConsoleMaintenanceEndpoints
+from .streams import ConsoleStreamEndpoints
 
 _READ: Final = Permission.READ
 _ADMINISTER: Final = Permission.ADMINISTER
 
 
-def endpoints(bookies: Bookies, ledgers: Ledgers, streams: Streams, upkeep: Upkeep) -> list[Endpoint]:
-    """The table."""
+def endpoints(
+    bookies: ConsoleBookieEndpoints,
+    ledgers: ConsoleLedgerEndpoints,
+    streams: ConsoleStreamEndpoints,
+    maintenance: ConsoleMaintenanceEndpoints,
+) -> list[Endpoint]:
+    """The table of endpoints."""
     return [
-        Endpoint("GET", "/api/v1/overview", _READ, upkeep.overview),
-        Endpoint("GET", "/api/v1/diagnosis", _READ, upkeep.diagnosis),
+        Endpoint("GET", "/api/v1/overview", _READ, maintenance.overview),
+        Endpoint("GET", "/api/v1/diagnosis", _READ, maintenance.diagnosis),
         Endpoint("GET", "/api/v1/bookies", _READ, bookies.list),
-        Endpoint("GET", "/api/v1/bookies/{bookie}", _READ, bookies.one),
+        Endpoint("GET", "/api/v1/bookies/{bookie}", _READ, bookies.details),
         Endpoint(
             "POST",
             "/api/v1/bookies/{bookie}/{mode}",
@@ -31,8 +36,10 @@ def endpoints(bookies: Bookies, ledgers: Ledgers, streams: Streams, upkeep: Upke
             fields=("force",),
             action="switch bookie",
         ),
-        Endpoint("GET", "/api/v1/ledgers", _READ, ledgers.list, ("after", "limit")),
-        Endpoint("GET", "/api/v1/ledgers/{ledger}", _READ, ledgers.one),
+        Endpoint(
+            "GET", "/api/v1/ledgers", _READ, ledgers.list, ("after", "limit", "sort", "state", "search", "offset")
+        ),
+        Endpoint("GET", "/api/v1/ledgers/{ledger}", _READ, ledgers.details),
         Endpoint(
             "DELETE",
             "/api/v1/ledgers/{ledger}",
@@ -44,14 +51,14 @@ def endpoints(bookies: Bookies, ledgers: Ledgers, streams: Streams, upkeep: Upke
         ),
         Endpoint("GET", "/api/v1/ledgers/{ledger}/entries/{entry}/trace", _READ, ledgers.trace),
         Endpoint("GET", "/api/v1/namespaces", _READ, streams.namespaces, ("after", "limit")),
-        Endpoint("GET", "/api/v1/streams", _READ, streams.list, ("namespace", "prefix", "after", "limit")),
-        Endpoint("GET", "/api/v1/streams/{namespace}/{stream}", _READ, streams.one, ("after", "limit")),
+        Endpoint("GET", "/api/v1/streams", _READ, streams.list, ("namespace", "prefix", "search", "after", "limit")),
+        Endpoint("GET", "/api/v1/streams/{namespace}/{stream}", _READ, streams.details, ("after", "limit")),
         Endpoint("GET", "/api/v1/streams/{namespace}/{stream}/segments", _READ, streams.segments, ("after", "limit")),
-        Endpoint("GET", "/api/v1/under-replicated", _READ, upkeep.under_replicated, ("after", "limit")),
-        Endpoint("GET", "/api/v1/auditor", _READ, upkeep.auditor),
-        Endpoint("POST", "/api/v1/auditor/run", _ADMINISTER, upkeep.audit, action="audit copies"),
-        Endpoint("GET", "/api/v1/repair", _READ, upkeep.repair, ("after", "limit")),
-        Endpoint("POST", "/api/v1/repair/{switch}", _ADMINISTER, upkeep.switch, action="switch repair"),
-        Endpoint("GET", "/api/v1/offload", _READ, upkeep.offload),
-        Endpoint("GET", "/api/v1/config", _ADMINISTER, upkeep.config),
+        Endpoint("GET", "/api/v1/under-replicated", _READ, maintenance.under_replicated, ("after", "limit")),
+        Endpoint("GET", "/api/v1/auditor", _READ, maintenance.auditor),
+        Endpoint("POST", "/api/v1/auditor/run", _ADMINISTER, maintenance.audit, action="audit copies"),
+        Endpoint("GET", "/api/v1/repair", _READ, maintenance.repair, ("after", "limit")),
+        Endpoint("POST", "/api/v1/repair/{switch}", _ADMINISTER, maintenance.switch, action="switch repair"),
+        Endpoint("GET", "/api/v1/offload", _READ, maintenance.offload),
+        Endpoint("GET", "/api/v1/config", _ADMINISTER, maintenance.config),
     ]

@@ -1,4 +1,4 @@
-"""The numbers of a bookie that a page draws, from the metrics that it shows. Pure."""
+"""Selects the metrics of a bookie that the page charts. Pure."""
 
 from __future__ import annotations
 
@@ -20,24 +20,24 @@ NUMBERS: Final = {
     "process_cpu_seconds_total": "cpu_seconds",
     "process_resident_memory_bytes": "memory_bytes",
 }
-"""Metrics that are shown, and what they are called here. Those with several values are summed up."""
+"""Charted metrics and their JSON names. A metric with several series is summed."""
 
 TIMES: Final = {
     "tallybook_bookie_add_seconds_bucket": "adds",
     "tallybook_bookie_read_seconds_bucket": "reads",
     "tallybook_journal_commit_seconds_bucket": "commits",
 }
-"""Histograms that are shown, likewise."""
+"""Charted histograms and their JSON names."""
 
 
 def numbers(sample: Sample) -> dict[str, float]:
-    """Those of ``NUMBERS`` that it has."""
+    """The values of ``NUMBERS`` in a sample."""
     found = {name: sum(sample.series[metric].values()) for metric, name in NUMBERS.items() if metric in sample.series}
     return {name: value for name, value in found.items() if isfinite(value)}
 
 
 def times(sample: Sample) -> dict[str, list[tuple[float | None, float]]]:
-    """Of each of ``TIMES``, by bound in seconds, how many were at most that; the last one has no bound."""
+    """For each of ``TIMES``, its cumulative buckets: upper bound in seconds (``None``: no bound) and count."""
     found = {name: _buckets(sample.series[metric]) for metric, name in TIMES.items() if metric in sample.series}
     return {name: counts for name, counts in found.items() if all(isfinite(count) for _, count in counts)}
 

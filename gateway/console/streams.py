@@ -1,4 +1,4 @@
-"""Streams: a list in pages, one of them, and how far its subscriptions are behind."""
+"""Endpoints on streams: namespaces, list, details with subscriptions and their lags, segments."""
 
 from __future__ import annotations
 
@@ -9,62 +9,69 @@ from typing import Final
 from tallybook.core.errors import DamagedFile, InvalidArgument, NewerFormat, NoSuchStream, TallybookError
 from tallybook.core.ids import MAX_ID
 from tallybook.runtime.clock import Clock
-from tallybook.runtime.http_api import Asked
+from tallybook.runtime.http.endpoints import EndpointRequest
 from tallybook.runtime.tasks import Tasks
 from tallybook.stream import SegmentInfo, StreamInfo, StreamStore, SubscriptionInfo
 from tallybook.stream.names import DEFAULT_NAMESPACE, check_stream_name
 
-from ..stores import Stores
-from .lags import lag_of, raise_defect
-from .tails import Tail, Tails
+from ..streams.stores import StreamStores
+from .tails import StreamTail, TailCache, raise_defect
 
 PAGE: Final = 50
-MOST: Final = 200
-MOST_SUBSCRIPTIONS: Final = 100
-MOST_NAME_CHARS: Final = 1_000
+MAX_PAGE: Final = 200
+MAX_SEARCHED: Final = 5_000
+"""Names that are read for one page."""
+MAX_SUBSCRIPTIONS: Final = 100
+MAX_NAME_CHARS: Final = 1_000
 
 
-class Streams:
-    """What the endpoints below ``/api/v1/streams`` do."""
+class ConsoleStreamEndpoints:
+    """The endpoints below ``/api/v1/streams``, and ``/api/v1/namespaces``."""
 
-    def __init__(self, stores: Stores, clock: Clock, looks: Tasks) -> None:
+    def __init__(self, stores: StreamStores, clock: Clock, lookups: Tasks) -> None:
         self._stores = stores
-        self._tails = Tails(stores, clock, looks)
+        self._tails = TailCache(stores, clock, lookups)
 
-    async def namespaces(self, asked: Asked) -> object:
-        """Namespaces after a name; ``next`` is where to go on, if there are more, and ``total`` how many there are."""
-        after, limit = _name(asked), asked.count("limit", PAGE, MOST) or PAGE
+    async def namespaces(self, request: EndpointRequest) -> object:
+        """A page of namespaces after a name; ``next``: the ``after`` of the next page; ``total``: all namespaces."""
+        after, limit = _name(request), request.count("limit", PAGE, MAX_PAGE) or PAGE
         names = [name async for name in self._stores.default.namespaces()]
         left = [name for name in names if name > after]
         page = left[:limit]
         return {"namespaces": page, "next": page[-1] if len(left) > limit else None, "total": len(names)}
 
-    async def list(self, asked: Asked) -> object:
-        """Streams of a namespace by their names; ``next`` is where to go on, if there are more."""
-        namespace = asked.query.get("namespace", DEFAULT_NAMESPACE)
-        after, limit = asked.query.get("after", ""), asked.count("limit", PAGE, MOST) or PAGE
+    async def list(self, request: EndpointRequest) -> object:
+        """A page of the streams of a namespace by name; ``next``: the ``after`` of the next page.
+
+        With ``search``, of those whose names contain it, in any case. A page ends after ``MAX_SEARCHED`` names.
+        """
+        namespace = request.query.get("namespace", DEFAULT_NAMESPACE)
+        after, limit = request.query.get("after", ""), request.count("limit", PAGE, MAX_PAGE) or PAGE
         if after:
             check_stream_name(after)
         infos: list[StreamInfo] = []
         unreadable: list[dict[str, object]] = []
+        search, searched = request.query.get("search", "").strip().casefold(), 0
         last, following = "", None
         with self._stores.of(namespace) as store:
-            async with aclosing(store.list(asked.query.get("prefix", ""), after=after)) as names:
+            async with aclosing(store.list(request.query.get("prefix", ""), after=after)) as names:
                 async for name in names:
-                    if len(infos) + len(unreadable) == limit:
+                    if len(infos) + len(unreadable) == limit or searched == MAX_SEARCHED:
                         following = last
                         break
-                    last = name
+                    last, searched = name, searched + 1
+                    if search not in name.casefold():
+                        continue
                     try:
                         infos.append(await store.info(name))
                     except NoSuchStream:
-                        # Deleted since the listing named it.
+                        # Deleted after it was listed.
                         continue
                     except (DamagedFile, NewerFormat) as error:
                         unreadable.append({"name": name, "namespace": namespace, "unreadable": error.message})
-            # Within: the looks are to use this very store.
+            # Inside the block, so that the lookups use this store.
             tails = await self._tails.of(infos)
-        rows = [{**stream_told(each), **_tail_told(tails.get(each.stream_id, Tail()))} for each in infos]
+        rows = [{**stream_row(each), **_tail_row(tails.get(each.stream_id, StreamTail()))} for each in infos]
         rows += unreadable
         return {
             "namespace": namespace,
@@ -72,12 +79,12 @@ class Streams:
             "next": following,
         }
 
-    async def one(self, asked: Asked) -> object:
-        """One of them, with its subscriptions after a name; ``next`` is where to go on, if there are more."""
-        name, after, following = asked.path["stream"], _name(asked), None
-        limit = asked.count("limit", MOST_SUBSCRIPTIONS, MOST) or MOST_SUBSCRIPTIONS
-        with self._stores.of(asked.path["namespace"]) as store:
-            found = stream_told(await store.info(name))
+    async def details(self, request: EndpointRequest) -> object:
+        """One stream, with a page of its subscriptions after a name; ``next``: the ``after`` of the next page."""
+        name, after, following = request.path["stream"], _name(request), None
+        limit = request.count("limit", MAX_SUBSCRIPTIONS, MAX_PAGE) or MAX_SUBSCRIPTIONS
+        with self._stores.of(request.path["namespace"]) as store:
+            found = stream_row(await store.info(name)) | {"stored_bytes": await store.stored_bytes(name)}
             try:
                 last = await store.last(name)
             except TallybookError as error:
@@ -86,37 +93,37 @@ class Streams:
             if last is not None:
                 found["last_position"], found["next_sequence"] = str(last[0]), last[1] + 1
             subscriptions: list[dict[str, object]] = []
-            end, why = None if last is None else last[1] + 1, ""
+            why = ""
             try:
                 async with aclosing(store.subscriptions(name, after=after)) as all_of_them:
                     async for each in all_of_them:
                         if len(subscriptions) == limit:
                             following = str(subscriptions[-1]["subscription"])
                             break
-                        subscriptions.append(await _subscription_told(store, name, each, end))
+                        subscriptions.append(await _subscription_row(store, name, each))
             except (DamagedFile, NewerFormat) as error:
-                # What comes after it is not told, either; the stream itself is.
+                # The rest of the subscriptions is not listed; the stream itself is.
                 why = error.message
         return {**found, "subscriptions": subscriptions, "next": following, "why": why}
 
-    async def segments(self, asked: Asked) -> object:
-        """Its segments in pages, each with its ledger; ``next`` is where to go on, if there are more."""
-        name, after = asked.path["stream"], asked.count("after", 0, MAX_ID)
-        limit = asked.count("limit", PAGE, MOST) or PAGE
+    async def segments(self, request: EndpointRequest) -> object:
+        """A page of the segments of a stream with their ledgers; ``next``: the ``after`` of the next page."""
+        name, after = request.path["stream"], request.count("after", 0, MAX_ID)
+        limit = request.count("limit", PAGE, MAX_PAGE) or PAGE
         rows: list[dict[str, object]] = []
         following: int | None = None
-        with self._stores.of(asked.path["namespace"]) as store:
+        with self._stores.of(request.path["namespace"]) as store:
             async with aclosing(store.segments(name, after=after)) as found:
                 async for each in found:
                     if len(rows) == limit:
                         following = after
                         break
-                    rows.append(_segment_told(each))
+                    rows.append(_segment_row(each))
                     after = each.number
         return {"segments": rows, "next": following}
 
 
-def _segment_told(found: SegmentInfo) -> dict[str, object]:
+def _segment_row(found: SegmentInfo) -> dict[str, object]:
     return {
         "segment": found.number,
         "ledger_id": found.ledger_id,
@@ -131,20 +138,28 @@ def _moment(at_ms: int) -> str:
     return datetime.fromtimestamp(at_ms / 1000, UTC).isoformat(timespec="milliseconds")
 
 
-async def _subscription_told(
-    store: StreamStore, name: str, found: SubscriptionInfo, end: int | None
-) -> dict[str, object]:
-    lag = await lag_of(store, name, found, end)
+async def _subscription_row(store: StreamStore, name: str, found: SubscriptionInfo) -> dict[str, object]:
+    lag, why = None, ""
+    try:
+        if found.cursor is None:
+            why = "the position of the subscription is lost: reset it"
+        else:
+            lag = await store.lag(name, found.cursor)
+    except TallybookError as error:
+        raise_defect(error)
+        why = error.message
     return {
         "subscription": found.name,
         "cursor": None if found.cursor is None else str(found.cursor),
         "reader": found.reader,
-        "lag_records": lag.records,
-        "why": lag.why,
+        "lag_records": lag and lag.records,
+        "lag_bytes": lag and lag.size_bytes,
+        "lag_s": lag and round(lag.age_s, 1),
+        "why": why,
     }
 
 
-def _tail_told(found: Tail) -> dict[str, object]:
+def _tail_row(found: StreamTail) -> dict[str, object]:
     return {
         "end_sequence": found.next_sequence,
         "largest_lag_records": found.lag,
@@ -152,16 +167,16 @@ def _tail_told(found: Tail) -> dict[str, object]:
     }
 
 
-def _name(asked: Asked) -> str:
-    """Of what comes before the page that is asked for."""
-    after = asked.query.get("after", "")
-    if len(after) > MOST_NAME_CHARS or not after.isprintable():
+def _name(request: EndpointRequest) -> str:
+    """The name after which the requested page begins."""
+    after = request.query.get("after", "")
+    if len(after) > MAX_NAME_CHARS or not after.isprintable():
         raise InvalidArgument("after must be a name")
     return after
 
 
-def stream_told(found: StreamInfo) -> dict[str, object]:
-    """What is known of a stream."""
+def stream_row(found: StreamInfo) -> dict[str, object]:
+    """JSON of a stream."""
     return {
         "name": found.name,
         "namespace": found.namespace,

@@ -1,8 +1,8 @@
-"""Where streams end, and how far their subscriptions are behind, for a list of them.
+"""Cache of the ends of streams and the lags of their subscriptions, for lists of streams.
 
-A stream says itself only where its last segment ended; of one that is being written the rest is asked of bookies, and
-so is each lag. So it is kept for a while, several are asked at once, and a list waits for them only so long. A look
-goes on beside whoever wants it, and is shared by all who do: a slow cluster is asked no more by many pages than by one.
+The metadata of a stream has only the end of its last closed segment; the end of an open segment, and so each lag, is
+read from bookies. Therefore results are cached, lookups run concurrently in the background, and a list waits for them
+only ``WAIT_SECONDS``. Requests share lookups, so many open pages cause no more load than one.
 """
 
 from __future__ import annotations
@@ -13,109 +13,125 @@ from contextlib import aclosing, suppress
 from math import inf
 from typing import Final, NamedTuple
 
-from tallybook.core.errors import NoSuchStream, TallybookError
+from tallybook.core.errors import NoSuchStream, TallybookError, is_defect
 from tallybook.runtime.clock import Clock
 from tallybook.runtime.logging import logger
 from tallybook.runtime.tasks import Tasks
-from tallybook.stream import StreamInfo, StreamStore
+from tallybook.stream import StreamInfo, StreamStore, SubscriptionInfo
 
-from ..stores import Stores
-from .lags import lag_of, raise_defect
+from ..streams.stores import StreamStores
 
 _log = logger("console")
 
-KEPT_SECONDS: Final = 10.0
-MOST_KEPT: Final = 1_000
-AT_ONCE: Final = 8
-PATIENCE_SECONDS: Final = 3.0
-"""How long a list waits for what is not kept. What is older than both together is left out."""
-LOOK_SECONDS: Final = 30.0
-"""How long one look may take: those that hang must not keep all others from their turn."""
-MOST_SUBSCRIPTIONS: Final = 20
-"""Of one stream, whose lags are looked at."""
+CACHE_SECONDS: Final = 10.0
+MAX_CACHED: Final = 1_000
+MAX_CONCURRENCY: Final = 8
+WAIT_SECONDS: Final = 3.0
+"""How long a list waits for lookups. Results older than ``CACHE_SECONDS + WAIT_SECONDS`` are left out."""
+LOOKUP_SECONDS: Final = 30.0
+"""Timeout of one lookup: lookups that hang must not block the others."""
+MAX_SUBSCRIPTIONS: Final = 20
+"""Number of subscriptions per stream whose lag is read."""
 
 
-class Tail(NamedTuple):
-    """The end of a stream."""
+class StreamTail(NamedTuple):
+    """The end of a stream and its largest lag."""
 
     next_sequence: int | None = None
-    """Of the record that comes next; ``None``: it cannot be told now."""
+    """Sequence number of the next record; ``None``: not known now."""
     lag: int | None = None
-    """Of the subscription that is the furthest behind; ``None``: there is none, or it is not known."""
+    """Largest lag of a subscription in records; ``None``: no subscription, or not known."""
     subscriptions: int | None = None
-    """How many there are, or ``MOST_SUBSCRIPTIONS`` if there may be more."""
+    """Number of subscriptions; ``MAX_SUBSCRIPTIONS`` if there may be more."""
 
 
-class Tails:
-    """Those that were looked at lately.
+class TailCache:
+    """Recently read ends of streams.
 
     Args:
-        tasks: where looks run. They end before the stores do.
+        tasks: runs lookups; closed before the stores.
     """
 
-    def __init__(self, stores: Stores, clock: Clock, tasks: Tasks) -> None:
+    def __init__(self, stores: StreamStores, clock: Clock, tasks: Tasks) -> None:
         self._stores = stores
         self._clock = clock
         self._tasks = tasks
-        self._turns = asyncio.Semaphore(AT_ONCE)
-        self._looks: dict[str, asyncio.Task[None]] = {}
-        self._kept: dict[str, tuple[float, Tail]] = {}
+        self._slots = asyncio.Semaphore(MAX_CONCURRENCY)
+        self._lookups: dict[str, asyncio.Task[None]] = {}
+        self._cached: dict[str, tuple[float, StreamTail]] = {}
 
-    async def of(self, streams: Sequence[StreamInfo]) -> dict[str, Tail]:
-        """The tails of streams by their ids; those that nobody tells in time are left out."""
-        looks = [look for each in streams if self._age(each) >= KEPT_SECONDS and (look := self._look(each))]
-        if looks:
-            await asyncio.wait(looks, timeout=PATIENCE_SECONDS)
-            for look in looks:
-                if look.done() and not look.cancelled():
-                    look.result()
-        fresh = (each.stream_id for each in streams if self._age(each) < KEPT_SECONDS + PATIENCE_SECONDS)
-        return {stream_id: self._kept[stream_id][1] for stream_id in fresh}
+    async def of(self, streams: Sequence[StreamInfo]) -> dict[str, StreamTail]:
+        """The tails of streams by stream id; those not known in time are left out."""
+        lookups = [lookup for each in streams if self._age(each) >= CACHE_SECONDS and (lookup := self._lookup(each))]
+        if lookups:
+            await asyncio.wait(lookups, timeout=WAIT_SECONDS)
+            for lookup in lookups:
+                if lookup.done() and not lookup.cancelled():
+                    lookup.result()
+        fresh = (each.stream_id for each in streams if self._age(each) < CACHE_SECONDS + WAIT_SECONDS)
+        return {stream_id: self._cached[stream_id][1] for stream_id in fresh}
 
     def _age(self, found: StreamInfo) -> float:
-        kept = self._kept.get(found.stream_id)
-        return inf if kept is None else self._clock.monotonic() - kept[0]
+        cached = self._cached.get(found.stream_id)
+        return inf if cached is None else self._clock.monotonic() - cached[0]
 
-    def _look(self, found: StreamInfo) -> asyncio.Task[None] | None:
-        """The look at a stream that is under way, or a new one; ``None``: too many wait for their turn."""
-        look = self._looks.get(found.stream_id)
-        if look is None and len(self._looks) < MOST_KEPT:
-            look = self._tasks.spawn(self._keep(found), name=f"tail of {found.stream_id}", apart=True)
-            self._looks[found.stream_id] = look
-            look.add_done_callback(lambda done: self._ended(found.stream_id, done))
-        return look
+    def _lookup(self, found: StreamInfo) -> asyncio.Task[None] | None:
+        """The lookup of a stream in flight, or a new one; ``None``: too many lookups are queued."""
+        lookup = self._lookups.get(found.stream_id)
+        if lookup is None and len(self._lookups) < MAX_CACHED:
+            lookup = self._tasks.spawn(self._refresh(found), name=f"tail of {found.stream_id}", detached=True)
+            self._lookups[found.stream_id] = lookup
+            lookup.add_done_callback(lambda done: self._lookup_ended(found.stream_id, done))
+        return lookup
 
-    def _ended(self, stream_id: str, look: asyncio.Task[None]) -> None:
-        del self._looks[stream_id]
-        error = None if look.cancelled() else look.exception()
+    def _lookup_ended(self, stream_id: str, lookup: asyncio.Task[None]) -> None:
+        del self._lookups[stream_id]
+        error = None if lookup.cancelled() else lookup.exception()
         if error is not None:
-            # Nobody may have waited for it.
-            _log.error("a look has failed", what="tail", stream_id=stream_id, error=repr(error))
+            # Logged because no request may be waiting for it.
+            _log.error("lookup failed", what="tail", stream_id=stream_id, error=repr(error))
 
-    async def _keep(self, found: StreamInfo) -> None:
-        async with self._turns:
+    async def _refresh(self, found: StreamInfo) -> None:
+        async with self._slots:
             with suppress(TimeoutError), self._stores.of(found.namespace) as store:
-                async with asyncio.timeout(LOOK_SECONDS):
+                async with asyncio.timeout(LOOKUP_SECONDS):
                     tail = await _tail(store, found)
-                self._kept.pop(found.stream_id, None)
-                self._kept[found.stream_id] = self._clock.monotonic(), tail
-        if len(self._kept) > MOST_KEPT:
-            del self._kept[next(iter(self._kept))]
+                self._cached.pop(found.stream_id, None)
+                self._cached[found.stream_id] = self._clock.monotonic(), tail
+        if len(self._cached) > MAX_CACHED:
+            del self._cached[next(iter(self._cached))]
 
 
-async def _tail(store: StreamStore, found: StreamInfo) -> Tail:
+async def _tail(store: StreamStore, found: StreamInfo) -> StreamTail:
     try:
         last = None if found.ended else await store.last(found.name)
         end = found.next_sequence if last is None else last[1] + 1
         lags: list[int | None] = []
         async with aclosing(store.subscriptions(found.name)) as all_of_them:
             async for each in all_of_them:
-                if len(lags) == MOST_SUBSCRIPTIONS:
+                if len(lags) == MAX_SUBSCRIPTIONS:
                     break
-                lags.append((await lag_of(store, found.name, each, end)).records)
+                lags.append(await _records_behind(store, found.name, each, end))
     except NoSuchStream:
-        return Tail()
+        return StreamTail()
     except TallybookError as error:
         raise_defect(error)
-        return Tail()
-    return Tail(end, max((lag for lag in lags if lag is not None), default=None), len(lags))
+        return StreamTail()
+    return StreamTail(end, max((lag for lag in lags if lag is not None), default=None), len(lags))
+
+
+async def _records_behind(store: StreamStore, stream: str, found: SubscriptionInfo, end: int) -> int | None:
+    """Records between a subscription and the end of its stream; cheaper than ``StreamStore.lag``; ``None``: unknown."""
+    if found.cursor is None:
+        return None
+    try:
+        return max(0, end - await store.sequence_of(stream, found.cursor))
+    except TallybookError as error:
+        raise_defect(error)
+        return None
+
+
+def raise_defect(error: TallybookError) -> None:
+    """Raise an error that is a defect; the caller leaves out the value for other errors."""
+    if is_defect(error):
+        raise error

@@ -1,26 +1,22 @@
-"""Between the messages of ``proto/ledger.proto`` and what the rest of Tallybook speaks of."""
+"""Conversion between messages of ``proto/tallybook/proto/ledger.proto`` and Tallybook types."""
 
 from __future__ import annotations
 
-import asyncio
 from typing import Any, Final, TypeAlias, TypeVar
 
-from google.protobuf.message import DecodeError, Message
+from google.protobuf.message import Message
 from google.protobuf.timestamp_pb2 import Timestamp
 
-from tallybook.core.errors import InvalidArgument, Outcome, RequestTimeout
-from tallybook.core.moments import on_the_calendar
-from tallybook.metadata.model import DigestType, LedgerMetadata, LedgerState
+from tallybook.core.calendar import clamp_to_calendar
+from tallybook.core.errors import InvalidArgument
+from tallybook.metadata.ledger.model import DigestType, LedgerMetadata, LedgerState
 from tallybook.proto import ledger_pb2 as pb
-from tallybook.runtime.calls import Call
 
-from .credit import PAYLOAD_OVERHEAD_BYTES, Credit
+from ..credit import PAYLOAD_OVERHEAD_BYTES, Credit
 
 M = TypeVar("M", bound=Message)
 
 DEFAULT_COPIES: Final = 3
-REQUEST_SECONDS: Final = 30.0
-"""How long a call may take to say what it wants; until then it is in no limit but that of calls."""
 
 _STATES: Final = {
     LedgerState.OPEN: pb.LEDGER_STATE_OPEN,
@@ -33,63 +29,32 @@ _DIGEST_TYPES: Final = {number: digest for digest, number in _DIGESTS.items()} |
 }
 
 
-def decode(kind: type[M], raw: bytes) -> M:
-    """The message in ``raw``.
-
-    Raises:
-        InvalidArgument: there is none.
-    """
-    try:
-        return kind.FromString(raw)
-    except DecodeError:
-        raise InvalidArgument(f"{len(raw)} bytes are not a {kind.DESCRIPTOR.name}") from None
-
-
-async def request_of(call: Call, kind: type[M]) -> M:
-    """The one request of a call, or the first of several.
-
-    Raises:
-        InvalidArgument: there is none.
-        RequestTimeout: there is none for long, though the call takes the place of another one.
-    """
-    try:
-        async with asyncio.timeout(REQUEST_SECONDS):
-            raw = await call.receive()
-    except TimeoutError:
-        message = f"no {kind.DESCRIPTOR.name} has come within {REQUEST_SECONDS:.0f} s"
-        raise RequestTimeout(message, outcome=Outcome.NOT_DONE) from None
-    if raw is None:
-        raise InvalidArgument(f"the call ended without a {kind.DESCRIPTOR.name}")
-    return decode(kind, raw)
-
-
-Naming: TypeAlias = (
+LedgerRequest: TypeAlias = (
     pb.CloseRequest | pb.RecoverRequest | pb.DeleteRequest | pb.DescribeRequest | pb.ReadRequest | pb.TailRequest
 )
-"""A request that names a ledger, and nothing else it could mean."""
+"""A request with a ``ledger_id`` field."""
 
 
-def ledger_of(request: Naming) -> int:
-    """The id of the ledger that a request is about.
+def ledger_of(request: LedgerRequest) -> int:
+    """The ledger id of a request.
 
     Raises:
-        InvalidArgument: it names none. To take that for ledger 0, which there is, would delete it for a client that has
-            forgotten a field.
+        InvalidArgument: the field is missing. It must not default to 0: a Delete without it would delete ledger 0.
     """
     if not request.HasField("ledger_id"):
-        raise InvalidArgument(f"ledger_id is left out of the {request.DESCRIPTOR.name}: it must be said, 0 too")
+        raise InvalidArgument(f"ledger_id is missing in the {request.DESCRIPTOR.name}: set it, also to 0")
     return request.ledger_id
 
 
-def creation(request: pb.CreateRequest) -> dict[str, Any]:
-    """What a ledger is to be, as arguments of ``Client.create_ledger``.
+def create_arguments(request: pb.CreateRequest) -> dict[str, Any]:
+    """The arguments of ``Client.create_ledger`` for a request.
 
     Raises:
-        InvalidArgument: an unknown digest.
+        InvalidArgument: unknown digest.
     """
     digest = _DIGEST_TYPES.get(request.digest)
     if digest is None:
-        raise InvalidArgument(f"there is no digest number {request.digest}")
+        raise InvalidArgument(f"unknown digest number {request.digest}")
     ensemble = request.ensemble or DEFAULT_COPIES
     copies = request.write_quorum or min(DEFAULT_COPIES, ensemble)
     return {
@@ -102,31 +67,31 @@ def creation(request: pb.CreateRequest) -> dict[str, Any]:
     }
 
 
-def shown_window(credit: Credit, most_bytes: int) -> pb.Window:
-    """What a client is told of its credit.
+def window_message(credit: Credit, entry_limit_bytes: int) -> pb.Window:
+    """The ``Window`` message for a credit.
 
     Args:
-        most_bytes: that a payload may have, whatever the credit.
+        entry_limit_bytes: largest payload that the ledger takes, independent of the credit.
     """
     return pb.Window(
         credit_bytes=credit.window_bytes,
         payload_overhead_bytes=PAYLOAD_OVERHEAD_BYTES,
-        max_payload_bytes=min(credit.max_payload_bytes, most_bytes),
+        max_payload_bytes=min(credit.max_payload_bytes, entry_limit_bytes),
     )
 
 
-def moment(milliseconds: int) -> Timestamp:
-    """A time that is given in milliseconds since the epoch."""
+def timestamp_message(milliseconds: int) -> Timestamp:
+    """The ``Timestamp`` of milliseconds since the epoch."""
     found = Timestamp()
-    found.FromMilliseconds(on_the_calendar(milliseconds))
+    found.FromMilliseconds(clamp_to_calendar(milliseconds))
     return found
 
 
-def described(metadata: LedgerMetadata, last_add_confirmed: int = -1) -> pb.Ledger:
-    """The state of a ledger.
+def ledger_message(metadata: LedgerMetadata, last_add_confirmed: int = -1) -> pb.Ledger:
+    """The ``Ledger`` message.
 
     Args:
-        last_add_confirmed: of a ledger that is not closed.
+        last_add_confirmed: used as the last entry of a ledger that is not closed.
     """
     return pb.Ledger(
         ledger_id=metadata.ledger_id,
@@ -140,6 +105,6 @@ def described(metadata: LedgerMetadata, last_add_confirmed: int = -1) -> pb.Ledg
         has_password=bool(metadata.key_verifier),
         has_writer=metadata.writer_token is not None,
         archived=metadata.archived is not None,
-        created_at=moment(metadata.created_at_ms),
+        created_at=timestamp_message(metadata.created_at_ms),
         custom=metadata.custom,
     )

@@ -1,7 +1,7 @@
-"""``LedgerService``: what each call of ``proto/ledger.proto`` does.
+"""Handlers of ``LedgerService`` (``proto/tallybook/proto/ledger.proto``).
 
-Calls with one answer are here; the streams are in ``appending`` and ``reading``. Every handler raises errors of
-``core/errors``, which ``counted`` turns into what a client sees.
+Unary calls are here; the streaming calls are in ``append`` and ``read``. Handlers raise errors of
+``core/errors``, which ``intercepted`` turns into what a client sees.
 """
 
 from __future__ import annotations
@@ -10,26 +10,21 @@ import asyncio
 from collections.abc import Mapping
 from typing import Final
 
-from tallybook.client.client import Client
 from tallybook.core.access import Permission
-from tallybook.core.config import GatewaySettings
 from tallybook.core.errors import InvalidArgument, MetadataUnavailable
 from tallybook.core.ids import MAX_ID
 from tallybook.proto import ledger_pb2 as pb
 from tallybook.runtime.calls import CallHandler
-from tallybook.runtime.clock import Clock
 from tallybook.runtime.logging import logger
-from tallybook.runtime.tasks import Tasks
 
-from .answering import answering
-from .appending import AppendContext, AppendStream
-from .authorizer import AuthorizedCall, Authorizer, Caller, audited
-from .counted import AuthorizedHandler, counted
-from .limits import Limits
-from .messages import creation, described, ledger_of
-from .metrics import Counts
-from .reading import Readers
-from .stopping import StopTime
+from ..auth import AuthorizedCall, Caller, audit_call
+from ..context import GatewayContext
+from ..interceptor import AuthorizedHandler
+from ..stopping import StopDeadline
+from ..unary import unary_handler
+from .append import LedgerAppendCall
+from .messages import create_arguments, ledger_message, ledger_of
+from .read import LedgerReadCalls
 
 _log = logger("gateway.service")
 
@@ -38,66 +33,43 @@ MAX_PAGE: Final = 1_000
 
 
 class LedgerService:
-    """Serves ledgers to clients of any language.
+    """Serves ledgers over gRPC.
 
     Args:
-        client: reaches the cluster. Its settings are ``settings.client``.
-        limits, counts: shared with the other service, so that clients are bounded by what they take of both.
-        tasks: what goes on behind a call; closed only after ``stop``.
-        authorizer: says who may call.
+        context: shared with ``StreamService``.
     """
 
-    def __init__(
-        self,
-        client: Client,
-        settings: GatewaySettings,
-        limits: Limits,
-        counts: Counts,
-        clock: Clock,
-        tasks: Tasks,
-        authorizer: Authorizer,
-    ) -> None:
-        self._client = client
-        self._clock = clock
-        self._tasks = tasks
-        self._counts = counts
-        self._limits = limits
-        self._authorizer = authorizer
-        self._stop_time = StopTime(settings.stop_ms, clock)
-        self._streams: dict[int, AppendStream] = {}
-        self._appending = AppendContext(client, settings, limits, counts, clock, tasks, authorizer, self._streams)
-        self._readers = Readers(client, settings, limits, counts, authorizer)
+    def __init__(self, context: GatewayContext) -> None:
+        self._context = context
+        self._client = context.client
+        self._authorizer = context.authorizer
+        self._stop_deadline = StopDeadline(context.settings.stop_ms, context.clock)
+        self._streams: dict[int, LedgerAppendCall] = {}
+        """Calls that write or close a ledger, by ledger id."""
+        self._read_calls = LedgerReadCalls(context)
 
     def handlers(self) -> Mapping[str, CallHandler]:
-        """A handler for each method of the service."""
+        """The handler of each method."""
         handlers: dict[str, AuthorizedHandler] = {
-            "Create": answering(pb.CreateRequest, self._create),
+            "Create": unary_handler(pb.CreateRequest, self._create),
             "Append": self._append,
-            "Read": self._readers.read,
-            "Tail": self._readers.tail,
-            "Close": answering(pb.CloseRequest, self._close),
-            "Recover": answering(pb.RecoverRequest, self._recover),
-            "Delete": answering(pb.DeleteRequest, self._delete),
-            "List": answering(pb.ListRequest, self._list),
-            "Describe": answering(pb.DescribeRequest, self._describe),
+            "Read": self._read_calls.read,
+            "Tail": self._read_calls.tail,
+            "Close": unary_handler(pb.CloseRequest, self._close),
+            "Recover": unary_handler(pb.RecoverRequest, self._recover),
+            "Delete": unary_handler(pb.DeleteRequest, self._delete),
+            "List": unary_handler(pb.ListRequest, self._list),
+            "Describe": unary_handler(pb.DescribeRequest, self._describe),
         }
-        return {name: self._counted(f"LedgerService/{name}", handler) for name, handler in handlers.items()}
-
-    def _counted(self, method: str, handler: AuthorizedHandler) -> CallHandler:
-        return counted(
-            method, handler, self._counts, self._clock, self._authorizer, self._limits, self._client.world.tracer
-        )
+        return self._context.served("LedgerService", handlers)
 
     async def stop(self) -> None:
-        """Close the ledgers that are written, as far as that goes within ``stop_ms``.
-
-        That is the time of all stops together.
-        """
+        """Close the ledgers being written, within ``stop_ms`` for all calls of ``stop`` together."""
         streams = list(self._streams.values())
         for stream in streams:
             stream.close()
         try:
-            async with asyncio.timeout(self._stop_time.left()):
+            async with asyncio.timeout(self._stop_deadline.seconds_left()):
                 for stream in streams:
                     await stream.closed()
         except TimeoutError:
@@ -106,13 +78,13 @@ class LedgerService:
     # -- streams ----------------------------------------------------------------------
 
     async def _append(self, call: AuthorizedCall) -> None:
-        await AppendStream(call, self._appending).run()
+        await LedgerAppendCall(call, self._context, self._streams).run()
 
-    # -- calls with one answer --------------------------------------------------------
+    # -- unary calls ------------------------------------------------------------------
 
     async def _create(self, request: pb.CreateRequest, caller: Caller) -> pb.Ledger:
         self._authorizer.check_new_ledger(caller, request.custom)
-        return described(await self._client.create_unowned_ledger(**creation(request)))
+        return ledger_message(await self._client.create_unowned_ledger(**create_arguments(request)))
 
     async def _close(self, request: pb.CloseRequest, caller: Caller) -> pb.Ledger:
         client, ledger_id = self._client, ledger_of(request)
@@ -127,25 +99,27 @@ class LedgerService:
             if not metadata.closed:
                 raise MetadataUnavailable(f"ledger {ledger_id} could not be closed: recover it")
         elif not metadata.closed:
-            closing = self._tasks.spawn(self._close_unwritten(ledger_id, request.password), name=f"close-{ledger_id}")
-            # A client that goes away in the middle must not leave a ledger behind that has a writer and is not closed.
+            closing = self._context.tasks.spawn(
+                self._close_unwritten(ledger_id, request.password), name=f"close-{ledger_id}"
+            )
+            # If the client disconnects now, the ledger, which has a writer again, must still be closed.
             return await asyncio.shield(closing)
-        return described(metadata)
+        return ledger_message(metadata)
 
     async def _close_unwritten(self, ledger_id: int, password: bytes) -> pb.Ledger:
         async with await self._client.adopt_ledger(ledger_id, password=password) as writer:
-            return described(await writer.close())
+            return ledger_message(await writer.close())
 
     async def _recover(self, request: pb.RecoverRequest, caller: Caller) -> pb.Ledger:
         ledger_id = ledger_of(request)
         await self._authorizer.check_ledger(caller, Permission.WRITE, ledger_id)
-        audited(caller, "fence ledger", ledger_id=ledger_id)
-        return described(await self._client.recover_ledger(ledger_id, password=request.password))
+        audit_call(caller, "fence ledger", ledger_id=ledger_id)
+        return ledger_message(await self._client.recover_ledger(ledger_id, password=request.password))
 
     async def _delete(self, request: pb.DeleteRequest, caller: Caller) -> pb.DeleteReply:
         ledger_id = ledger_of(request)
         await self._authorizer.check_ledger(caller, Permission.WRITE, ledger_id)
-        audited(caller, "delete ledger", ledger_id=ledger_id)
+        audit_call(caller, "delete ledger", ledger_id=ledger_id)
         await self._client.delete_ledger(ledger_id, password=request.password, force=request.force)
         return pb.DeleteReply()
 
@@ -154,12 +128,12 @@ class LedgerService:
         await self._authorizer.check_ledger(caller, Permission.READ, ledger_id)
         metadata = await self._client.ledger_metadata(ledger_id)
         if metadata.closed:
-            return described(metadata)
+            return ledger_message(metadata)
         reader = await self._client.open_ledger(ledger_id, password=request.password, recover=False)
-        return described(reader.metadata, reader.last_add_confirmed)
+        return ledger_message(reader.metadata, reader.last_add_confirmed)
 
     async def _list(self, request: pb.ListRequest, caller: Caller) -> pb.ListReply:
-        # What they are called would have to be looked up one by one.
+        # Limited principals are refused: their ledgers' names would have to be read one by one.
         self._authorizer.check_all_ledgers(caller, Permission.READ)
         after = _page_start(request.page_token)
         page = await self._client.world.store.list_ledgers(after, min(request.page_size or MAX_PAGE, MAX_PAGE))
@@ -168,10 +142,10 @@ class LedgerService:
 
 
 def _page_start(token: str) -> int:
-    """The ledger id above which a page begins."""
+    """The ledger id after which a page begins."""
     if not token:
         return -1
     decimal = token.isascii() and token.isdecimal() and len(token) <= len(str(MAX_ID))
     if not decimal or int(token) > MAX_ID:
-        raise InvalidArgument("the page token is not one that a List has answered")
+        raise InvalidArgument("invalid page_token: pass the next_page_token of a List reply")
     return int(token)

@@ -1,10 +1,11 @@
-"""One Append stream of ``StreamService``: records of one client, through a writer that others may share.
+"""The Append RPC of ``StreamService``: appends records of one client through a writer shared with other clients.
 
-    feed:    receive -> credit -> the writer takes the records of one message     waits for no ack
-    settle:  wait for the oldest message -> one ack for all that are durable      waits for no record
+    feed:    receive -> credit -> the writer takes the records of one message     never waits for an ack
+    settle:  wait for the oldest message -> one ack for all that are durable      never waits for a record
 
-What a message wants that cannot be is told behind the acks of all messages before it, so that the client knows exactly
-what is in the stream. Any other end leaves what is not acknowledged open; see the service's own words.
+If a message is refused, the error follows the acks of all messages before it, so the client knows exactly which records
+are in the stream. If the call ends in any other way, the outcome of unacknowledged records is unknown; see
+``proto/tallybook/proto/stream.proto``.
 """
 
 from __future__ import annotations
@@ -14,7 +15,6 @@ from dataclasses import dataclass
 from typing import Any, TypeAlias
 
 from tallybook.core.access import Permission
-from tallybook.core.config import GatewaySettings
 from tallybook.core.errors import (
     Busy,
     CallerError,
@@ -25,106 +25,101 @@ from tallybook.core.errors import (
     TallybookError,
 )
 from tallybook.proto import stream_pb2 as pb
-from tallybook.runtime.tasks import Tasks
 from tallybook.stream import Outgoing, PendingRecord, Position, StreamWriter
 from tallybook.stream.writer.pending import positions_of, settled_record
 
-from .authorizer import AuthorizedCall, Authorizer, audited
-from .counted import send_in_time
-from .credit import Credit, window_bytes
-from .limits import Limits
-from .losses import Losses
-from .messages import decode, request_of, shown_window
-from .metrics import Counts
-from .stream_messages import outgoing, runs_of, wait_seconds
-from .twoway import TwoWay
-from .writers import Writers
+from ..auth import AuthorizedCall, audit_call
+from ..bidirectional import AckPipeline
+from ..context import GatewayContext
+from ..credit import Credit, window_bytes
+from ..interceptor import send_in_time
+from ..ledgers.messages import window_message
+from ..requests import decode, request_of
+from ..takeovers import RecentTakeovers
+from .messages import new_records, position_runs, wait_seconds
+from .writers import WriterPool
 
 
 @dataclass(frozen=True, slots=True)
-class StreamContext:
-    """What the calls of the service share."""
+class StreamCallContext:
+    """State shared by all streaming calls of ``StreamService``."""
 
-    settings: GatewaySettings
-    limits: Limits
-    counts: Counts
-    tasks: Tasks
-    writers: Writers
-    authorizer: Authorizer
-    losses: Losses
-    """Of subscriptions."""
-    ways: dict[TwoWay[Any], None]
-    """Of calls that are to be closed when the gateway stops, in the order of their beginning."""
+    gateway: GatewayContext
+    writers: WriterPool
+    takeovers: RecentTakeovers
+    """Takeovers of subscriptions."""
+    pipelines: dict[AckPipeline[Any], None]
+    """The calls to close when the gateway stops, oldest first."""
 
 
 class _Commit:
-    """In the line of messages: all before it is to be seen by readers."""
+    """A queued commit: readers must see all records before it."""
 
     def __init__(self) -> None:
         self.done = asyncio.Event()
 
 
 _Sent: TypeAlias = list[PendingRecord]
-"""In the line of messages: the records of one."""
+"""The queued records of one message."""
 
 
-class StreamAppend:
-    """Appends to a stream on behalf of a client."""
+class StreamAppendCall:
+    """One Append call."""
 
-    def __init__(self, call: AuthorizedCall, context: StreamContext) -> None:
+    def __init__(self, call: AuthorizedCall, context: StreamCallContext) -> None:
         self._call = call
         self._context = context
         self._credit = Credit(0)
-        self._ways: TwoWay[_Sent | _Commit] = TwoWay(context.tasks)
+        self._pipeline: AckPipeline[_Sent | _Commit] = AckPipeline(context.gateway.tasks)
         self._sent_count = self._acked_count = 0
         self._refused: CallerError | Busy | None = None
-        """Why a message was not taken. What was sent before it is settled first."""
+        """Why a message was refused. The messages before it are settled first."""
         self._last: Position | None = None
-        """Of the last record that was acknowledged."""
+        """Position of the last acknowledged record."""
 
     async def run(self) -> None:
         """Serve the call to its end.
 
         Raises:
-            TallybookError: why it ends.
+            TallybookError: the call failed.
         """
         first = await request_of(self._call, pb.StreamAppendRequest)
         if not first.HasField("open"):
             raise InvalidArgument("the first message of an Append stream must open a stream")
         opening, context = first.open, self._context
         caller = self._call.caller
-        context.authorizer.check_stream(caller, Permission.WRITE, opening.namespace, opening.name)
+        context.gateway.authorizer.check_stream(caller, Permission.WRITE, opening.namespace, opening.name)
         if opening.take_over:
-            audited(caller, "take stream", namespace=opening.namespace, stream=opening.name)
-        room = context.limits.room_bytes(caller)
-        self._credit = Credit(window_bytes(opening.credit_bytes, context.settings, room))
-        # What comes along is held while the stream is waited for, and that is to be no more than is reserved.
-        Credit(self._credit.window_bytes).take(len(first.records), _bytes_of(outgoing(first.records)))
-        with context.limits.admit(caller, self._credit.window_bytes):
+            audit_call(caller, "take stream", namespace=opening.namespace, stream=opening.name)
+        free_bytes = context.gateway.limits.free_bytes(caller)
+        self._credit = Credit(window_bytes(opening.credit_bytes, context.gateway.settings, free_bytes))
+        # The records of the first message stay in memory while the stream is opened: check that they fit the window.
+        Credit(self._credit.window_bytes).take(len(first.records), _bytes_of(new_records(first.records)))
+        with context.gateway.limits.admit(caller, self._credit.window_bytes):
             async with context.writers.writer(
                 opening.namespace,
                 opening.name,
-                wait_s=wait_seconds(opening, context.settings),
+                wait_s=wait_seconds(opening, context.gateway.settings),
                 take_over=opening.take_over,
             ) as writer:
-                with self._ways.among(context.ways):
+                with self._pipeline.registered_in(context.pipelines):
                     await self._write(writer, first)
 
     async def _write(self, writer: StreamWriter, first: pb.StreamAppendRequest) -> None:
         last = writer.last_position
         opened = pb.StreamAppendOpened(
             stream_id=writer.stream_id,
-            window=shown_window(self._credit, writer.max_record_bytes),
+            window=window_message(self._credit, writer.max_record_bytes),
             last_position="" if last is None else str(last),
         )
-        await self._tell(pb.StreamAppendReply(opened=opened))
-        await self._ways.run(self._feed(writer, first), self._settle(writer), writer.stream_id)
+        await self._reply(pb.StreamAppendReply(opened=opened))
+        await self._pipeline.run(self._feed(writer, first), self._settle(writer), writer.stream_id)
         if self._refused is not None:
             raise self._refused.with_traceback(None)
         closed = pb.StreamAppendClosed(last_position="" if self._last is None else str(self._last))
-        await self._tell(pb.StreamAppendReply(closed=closed))
+        await self._reply(pb.StreamAppendReply(closed=closed))
 
-    # -- what the client sends ----------------------------------------------------------
+    # -- requests -----------------------------------------------------------------------
 
     async def _feed(self, writer: StreamWriter, request: pb.StreamAppendRequest) -> None:
         try:
@@ -136,25 +131,25 @@ class StreamAppend:
                 if request.HasField("open"):
                     raise InvalidArgument("an Append stream opens one stream, in its first message")
         except CreditExceeded:
-            # What waits for acks may wait for long, and who does not keep to the rules is not waited for.
+            # Acks of earlier messages may take long; a client that ignores its credit is ended at once.
             raise
         except (CallerError, Busy) as error:
             self._refused = error
 
     async def _take(self, writer: StreamWriter, request: pb.StreamAppendRequest) -> bool:
-        """Do what one message says; whether there may be another one."""
+        """Execute one message; returns whether more may follow."""
         if request.records or request.set or request.HasField("if_position"):
             await self._append(writer, request)
         if request.HasField("commit"):
             commit = _Commit()
-            self._ways.put(commit)
+            self._pipeline.put(commit)
             await commit.done.wait()
         return not request.HasField("close")
 
     async def _append(self, writer: StreamWriter, request: pb.StreamAppendRequest) -> None:
-        records = outgoing(request.records)
+        records = new_records(request.records)
         if not records:
-            raise InvalidArgument("a set, or a condition, is one of records, and there are none")
+            raise InvalidArgument("set and if_position need records in the same message")
         cost = self._credit.take(len(records), _bytes_of(records))
         if request.HasField("if_position"):
             sent = [await self._append_if(writer, records, request)]
@@ -162,13 +157,13 @@ class StreamAppend:
             sent = await writer.send(records, as_set=request.set)
         self._credit.sent(self._sent_count, len(sent), cost)
         self._sent_count += len(sent)
-        self._ways.put(sent)
+        self._pipeline.put(sent)
 
     async def _append_if(
         self, writer: StreamWriter, records: list[Outgoing], request: pb.StreamAppendRequest
     ) -> PendingRecord:
         if len(records) > 1 or request.set:
-            raise InvalidArgument("a condition is one of a single record, which is no set")
+            raise InvalidArgument("if_position needs exactly one record, and no set")
         payload, timestamp_ms, key, dedup_id, txid = records[0]
         position = await writer.append(
             payload,
@@ -180,37 +175,37 @@ class StreamAppend:
         )
         return settled_record(position)
 
-    # -- what the client is told --------------------------------------------------------
+    # -- replies ------------------------------------------------------------------------
 
     async def _settle(self, writer: StreamWriter) -> None:
-        """Tell the client what is durable, until nothing more can come.
+        """Acknowledge durable records until no more can come.
 
         Raises:
-            TallybookError: what a message failed with; its outcome is unknown where others came behind it.
+            TallybookError: a message failed; the outcome is unknown if other messages followed it.
         """
         try:
             await self._settle_all(writer)
         except TallybookError as error:
-            # What is still in the line may be in the stream, also where the message before it is not.
-            raise (error.told_as(Outcome.UNKNOWN) if self._ways.line else error) from None
+            # Queued messages may be in the stream although the one before them is not.
+            raise (error.with_outcome(Outcome.UNKNOWN) if self._pipeline.queue else error) from None
 
     async def _settle_all(self, writer: StreamWriter) -> None:
-        line = self._ways.line
-        while (oldest := await self._ways.next()) is not None:
+        queue = self._pipeline.queue
+        while (oldest := await self._pipeline.next()) is not None:
             if isinstance(oldest, _Commit):
                 await writer.commit()
-                await self._tell(pb.StreamAppendReply(committed=pb.StreamCommitted()))
+                await self._reply(pb.StreamAppendReply(committed=pb.StreamCommitted()))
                 oldest.done.set()
                 continue
             positions = await positions_of(oldest)
             error: TallybookError | None = None
-            # Records are confirmed in order, and an entry of them at a time.
-            while error is None and line and isinstance(following := line[0], list) and following[-1].done:
-                line.popleft()
+            # Records are confirmed in order, one entry at a time.
+            while error is None and queue and isinstance(following := queue[0], list) and following[-1].done:
+                queue.popleft()
                 try:
                     more = await positions_of(following)
                 except TallybookError as found:
-                    # Behind the ack of what is durable.
+                    # Raised after the ack of the durable records.
                     error = found
                 else:
                     positions += more
@@ -221,15 +216,17 @@ class StreamAppend:
     async def _acknowledge(self, positions: list[Position]) -> None:
         self._last = positions[-1]
         self._acked_count += len(positions)
-        ack = self._credit.settled(self._acked_count - 1)
+        ack = self._credit.confirmed(self._acked_count - 1)
         if ack is None:
-            raise InvariantViolation("an ack is of whole messages")
-        self._context.counts.records_appended += ack.entry_count
-        told = pb.StreamAck(count=ack.entry_count, credit_bytes=ack.credit_bytes, positions=runs_of(positions))
-        await self._tell(pb.StreamAppendReply(ack=told))
+            raise InvariantViolation("an ack must cover whole messages")
+        self._context.gateway.counts.records_appended += ack.entry_count
+        ack_message = pb.StreamAck(
+            count=ack.entry_count, credit_bytes=ack.credit_bytes, positions=position_runs(positions)
+        )
+        await self._reply(pb.StreamAppendReply(ack=ack_message))
 
-    async def _tell(self, reply: pb.StreamAppendReply) -> None:
-        await send_in_time(self._call, reply.SerializeToString(), self._context.settings.slow_reader_ms)
+    async def _reply(self, reply: pb.StreamAppendReply) -> None:
+        await send_in_time(self._call, reply.SerializeToString(), self._context.gateway.settings.slow_reader_ms)
 
 
 def _bytes_of(records: list[Outgoing]) -> int:

@@ -1,12 +1,12 @@
-"""Between the messages of ``proto/stream.proto`` and what streams speak of."""
+"""Conversion between messages of ``proto/tallybook/proto/stream.proto`` and types of ``tallybook.stream``."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from typing import Any, Final
 
-from tallybook.core.config import GatewaySettings
 from tallybook.core.errors import InvalidArgument
+from tallybook.core.settings import GatewaySettings
 from tallybook.proto import stream_pb2 as pb
 from tallybook.stream import (
     Cursor,
@@ -21,10 +21,10 @@ from tallybook.stream import (
     SubscriptionInfo,
 )
 
-from .messages import moment
+from ..ledgers.messages import timestamp_message
 
-MOST_WAIT_SECONDS: Final = 60.0
-"""That a client may ask for."""
+MAX_WAIT_SECONDS: Final = 60.0
+"""Longest wait for an owner that a client may ask for."""
 
 _COMPRESSIONS: Final = {
     pb.COMPRESSION_NONE: "none",
@@ -49,42 +49,45 @@ _VALUES: Final = (
     ("roll_bytes", "roll_bytes"),
     ("roll_after", "roll_after_s"),
     ("retention", "retention_s"),
+    ("retention_bytes", "retention_bytes"),
+    ("max_bytes", "max_bytes"),
     ("offload_after", "offload_after_s"),
     ("dedup_records", "dedup_records"),
 )
-"""Values of a policy: as streams call them, and as messages do."""
+"""Fields of a policy: name in ``StreamPolicy``, name in the message."""
 
-_CLEARABLE: Final = {field: value for value, field in _VALUES if value in {"retention", "offload_after"}}
+_OPTIONAL: Final = {"retention", "retention_bytes", "max_bytes", "offload_after"}
+_CLEARABLE: Final = {field: value for value, field in _VALUES if value in _OPTIONAL}
 
 
 # -- requests ----------------------------------------------------------------------------------------------------------
 
 
 def policy_changes(policy: pb.StreamPolicy, clear: Sequence[str] = ()) -> dict[str, Any]:
-    """What a policy is to have that differs.
+    """The changed fields of a policy.
 
     Raises:
-        InvalidArgument: something cannot be cleared, or there is no such compression.
+        InvalidArgument: a field cannot be cleared, or the compression is unknown.
     """
     changes: dict[str, Any] = {value: getattr(policy, field) for value, field in _VALUES if policy.HasField(field)}
     if policy.compression:
         if policy.compression not in _COMPRESSIONS:
-            raise InvalidArgument(f"there is no compression number {policy.compression}")
+            raise InvalidArgument(f"unknown compression number {policy.compression}")
         changes["compression"] = _COMPRESSIONS[policy.compression]
     for field in clear:
         if field not in _CLEARABLE:
-            raise InvalidArgument(f"a policy cannot be without {field!r:.80}, but without {', '.join(_CLEARABLE)}")
+            raise InvalidArgument(f"policy field {field!r:.80} cannot be cleared; these can: {', '.join(_CLEARABLE)}")
         if _CLEARABLE[field] in changes:
-            raise InvalidArgument(f"{field} cannot be given and cleared")
+            raise InvalidArgument(f"policy field {field} is both set and cleared")
         changes[_CLEARABLE[field]] = None
     return changes
 
 
 def start_of(start: pb.StreamStart) -> Start:
-    """Where to begin.
+    """Where to start reading.
 
     Raises:
-        InvalidArgument: nowhere is that.
+        InvalidArgument: invalid position or unknown edge.
     """
     match start.WhichOneof("where"):
         case "position":
@@ -100,24 +103,24 @@ def start_of(start: pb.StreamStart) -> Start:
         case _:
             edge = _EDGES.get(start.edge)
             if edge is None:
-                raise InvalidArgument(f"there is no edge number {start.edge}")
+                raise InvalidArgument(f"unknown edge number {start.edge}")
             return edge()
 
 
-def said_place(request: pb.TruncateStreamRequest | pb.ResetSubscriptionRequest, field: str) -> Start:
-    """Where a request is about that throws away records, or how far somebody has come.
+def required_start(request: pb.TruncateStreamRequest | pb.ResetSubscriptionRequest, field: str) -> Start:
+    """The position of a request that truncates a stream or resets a subscription.
 
     Raises:
-        InvalidArgument: it does not say, or nowhere is that. A reader that says nothing begins at the beginning, but
-            what cannot be undone is not to happen there because somebody has forgotten a field.
+        InvalidArgument: it is missing or invalid. A reader without one starts at the earliest record; an irreversible
+            request must not default to that.
     """
     start: pb.StreamStart = getattr(request, field)
     if start.WhichOneof("where") is None:
-        raise InvalidArgument(f"{field} of a {request.DESCRIPTOR.name} must say where in the stream")
+        raise InvalidArgument(f"{field} is missing in the {request.DESCRIPTOR.name}: set a position")
     return start_of(start)
 
 
-def outgoing(records: Iterable[pb.NewRecord]) -> list[Outgoing]:
+def new_records(records: Iterable[pb.NewRecord]) -> list[Outgoing]:
     """The records of a message."""
     return [
         Outgoing(
@@ -134,35 +137,35 @@ def outgoing(records: Iterable[pb.NewRecord]) -> list[Outgoing]:
 def wait_seconds(
     request: pb.StreamAppendOpen | pb.SubscribeOpen | pb.EndStreamRequest, settings: GatewaySettings
 ) -> float:
-    """How long a request waits for what somebody else has."""
+    """How long a request waits for the current owner of a stream or subscription to release it."""
     wait_ms = request.wait_ms if request.HasField("wait_ms") else settings.owner_wait_ms
-    return min(wait_ms / 1000, MOST_WAIT_SECONDS)
+    return min(wait_ms / 1000, MAX_WAIT_SECONDS)
 
 
 # -- answers -----------------------------------------------------------------------------------------------------------
 
 
-def described_stream(info: StreamInfo) -> pb.Stream:
-    """What is known of a stream."""
+def stream_message(info: StreamInfo) -> pb.Stream:
+    """The ``Stream`` message."""
     return pb.Stream(
         name=info.name,
         namespace=info.namespace,
         stream_id=info.stream_id,
-        created_at=moment(info.created_at_ms),
-        policy=_described_policy(info.policy),
+        created_at=timestamp_message(info.created_at_ms),
+        policy=_policy_message(info.policy),
         segments=info.segments,
         ended=info.ended,
         owner=info.owner or "",
     )
 
 
-def _described_policy(policy: StreamPolicy) -> pb.StreamPolicy:
+def _policy_message(policy: StreamPolicy) -> pb.StreamPolicy:
     given = {field: getattr(policy, value) for value, field in _VALUES if getattr(policy, value) is not None}
     return pb.StreamPolicy(**given, compression=_COMPRESSION_NUMBERS[policy.compression])
 
 
-def record_of(record: Record) -> pb.StreamRecord:
-    """A record, as a reader gets it."""
+def record_message(record: Record) -> pb.StreamRecord:
+    """The ``StreamRecord`` message."""
     return pb.StreamRecord(
         position=str(record.position),
         sequence=record.sequence,
@@ -174,8 +177,8 @@ def record_of(record: Record) -> pb.StreamRecord:
     )
 
 
-def gap_of(gap: Gap) -> pb.StreamGap:
-    """Records that are missing."""
+def gap_message(gap: Gap) -> pb.StreamGap:
+    """The ``StreamGap`` message."""
     return pb.StreamGap(
         reason=_REASONS[gap.reason],
         first_sequence=gap.first_sequence,
@@ -185,23 +188,23 @@ def gap_of(gap: Gap) -> pb.StreamGap:
     )
 
 
-def cursor_of(cursor: Cursor) -> pb.Cursor:
-    """How far a subscription has come."""
+def cursor_message(cursor: Cursor) -> pb.Cursor:
+    """The ``Cursor`` message."""
     return pb.Cursor(position=str(cursor.position), after=cursor.after)
 
 
-def described_subscription(info: SubscriptionInfo) -> pb.Subscription:
-    """What is known of a subscription."""
+def subscription_message(info: SubscriptionInfo) -> pb.Subscription:
+    """The ``Subscription`` message."""
     return pb.Subscription(
         subscription=info.name,
-        cursor=None if info.cursor is None else cursor_of(info.cursor),
-        created_at=moment(info.created_at_ms),
+        cursor=None if info.cursor is None else cursor_message(info.cursor),
+        created_at=timestamp_message(info.created_at_ms),
         reader=info.reader or "",
     )
 
 
-def runs_of(positions: Iterable[Position]) -> list[pb.PositionRun]:
-    """Positions, told in few words: those that follow each other in one entry are a run."""
+def position_runs(positions: Iterable[Position]) -> list[pb.PositionRun]:
+    """Positions as runs: consecutive positions in one entry become one run."""
     runs: list[pb.PositionRun] = []
     following: tuple[int, int, int] | None = None
     for position in positions:

@@ -1,7 +1,7 @@
-"""``StreamService``: what each call of ``proto/stream.proto`` does.
+"""Handlers of ``StreamService`` (``proto/tallybook/proto/stream.proto``).
 
-Calls with one answer are here; the streams are in ``stream_appending`` and ``stream_reading``, and what lets clients of
-one stream share its writer in ``writers``.
+Unary calls are here; the streaming calls are in ``append`` and ``read``; ``writers`` shares the writer of a stream
+among its clients.
 """
 
 from __future__ import annotations
@@ -12,30 +12,27 @@ from contextlib import aclosing
 from typing import Any, Final, TypeVar
 
 from tallybook.core.access import Permission
-from tallybook.core.config import GatewaySettings
 from tallybook.core.errors import StreamEnded
 from tallybook.proto import stream_pb2 as pb
 from tallybook.runtime.calls import CallHandler
-from tallybook.runtime.clock import Clock
 from tallybook.runtime.logging import logger
-from tallybook.runtime.tasks import Tasks
 from tallybook.stream import Gap, StreamStore
 from tallybook.stream.names import check_stream_name, check_subscription
 
-from .answering import answering
-from .authorizer import AuthorizedCall, Authorizer, Caller, audited
-from .counted import AuthorizedHandler, counted
-from .limits import Admission, Limits
-from .losses import Losses
-from .metrics import Counts
-from .outflow import reserved_bytes
-from .stopping import StopTime
-from .stores import Stores
-from .stream_appending import StreamAppend, StreamContext
-from .stream_messages import described_stream, described_subscription, policy_changes, said_place, wait_seconds
-from .stream_reading import Subscribed, serve_read
-from .twoway import TwoWay
-from .writers import Writers
+from ..auth import AuthorizedCall, Caller, audit_call
+from ..bidirectional import AckPipeline
+from ..context import GatewayContext
+from ..interceptor import AuthorizedHandler
+from ..limits import Reservation
+from ..outflow import reserved_bytes
+from ..stopping import StopDeadline
+from ..takeovers import RecentTakeovers
+from ..unary import unary_handler
+from .append import StreamAppendCall, StreamCallContext
+from .messages import policy_changes, required_start, stream_message, subscription_message, wait_seconds
+from .read import SubscribeCall, serve_read
+from .stores import StreamStores
+from .writers import WriterPool
 
 _log = logger("gateway.streams")
 
@@ -44,107 +41,84 @@ T = TypeVar("T")
 STREAM_SERVICE: Final = pb.DESCRIPTOR.services_by_name["StreamService"].full_name
 MAX_PAGE: Final = 1_000
 MAX_SUBSCRIPTIONS_PAGE: Final = 100
-"""Each of them is looked up in a ledger of its own."""
+"""Each subscription is read from a ledger of its own."""
 
 
 class StreamService:
-    """Serves streams of records to clients of any language.
+    """Serves streams of records over gRPC.
 
     Args:
-        limits, counts: shared with the other service, so that clients are bounded by what they take of both.
-        tasks: what goes on behind a call; closed only after ``stop``.
-        authorizer: says who may call.
+        context: shared with ``LedgerService``.
     """
 
-    def __init__(
-        self,
-        stores: Stores,
-        settings: GatewaySettings,
-        limits: Limits,
-        counts: Counts,
-        clock: Clock,
-        tasks: Tasks,
-        authorizer: Authorizer,
-    ) -> None:
+    def __init__(self, stores: StreamStores, context: GatewayContext) -> None:
         self._stores = stores
-        self._settings = settings
-        self._counts = counts
-        self._limits = limits
-        self._authorizer = authorizer
-        self._clock = clock
-        self._tasks = tasks
-        self._writers = Writers(stores, settings, counts, clock, tasks)
-        self._stop_time = StopTime(settings.stop_ms, clock)
-        self._ways: dict[TwoWay[Any], None] = {}
-        self._context = StreamContext(
-            settings, limits, counts, tasks, self._writers, authorizer, Losses(clock), self._ways
-        )
+        self._gateway = context
+        self._authorizer = context.authorizer
+        self._writers = WriterPool(stores, context)
+        self._stop_deadline = StopDeadline(context.settings.stop_ms, context.clock)
+        self._pipeline: dict[AckPipeline[Any], None] = {}
+        self._context = StreamCallContext(context, self._writers, RecentTakeovers(context.clock), self._pipeline)
 
     def handlers(self) -> Mapping[str, CallHandler]:
-        """A handler for each method of the service."""
+        """The handler of each method."""
         handlers: dict[str, AuthorizedHandler] = {
-            "Create": answering(pb.CreateStreamRequest, self._create),
-            "Delete": answering(pb.DeleteStreamRequest, self._delete),
-            "Rename": answering(pb.RenameStreamRequest, self._rename),
-            "List": answering(pb.ListStreamsRequest, self._list),
-            "Describe": answering(pb.DescribeStreamRequest, self._describe, self._admitted),
-            "SetPolicy": answering(pb.SetPolicyRequest, self._set_policy),
-            "Truncate": answering(pb.TruncateStreamRequest, self._truncate, self._admitted),
-            "End": answering(pb.EndStreamRequest, self._end),
+            "Create": unary_handler(pb.CreateStreamRequest, self._create),
+            "Delete": unary_handler(pb.DeleteStreamRequest, self._delete),
+            "Rename": unary_handler(pb.RenameStreamRequest, self._rename),
+            "List": unary_handler(pb.ListStreamsRequest, self._list),
+            "Describe": unary_handler(pb.DescribeStreamRequest, self._describe, self._admitted),
+            "SetPolicy": unary_handler(pb.SetPolicyRequest, self._set_policy),
+            "Truncate": unary_handler(pb.TruncateStreamRequest, self._truncate, self._admitted),
+            "End": unary_handler(pb.EndStreamRequest, self._end),
             "Append": self._append,
             "Read": self._read,
             "Subscribe": self._subscribe,
-            "ListSubscriptions": answering(pb.ListSubscriptionsRequest, self._list_subscriptions, self._admitted),
-            "ResetSubscription": answering(pb.ResetSubscriptionRequest, self._reset_subscription, self._admitted),
-            "DeleteSubscription": answering(pb.DeleteSubscriptionRequest, self._delete_subscription),
+            "ListSubscriptions": unary_handler(pb.ListSubscriptionsRequest, self._list_subscriptions, self._admitted),
+            "ResetSubscription": unary_handler(pb.ResetSubscriptionRequest, self._reset_subscription, self._admitted),
+            "DeleteSubscription": unary_handler(pb.DeleteSubscriptionRequest, self._delete_subscription),
         }
-        return {name: self._counted(f"StreamService/{name}", handler) for name, handler in handlers.items()}
+        return self._gateway.served("StreamService", handlers)
 
-    def _admitted(self, caller: Caller) -> Admission:
-        """A call that reads, if only a little, takes as much memory for that as one that reads much."""
-        return self._limits.admit(caller, reserved_bytes(0, self._settings), streams=0)
-
-    def _counted(self, method: str, handler: AuthorizedHandler) -> CallHandler:
-        return counted(method, handler, self._counts, self._clock, self._authorizer, self._limits, self._stores.tracer)
+    def _admitted(self, caller: Caller) -> Reservation:
+        """Reserve memory for a unary call that reads: it needs a reader, as a streaming call does."""
+        return self._gateway.limits.admit(caller, reserved_bytes(0, self._gateway.settings), streams=0)
 
     async def stop(self) -> None:
-        """End calls that go both ways as their clients would, and close the writers, all of it within ``stop_ms``.
-
-        That is the time of all stops together.
-        """
-        ways = list(self._ways)
-        for each in ways:
+        """End bidirectional calls and close the writers, within ``stop_ms`` for all calls of ``stop`` together."""
+        pipelines = list(self._pipeline)
+        for each in pipelines:
             each.close()
         try:
-            async with asyncio.timeout(self._stop_time.left()):
-                for each in ways:
-                    await each.over()
+            async with asyncio.timeout(self._stop_deadline.seconds_left()):
+                for each in pipelines:
+                    await each.ended()
                 await self._writers.close()
         except TimeoutError:
-            _log.warning("streams not closed in time: who writes them next settles what is left")
+            _log.warning("streams not closed in time: their next writers recover them")
             self._writers.abandon()
 
     # -- streams ----------------------------------------------------------------------
 
     async def _append(self, call: AuthorizedCall) -> None:
-        await StreamAppend(call, self._context).run()
+        await StreamAppendCall(call, self._context).run()
 
     async def _read(self, call: AuthorizedCall) -> None:
         await serve_read(call, self._stores, self._context)
 
     async def _subscribe(self, call: AuthorizedCall) -> None:
-        await Subscribed(call, self._context).run(self._stores)
+        await SubscribeCall(call, self._context).run(self._stores)
 
-    # -- calls with one answer --------------------------------------------------------
+    # -- unary calls ------------------------------------------------------------------
 
     async def _create(self, request: pb.CreateStreamRequest, caller: Caller) -> pb.Stream:
         self._authorizer.check_stream(caller, Permission.WRITE, request.namespace, request.name)
         with self._stores.of(request.namespace) as store:
-            return described_stream(await store.create(request.name, **policy_changes(request.policy)))
+            return stream_message(await store.create(request.name, **policy_changes(request.policy)))
 
     async def _delete(self, request: pb.DeleteStreamRequest, caller: Caller) -> pb.DeleteStreamReply:
         self._authorizer.check_stream(caller, Permission.WRITE, request.namespace, request.name)
-        audited(caller, "delete stream", namespace=request.namespace, stream=request.name)
+        audit_call(caller, "delete stream", namespace=request.namespace, stream=request.name)
         with self._stores.of(request.namespace) as store:
             await store.delete(request.name)
         return pb.DeleteStreamReply()
@@ -152,9 +126,9 @@ class StreamService:
     async def _rename(self, request: pb.RenameStreamRequest, caller: Caller) -> pb.Stream:
         self._authorizer.check_stream(caller, Permission.WRITE, request.namespace, request.name)
         self._authorizer.check_stream(caller, Permission.WRITE, request.namespace, request.new_name)
-        audited(caller, "rename stream", namespace=request.namespace, stream=request.name, new_name=request.new_name)
+        audit_call(caller, "rename stream", namespace=request.namespace, stream=request.name, new_name=request.new_name)
         with self._stores.of(request.namespace) as store:
-            return described_stream(await store.rename(request.name, request.new_name))
+            return stream_message(await store.rename(request.name, request.new_name))
 
     async def _list(self, request: pb.ListStreamsRequest, caller: Caller) -> pb.ListStreamsReply:
         self._authorizer.check_stream(caller, Permission.READ, request.namespace, request.prefix)
@@ -170,7 +144,7 @@ class StreamService:
             info = await store.info(request.name)
             last = await store.last(request.name)
             described = pb.StreamDescription(
-                stream=described_stream(info),
+                stream=stream_message(info),
                 first_sequence=info.first_sequence,
                 next_sequence=max(info.first_sequence, info.next_sequence),
             )
@@ -182,33 +156,33 @@ class StreamService:
 
     async def _set_policy(self, request: pb.SetPolicyRequest, caller: Caller) -> pb.Stream:
         self._authorizer.check_stream(caller, Permission.WRITE, request.namespace, request.name)
-        audited(caller, "change policy of stream", namespace=request.namespace, stream=request.name)
+        audit_call(caller, "change policy of stream", namespace=request.namespace, stream=request.name)
         with self._stores.of(request.namespace) as store:
             changes = policy_changes(request.policy, request.clear)
-            return described_stream(await store.set_policy(request.name, **changes))
+            return stream_message(await store.set_policy(request.name, **changes))
 
     async def _truncate(self, request: pb.TruncateStreamRequest, caller: Caller) -> pb.Stream:
         self._authorizer.check_stream(caller, Permission.WRITE, request.namespace, request.name)
-        before = said_place(request, "before")
-        audited(caller, "truncate stream", namespace=request.namespace, stream=request.name)
+        before = required_start(request, "before")
+        audit_call(caller, "truncate stream", namespace=request.namespace, stream=request.name)
         with self._stores.of(request.namespace) as store:
-            return described_stream(await store.truncate(request.name, before=before))
+            return stream_message(await store.truncate(request.name, before=before))
 
     async def _end(self, request: pb.EndStreamRequest, caller: Caller) -> pb.Stream:
         self._authorizer.check_stream(caller, Permission.WRITE, request.namespace, request.name)
-        audited(caller, "end stream", namespace=request.namespace, stream=request.name)
-        # A client that goes away in the middle must not leave a writer behind that is neither good nor closed.
-        ending = self._tasks.spawn(self._end_stream(request), name="end-stream")
+        audit_call(caller, "end stream", namespace=request.namespace, stream=request.name)
+        # If the client disconnects now, the stream must still be ended, and the writer closed.
+        ending = self._gateway.tasks.spawn(self._end_stream(request), name="end-stream")
         return await asyncio.shield(ending)
 
     async def _end_stream(self, request: pb.EndStreamRequest) -> pb.Stream:
-        wait_s = wait_seconds(request, self._settings)
+        wait_s = wait_seconds(request, self._gateway.settings)
         with self._stores.of(request.namespace) as store:
             try:
                 await self._writers.end(request.namespace, request.name, wait_s=wait_s, take_over=request.take_over)
             except StreamEnded:
                 _log.debug("a stream is ended that has ended", stream=request.name)
-            return described_stream(await store.info(request.name))
+            return stream_message(await store.info(request.name))
 
     async def _list_subscriptions(
         self, request: pb.ListSubscriptionsRequest, caller: Caller
@@ -219,13 +193,13 @@ class StreamService:
             found = store.subscriptions(request.name, after=after)
             page, more = await _page(found, request.page_size, MAX_SUBSCRIPTIONS_PAGE)
         return pb.ListSubscriptionsReply(
-            subscriptions=map(described_subscription, page), next_page_token=page[-1].name if more else ""
+            subscriptions=map(subscription_message, page), next_page_token=page[-1].name if more else ""
         )
 
     async def _reset_subscription(self, request: pb.ResetSubscriptionRequest, caller: Caller) -> pb.Subscription:
         self._authorizer.check_stream(caller, Permission.READ, request.namespace, request.name)
-        start = said_place(request, "start")
-        audited(
+        start = required_start(request, "start")
+        audit_call(
             caller,
             "reset subscription",
             namespace=request.namespace,
@@ -233,13 +207,13 @@ class StreamService:
             subscription=request.subscription,
         )
         with self._stores.of(request.namespace) as store:
-            return described_subscription(await store.reset_subscription(request.name, request.subscription, start))
+            return subscription_message(await store.reset_subscription(request.name, request.subscription, start))
 
     async def _delete_subscription(
         self, request: pb.DeleteSubscriptionRequest, caller: Caller
     ) -> pb.DeleteSubscriptionReply:
         self._authorizer.check_stream(caller, Permission.READ, request.namespace, request.name)
-        audited(
+        audit_call(
             caller,
             "delete subscription",
             namespace=request.namespace,
@@ -251,9 +225,9 @@ class StreamService:
         return pb.DeleteSubscriptionReply()
 
 
-async def _page(found: AsyncIterator[T], wanted: int, most: int) -> tuple[list[T], bool]:
-    """The first of what is found, and whether there is more."""
-    size = min(wanted or most, most)
+async def _page(found: AsyncIterator[T], wanted: int, limit: int) -> tuple[list[T], bool]:
+    """The first page of the items, and whether there are more."""
+    size = min(wanted or limit, limit)
     page: list[T] = []
     async for each in found:
         if len(page) == size:
@@ -263,7 +237,7 @@ async def _page(found: AsyncIterator[T], wanted: int, most: int) -> tuple[list[T
 
 
 async def _find_first(store: StreamStore, name: str, described: pb.StreamDescription) -> None:
-    """Fill in where the first record is that is there."""
+    """Fill in the position of the first record that exists."""
     async with aclosing(store.reader(name, follow=False, gaps="yield").batches()) as batches:
         async for batch in batches:
             if not isinstance(batch, Gap):

@@ -1,7 +1,7 @@
-"""The stream stores of a gateway: one for each namespace that somebody uses just now.
+"""The stream stores of a gateway: one per namespace in use.
 
-A store keeps a session, and what its readers share, so there is to be one for all calls that mean the same namespace;
-and what clients name without end must not stay here, so there is none for the rest.
+A store has a session and caches shared by its readers, so all calls of a namespace use the same store. A store is
+closed when no call uses it: clients may name any number of namespaces.
 """
 
 from __future__ import annotations
@@ -12,79 +12,79 @@ from dataclasses import dataclass
 
 from tallybook.client.client import Client
 from tallybook.runtime.tasks import Tasks
-from tallybook.runtime.tracing import Tracer
+from tallybook.runtime.tracing.port import Tracer
 from tallybook.stream import StreamStore
-from tallybook.stream.dedup import IdRoom
 from tallybook.stream.load import StreamLoad
 from tallybook.stream.names import DEFAULT_NAMESPACE
+from tallybook.stream.records.dedup import DedupMemory
 
 
 @dataclass(slots=True)
-class _Held:
+class _StoreUse:
     store: StreamStore
     users: int = 0
 
 
-class Stores:
+class StreamStores:
     """Stream stores by namespace.
 
     Args:
-        name: of this gateway, as others see who owns a stream.
-        tasks: where stores are closed that nobody uses any more.
-        max_id_bytes: what the writers of all streams may remember of ids together.
+        name: name of this gateway, shown as the owner of a stream.
+        tasks: closes unused stores.
+        max_id_bytes: memory for the deduplication ids of all writers together.
     """
 
     def __init__(self, client: Client, name: str, tasks: Tasks, max_id_bytes: int) -> None:
         self._client = client
         self._name = name
         self._tasks = tasks
-        self.ids = IdRoom(max_id_bytes)
-        """What they remember of ids."""
+        self.ids = DedupMemory(max_id_bytes)
+        """Memory of deduplication ids."""
         self.load = StreamLoad()
-        """What the writers of all streams do."""
-        self.default = self._made(DEFAULT_NAMESPACE)
-        """Of the default namespace; there as long as the gateway is."""
-        self._others: dict[str, _Held] = {}
+        """Load counters of all writers."""
+        self.default = self._new_store(DEFAULT_NAMESPACE)
+        """The store of the default namespace; open as long as the gateway."""
+        self._others: dict[str, _StoreUse] = {}
 
     @property
     def tracer(self) -> Tracer:
-        """That of the client."""
+        """The tracer of the client."""
         return self._client.world.tracer
 
     @contextmanager
     def of(self, namespace: str) -> Iterator[StreamStore]:
-        """The store of a namespace, for as long as the block lasts.
+        """The store of a namespace, while the block lasts.
 
         Args:
-            namespace: empty for the default one.
+            namespace: empty: the default namespace.
 
         Raises:
-            InvalidArgument: nothing can have that name.
+            InvalidArgument: invalid namespace.
         """
         if namespace in {"", DEFAULT_NAMESPACE}:
             yield self.default
             return
-        held = self._others.get(namespace)
-        if held is None:
-            held = self._others[namespace] = _Held(self._made(namespace))
-        held.users += 1
+        store_use = self._others.get(namespace)
+        if store_use is None:
+            store_use = self._others[namespace] = _StoreUse(self._new_store(namespace))
+        store_use.users += 1
         try:
-            yield held.store
+            yield store_use.store
         finally:
-            held.users -= 1
-            if not held.users and self._others.get(namespace) is held:
+            store_use.users -= 1
+            if not store_use.users and self._others.get(namespace) is store_use:
                 del self._others[namespace]
-                # Not here: the call may be over, and its task cancelled.
-                self._tasks.spawn(held.store.close(), name=f"close-{namespace}")
+                # In a task: the task of this call may be cancelled.
+                self._tasks.spawn(store_use.store.close(), name=f"close-{namespace}")
 
-    def _made(self, namespace: str) -> StreamStore:
+    def _new_store(self, namespace: str) -> StreamStore:
         store = StreamStore(self._client, namespace=namespace, name=self._name)
         store.bound_ids(self.ids)
         store.count_in(self.load)
         return store
 
     async def close(self) -> None:
-        """Close all of them."""
+        """Close all stores."""
         others, self._others = list(self._others.values()), {}
-        for store in (*(held.store for held in others), self.default):
+        for store in (*(store_use.store for store_use in others), self.default):
             await store.close()

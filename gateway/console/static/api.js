@@ -1,14 +1,14 @@
-// Questions to the console that this page comes from, and the errors it answers with.
+// Requests to the console's API, and the errors that it returns.
 
-const PATIENCE_MS = 15000;
+const TIMEOUT_MS = 15000;
 const KEY = "tallybook-token";
 
 export class Failed extends Error {
-  constructor(status, told) {
-    super(told.message);
+  constructor(status, error) {
+    super(error.message);
     this.status = status;
-    this.type = told.type;
-    this.outcome = told.outcome;
+    this.type = error.type;
+    this.outcome = error.outcome;
   }
 }
 
@@ -40,13 +40,13 @@ async function ask(method, path, body) {
   let answer;
   try {
     answer = await fetch(`/api/v1/${path}`, {
-      method, headers, body: body === undefined ? undefined : JSON.stringify(body), signal: AbortSignal.timeout(PATIENCE_MS),
+      method, headers, body: body === undefined ? undefined : JSON.stringify(body), signal: AbortSignal.timeout(TIMEOUT_MS),
     });
   } catch (error) {
     const why = error.name === "TimeoutError" ? "the console does not answer in time" : "the console does not answer";
     throw new Failed(0, { message: why, type: "Unreachable", outcome: method === "GET" ? "not done" : "unknown" });
   }
-  const told = await answer.json().catch(() => ({}));
-  if (!answer.ok) throw new Failed(answer.status, told.error ?? { message: `the console answers ${answer.status}` });
-  return told;
+  const reply = await answer.json().catch(() => ({}));
+  if (!answer.ok) throw new Failed(answer.status, reply.error ?? { message: `the console answered ${answer.status}` });
+  return reply;
 }

@@ -1,6 +1,6 @@
-// The page: which view is shown, when it is renewed, and how one can tell that what it shows is old.
+// The page: routing between views, periodic refresh, and the indicator of stale data.
 
-import { Failed, hasToken, useToken } from "./api.js";
+import { Failed, get, hasToken, useToken } from "./api.js";
 import { el, renew } from "./dom.js";
 import { entry, ledger, ledgers } from "./ledgers.js";
 import { bookie, overview } from "./overview.js";
@@ -8,7 +8,7 @@ import { stream, streams } from "./streams.js";
 import { upkeep } from "./upkeep.js";
 
 const REFRESH_MS = 2000;
-// A look at a bookie that hangs takes some seconds.
+// Longer than a poll of a bookie that hangs.
 const STALE_MS = 12000;
 
 const ROUTES = [
@@ -25,30 +25,32 @@ const ROUTES = [
 
 const view = document.getElementById("view");
 const live = document.getElementById("live");
+const signing = document.getElementById("sign-in");
 let shown = "";
-// When that was so which is shown, by this clock; 0: nothing is known.
+// Time of the data on the page, by the browser's clock; 0: no data yet.
 let seenAt = 0;
 let trouble = "";
 let byKey = false;
 let turn = 0;
 let timer = 0;
 
-function told() {
+function status() {
   const age = Date.now() - seenAt;
+  if (signing.open) return ["", "not signed in"];
   if (seenAt && !trouble && age < STALE_MS) return ["live", "live"];
   const old = seenAt ? `${Math.round(age / 1000)} s old` : "nothing is known yet";
   return ["stale", trouble ? `${old}: ${trouble}` : old];
 }
 
 function tell() {
-  const [kind, text] = told();
+  const [kind, text] = status();
   live.className = kind;
   if (live.textContent !== text) live.textContent = text;
   document.body.classList.toggle("old", kind === "stale");
   leaving.hidden = !hasToken();
 }
 
-// How old the answers are that a view is made of: the console looks at the cluster beside what it is asked.
+// Age of the replies that a view is made of: the console polls the cluster in the background.
 class Age {
   ms = 0;
   why = "";
@@ -68,7 +70,11 @@ async function refresh() {
   const [path, search] = hash.slice(1).split("?");
   const route = ROUTES.find(([pattern]) => pattern.test(path));
   try {
-    if (route === undefined) throw new Failed(404, { message: "there is no such view" });
+    if (route === undefined) {
+      // Asked for the status alone, which is that of the console and not of the address.
+      await get("namespaces?limit=1");
+      throw new Failed(404, { message: "there is no such view" });
+    }
     const [pattern, draw, title] = route;
     const age = new Age();
     const fresh = await draw(path.match(pattern).slice(1).map(decodeURIComponent), new URLSearchParams(search), confirm, age);
@@ -88,11 +94,16 @@ async function refresh() {
 function failed(hash, error) {
   const known = error instanceof Failed;
   if (!known) console.error(error);
-  trouble = known ? error.message : "the page has a defect";
-  if (known && error.status === 401) return signIn(error.message);
-  // What was there before stays to be seen, unless it was another view, or is gone.
-  if (shown !== hash || (known && error.status === 404)) {
-    show(hash, [el("p", { class: "error", role: "alert" }, trouble), el("p", {}, el("a", { href: "#/" }, "Overview"))]);
+  const text = known ? error.message : "the page has a defect";
+  // A token that was refused is an error; a missing one is not.
+  if (known && error.status === 401) return signIn(hasToken() ? text : "");
+  // The console has answered: what is missing is no trouble of the cluster.
+  const missing = known && error.status === 404;
+  trouble = missing ? "" : text;
+  if (missing) seenAt = Date.now();
+  // Keep the old content, unless it belongs to another view or its object is gone.
+  if (shown !== hash || missing) {
+    show(hash, [el("p", { class: "error", role: "alert" }, text), el("p", {}, el("a", { href: "#/" }, "Overview"))]);
   }
 }
 
@@ -109,12 +120,12 @@ function show(hash, content) {
     else link.removeAttribute("aria-current");
   }
   if (other) scrollTo(0, 0);
-  // Whoever came by the keyboard goes on where the new view begins.
+  // After keyboard navigation, focus the heading of the new view.
   if (moved && !document.querySelector("dialog[open]")) (view.querySelector("h1") ?? view).focus({ preventScroll: true });
 }
 
 document.querySelector(".skip").onclick = (event) => {
-  // Its address is no view.
+  // Its href is not a route.
   event.preventDefault();
   view.focus();
 };
@@ -123,7 +134,7 @@ addEventListener("pointerdown", () => { byKey = false; }, true);
 
 const asking = document.getElementById("confirm");
 
-// Ask before something is done, and for a password if it takes one; say so if it was not done.
+// Ask for confirmation, and for a password if needed; show the error if the action failed.
 function confirm(title, text, yes, work, { password = false } = {}) {
   const part = (name) => document.getElementById(`confirm-${name}`);
   part("title").textContent = title;
@@ -154,11 +165,9 @@ function confirm(title, text, yes, work, { password = false } = {}) {
 const leaving = document.getElementById("sign-out");
 leaving.onclick = () => {
   useToken("");
-  // What was shown is not for whoever comes next.
+  // Remove the data of the signed-out user from the page.
   location.reload();
 };
-
-const signing = document.getElementById("sign-in");
 
 function signIn(why) {
   document.getElementById("sign-in-error").textContent = why;

@@ -1,10 +1,10 @@
-// The disks of a bookie, and its directories on them. Whether a disk is full is for the bookie to say: one that holds
-// journals alone may be so, and does no harm.
+// The disks of a bookie and its directories. The bookie reports whether a disk is full: a full disk that has only
+// journals is harmless.
 
 import { el, pill, table } from "./dom.js";
 import { bytes, percent } from "./format.js";
 
-// Of each state: how it is called, its colour, and where the colours of a meter begin.
+// For each state: its label, its colour, and the bounds of the meter's colours.
 const STATES = {
   room: ["has room", "good", { low: 1, high: 1 }],
   warned: ["fills up", "warn", { low: 0.0001, high: 1 }],
@@ -12,7 +12,7 @@ const STATES = {
 };
 const UNKNOWN = ["not known", "bad", {}];
 
-// Each disk once. Of a bookie that names no directories: what it says of all of them.
+// Each disk once. For a bookie that reports no directories: its total.
 function disks(row) {
   const named = row.directories ?? [];
   if (!named.length) {
@@ -51,14 +51,14 @@ function meter(fraction, state, label, holds = []) {
     el("span", { class: colour === "good" ? "" : colour }, percent(fraction)));
 }
 
-// How full each disk is, one below the other.
+// The used part of each disk, one below the other.
 export function meters(row) {
   const found = disks(row);
   const label = (at) => (found.length > 1 ? `Disk ${at + 1} of ${row.bookie_id} in use` : `Disk of ${row.bookie_id} in use`);
   return found.length ? el("span", { class: "stack" }, found.map((each, at) => meter(each.used, each.state, label(at), each.holds))) : "–";
 }
 
-// How much is free on each of them, in the same order.
+// The free space of each disk, in the same order.
 export function freeOf(row) {
   const found = disks(row);
   return found.length ? el("span", { class: "stack" }, found.map((each) => el("span", {}, bytes(each.free ?? NaN)))) : "–";
@@ -76,5 +76,5 @@ export function directories(row) {
     ["State", (each) => pill(...(STATES[each.state] ?? UNKNOWN).slice(0, 2))],
   ];
   const rows = (row.directories ?? []).map((each) => ({ ...each, key: `${each.role} ${each.path}` }));
-  return table("Directories", columns, rows, row.directories ? "This bookie does not tell of its directories." : "Not known.");
+  return table("Directories", columns, rows, row.directories ? "This bookie does not report its directories." : "Not known.");
 }

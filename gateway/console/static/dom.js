@@ -1,4 +1,4 @@
-// Elements, made of text and other elements; never of markup. And how a page is renewed without losing the focus.
+// Builds elements from text and other elements, never from markup, and updates the page without losing the focus.
 
 const SVG = "http://www.w3.org/2000/svg";
 const DRAWN = new Set(["svg", "path", "polyline", "line", "circle", "title"]);
@@ -17,7 +17,7 @@ export function el(tag, given = {}, ...children) {
 
 const HANDLERS = ["onclick", "onsubmit", "onchange"];
 
-// Make `old` look like `fresh`, element by element: whoever is on one stays there.
+// Update `old` to look like `fresh`, element by element, so that focus and scroll position are kept.
 export function renew(old, fresh) {
   const before = [...old.childNodes];
   const after = [...fresh.childNodes];
@@ -43,22 +43,40 @@ function alike(one, other) {
   return one.nodeName === other.nodeName && (one.dataset?.key ?? "") === (other.dataset?.key ?? "");
 }
 
-// A table in a region that scrolls by itself where it is too wide. Columns: [title, cell of a row, "number" or ""].
+// A table in a region that scrolls if it is too wide. Columns: [title, cell of a row, "number" or "", aria-sort].
 export function table(caption, columns, rows, none) {
   if (!rows.length) return el("p", { class: "quiet" }, none);
   const kind = (column) => (column[2] ? { class: column[2] } : {});
   return el("div", { class: "wide", tabindex: "0", role: "region", "aria-label": caption },
     el("table", {},
-      el("thead", {}, el("tr", {}, columns.map((column) => el("th", { scope: "col", ...kind(column) }, column[0])))),
+      el("thead", {}, el("tr", {}, columns.map((column) => el("th", { scope: "col", "aria-sort": column[3], ...kind(column) }, column[0])))),
       el("tbody", {}, rows.map((row) =>
         el("tr", { "data-key": row.key }, columns.map((column) => el("td", kind(column), column[1](row))))))));
+}
+
+// A form that puts its fields into the query of a view; empty fields are left out.
+export function filters(place, kept, ...fields) {
+  const send = (form) => {
+    const given = [...new FormData(form), ...Object.entries(kept)].filter(([, value]) => value);
+    location.hash = given.length ? `${place}?${new URLSearchParams(given)}` : place;
+  };
+  return el("form", {
+    class: "filters", role: "search",
+    onsubmit: (event) => {
+      event.preventDefault();
+      send(event.currentTarget);
+    },
+    onchange: (event) => {
+      if (event.target.tagName === "SELECT") send(event.currentTarget);
+    },
+  }, fields, el("button", {}, "Search"));
 }
 
 export function card(title, ...content) {
   return el("section", { class: "card" }, el("h2", {}, title), ...content);
 }
 
-// Facts: a name, what it is, and "long" if that takes a line of its own.
+// A list of facts: name, value, and "long" if the value needs a line of its own.
 export function facts(pairs) {
   return el("dl", { class: "facts" }, pairs.map(([name, value, kind]) => el("div", { class: kind }, el("dt", {}, name), el("dd", {}, value ?? "–"))));
 }

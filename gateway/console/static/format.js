@@ -1,9 +1,26 @@
-// Numbers as people read them. What is not known is a dash.
+// Formats numbers for people. An unknown value is a dash.
 
 const UNITS = ["B", "KiB", "MiB", "GiB", "TiB", "PiB"];
 
+// Whole numbers beyond 2^53 are strings in answers.
 export function count(value) {
+  if (typeof value === "string" && /^-?\d+$/.test(value)) return BigInt(value).toLocaleString("en");
   return Number.isFinite(value) ? Math.round(value).toLocaleString("en") : "–";
+}
+
+// An id: never rounded, never grouped.
+export function id(value) {
+  return value === null || value === undefined ? "–" : String(value);
+}
+
+// The id that many after another one.
+export function plus(value, added) {
+  return String(BigInt(value) + BigInt(added));
+}
+
+// How many come between two numbers of a sequence.
+export function between(from, to) {
+  return Number(BigInt(to) - BigInt(from));
 }
 
 export function rate(value) {

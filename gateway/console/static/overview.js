@@ -1,4 +1,4 @@
-// The cluster at one glance.
+// Views: the overview of the cluster, and one bookie.
 
 import { get, post } from "./api.js";
 import { directories, freeOf, meters } from "./disks.js";
@@ -8,31 +8,31 @@ import { latest, line, ofWhom, take } from "./samples.js";
 
 const KINDS = { writable: "good", "read-only": "warn", draining: "warn", away: "bad", "no answer": "bad" };
 
-export async function overview(_parts, _query, confirm, age) {
+export async function overview(_parts, _query, _confirm, age) {
   const found = await get("overview");
   age.note(found);
   const title = el("h1", { class: "hidden", tabindex: "-1" }, "Overview");
-  if (found.at_ms === null) return [title, el("p", { class: "quiet" }, "The cluster is being looked at for the first time.")];
+  if (found.at_ms === null) return [title, el("p", { class: "quiet" }, "The cluster is being polled for the first time.")];
   take(found);
   return [
     title,
     health(found),
     tiles(found),
-    card("Bookies", bookies(found.bookies, confirm)),
+    card("Bookies", bookies(found.bookies)),
     card("Diagnosis", diagnosis(found.diagnosis)),
     el("div", { class: "columns" }, card("Copies", copies(found)), card("Archive", archive(found)), card("Ledgers", ledgers(found))),
   ];
 }
 
-// Nothing is called healthy before the ledgers are counted: the count may find what is wrong.
+// A cluster is not shown as healthy before its ledgers are counted: the census may find problems.
 function health({ healthy, problems }) {
-  const told = problems.length ? many(problems.length, "problem") : healthy ? "Healthy" : "No problem yet: the ledgers are not counted";
+  const verdict = problems.length ? many(problems.length, "problem") : healthy ? "Healthy" : "No problem yet: the ledgers are not counted";
   return el("section", { class: `health ${problems.length ? "bad" : healthy ? "good" : ""}`, "aria-label": "Health" },
-    el("strong", {}, told),
+    el("strong", {}, verdict),
     el("ul", {}, problems.map((problem) => el("li", {}, problem))));
 }
 
-// The verdict, each finding with the numbers that say so, and who says nothing.
+// The verdict, each finding with its evidence, and the processes that do not respond.
 function diagnosis(found) {
   const silent = Object.entries(found.silent);
   const columns = [
@@ -45,7 +45,7 @@ function diagnosis(found) {
     el("p", { class: "diagnosis" }, found.sentence),
     found.verdict !== null && el("p", { class: "quiet" },
       `${found.processes.length === 1 ? "1 process" : `${count(found.processes.length)} processes`}, watched for ${seconds(found.seconds)}, ${seconds(found.age_s)} ago`),
-    found.why && el("p", { class: "error" }, `The last look found nothing: ${found.why}`),
+    found.why && el("p", { class: "error" }, `The last poll failed: ${found.why}`),
     silent.length > 0 && el("ul", { class: "silent" }, silent.map(([name, why]) => el("li", {}, `${name} is silent: ${why}`))),
     found.findings.length > 0 && table("Findings", columns, found.findings.map((row) => ({ ...row, key: `${row.cause} ${row.process}` })), ""),
   ];
@@ -53,7 +53,7 @@ function diagnosis(found) {
 
 const HEALTHY = new Set(["client-bound", "idle"]);
 
-// What goes on at a bookie.
+// Rates and latencies of one bookie.
 function now(id) {
   const at = (name) => latest(`${id}/${name}`);
   return el("div", { class: "tiles" },
@@ -79,10 +79,10 @@ function tiles(found) {
     tile("Under-replicated", short === null ? "–" : count(short), "ledgers lack good copies", null, short ? "bad" : ""));
 }
 
-// Half of them took less than the large number.
+// The large number is the median.
 function latency(name, of, label) {
   const [half, most] = [`${of}/p50`, `${of}/p99`];
-  const note = Number.isFinite(latest(half)) ? `median; 99 % in ${milliseconds(latest(most))}` : "there are none just now";
+  const note = Number.isFinite(latest(half)) ? `median; 99 % in ${milliseconds(latest(most))}` : "none at the moment";
   return tile(name, milliseconds(latest(half)), note, line(half, label, { fainter: [most] }));
 }
 
@@ -90,7 +90,7 @@ function tile(name, value, note, drawn, kind = "") {
   return el("section", { class: `tile ${kind}` }, el("h2", {}, name), el("p", { class: "value" }, value), el("p", { class: "quiet" }, note), drawn);
 }
 
-function bookies(rows, confirm) {
+function bookies(rows) {
   const columns = [
     ["Bookie", (row) => el("a", { href: `#/bookies/${encodeURIComponent(row.bookie_id)}` }, row.bookie_id)],
     ["Mode", (row) => pill(row.mode, KINDS[row.mode] ?? "")],
@@ -101,26 +101,25 @@ function bookies(rows, confirm) {
     ["Write latency (p99)", (row) => drawn(row, "adds/p99", milliseconds(latest(`${row.bookie_id}/adds/p99`))), "number"],
     ["Ledgers", (row) => count(row.ledgers ?? NaN), "number"],
     ["Damaged", (row) => count(row.damaged ?? NaN), "number"],
-    ["", (row) => actions(row, confirm)],
   ];
   return table("Bookies", columns, rows.map((row) => ({ ...row, key: row.bookie_id })), "There is no bookie.");
 }
 
 function drawn(row, name, value) {
   if (!row.numbers && row.mode !== "away" && name === "writes") {
-    return el("span", { class: "quiet", title: row.silent || null }, "does not tell its numbers");
+    return el("span", { class: "quiet", title: row.silent || null }, "does not report metrics");
   }
   return el("span", { class: "drawn" }, row.numbers ? line(`${row.bookie_id}/${name}`, `${name.replace("/", ", ")} of ${row.bookie_id}`, { width: 80, height: 22 }) : null, el("span", {}, row.numbers ? value : "–"));
 }
 
 const ACTIONS = {
-  "read-only": ["Read-only", "It takes no more writes. It keeps what it has, and serves readers."],
-  writable: ["Writable", "It takes writes again."],
-  drain: ["Drain", "It takes no more writes, and the repair gives what it has to others, until it may be switched off."],
-  undrain: ["Undrain", "It keeps what it has left, and takes writes again."],
+  "read-only": ["Read-only", "It accepts no more writes. It keeps its data and serves readers."],
+  writable: ["Writable", "It accepts writes again."],
+  drain: ["Drain", "It accepts no more writes, and the repair copies its data to other bookies, until it may be switched off."],
+  undrain: ["Undrain", "It keeps the data it still has, and accepts writes again."],
 };
 
-export function actions(row, confirm) {
+function actions(row, confirm) {
   if (row.mode === "away" && row.wanted === "normal") return null;
   const offered = { normal: ["read-only", "drain"], read_only: ["writable"], draining: ["undrain"] }[row.wanted] ?? [];
   return el("span", { class: "buttons" }, offered.map((mode) => {
@@ -133,21 +132,21 @@ export function actions(row, confirm) {
   }));
 }
 
-// Who audits, in words, and whether that is well.
+// State of the auditor in words, with its colour.
 export function audits(auditor) {
-  const who = auditor?.who ?? "somebody";
+  const who = auditor?.who ?? "an unknown process";
   switch (auditor?.state) {
     case "running": return [`running at ${who}`, "good"];
     case "silent": return [`silent: ${who}`, "bad"];
-    case "nobody": return ["nobody repairs", "warn"];
-    case "unreadable": return [`who repairs is not known: ${auditor.why}`, "bad"];
+    case "nobody": return ["no auditor", "warn"];
+    case "unreadable": return [`auditor not known: ${auditor.why}`, "bad"];
     default: return ["not known yet", ""];
   }
 }
 
 function copies({ copies: found, auditor }) {
   return facts([
-    ["Too few good copies", found.under_replicated === null ? "nobody has audited them" : many(found.under_replicated, "ledger")],
+    ["Too few good copies", found.under_replicated === null ? "not audited yet" : many(found.under_replicated, "ledger")],
     ["Audited", found.audited_s_ago === null ? "never" : `${seconds(found.audited_s_ago)} ago`],
     ["Repair tasks", el("a", { href: "#/upkeep" }, count(found.tasks))],
     ["Repair", found.paused_since_ms === null ? pill(...audits(auditor)) : `paused since ${moment(found.paused_since_ms)}`],
@@ -163,7 +162,7 @@ function archive(found) {
       ["Archived", many(found.archive.ledgers ?? NaN, "ledger")],
       ["In the archive alone", many(found.archive.released ?? NaN, "ledger")],
       ["Waiting", bytes(found.archive.waiting_bytes ?? NaN)],
-      ["Last round", round.at_ms ? `${seconds((found.at_ms - round.at_ms) / 1000)} ago` : "never"],
+      ["Last pass", round.at_ms ? `${seconds((found.at_ms - round.at_ms) / 1000)} ago` : "never"],
       ["Failures", failed],
     ]),
     el("p", { class: "quiet path" }, found.archive.url),
@@ -172,7 +171,7 @@ function archive(found) {
 
 function ledgers({ ledgers: found, ledgers_age_ms: age, ledgers_why: why }) {
   if (found === null) return el("p", { class: "quiet" }, why ? `Not counted: ${why}` : "They are being counted for the first time.");
-  const states = Object.entries(found).filter(([name]) => !["total", "unreadable", "complete"].includes(name));
+  const states = Object.entries(found).filter(([name, value]) => Number.isFinite(value) && !["total", "unreadable"].includes(name));
   return facts([
     ["All", el("a", { href: "#/ledgers" }, count(found.total))],
     ...states.map(([name, value]) => [capital(name.replaceAll("_", " ")), count(value)]),
@@ -181,7 +180,7 @@ function ledgers({ ledgers: found, ledgers_age_ms: age, ledgers_why: why }) {
   ]);
 }
 
-// Its own endpoints are served as this page is.
+// A link to the bookie's own HTTP endpoint, with the protocol of this page.
 function own(address) {
   return address ? el("a", { href: `${location.protocol}//${address}/api/v1/bookie/state`, rel: "noreferrer" }, address) : "–";
 }
@@ -194,19 +193,19 @@ export async function bookie(parts, _query, confirm, age) {
     el("p", { class: "crumbs" }, el("a", { href: "#/" }, "Overview"), " / Bookies"),
     el("div", { class: "title" }, el("h1", { tabindex: "-1" }, found.bookie_id), pill(found.mode, KINDS[found.mode] ?? ""), actions(found, confirm)),
     now(found.bookie_id),
-    card("What it is", facts([
+    card("Details", facts([
       ["Address", found.address], ["HTTP", own(found.http_address)], ["Rack", found.rack || "–"],
-      ["Running for", seconds(found.uptime_seconds ?? NaN)], ["Wanted", found.wanted.replaceAll("_", " ")],
+      ["Running for", seconds(found.uptime_seconds ?? NaN)], ["Wanted mode", found.wanted.replaceAll("_", " ")],
     ])),
     card("Directories and their disks", directories(found)),
-    card("What it holds", facts([
+    card("Data", facts([
       ["Ledgers that name it", count(found.named_by ?? NaN)], ["Of those, still written", count(found.growing ?? NaN)], ["The first of them", found.first_ledger_ids?.join(", ") || "–"],
       ["May be switched off", found.may_be_switched_off === null ? "not known yet" : found.may_be_switched_off ? "yes" : "no"],
       ["Counted", found.ledgers_age_ms === null ? "not yet" : `${seconds(found.ledgers_age_ms / 1000)} ago`],
       ["Entry logs", `${count(found.entry_logs ?? NaN)}, ${bytes(found.log_bytes ?? NaN)}`],
       ["Journal in use", percent(found.journal_used ?? NaN)],
       ["Damaged copies", count(found.damaged ?? NaN)], ["Ledgers in limbo", count(found.in_limbo ?? NaN)],
-      ["Times it checked all it holds", count(found.scrub_rounds ?? NaN)], ["Memory", bytes(found.numbers?.memory_bytes ?? NaN)],
+      ["Completed scrubs", count(found.scrub_rounds ?? NaN)], ["Memory", bytes(found.numbers?.memory_bytes ?? NaN)],
     ])),
   ];
 }

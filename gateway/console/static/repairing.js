@@ -1,11 +1,11 @@
-// How far the repair is: of all that is known to be wrong, of each task, and of the ledgers that are being mended.
+// Progress of the repair: of all urgent tasks together, of each task, and of each ledger in repair.
 
 import { el, pill, table } from "./dom.js";
 import { bytes, count, many, percent, seconds } from "./format.js";
 
 const SHOWN_LEDGERS = 6;
 
-// The part that is done: by bytes where it is known how many there are to be copied, else by ledgers; NaN: not known.
+// The finished part: by bytes if the total is known, else by ledgers; NaN: not known.
 function part(found) {
   if (found.expected_bytes) return Math.min(1, found.copied_bytes / found.expected_bytes);
   if (found.ledgers_total) return (found.ledgers_total - found.ledgers_left) / found.ledgers_total;
@@ -28,17 +28,17 @@ function rest(found) {
   return found.seconds_left === null ? "–" : `about ${seconds(found.seconds_left)}`;
 }
 
-// Of all tasks about something that is known to be wrong.
+// Progress of all urgent tasks.
 export function whole(found) {
   if (!found.tasks) return null;
   const value = part(found);
   const told = [
-    found.ledgers_total ? `${ledgersDone(found)} ledgers mended` : `${many(found.ledgers_left, "ledger")} left`, `${copied(found)} copied`,
+    found.ledgers_total ? `${ledgersDone(found)} ledgers repaired` : `${many(found.ledgers_left, "ledger")} left`, `${copied(found)} copied`,
     found.bytes_per_second > 0 && `${bytes(found.bytes_per_second)}/s`, found.seconds_left !== null && `${rest(found)} left`,
-    found.not_mended > 0 && `${many(found.not_mended, "ledger")} not mended in full`, !found.complete && "of the tasks that are shown",
+    found.not_mended > 0 && `${many(found.not_mended, "ledger")} not fully repaired`, !found.complete && "of the tasks shown",
   ];
   return el("p", { class: "progress" },
-    bar(value, "Of what is to be repaired, the part that is done"), Number.isFinite(value) && el("strong", {}, percent(value)),
+    bar(value, "Finished part of the repair"), Number.isFinite(value) && el("strong", {}, percent(value)),
     el("span", {}, told.filter(Boolean).join(" · ")));
 }
 
@@ -53,18 +53,18 @@ export function tasks(found) {
     ["Copied", (row) => row.progress && copied(row.progress)],
     ["Rate", (row) => (row.progress?.bytes_per_second ? `${bytes(row.progress.bytes_per_second)}/s` : "–"), "number"],
     ["Left", (row) => (row.progress ? rest(row.progress) : "–")],
-    ["Worked on by", (row) => (row.unreadable ? "–" : row.owner ?? "nobody yet")],
-  ], found.map((row) => ({ ...row, key: row.task })), "Nothing is to be repaired.");
+    ["Worked on by", (row) => (row.unreadable ? "–" : row.owner ?? "not claimed yet")],
+  ], found.map((row) => ({ ...row, key: row.task })), "Nothing to repair.");
 }
 
-// Each ledger that somebody is at.
+// Each ledger in repair.
 export function underWay(found) {
   const rows = found.flatMap((task) => task.progress?.under_way ?? []);
   if (!rows.length) return null;
-  return table("Ledgers being mended", [
-    ["Ledger being mended", (row) => el("a", { href: `#/ledgers/${row.ledger_id}` }, String(row.ledger_id))],
-    ["Places complete", (row) => (row.places ? `${count(row.places_done)} of ${count(row.places)}` : "–")],
+  return table("Ledgers in repair", [
+    ["Ledger in repair", (row) => el("a", { href: `#/ledgers/${row.ledger_id}` }, String(row.ledger_id))],
+    ["Ensemble positions complete", (row) => (row.places ? `${count(row.places_done)} of ${count(row.places)}` : "–")],
     ["Copied", copied],
-    ["", (row) => bar(part(row), `Of ledger ${row.ledger_id}, the part that is copied`, "small")],
+    ["", (row) => bar(part(row), `Copied part of ledger ${row.ledger_id}`, "small")],
   ], rows.map((row) => ({ ...row, key: row.ledger_id })), "");
 }

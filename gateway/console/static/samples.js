@@ -1,10 +1,10 @@
-// What this page has seen since it was opened: numbers over time, and lines drawn of them.
+// Time series of the values that this page has got since it was opened, and their charts.
 
 import { el } from "./dom.js";
 import { grown, quantile, summed } from "./quantiles.js";
 
-const MOST = 90;
-const LEAST_SHOWN = 30;
+const MAX_VALUES = 90;
+const MIN_SHOWN = 30;
 const series = new Map();
 let last = null;
 
@@ -12,10 +12,10 @@ function note(name, value) {
   if (!series.has(name)) series.set(name, []);
   const values = series.get(name);
   values.push(Number.isFinite(value) ? value : null);
-  if (values.length > MOST) values.shift();
+  if (values.length > MAX_VALUES) values.shift();
 }
 
-// The value that was noted last; NaN: there is none.
+// The last value of a series; NaN: there is none.
 export function latest(name) {
   return series.get(name)?.at(-1) ?? NaN;
 }
@@ -27,13 +27,13 @@ export function remember(name, value) {
 const TIMES = ["adds", "reads", "commits"];
 const RATES = { added_bytes: "writes", added_batches: "batches", read_batches: "reads" };
 
-// Of how many bookies the totals are, in words; empty: of all that are there.
+// How many bookies the totals cover, in words; empty: all registered ones.
 let share = "";
 export function ofWhom() {
   return share;
 }
 
-// Take an overview: counters become rates. One that was seen already adds nothing.
+// Add an overview to the series: counters become rates. An overview seen before adds nothing.
 export function take(overview) {
   if (overview.numbers_at_ms === null || (last !== null && overview.numbers_at_ms <= last.numbers_at_ms)) return;
   const before = last;
@@ -43,7 +43,7 @@ export function take(overview) {
   share = telling < there.length ? `of ${telling} of ${there.length} bookies` : "";
   if (before === null) return;
   const known = new Map(before.bookies.map((bookie) => [bookie.bookie_id, bookie]));
-  // NaN while none is known: that is not the same as none.
+  // NaN while no value is known, which is not the same as 0.
   const totals = { writes: NaN, batches: NaN, reads: NaN };
   const took = Object.fromEntries(TIMES.map((name) => [name, []]));
   for (const bookie of overview.bookies) {
@@ -67,14 +67,14 @@ export function take(overview) {
   for (const name of TIMES) noteTimes(`all/${name}`, summed(took[name]));
 }
 
-// Half of what was done in between took less than p50, and 99 of 100 less than p99, in milliseconds.
+// Median and 99th percentile in milliseconds.
 function noteTimes(name, counts) {
   note(`${name}/p50`, quantile(counts, 0.5) * 1000);
   note(`${name}/p99`, quantile(counts, 0.99) * 1000);
 }
 
-// A line of a series, its newest value at the right, with fainter ones above or below it on the same scale. What was not
-// known is a gap.
+// A line chart of a series, the newest value at the right, with fainter series on the same scale. Unknown values are
+// gaps.
 export function line(name, label, { width = 160, height = 34, fainter = [] } = {}) {
   const known = [name, ...fainter].flatMap((each) => series.get(each) ?? []).filter((value) => value !== null);
   const most = Math.max(...known, 1e-9);
@@ -84,7 +84,7 @@ export function line(name, label, { width = 160, height = 34, fainter = [] } = {
 }
 
 function path(values, most, width, height) {
-  const span = Math.max(values.length, LEAST_SHOWN) - 1;
+  const span = Math.max(values.length, MIN_SHOWN) - 1;
   const place = (value, at) => [
     width - ((values.length - 1 - at) * width) / span, height - 2 - (value / most) * (height - 4),
   ];

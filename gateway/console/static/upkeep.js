@@ -1,4 +1,4 @@
-// What looks after the cluster: the repair, which gives back copies that are missing, and the archive.
+// View: the repair of missing copies, and the archive.
 
 import { get, post } from "./api.js";
 import { card, el, facts, pill } from "./dom.js";
@@ -6,7 +6,7 @@ import { bytes, count, many, moment, percent, seconds } from "./format.js";
 import { audits } from "./overview.js";
 import { tasks, underWay, whole } from "./repairing.js";
 
-const LOOK = "Every bookie is asked, and the metadata of all ledgers are read. What lacks copies is handed out to whoever repairs.";
+const AUDIT = "The auditor asks every bookie and reads the metadata of all ledgers. It publishes repair tasks for ledgers that lack copies.";
 
 export async function upkeep(_parts, query, confirm, age) {
   const after = query.get("after");
@@ -27,26 +27,26 @@ export async function upkeep(_parts, query, confirm, age) {
   ];
 }
 
-// What the process that audits has done itself.
+// Repair work that the auditing process has done itself.
 function work(found) {
-  const done = `${many(found.ledgers, "ledger")} looked at, ${bytes(found.copied_bytes)} copied in ${many(found.batches, "batch", "batches")}, ${many(found.places, "place")} taken by others`;
-  return found.not_mended ? `${done}; ${many(found.not_mended, "ledger")} not mended in full: ${found.last_error}` : done;
+  const done = `${many(found.ledgers, "ledger")} checked, ${bytes(found.copied_bytes)} copied in ${many(found.batches, "batch", "batches")}, ${many(found.places, "ensemble position")} given to other bookies`;
+  return found.not_mended ? `${done}; ${many(found.not_mended, "ledger")} not fully repaired: ${found.last_error}` : done;
 }
 
-// The round that was asked for here.
+// The audit pass that was started from this console.
 function round(found) {
   if (found === null) return null;
-  if (found.ended_ms === null) return `under way since ${moment(found.began_ms)}`;
+  if (found.ended_ms === null) return `running since ${moment(found.began_ms)}`;
   if (found.why) return `failed: ${found.why}`;
-  return `${many(found.found.under_replicated, "ledger")} with too few good copies, ${many(found.found.tasks_handed_out, "task")} handed out, ${moment(found.ended_ms)}`;
+  return `${many(found.found.under_replicated, "ledger")} with too few good copies, ${many(found.found.tasks_handed_out, "task")} published, ${moment(found.ended_ms)}`;
 }
 
 function audited(auditor, repair, confirm) {
   const found = auditor.last_audit;
   const paused = repair.paused_since_ms !== null;
   const [name, word, text] = paused
-    ? ["Resume", "resume", "Copies that are missing are given back again."]
-    : ["Pause", "pause", "The repair goes on to look, and copies nothing until it is resumed. Copies that are missing stay missing."];
+    ? ["Resume", "resume", "Missing copies are restored again."]
+    : ["Pause", "pause", "Audits continue, but nothing is copied until the repair is resumed. Missing copies stay missing."];
   const named = (bookies) => (bookies?.length ? bookies.join(", ") : "none");
   return [
     el("div", { class: "title" },
@@ -54,20 +54,20 @@ function audited(auditor, repair, confirm) {
       pill(...audits(auditor.auditor)),
       el("span", { class: "buttons" },
         el("button", {
-          type: "button", onclick: () => confirm("Look over all ledgers", LOOK, "Look now", () => post("auditor/run")),
-        }, "Look now"),
+          type: "button", onclick: () => confirm("Audit all ledgers", AUDIT, "Audit now", () => post("auditor/run")),
+        }, "Audit now"),
         el("button", {
           type: "button", onclick: () => confirm(`${name} the repair`, text, name, () => post(`repair/${word}`)),
         }, name))),
-    found === null ? el("p", { class: "quiet" }, "Nobody has looked for missing copies yet.") : facts([
-      ["Last looked", `${seconds(auditor.audited_s_ago ?? NaN)} ago`],
-      auditor.round !== null && ["Round that was asked for", round(auditor.round), "long"],
+    found === null ? el("p", { class: "quiet" }, "No audit has been run yet.") : facts([
+      ["Last audit", `${seconds(auditor.audited_s_ago ?? NaN)} ago`],
+      auditor.round !== null && ["Audit started here", round(auditor.round), "long"],
       ["Ledgers with too few good copies", count(found.under_replicated ?? NaN)],
-      ["Ledgers being moved off bookies to be emptied", count(found.moving ?? NaN)],
+      ["Ledgers being moved off draining bookies", count(found.moving ?? NaN)],
       ["Why", Object.entries(found.needing ?? {}).map(([why, many]) => `${why}: ${count(many)}`).join(", ") || "–"],
-      ["Bookies that are away", named(found.away)], ["Bookies given up as lost", named(found.lost)],
-      ["Bookies being emptied", named(found.draining)], ["Bookies that lost data", named(found.lost_data)],
-      found.work && ["Mended by who audits, since it began", work(found.work), "long"],
+      ["Unavailable bookies", named(found.away)], ["Bookies declared lost", named(found.lost)],
+      ["Draining bookies", named(found.draining)], ["Bookies that lost data", named(found.lost_data)],
+      found.work && ["Repaired by the auditing process since its start", work(found.work), "long"],
     ].filter(Boolean)),
   ];
 }
@@ -78,19 +78,19 @@ function archived(found) {
   const round = found.last_round;
   const waiting = round.waiting_ledgers ?? NaN;
   const there = found.archive.ledgers ?? NaN;
-  // Of one look, all three: what is counted beside it is older or newer, and would not add up.
+  // All three from the same pass of the offloader: the census is older or newer, and the sum would be wrong.
   const part = round.archived_ledgers / (round.archived_ledgers + waiting);
   return [
     Number.isFinite(part) && el("p", { class: "progress" },
-      el("progress", { max: 1, value: part, "aria-label": "Of the closed ledgers, those in the archive" }),
+      el("progress", { max: 1, value: part, "aria-label": "Part of the closed ledgers that is in the archive" }),
       ` ${percent(part)} of the closed ledgers are in the archive`),
     facts([
       ["Archived", many(there, "ledger")], ["Waiting", `${many(waiting, "ledger")}, ${bytes(round.waiting_bytes ?? NaN)}`],
-      ["Oldest that waits", waiting > 0 ? seconds(round.oldest_waiting_s ?? NaN) : "–"],
+      ["Oldest waiting ledger", waiting > 0 ? seconds(round.oldest_waiting_s ?? NaN) : "–"],
       ["In the archive alone", many(found.archive.released ?? NaN, "ledger")],
       ["Written since the offloader started", `${many(round.objects_written ?? NaN, "object")}, ${bytes(round.object_bytes ?? NaN)}`],
       ["Removed since then", many(round.objects_removed ?? NaN, "object")],
-      ["Last round", round.at_ms ? moment(round.at_ms) : "never"],
+      ["Last pass", round.at_ms ? moment(round.at_ms) : "never"],
       ["Failures", round.failures ? `${count(round.failures)}: ${round.last_error}` : "none"],
     ]),
     el("p", { class: "quiet path" }, found.archive.url),
