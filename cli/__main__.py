@@ -1,7 +1,7 @@
-"""The ``tallybook`` command.
+"""Entry point of the ``tallybook`` command.
 
-Nothing but the standard library is imported before Ctrl-C has been given its plain meaning:
-loading everything takes a moment, and ending in that moment shows no traceback.
+Restores the default action of SIGINT before it imports anything but the standard library, so that Ctrl-C while modules
+are loading shows no traceback.
 """
 
 from __future__ import annotations
@@ -20,20 +20,31 @@ def main() -> None:
     signal.signal(signal.SIGINT, signal.SIG_DFL)
     prepare()
     _open_missing_streams()
-    importlib.import_module("tallybook.cli.app").main(sys.argv[1:])
+    try:
+        app = importlib.import_module("tallybook.cli.app")
+    except ModuleNotFoundError as error:
+        sys.exit(_absent(error))
+    app.main(sys.argv[1:])
+
+
+def _absent(error: ModuleNotFoundError) -> int:
+    """Report that the command line is not installed. The exit code is that of a wrong setting."""
+    extras = importlib.import_module("tallybook.runtime.extras")
+    message = extras.missing_extra(error, "the command line")
+    if message is None:
+        raise error
+    print(f"tallybook: {message}; 'tallybook[server]' has bookies and gateways, too", file=sys.stderr)
+    return 2
 
 
 def prepare() -> None:
-    """Settings that gRPC asks for when it is loaded.
-
-    What fails, the commands say: it writes nothing to standard error on its own.
-    """
+    """Set the environment variables that gRPC reads when it is imported. It must not log to standard error itself."""
     os.environ.setdefault("GRPC_ENABLE_FORK_SUPPORT", "false")
     os.environ.setdefault("GRPC_VERBOSITY", "NONE")
 
 
 def _open_missing_streams() -> None:
-    """Fill the numbers of closed standard streams: the next file or socket that is opened must not get them."""
+    """Open /dev/null for closed standard streams, so that a file or socket opened later does not get their numbers."""
     while (opened := os.open(os.devnull, os.O_RDWR)) <= _LAST_STREAM:
         pass
     os.close(opened)

@@ -1,4 +1,4 @@
-"""How a server runs that is a client of its cluster, as gateway and console are: from the start to the clean stop."""
+"""Runs a server that is a client of the cluster (gateway, console), from the start to the clean stop."""
 
 from __future__ import annotations
 
@@ -8,15 +8,15 @@ from contextlib import AbstractAsyncContextManager
 from typing import TypeVar
 
 from tallybook.client.client import Client
-from tallybook.core.config import ClientSettings, ConsoleSettings, GatewaySettings
 from tallybook.core.errors import TallybookError
+from tallybook.core.settings import ClientSettings, ConsoleSettings, GatewaySettings
 from tallybook.runtime.process import RealProcess
 from tallybook.runtime.tuning import settle_memory
 
 from .cluster import cluster
 from .exits import RefusedToStart
 from .output import Record, print_json
-from .running import told_to_stop
+from .running import stop_event
 
 A = TypeVar("A")
 
@@ -29,27 +29,27 @@ async def serve_cluster(
     parent_pipe: int | None,
     as_json: bool,
 ) -> None:
-    """Serve until this process is told to stop; say so, in one line, once it does.
+    """Serve until a stop signal; print one line when the server is ready.
 
     Args:
-        serving: serves for as long as it is entered, with a client of the cluster.
-        where: what that line says with ``--json``, by what ``serving`` gives; without, ``ready`` of it.
+        serving: the server as a context manager, which is given a client of the cluster.
+        where: makes the fields of the ready line from what ``serving`` yields; without ``--json`` only ``ready``.
 
     Raises:
-        RefusedToStart: it could not.
+        RefusedToStart: the server could not start.
     """
-    stop = told_to_stop(RealProcess(), parent_pipe)
-    own = own_client(settings)
+    stop = stop_event(RealProcess(), parent_pipe)
+    own = client_settings_of(settings)
     ready = False
     try:
         async with cluster(settings.metadata, own) as client, serving(client) as addresses:
             ready = True
             settle_memory()
-            told = where(addresses)
+            fields = where(addresses)
             if as_json:
-                print_json({**told, "pid": os.getpid()})
+                print_json({**fields, "pid": os.getpid()})
             else:
-                print(f"ready {told['ready']}", flush=True)
+                print(f"ready {fields['ready']}", flush=True)
             await stop.wait()
     except TallybookError as error:
         if ready:
@@ -57,8 +57,8 @@ async def serve_cluster(
         raise RefusedToStart(error) from error
 
 
-def own_client(settings: GatewaySettings | ConsoleSettings) -> ClientSettings:
-    """It goes by the same certificate as what it serves, and what a gateway does is part of the same traces."""
+def client_settings_of(settings: GatewaySettings | ConsoleSettings) -> ClientSettings:
+    """The settings of the server's client: by default it has the server's certificate, and a gateway's traces."""
     own = settings.client
     update = {"security": own.security or settings.security}
     if isinstance(settings, GatewaySettings):

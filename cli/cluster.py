@@ -1,27 +1,27 @@
-"""The cluster that a command talks to."""
+"""Opens the client of a command."""
 
 from __future__ import annotations
 
 from typing import Self
 
 from tallybook.client.client import Client
-from tallybook.core.config import ClientSettings
 from tallybook.core.errors import InvalidConfig
+from tallybook.core.settings import ClientSettings
 from tallybook.core.trace_option import parse_traces
 from tallybook.metadata.uri import MemoryUri, parse_uri
 from tallybook.runtime.settings import variable
 
-from .rights import check_own_right, check_right
+from .rights import check_own_permission, check_permission
 
 
 class CommandClient(Client):
-    """A client that opens only where this process may run the command that it runs."""
+    """A client that checks, when it is opened, that this process is authorized to run the command."""
 
     async def __aenter__(self) -> Self:
-        standing = check_own_right(self.security)
+        standing = check_own_permission(self.security)
         opened = await super().__aenter__()
         try:
-            await check_right(self.world, standing)
+            await check_permission(self.world, standing)
         except BaseException:
             await self.close()
             raise
@@ -29,20 +29,20 @@ class CommandClient(Client):
 
 
 def cluster(metadata: str, settings: ClientSettings | None = None) -> Client:
-    """A client of a cluster that exists: a mistyped path must not make an empty one.
+    """A client of an existing cluster. A mistyped path must not create an empty one.
 
     Args:
-        settings: how it behaves, if not as always. Without a security directory, keys of the archive, or a place for
-            traces of its own, it has those of the environment.
+        settings: by default those of a client. Security directory, archive keys and trace target default to the
+            environment.
 
     Raises:
-        InvalidConfig: the URI, or the place for traces, makes no sense, here or anywhere.
-        AccessDenied: as it is opened: this process may not run the command that it runs.
-        NoSuchCluster: there is no cluster at the URI.
+        InvalidConfig: the URI or the trace target is invalid.
+        AccessDenied: when it is opened: this process is not authorized to run the command.
+        NoSuchCluster: when it is opened: there is no cluster at the URI.
     """
     parsed = parse_uri(metadata)
     if isinstance(parsed, MemoryUri):
-        raise InvalidConfig("memory: lives and dies with one process; a command needs a store that others use, too")
+        raise InvalidConfig("memory: exists only within one process; a command needs a store that is shared")
     chosen = settings or ClientSettings()
     own = {
         "security": chosen.security or security_directory(),
@@ -54,10 +54,10 @@ def cluster(metadata: str, settings: ClientSettings | None = None) -> Client:
 
 
 def security_directory() -> str:
-    """The security directory of a command; empty: none."""
+    """The command's security directory; empty: none."""
     return variable("TALLYBOOK_SECURITY")
 
 
 def archive_keys() -> str:
-    """The file with the keys of the archive that a command has; empty: none."""
+    """The command's file with archive keys; empty: none."""
     return variable("TALLYBOOK_ARCHIVE_KEYS")

@@ -1,4 +1,4 @@
-"""Directories of bookies and the room on their disks, for people."""
+"""Rows for the table of bookies' directories and their disk space in ``cluster status``."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from typing import Final
 
 from tallybook.core.answers import BookieStatus, DirectorySpace
-from tallybook.repair.overview import BookieView
+from tallybook.repair.status.overview import BookieView
 
 from .output import Record
 from .progress import human_bytes
@@ -14,15 +14,15 @@ from .progress import human_bytes
 DISK_COLUMNS: Final = ("bookie_id", "directory", "holds", "disk", "used", "free", "size", "state")
 
 
-def free_where_fullest(status: BookieStatus) -> int:
-    """Free bytes of the disk that ``disk_used_fraction`` is about; of the roomiest, where the bookie names none."""
+def free_bytes_of_fullest(status: BookieStatus) -> int:
+    """Free bytes of the fullest disk, to which ``disk_used_fraction`` refers."""
     deciding = [each for each in status.directories if each.role != "journal" and each.total_bytes]
     fullest = min(deciding, key=lambda each: each.free_bytes / each.total_bytes, default=None)
     return status.free_bytes if fullest is None else fullest.free_bytes
 
 
 def disk_rows(bookies: Iterable[BookieView]) -> list[Record]:
-    """The directories of bookies that have several disks, or one without room; of others, one row says it all."""
+    """The directories of bookies with several disks or with a full one. For other bookies their own row suffices."""
     rows: list[Record] = []
     for bookie in bookies:
         directories = () if bookie.status is None else bookie.status.directories

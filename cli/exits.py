@@ -1,7 +1,7 @@
-"""Exit codes, and the one sentence that goes with a failure.
+"""Exit codes, and the error message of a failed command.
 
-The code tells a script what kind of thing went wrong, and so whether trying again can help;
-docs/cli.md shows the table. ``--json`` turns the sentence into an object on standard error.
+The code tells a script which kind of error happened, and so whether a retry can help; docs/reference/cli.md has the
+table. With ``--json`` the message is an object on standard error.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from typing import Final
 from tallybook.core.errors import (
     CallerError,
     DiskFailed,
+    EnsembleTooLarge,
     Fault,
     InvalidArgument,
     InvalidConfig,
@@ -45,25 +46,26 @@ class Exit(IntEnum):
 
 MEANINGS: Final = {
     Exit.OK: "done",
-    Exit.FOUND_WRONG: "a check found something wrong (`verify`, `demo`, `cluster`, `trace`, `fsck`, `health`), records "
-    "were missing that `stream read` or `stream tail` went on behind, or every bookie of `up` has ended",
-    Exit.USAGE: "the command line or a setting cannot be understood, or a value lies outside its domain",
-    Exit.REFUSED_TO_START: "a bookie refused to start: its data directory, its port or the metadata do not allow it",
-    Exit.CALLER: "the request cannot be met: no such ledger, stream or bookie, closed, ended, fenced, taken by "
-    "another writer, wrong password, past the end",
-    Exit.PEER: "bookies or the metadata store did not do their part; the same command may succeed later",
-    Exit.STORAGE: "stored bytes are damaged or missing, a device refused, or a newer Tallybook has written them",
-    Exit.DEFECT: "a defect in Tallybook; also a bookie that stopped at once because it could not keep its promises",
+    Exit.FOUND_WRONG: "a check found a problem (`verify`, `demo`, `cluster`, `trace`, `fsck`, `health`), `stream read` "
+    "or `stream tail` skipped missing records, the question of `rm` was not answered with yes, or every bookie of `up` "
+    "has ended",
+    Exit.USAGE: "the command line or a setting is invalid, or a value is out of range",
+    Exit.REFUSED_TO_START: "a server refused to start: its data directory, its port or the metadata do not allow it",
+    Exit.CALLER: "the request cannot be met: no such ledger, stream or bookie, fewer bookies than the ensemble has "
+    "members, closed, sealed, fenced, taken by another writer, wrong password, past the end",
+    Exit.PEER: "bookies or the metadata store failed or did not answer; the same command may succeed later",
+    Exit.STORAGE: "stored bytes are damaged or missing, a device failed, or a newer Tallybook has written them",
+    Exit.DEFECT: "a defect in Tallybook; also a bookie that stopped at once because it could not guarantee durability",
     Exit.OUTPUT_FAILED: "standard output could not be written (a full disk); the command may have taken effect",
     Exit.INTERRUPTED: "ended by Ctrl-C (SIGINT)",
-    Exit.BROKEN_PIPE: "the reader of the output has gone",
+    Exit.BROKEN_PIPE: "the reader of the output has exited",
     Exit.TERMINATED: "ended by SIGTERM",
 }
-"""What each code means; the table of docs/cli.md."""
+"""The meaning of each code, for the table in docs/reference/cli.md."""
 
 
 class Interrupted(Exception):
-    """A signal ended the command. ``code`` is the exit code that says so."""
+    """A signal ended the command. ``code`` is the exit code."""
 
     def __init__(self, signal_number: int) -> None:
         super().__init__(f"ended by signal {signal_number}")
@@ -71,7 +73,7 @@ class Interrupted(Exception):
 
 
 class RefusedToStart(Exception):
-    """A bookie could not start. Carries the error that says why; whatever it is, the start did not take effect."""
+    """A server could not start, because of the error ``cause``. The outcome is always "not done"."""
 
     def __init__(self, cause: TallybookError) -> None:
         super().__init__(str(cause))
@@ -81,7 +83,7 @@ class RefusedToStart(Exception):
 
 @contextmanager
 def reading_only() -> Iterator[None]:
-    """For a command that changes nothing: when it fails, no outcome is left to be unknown."""
+    """For a command that changes nothing: the outcome of its errors is "not done", never unknown."""
     try:
         yield
     except TallybookError as error:
@@ -90,16 +92,16 @@ def reading_only() -> Iterator[None]:
 
 
 def disk_failed(error: OSError) -> DiskFailed:
-    """An error of the operating system, in words."""
+    """An OSError as an error of Tallybook."""
     where = "" if error.filename is None else f"{error.filename}: "
     return DiskFailed(f"{where}{error.strerror or error}")
 
 
 def exit_code(error: TallybookError) -> Exit:
-    """The code for an error of any command but ``bookie run``."""
+    """The exit code for an error, unless a server failed to start."""
     if isinstance(error, InvalidArgument | InvalidConfig):
         return Exit.USAGE
-    if isinstance(error, CallerError):
+    if isinstance(error, CallerError | EnsembleTooLarge):
         return Exit.CALLER
     if isinstance(error, PeerError):
         return Exit.PEER
@@ -109,20 +111,15 @@ def exit_code(error: TallybookError) -> Exit:
 
 
 def sentence(error: TallybookError) -> str:
-    """What went wrong, whose fault it is, whether a retry helps, and what is not known."""
-    whose = {
-        Fault.CALLER: "the request is at fault",
-        Fault.PEER: "another process is at fault",
-        Fault.STORAGE: "the storage is at fault",
-        Fault.INTERNAL: "this is a defect in Tallybook",
-    }[error.fault]
-    retry = "trying again may help" if error.retriable else "trying again will not help"
-    unknown = "; whether it took effect is not known" if error.outcome is Outcome.UNKNOWN else ""
-    return f"{error.message or type(error).__name__} ({whose}; {retry}{unknown})"
+    """The message of an error, with hints: a defect, whether a retry may help, whether the outcome is unknown."""
+    hints = ["this is a defect in Tallybook"] if error.fault is Fault.INTERNAL else []
+    hints += ["a retry may help"] if error.retriable and error.fault is not Fault.CALLER else []
+    hints += ["it is not known whether the command took effect"] if error.outcome is Outcome.UNKNOWN else []
+    return (error.message or type(error).__name__) + (f" ({'; '.join(hints)})" if hints else "")
 
 
 def error_object(error: TallybookError, code: int) -> str:
-    """The same for programs, as one line of JSON."""
+    """The error as one line of JSON."""
     return json.dumps(
         {
             "error": {
@@ -139,13 +136,13 @@ def error_object(error: TallybookError, code: int) -> str:
 
 
 def refuse_later_formats(found: Sequence[str]) -> None:
-    """End a command that has told everything it can, and has met what it cannot read.
+    """Fail a command that has printed what it can read, and has found data of a later format.
 
     Args:
-        found: what there is of a later format, in sentences.
+        found: what has a later format, as sentences.
 
     Raises:
-        NewerFormat: there is something.
+        NewerFormat: ``found`` is not empty.
     """
     if found:
         more = f" ({len(found) - 1} more like this)" if found[1:] else ""

@@ -1,4 +1,4 @@
-"""Every catalogue of metrics there is, by who shows it: for the page of all metrics, and for what holds of all."""
+"""All metric catalogues by the kind of process, for docs/reference/metrics.md and for tests of all metrics."""
 
 from __future__ import annotations
 
@@ -7,19 +7,20 @@ from typing import Final
 
 from tallybook.archive.metrics import ARCHIVE_METRICS, ARCHIVE_READER_METRICS
 from tallybook.bookie.metrics import BOOKIE_METRICS
-from tallybook.client.metrics import CLIENT_METRICS
+from tallybook.bookie.rpc import service
+from tallybook.client.stats import CLIENT_METRICS
 from tallybook.gateway.metrics import GATEWAY_METRICS
-from tallybook.metadata.metered import METADATA_METRICS
+from tallybook.metadata.metered_store import METADATA_METRICS
 from tallybook.offload.metrics import OFFLOAD_METRICS
 from tallybook.repair.metrics import REPAIR_METRICS
-from tallybook.runtime.grpc_load import GRPC_METRICS
-from tallybook.runtime.http_load import HTTP_METRICS
-from tallybook.runtime.metric_catalogue import MetricInfo
-from tallybook.runtime.metrics import PROCESS_METRICS
-from tallybook.runtime.refusals import REFUSAL_METRICS
-from tallybook.runtime.security import SECURITY_METRICS
-from tallybook.runtime.span_catalogue import TRACE_METRICS
-from tallybook.stream.load import STREAM_METRICS
+from tallybook.runtime.grpc.load import GRPC_METRICS
+from tallybook.runtime.http.load import HTTP_METRICS
+from tallybook.runtime.metrics.catalogue import MetricInfo
+from tallybook.runtime.metrics.registry import PROCESS_METRICS
+from tallybook.runtime.security.denial_log import REFUSAL_METRICS
+from tallybook.runtime.security.process_security import SECURITY_METRICS
+from tallybook.runtime.tracing.catalogue import TRACE_METRICS
+from tallybook.stream.load import LAG_METRICS, STREAM_METRICS
 
 ALL_CATALOGUES: Final[Mapping[str, Sequence[MetricInfo]]] = {
     "Any process": PROCESS_METRICS,
@@ -27,11 +28,12 @@ ALL_CATALOGUES: Final[Mapping[str, Sequence[MetricInfo]]] = {
     "Any process, of who is refused": REFUSAL_METRICS,
     "Bookies and gateways, of their gRPC port": GRPC_METRICS,
     "Any process with security": SECURITY_METRICS,
-    "A bookie": BOOKIE_METRICS,
+    "A bookie": (*BOOKIE_METRICS.catalogue, *service.METRICS.catalogue),
     "An offloader": OFFLOAD_METRICS,
     "A repair": REPAIR_METRICS,
     "A gateway": GATEWAY_METRICS,
     "Streams, in a gateway": STREAM_METRICS,
+    "Subscriptions, in the gateway that leads the stream janitor": LAG_METRICS,
     "Clients: offloaders, repairs, gateways, consoles, your own": CLIENT_METRICS,
     "Object stores, as offloaders ask them, and clients once they have read from the archive": ARCHIVE_METRICS,
     "Clients that have read from the archive": ARCHIVE_READER_METRICS,

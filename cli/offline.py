@@ -1,4 +1,4 @@
-"""Commands that look into the files of a stopped bookie."""
+"""Opens the files of a stopped bookie for ``journal`` and ``entrylog``."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from typing import Annotated
 
 import typer
 
-from tallybook.bookie.directories import read_places
-from tallybook.bookie.places import PLACE_KIND
+from tallybook.bookie.directories.layout import read_places
+from tallybook.bookie.directories.storage_directories import PLACE_KIND
 from tallybook.core.errors import DiskFailed, DiskFull, InvalidArgument
-from tallybook.runtime.disk import Disk
-from tallybook.runtime.disk_real import RealDisk
+from tallybook.runtime.disk.os_disk import RealDisk
+from tallybook.runtime.disk.port import Disk
 
 Directory = Annotated[
     Path,
@@ -26,12 +26,12 @@ Directory = Annotated[
 
 @asynccontextmanager
 async def stopped(directory: Path, part: str) -> AsyncIterator[tuple[Disk, list[str]]]:
-    """The directories of one part of a bookie, wherever they lie; no bookie starts on them meanwhile.
+    """The directories of one part of a bookie, locked so that no bookie starts meanwhile.
 
     Raises:
         InvalidArgument: there is no such directory.
         DirectoryInUse: its bookie is running.
-        DamagedFile: it cannot be told which directories the bookie has.
+        DamagedFile: the list of the bookie's directories cannot be read.
     """
     root, only = _meant(directory, part)
     disk = RealDisk()
@@ -49,7 +49,7 @@ async def stopped(directory: Path, part: str) -> AsyncIterator[tuple[Disk, list[
 
 
 def _meant(directory: Path, part: str) -> tuple[str, str]:
-    """What to lock, and the one directory that is meant; nothing where the whole bookie is."""
+    """The directory to lock, and the only directory to open; empty: all of the bookie's."""
     path = os.path.abspath(directory)
     if _is_place(path):
         return path, path
@@ -61,7 +61,7 @@ def _meant(directory: Path, part: str) -> tuple[str, str]:
 
 
 def _is_place(path: str) -> bool:
-    """Whether a bookie keeps something here that is not in its data directory."""
+    """Whether this is a directory of a bookie outside of its data directory."""
     try:
         return Path(path, "cookie").read_bytes().startswith(f"tallybook {PLACE_KIND} ".encode())
     except OSError:
@@ -77,4 +77,4 @@ async def _all(disk: Disk, root: str, part: str) -> list[str]:
 def _check_there(root: str, paths: list[str]) -> None:
     for path in paths:
         if not os.path.isdir(path):
-            raise InvalidArgument(f"{root} is of a bookie that has {path}, too, and that is not there")
+            raise InvalidArgument(f"{root} belongs to a bookie that also has {path}, which does not exist")

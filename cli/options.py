@@ -39,38 +39,40 @@ PasswordFile = Annotated[
 
 
 def directory(text: str) -> Path:
-    """A directory given as an option. An empty one is more likely a variable that is not set than this directory."""
+    """A directory given as an option. An empty one is refused: most likely a variable is not set."""
     if not text:
         raise typer.BadParameter("it must not be empty")
     return Path(text)
 
 
 def assigned(assignments: list[str] | None) -> dict[str, Any]:
-    """What ``--set`` says, as overrides of settings: a name may have levels.
+    """The values of ``--set`` as overrides of settings, nested for names with dots.
 
     Raises:
-        InvalidConfig: one of them is no assignment.
+        InvalidConfig: one of them is not NAME=VALUE.
     """
     overrides: dict[str, Any] = {}
     for assignment in assignments or []:
         name, equals, value = assignment.partition("=")
         if not equals:
-            raise InvalidConfig(f"--set {assignment}: NAME=VALUE is wanted")
+            raise InvalidConfig(f"--set {assignment}: must be NAME=VALUE")
         *levels, last = name.split(".")
         into = overrides
         for level in levels:
             into = into.setdefault(level, {})
             if not isinstance(into, dict):
-                raise InvalidConfig(f"--set {assignment}: {level} was given a value before, and has no others in it")
+                raise InvalidConfig(
+                    f"--set {assignment}: {level} already has a value, so it cannot have settings in it"
+                )
         into[last] = value
     return overrides
 
 
 def check_directory(path: Path) -> None:
-    """Refuse a directory that cannot be there.
+    """Refuse a path at which there is no directory and none can be created.
 
     Raises:
-        InvalidConfig: it, or one that it would lie in, is something else.
+        InvalidConfig: the path or one of its parents is not a directory.
     """
     path = Path(os.path.abspath(path))
     there = next(part for part in (path, *path.parents) if os.path.lexists(part))
@@ -79,11 +81,10 @@ def check_directory(path: Path) -> None:
 
 
 def read_password(file: Path | None) -> bytes:
-    """The password in ``file``; empty where there is none.
+    """The password in ``file``; empty if no file is given.
 
     Raises:
-        InvalidArgument: the file cannot be read, is no file, is open to every user of this machine, or holds nothing or
-            too much.
+        InvalidArgument: the file cannot be read, is readable by other users, is empty or too long.
     """
     if file is None:
         return b""
@@ -98,7 +99,7 @@ def _given(file: Path) -> bytes:
 
     try:
         if _INHERITED.fullmatch(str(file)):
-            # Standard input, or what a shell has put there for <(...): nobody else has it, and it may be a pipe.
+            # Standard input, or a pipe of the shell for <(...): no other user can read it.
             with open(file, "rb") as opened:
                 return opened.read(MAX_PASSWORD_BYTES + 3)
         content = read_file(file, secret=True)
@@ -107,5 +108,5 @@ def _given(file: Path) -> bytes:
     except InvalidConfig as error:
         raise InvalidArgument(f"password file: {error.message}") from error
     if content is None:
-        raise InvalidArgument(f"password file {file} cannot be read: there is none")
+        raise InvalidArgument(f"password file {file} does not exist")
     return content

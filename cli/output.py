@@ -1,31 +1,33 @@
-"""What commands print: results on standard output, everything else on standard error.
+"""Output of commands: results on standard output, everything else on standard error.
 
-A result is a dictionary or a list of them. With ``--json`` it is one line of JSON; otherwise
-it is laid out for people. Notes and progress go to standard error, and only to a terminal,
-so that neither a pipe nor a log ever sees them.
+A result is a dictionary or a list of them: one line of JSON with ``--json``, else a table or ``name  value`` lines.
+Notes and progress are printed only if standard error is a terminal.
 """
 
 from __future__ import annotations
 
 import json
+import shutil
 import sys
-from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, TypeAlias
-
-if TYPE_CHECKING:
-    from rich.console import Console
+import textwrap
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Final, TypeAlias
 
 Record: TypeAlias = Mapping[str, object]
-"""One result: names of fields, and values that JSON has."""
+"""One result: field names and JSON values."""
+
+_GAP: Final = "  "
+_MIN_TEXT: Final = 20
+"""Columns of the terminal that must be left for the last column to wrap its text."""
 
 
 def print_json(value: object) -> None:
-    """One line of JSON on standard output."""
+    """Print one line of JSON."""
     print(json.dumps(value), flush=True)
 
 
 def print_record(record: Record, *, as_json: bool) -> None:
-    """One result: a line ``name  value`` for each field."""
+    """Print one result: a line ``name  value`` for each field, or JSON."""
     if as_json:
         print_json(record)
         return
@@ -36,30 +38,52 @@ def print_record(record: Record, *, as_json: bool) -> None:
 
 
 def print_rows(rows: Sequence[Record], columns: Sequence[str], *, as_json: bool) -> None:
-    """A list of results: a table, or one JSON list."""
+    """Print a list of results: a table, or one JSON list."""
     if as_json:
         print_json(list(rows))
         return
-    from rich.table import Table  # noqa: PLC0415 (most commands print no table, and it takes long to load)
-
-    table = Table(box=None, pad_edge=False, header_style="bold")
-    for column in columns:
-        right = any(isinstance(row.get(column), int | float) for row in rows)
-        table.add_column(column.replace("_", " "), justify="right" if right else "left", overflow="fold")
-    for row in rows:
-        table.add_row(*(plain(row.get(column)) for column in columns))
-    console(sys.stdout.isatty()).print(table)
+    terminal = sys.stdout.isatty()
+    lines = table(rows, columns, shutil.get_terminal_size().columns if terminal else None)
+    print("\n".join(lines), flush=True)
 
 
-def console(on_terminal: bool) -> Console:
-    """Rich on standard output; where that is no terminal, lines are as long as they need to be."""
-    from rich.console import Console  # noqa: PLC0415 (as above)
+def table(rows: Sequence[Record], columns: Sequence[str], width: int | None = None) -> list[str]:
+    """A table as lines of text. No value is shortened or broken, so that ids can be copied.
 
-    return Console(highlight=False, width=None if on_terminal else 250, soft_wrap=not on_terminal, markup=False)
+    Args:
+        width: columns of the terminal; ``None``: no terminal. A wider table gets titles of several lines, and the text
+            of its last column is wrapped between words. If that is not enough, its lines are longer.
+    """
+    cells = [[plain(row.get(column)) for column in columns] for row in rows]
+    numeric = [any(isinstance(row.get(column), int | float) for row in rows) for column in columns]
+    titles = [[column.replace("_", " ")] for column in columns]
+    if width is not None and sum(_widths(titles, cells)) + len(_GAP) * (len(columns) - 1) > width:
+        titles = [column.split("_") for column in columns]
+    height = max(map(len, titles))
+    lines = [[title[at] if at < len(title) else "" for title in titles] for at in range(height)]
+    widths = _widths(titles, cells)
+    left = 0 if width is None else width - sum(widths[:-1]) - len(_GAP) * (len(columns) - 1)
+    for line in cells:
+        *others, last = line
+        wrapped = textwrap.wrap(last, left, break_long_words=False) if left >= _MIN_TEXT else []
+        first, *more = wrapped or [last]
+        lines += [[*others, first], *([*[""] * len(others), part] for part in more)]
+    shown = [_GAP.join(_aligned(line, widths, numeric)).rstrip() for line in lines]
+    bold = [f"\x1b[1m{line}\x1b[0m" for line in shown[:height]]
+    return [*(shown[:height] if width is None else bold), *shown[height:]]
+
+
+def _widths(titles: Sequence[Sequence[str]], cells: Sequence[Sequence[str]]) -> list[int]:
+    return [max(map(len, [*title, *(line[at] for line in cells)])) for at, title in enumerate(titles)]
+
+
+def _aligned(line: Sequence[str], widths: Sequence[int], numeric: Sequence[bool]) -> Iterator[str]:
+    for text, wide, right in zip(line, widths, numeric, strict=True):
+        yield text.rjust(wide) if right else text.ljust(wide)
 
 
 def plain(value: object) -> str:
-    """A value as people read it."""
+    """A value as text."""
     if value is None or value == "":
         return "-"
     if isinstance(value, bool):
@@ -72,11 +96,11 @@ def plain(value: object) -> str:
 
 
 def note(text: str) -> None:
-    """A remark for a person who watches."""
+    """Print a note on standard error, if that is a terminal."""
     if sys.stderr.isatty():
         print(f"tallybook: {text}", file=sys.stderr, flush=True)
 
 
 def complain(text: str) -> None:
-    """A sentence that must be seen: what failed, on standard error."""
+    """Print an error or a warning on standard error."""
     print(f"tallybook: {text}", file=sys.stderr, flush=True)

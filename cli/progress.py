@@ -1,4 +1,4 @@
-"""A line that shows how far long work is: on a terminal a few times a second, elsewhere, if asked, now and then."""
+"""A progress line on standard error: on a terminal updated a few times a second, elsewhere optional plain lines."""
 
 from __future__ import annotations
 
@@ -12,27 +12,27 @@ from tallybook.runtime.tasks import Tasks
 
 _PERIOD_SECONDS = 0.25
 _PLAIN_SECONDS = 30.0
-"""Between two lines where there is no terminal."""
+"""Seconds between two lines if there is no terminal."""
 
 
-class Watcher(Protocol):
-    """Who is told how far work is."""
+class ProgressSink(Protocol):
+    """Gets the progress of some work."""
 
     def update(self, entries: int, size: int, seconds: float) -> None:
-        """So many entries and bytes are done after so many seconds. Cheap to call often."""
+        """Report the entries and bytes done, and the seconds so far. Cheap to call often."""
 
     def end(self) -> None:
         """The work has ended."""
 
 
 class Progress:
-    """One line on standard error that is written over and over.
+    """One line on standard error that is overwritten with each update.
 
     Args:
         title: what is being done.
-        out: where to, if it is a terminal.
-        unit: what is counted, if not entries; then the rate is that of the bytes.
-        plain: what to write, as a line of its own, where it is no terminal; ``None``: nothing.
+        out: by default standard error.
+        unit: what is counted, if not entries; then the rate shown is that of the bytes.
+        plain: makes a line to print if ``out`` is not a terminal; ``None``: print nothing then.
     """
 
     def __init__(
@@ -54,7 +54,7 @@ class Progress:
         self._written = False
 
     def update(self, entries: int, size: int, seconds: float) -> None:
-        """So many entries and bytes are done after so many seconds. Cheap to call often."""
+        """Show the progress, at most a few times a second."""
         if self._clock.monotonic() < self._next:
             return
         if self._plain is not None:
@@ -79,11 +79,11 @@ class Progress:
 
 
 @asynccontextmanager
-async def watched(progress: Progress, clock: Clock, look: Callable[[], tuple[int, int]]) -> AsyncIterator[None]:
-    """Show how far work is that does not say so by itself.
+async def show_progress(progress: Progress, clock: Clock, look: Callable[[], tuple[int, int]]) -> AsyncIterator[None]:
+    """Poll and show the progress of the work in the block.
 
     Args:
-        look: gives what is counted, and the bytes, as of now.
+        look: returns the current count and bytes.
     """
     began, tasks = clock.monotonic(), Tasks("progress", lambda _name, _error: None)
 
@@ -101,7 +101,7 @@ async def watched(progress: Progress, clock: Clock, look: Callable[[], tuple[int
 
 
 def human_bytes(size: float) -> str:
-    """A size with the unit that suits it, in powers of 1000."""
+    """A size as text, in B, kB, MB, GB or TB (powers of 1000)."""
     for unit in ("B", "kB", "MB", "GB"):
         if size < 1000:
             return f"{size:.0f} {unit}" if unit == "B" else f"{size:.1f} {unit}"

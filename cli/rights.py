@@ -1,13 +1,13 @@
-"""Which right each command needs, and who is asked for it before the command does anything.
+"""The permission that each command needs, and its check before the command does anything.
 
-A command that changes the metadata writes the store itself, so with security on it first has to be allowed:
+A command that changes the metadata writes to the store itself, so with security on it has to be authorized first:
 
-    own directory says no -> AccessDenied
-    else a bookie is asked -> no -> AccessDenied
-                           -> yes, and it is in that bookie's audit log
-    no bookie can say      -> the own directory has to say yes; the lines of the audit log are written here
+    own security directory says no -> AccessDenied
+    else ask a bookie: no          -> AccessDenied
+                       yes         -> the bookie has written it to its audit log
+    no bookie can answer           -> the own directory has to say yes; the audit log is written here
 
-``bookie run`` asks no bookie, for there may be none yet. docs/security.md has the table of roles and commands;
+``bookie run`` asks no bookie, for there may be none yet. docs/operate/access.md has the table of roles and commands;
 tests/integration/test_roles.py runs it.
 """
 
@@ -24,36 +24,36 @@ from .invocation import RUNNING, Invocation
 
 if TYPE_CHECKING:
     from tallybook.client.ports import ClientWorld
-    from tallybook.runtime.security import Standing
+    from tallybook.runtime.security.own_rights import OwnPermissions
 
 
-class Needs(NamedTuple):
-    """What a command needs."""
+class RequiredPermission(NamedTuple):
+    """The permission that a command needs."""
 
     permission: Permission
     only_with: frozenset[str] = frozenset()
-    """Options of which it needs one to do more than read."""
+    """If not empty: the command only reads, unless one of these options is given."""
     not_with: str | None = None
-    """Option with which it only reads."""
+    """An option with which the command only reads."""
     administers_with: str | None = None
-    """Option with which it needs the permission to administer."""
+    """An option with which the command needs the permission to administer."""
 
 
-_READ: Final = Needs(Permission.READ)
-_WRITE: Final = Needs(Permission.WRITE)
-_KEEP: Final = Needs(Permission.KEEP)
-_ADMINISTER: Final = Needs(Permission.ADMINISTER)
+_READ: Final = RequiredPermission(Permission.READ)
+_WRITE: Final = RequiredPermission(Permission.WRITE)
+_KEEP: Final = RequiredPermission(Permission.KEEP)
+_ADMINISTER: Final = RequiredPermission(Permission.ADMINISTER)
 _POLICY: Final = frozenset({
-    "--retention", "--offload-after", "--roll-bytes", "--roll-after", "--compression", "--dedup-records", "--ensemble",
-    "--write-quorum", "--ack-quorum",
+    "--retention", "--retention-bytes", "--max-bytes", "--offload-after", "--roll-bytes", "--roll-after",
+    "--compression", "--dedup-records", "--ensemble", "--write-quorum", "--ack-quorum",
 })  # fmt: skip
 
-RIGHTS: Final[dict[str, Needs | None]] = {
+REQUIRED_PERMISSIONS: Final[dict[str, RequiredPermission | None]] = {
     "up": None,
     "demo": None,
     "health": None,
     "trace": _READ,
-    "fsck": Needs(Permission.ADMINISTER, only_with=frozenset({"--repair"})),
+    "fsck": RequiredPermission(Permission.ADMINISTER, only_with=frozenset({"--repair"})),
     "ledger create": _WRITE,
     "ledger append": _WRITE,
     "ledger read": _READ,
@@ -61,9 +61,9 @@ RIGHTS: Final[dict[str, Needs | None]] = {
     "ledger info": _READ,
     "ledger ls": _READ,
     "ledger rm": _WRITE,
-    "ledger recover": Needs(Permission.WRITE, administers_with="--accept-loss"),
+    "ledger recover": RequiredPermission(Permission.WRITE, administers_with="--accept-loss"),
     "stream create": _WRITE,
-    "stream policy": Needs(Permission.WRITE, only_with=_POLICY),
+    "stream policy": RequiredPermission(Permission.WRITE, only_with=_POLICY),
     "stream rename": _WRITE,
     "stream ls": _READ,
     "stream info": _READ,
@@ -76,6 +76,7 @@ RIGHTS: Final[dict[str, Needs | None]] = {
     "stream mend": _WRITE,
     "stream keep": _WRITE,
     "namespace create": _WRITE,
+    "namespace info": _READ,
     "namespace ls": _READ,
     "namespace rm": _WRITE,
     "subscription create": _WRITE,
@@ -97,9 +98,9 @@ RIGHTS: Final[dict[str, Needs | None]] = {
     "offload run": _KEEP,
     "offload status": _READ,
     "offload verify": _READ,
-    "offload rekey": Needs(Permission.ADMINISTER, not_with="--dry-run"),
+    "offload rekey": RequiredPermission(Permission.ADMINISTER, not_with="--dry-run"),
     "offload relocate": _ADMINISTER,
-    "offload rebuild-catalog": Needs(Permission.ADMINISTER, only_with=frozenset({"--metadata"})),
+    "offload rebuild-catalog": RequiredPermission(Permission.ADMINISTER, only_with=frozenset({"--metadata"})),
     "repair run": _KEEP,
     "gateway run": _READ,
     "console run": _READ,
@@ -116,24 +117,25 @@ RIGHTS: Final[dict[str, Needs | None]] = {
     "bench write": _WRITE,
     "bench read": _WRITE,
     "bench journal": None,
+    "completion": None,
 }
-"""What each command needs of the cluster; ``None``: it talks to none, or what it starts has rights of its own."""
+"""``None``: the command talks to no cluster, or the servers that it starts check their own permissions."""
 
 _LINE_CHARACTERS: Final = 1_000
-"""Of arguments in one line of the audit log; bookies take no more."""
+"""Characters of arguments in one line of the audit log; bookies accept no more."""
 _MAX_LINES: Final = 50
 
 
-def needed() -> Needs | None:
-    """The right that the command that this process runs needs as it was called; ``None``: none, or no command runs.
+def needed() -> RequiredPermission | None:
+    """The permission that the running command needs with its options; ``None``: none, or no command runs.
 
-    A new command without a line in ``RIGHTS`` is a defect.
+    A command without a line in ``REQUIRED_PERMISSIONS`` is a defect.
     """
     running = RUNNING.get()
     if running is None:
         return None
-    check(running.command in RIGHTS, f"RIGHTS has no line for '{running.command}'")
-    found = RIGHTS[running.command]
+    check(running.command in REQUIRED_PERMISSIONS, f"REQUIRED_PERMISSIONS has no line for '{running.command}'")
+    found = REQUIRED_PERMISSIONS[running.command]
     if found is None:
         return None
     if found.not_with in running.options or (found.only_with and not found.only_with & running.options):
@@ -141,29 +143,29 @@ def needed() -> Needs | None:
     return _ADMINISTER if found.administers_with in running.options else found
 
 
-def check_own_right(security: str) -> Standing | None:
-    """Refuse a command that this process may not run by its own security directory; what that says of it.
+def check_own_permission(security: str) -> OwnPermissions | None:
+    """Check the running command against the process's own security directory; returns the permissions found there.
 
     Raises:
-        AccessDenied: it may not.
-        InvalidConfig: the directory is no good.
+        AccessDenied: the command is not permitted.
+        InvalidConfig: the directory is invalid.
     """
     running, needs = RUNNING.get(), needed()
     if not security or needs is None or running is None:
         return None
     # What checks certificates takes long to load.
-    from tallybook.runtime.security import own_standing  # noqa: PLC0415
+    from tallybook.runtime.security.own_rights import own_permissions  # noqa: PLC0415
 
-    standing = own_standing(security)
+    standing = own_permissions(security)
     standing.check(needs.permission, running.command)
     return standing
 
 
-async def check_right(world: ClientWorld, standing: Standing | None) -> None:
-    """Ask a bookie for the right to the command that this process runs, if it changes anything.
+async def check_permission(world: ClientWorld, standing: OwnPermissions | None) -> None:
+    """Ask a bookie to authorize the running command, unless it only reads.
 
     Raises:
-        AccessDenied: it may not run it; or no bookie can say, and its own directory does not.
+        AccessDenied: it is not permitted; or no bookie can answer, and the own directory does not permit it.
         InvalidArgument: it has too many arguments for the audit log.
     """
     running, needs = RUNNING.get(), needed()
@@ -178,9 +180,9 @@ async def check_right(world: ClientWorld, standing: Standing | None) -> None:
         if standing.permissions is None:
             raise AccessDenied(
                 f"'{running.command}' needs the permission to {needs.permission.value}; no bookie can say whether "
-                f"{standing.name or 'this certificate'} has it, and the security directory has no access.toml that does"
+                f"{standing.name or 'this certificate'} has it, and the security directory has no access.toml"
             )
-        who = Principal(standing.name, standing.permissions).known_by(standing.name)
+        who = Principal(standing.name, standing.permissions).with_identity(standing.name)
         for line in lines:
             audit("command", who, "no bookie", command=running.command, arguments=line)
     if world.guard is not None:
@@ -188,19 +190,19 @@ async def check_right(world: ClientWorld, standing: Standing | None) -> None:
 
 
 def audit_lines(running: Invocation) -> list[str]:
-    """The arguments of a command for the audit log, all of them: in several lines where one has no room.
+    """The arguments of a command for the audit log, split into several lines if they are long.
 
     Raises:
-        InvalidArgument: they are too many.
+        InvalidArgument: they are too long.
     """
     text = shlex.join(running.arguments)
     if len(text) <= _LINE_CHARACTERS:
         return [text]
-    room = _LINE_CHARACTERS - len(f"({_MAX_LINES} of {_MAX_LINES}) ")
-    parts = [text[at : at + room] for at in range(0, len(text), room)]
+    space = _LINE_CHARACTERS - len(f"({_MAX_LINES} of {_MAX_LINES}) ")
+    parts = [text[at : at + space] for at in range(0, len(text), space)]
     if len(parts) > _MAX_LINES:
         raise InvalidArgument(
-            f"'{running.command}' has {len(text):,} characters of arguments, and the audit log has room for "
-            f"{_MAX_LINES * room:,}: give it fewer at a time"
+            f"'{running.command}' has {len(text):,} characters of arguments, and the audit log takes "
+            f"{_MAX_LINES * space:,}: give it fewer at a time"
         )
     return [f"({number} of {len(parts)}) {part}" for number, part in enumerate(parts, start=1)]

@@ -1,7 +1,7 @@
-"""How a command runs: an event loop, and what a signal does to it.
+"""Runs a command on an event loop and handles signals.
 
-The first SIGINT or SIGTERM cancels the command, which then says what it got done, or tells a server to stop; a second
-one ends the process at once.
+The first SIGINT, SIGTERM or SIGHUP cancels the command, which then prints what it got done, or stops a server cleanly.
+A second one ends the process at once.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from tallybook.runtime.process import Process, end_on_broken_invariants
 from tallybook.runtime.tuning import tune_process
 
 from .exits import Interrupted
-from .parent import die_with_parent
+from .local.parent import die_with_parent
 
 T = TypeVar("T")
 
@@ -37,7 +37,7 @@ def run(work: Coroutine[Any, Any, T]) -> T:
 
 
 def on_signals(first: Callable[[int], None]) -> None:
-    """Call ``first`` with the first stop signal that comes; the second one ends the process at once."""
+    """Call ``first`` with the first stop signal. The second one ends the process at once."""
     caught: list[int] = []
 
     def received(number: int) -> None:
@@ -51,12 +51,12 @@ def on_signals(first: Callable[[int], None]) -> None:
         loop.add_signal_handler(number, received, number)
 
 
-def told_to_stop(process: Process, parent_pipe: int | None) -> asyncio.Event:
-    """What the first stop signal sets, for a server, which ends cleanly then. Call on the event loop.
+def stop_event(process: Process, parent_pipe: int | None) -> asyncio.Event:
+    """An event for a server, set by the first stop signal. Call on the event loop.
 
     Args:
-        process: ended where an invariant is broken.
-        parent_pipe: with what this process ends; ``None``: with nobody.
+        process: ended if an invariant is broken.
+        parent_pipe: pipe of the parent process; this process ends when it closes. ``None``: no parent.
     """
     stop = asyncio.Event()
     end_on_broken_invariants(asyncio.get_running_loop(), process)

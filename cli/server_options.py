@@ -1,4 +1,4 @@
-"""Options that the commands that run a process of a cluster share, and what comes of them: settings, and a log."""
+"""Options that the commands of server processes share, and the settings and logging that they configure."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Annotated, TypeVar
 
 import typer
 
-from tallybook.core.config import Settings
+from tallybook.core.settings import Settings
 from tallybook.runtime.logging import set_up_logging
 from tallybook.runtime.settings import load_settings
 
@@ -18,7 +18,7 @@ S = TypeVar("S", bound=Settings)
 
 
 class LogLevel(Enum):
-    """What is logged."""
+    """The lowest level that is logged."""
 
     DEBUG = "debug"
     INFO = "info"
@@ -27,7 +27,7 @@ class LogLevel(Enum):
 
 
 class LogFormat(Enum):
-    """How it is logged."""
+    """The format of the log."""
 
     TEXT = "text"
     JSON = "json"
@@ -43,15 +43,15 @@ HttpListen = Annotated[str | None, typer.Option("--http", metavar="HOST:PORT", h
 Insecure = Annotated[
     bool,
     typer.Option(
-        "--insecure", help="Serve others than this machine without security: all who reach it may delete everything."
+        "--insecure", help="Serve other machines without security: everyone who reaches the port may delete everything."
     ),
 ]
 ConfigFile = Annotated[Path | None, typer.Option("--config", metavar="FILE", help="Settings in a TOML file.")]
-PrintConfig = Annotated[bool, typer.Option("--print-config", help="Print the settings in force, and end.")]
-Level = Annotated[LogLevel, typer.Option("--log-level", help="What is logged.")]
+PrintConfig = Annotated[bool, typer.Option("--print-config", help="Print the settings in force, and exit.")]
+Level = Annotated[LogLevel, typer.Option("--log-level", help="Lowest level that is logged.")]
 Format = Annotated[
     LogFormat | None,
-    typer.Option("--log-format", help="How it is logged.", show_default="json with --json, else text"),
+    typer.Option("--log-format", help="Format of the log.", show_default="json with --json, else text"),
 ]
 ParentPipe = Annotated[int | None, typer.Option("--parent-pipe", hidden=True)]
 
@@ -59,13 +59,13 @@ ParentPipe = Annotated[int | None, typer.Option("--parent-pipe", hidden=True)]
 def settings_of(
     model: type[S], config: Path | None, assignments: list[str] | None, **flags: str | Path | bool | None
 ) -> S:
-    """Defaults, file, environment, ``--set``, and the options with names of their own, in this order.
+    """The settings from defaults, file, environment, ``--set`` and options; later ones override earlier ones.
 
     Args:
-        flags: those options, under the names of their settings; ``None``, or ``False``, was not given.
+        flags: options by the names of their settings; ``None`` or ``False``: not given.
 
     Raises:
-        InvalidConfig: one of them is not a setting, or its value is not allowed.
+        InvalidConfig: a name is not a setting, or its value is not allowed.
     """
     file = None if config is None else str(config)
     given = {name: str(value) for name, value in flags.items() if value is not None and value is not False}
@@ -73,6 +73,6 @@ def settings_of(
 
 
 def set_up_log(level: LogLevel, style: LogFormat | None, *, as_json: bool) -> None:
-    """Log as the options say."""
+    """Set up logging from the options."""
     chosen = style or (LogFormat.JSON if as_json else LogFormat.TEXT)
     set_up_logging(level.value.upper(), chosen.value)

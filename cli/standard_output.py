@@ -1,4 +1,4 @@
-"""Standard output of a command, whose failures are told apart from those of the cluster's storage."""
+"""Standard output of a command. Its errors are distinguished from those of the cluster's storage."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ STDOUT: Final = 1
 
 
 class OutputFailed(Exception):
-    """Standard output cannot be written. What the command was to do may have been done."""
+    """Standard output cannot be written. The command may have taken effect."""
 
 
 class _Descriptor(io.FileIO):
@@ -26,7 +26,7 @@ def write_some(descriptor: int, data: bytes | memoryview) -> int:
     """Write at least one byte of ``data``, and return how many.
 
     Raises:
-        OutputFailed: the disk is full, or whatever else stands behind ``descriptor`` refuses.
+        OutputFailed: the write failed, for example because the disk is full.
         BrokenPipeError: nothing reads it any more.
     """
     try:
@@ -38,7 +38,7 @@ def write_some(descriptor: int, data: bytes | memoryview) -> int:
 
 
 def guard() -> None:
-    """Make ``sys.stdout`` raise ``OutputFailed`` where it fails, and escape what its encoding does not have."""
+    """Make ``sys.stdout`` raise ``OutputFailed`` on errors, and escape characters that its encoding does not have."""
     buffered = io.BufferedWriter(_Descriptor(STDOUT, "wb", closefd=False))
     sys.stdout = io.TextIOWrapper(
         buffered, sys.stdout.encoding, errors="backslashreplace", line_buffering=sys.stdout.isatty()

@@ -1,4 +1,4 @@
-"""``tallybook bench``: what a cluster, or a disk, can do."""
+"""``tallybook bench``: measures a cluster, or the disk of a journal."""
 
 from __future__ import annotations
 
@@ -7,16 +7,16 @@ from typing import Annotated
 
 import typer
 
-from tallybook.bench.add_load import AddPlan, AddResult, measure_adds
-from tallybook.bench.journal_probe import measure_journal
-from tallybook.bench.read_load import FLUSH_SECONDS, ReadPass, ReadPlan, measure_reads
 from tallybook.core.errors import InvalidArgument
 
-from .cluster import cluster
-from .exits import exit_code, sentence
-from .options import Json, Metadata
-from .output import complain, note, print_json, print_record, print_rows
-from .running import run
+from ..cluster import cluster
+from ..exits import exit_code, sentence
+from ..measure.adds import AddPlan, AddResult, measure_adds
+from ..measure.journal import measure_journal
+from ..measure.reads import FLUSH_SECONDS, ReadPass, ReadPlan, measure_reads
+from ..options import Json, Metadata
+from ..output import complain, note, print_json, print_record, print_rows
+from ..running import run
 
 app = typer.Typer(help="Measure a cluster, or the disk below a journal.")
 
@@ -27,11 +27,11 @@ EntryBytes = Annotated[int, typer.Option(help="Size of an entry.")]
 def write(
     metadata: Metadata,
     entry_bytes: EntryBytes = 1024,
-    ledgers: Annotated[int, typer.Option(help="Ledgers to write to, in turns.")] = 4,
-    window: Annotated[int, typer.Option(help="Entries that may be unconfirmed, over all ledgers.")] = 5000,
+    ledgers: Annotated[int, typer.Option(help="Ledgers to write to, round-robin.")] = 4,
+    window: Annotated[int, typer.Option(help="Unconfirmed entries at most, over all ledgers.")] = 5000,
     rate: Annotated[
         float,
-        typer.Option(help="Entries a second, whatever the cluster does: an open loop.", show_default="closed loop"),
+        typer.Option(help="Entries per second at a fixed rate: an open loop.", show_default="closed loop"),
     ] = 0.0,
     seconds: Annotated[float, typer.Option(help="How long to measure.")] = 10.0,
     warm_up_seconds: Annotated[float, typer.Option(help="Load before that, not counted.")] = 5.0,
@@ -40,9 +40,10 @@ def write(
     ack_quorum: Annotated[int, typer.Option(help="Copies that must be durable before an append counts.")] = 2,
     as_json: Json = False,
 ) -> None:
-    """Append to new ledgers and print rate and latency; the ledgers are removed afterwards.
+    """Append to new ledgers and print rate and latency; the ledgers are deleted afterwards.
 
-    Latency runs from the append to its confirmation, with --rate from the moment that the append was planned for.
+    Latency is the time from the append to its confirmation; with --rate, from the time for which the append was
+    scheduled.
     """
     plan = AddPlan(entry_bytes, ledgers, window, seconds, rate, warm_up_seconds, ensemble, write_quorum, ack_quorum)
 
@@ -63,17 +64,17 @@ def read(
     entry_bytes: EntryBytes = 1024,
     entries: Annotated[int, typer.Option(help="Entries to write first, and then to read.")] = 400_000,
     flush_seconds: Annotated[
-        float, typer.Option(help="How long the closed ledger is left alone, for the bookies to flush it.")
+        float, typer.Option(help="Pause after the ledger is closed, for the bookies to flush it.")
     ] = FLUSH_SECONDS,
     warm_seconds: Annotated[
-        float, typer.Option(help="How long the second pass goes on, from the beginning again and again; 0: once.")
+        float, typer.Option(help="Duration of the second pass, which repeats from the beginning; 0: once.")
     ] = 0.0,
     as_json: Json = False,
 ) -> None:
     """Write a ledger and close it, then read it twice: in order, and single entries at random.
 
-    The first pass finds the caches of the bookies cold, the second one warm. The figures at the top of the JSON are
-    those of the second pass.
+    The first pass finds the bookies' caches cold, the second one warm. The figures at the top level of the JSON are of
+    the second pass.
     """
     plan = ReadPlan(entry_bytes, entries, flush_seconds, warm_seconds)
 
@@ -92,7 +93,7 @@ def read(
 @app.command()
 def journal(
     directory: Annotated[
-        Path, typer.Option("--dir", metavar="DIR", help="Where to write, about 400 MB; made if it is not there.")
+        Path, typer.Option("--dir", metavar="DIR", help="Where to write about 400 MB; created if it does not exist.")
     ],
     write_bytes: Annotated[
         str, typer.Option(metavar="BYTES[,BYTES...]", help="Sizes of a write, in steps of 4 KiB up to 1 MiB.")
@@ -100,11 +101,11 @@ def journal(
     seconds: Annotated[float, typer.Option(help="How long to measure each size.")] = 4.0,
     as_json: Json = False,
 ) -> None:
-    """Compare the journal with bare writes to the same disk, in short turns within one run."""
+    """Compare the journal with plain writes to the same disk, alternating within one run."""
     try:
         sizes = [int(size) for size in write_bytes.split(",")]
     except ValueError as error:
         raise InvalidArgument(f"--write-bytes takes numbers with commas between them, not {write_bytes!r}") from error
-    note("each size begins with a lap over new files, which is not measured")
+    note("each size begins with one pass over new files, which is not measured")
     rows = [result.as_record() for result in run(measure_journal(directory.absolute(), sizes, seconds))]
     print_rows(rows, list(rows[0]), as_json=as_json)

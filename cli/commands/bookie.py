@@ -1,4 +1,4 @@
-"""``tallybook bookie``: run one, give its id a new directory, list them, show one, empty one."""
+"""``tallybook bookie``: run, init, rebuild-index, ls, info, drain, readonly."""
 
 from __future__ import annotations
 
@@ -13,22 +13,21 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from tallybook.core.config import BookieSettings, ClientSettings
 from tallybook.core.errors import DamagedFile, InvalidArgument, InvalidConfig, NewerFormat, NoSuchBookie, TallybookError
+from tallybook.core.settings import BookieSettings, ClientSettings
 from tallybook.metadata.store import BookieInfo
 from tallybook.runtime.clock import RealClock
-from tallybook.runtime.disk_real import RealDisk
+from tallybook.runtime.disk.os_disk import RealDisk
 from tallybook.runtime.process import RealProcess
 from tallybook.runtime.rng import SystemRng
 
-from .bookie_modes import drain, readonly
-from .exits import RefusedToStart, disk_failed, reading_only
-from .options import Json, Metadata, check_directory, directory
-from .output import Record, complain, print_json, print_record, print_rows
-from .progress import human_bytes
-from .rights import check_own_right
-from .running import run, told_to_stop
-from .server_options import (
+from ..exits import RefusedToStart, disk_failed, reading_only
+from ..options import Json, Metadata, check_directory, directory
+from ..output import Record, complain, print_json, print_record, print_rows
+from ..progress import human_bytes
+from ..rights import check_own_permission
+from ..running import run, stop_event
+from ..server_options import (
     ConfigFile,
     Format,
     GrpcListen,
@@ -42,20 +41,21 @@ from .server_options import (
     set_up_log,
     settings_of,
 )
+from .bookie_modes import drain, readonly
 
 if TYPE_CHECKING:
     from tallybook.client.client import Client
 
-app = typer.Typer(help="Run bookies, look at those of a cluster, and empty one.")
+app = typer.Typer(help="Run, list and drain bookies.")
 
 _RESOLVE_SECONDS = 10.0
-_COLUMNS = ("bookie_id", "mode", "address", "http_address", "rack", "free_bytes", "boot")
+_COLUMNS = ("bookie_id", "mode", "address", "http_address", "rack", "free_bytes", "boot", "version")
 
 Data = Annotated[
     Path | None, typer.Option("--data", parser=directory, metavar="DIR", help="Data directory.", show_default=False)
 ]
 BookieId = Annotated[
-    str | None, typer.Option("--id", metavar="ID", help="Identity.", show_default="what the data directory says")
+    str | None, typer.Option("--id", metavar="ID", help="Id of the bookie.", show_default="from the data directory")
 ]
 Set = Annotated[
     list[str] | None,
@@ -71,7 +71,7 @@ def run_(
     listen: GrpcListen = None,
     http: HttpListen = None,
     advertise: Annotated[
-        str | None, typer.Option(metavar="HOST:PORT", help="gRPC address that clients are told.")
+        str | None, typer.Option(metavar="HOST:PORT", help="gRPC address that is registered for clients.")
     ] = None,
     rack: Annotated[str | None, typer.Option(help="Failure domain.")] = None,
     insecure: Insecure = False,
@@ -83,13 +83,13 @@ def run_(
     parent_pipe: ParentPipe = None,
     as_json: Json = False,
 ) -> None:
-    """Run one bookie until it is told to stop.
+    """Run one bookie until a stop signal.
 
     Settings come from defaults, then the file, then the environment (TALLYBOOK_...), then these options, each
-    overriding the one before. Once it is ready, DIR/run.json holds its pid and ports. SIGTERM or Ctrl-C stops it
-    cleanly, exit code 0, also before it is ready; a second one ends it at once, as a crash would. It ends with exit
-    code 3 if it cannot start, with 70 if it can no longer keep its promises, and with the code of the error if it was
-    running and had to stop for another reason.
+    overriding the one before. Once it is ready, DIR/run.json has its pid and ports. SIGTERM or Ctrl-C stops it cleanly,
+    with exit code 0, also before it is ready; a second one ends it at once, as a crash would. Other exit codes: 3 if it
+    cannot start, 70 if it cannot guarantee durability any more, and the code of the error if it was running and had to
+    stop for another reason.
     """
     settings = settings_of(
         BookieSettings, config, assignments, data_directory=data, metadata=metadata, bookie_id=bookie_id, listen=listen,
@@ -104,12 +104,12 @@ def run_(
 
 async def _serve(settings: BookieSettings, parent_pipe: int | None) -> None:
     ready, process = asyncio.Event(), RealProcess()
-    stop = told_to_stop(process, parent_pipe)
-    # A server takes long to load, and most commands are none.
-    from tallybook.bookie.server import serve  # noqa: PLC0415
+    stop = stop_event(process, parent_pipe)
+    # Imported here because it takes long to load; below likewise.
+    from tallybook.bookie.process.server import serve  # noqa: PLC0415
 
     try:
-        check_own_right(settings.security)
+        check_own_permission(settings.security)
         check_directory(Path(settings.data_directory))
         for address in (settings.listen, settings.http_listen):
             await _check_host(address)
@@ -126,7 +126,7 @@ async def _serve(settings: BookieSettings, parent_pipe: int | None) -> None:
 
 
 async def _check_host(address: str) -> None:
-    """Refuse a host that has no address, before anything is made for it."""
+    """Refuse a host that has no address, before any file is created."""
     host, _, port = address.rpartition(":")
     loop = asyncio.get_running_loop()
     try:
@@ -135,7 +135,7 @@ async def _check_host(address: str) -> None:
     except (socket.gaierror, UnicodeError) as error:
         raise InvalidConfig(f"cannot listen on {address}: there is no host {host} ({_words(error)})") from error
     except TimeoutError as error:
-        raise InvalidConfig(f"cannot listen on {address}: no name server says what {host} is") from error
+        raise InvalidConfig(f"cannot listen on {address}: no name server answers for {host}") from error
 
 
 def _words(error: socket.gaierror | UnicodeError) -> str:
@@ -143,10 +143,10 @@ def _words(error: socket.gaierror | UnicodeError) -> str:
 
 
 def way_forward(settings: BookieSettings, error: DamagedFile) -> str:
-    """What can be done about a data directory that no bookie can start on."""
+    """What to do about a data directory with which no bookie can start."""
     data = settings.data_directory
     elsewhere = {"journal_directories": settings.journal_directories, "ledger_directories": settings.ledger_directories}
-    # Without them what lies there would be looked for no more.
+    # Without these options the bookie would not look there any more.
     named = [word for name, paths in elsewhere.items() if paths for word in ("--set", f"{name}={','.join(paths)}")]
     known_id = ["--id", settings.bookie_id] if settings.bookie_id else []
     init = ["tallybook", "bookie", "init"]
@@ -154,7 +154,7 @@ def way_forward(settings: BookieSettings, error: DamagedFile) -> str:
     new_id = known_id or ["--id", "ID"]
     replace = shlex.join([*init, "--replace", "--data", data, *new_id, "--metadata", settings.metadata])
     all_of_it = ", ".join([data, *(path for paths in elsewhere.values() for path in paths)])
-    # Whose directory it is cannot be given up.
+    # If the cookie is damaged, it is not known which bookie's directory it is, so that cannot be accepted as a loss.
     identity = f"{data.rstrip('/')}/cookie" in error.message
     return (
         "; restore it from a copy, "
@@ -171,48 +171,48 @@ def init(
     config: ConfigFile = None,
     assignments: Set = None,
     replace: Annotated[
-        bool, typer.Option("--replace", help="Give up what the old directory held; the bookie counts as another one.")
+        bool, typer.Option("--replace", help="Give up all copies in the old directory; the id gets a new one.")
     ] = False,
     accept: Annotated[
-        bool, typer.Option("--accept-loss", help="Give up what cannot be found in the directory, and keep the rest.")
+        bool, typer.Option("--accept-loss", help="Give up what is missing in the directory, and keep the rest.")
     ] = False,
     force: Annotated[
         bool,
         typer.Option(
-            "--force", help="With --replace: also while ledgers lack copies at other bookies, or may; it names them."
+            "--force", help="With --replace: also while ledgers rely on this bookie, or may. They are listed."
         ),
     ] = False,
     as_json: Json = False,
 ) -> None:
-    """Make a registered bookie fit to start again after its data directory, or a part of it, was lost.
+    """Prepare a registered bookie to start again after its data directory, or a part of it, was lost.
 
-    A bookie that was never registered needs no init: 'bookie run' makes its directory. One that is registered refuses
-    to start without its data, because that may be elsewhere.
+    A bookie that was never registered needs no init: 'bookie run' creates its directory. A registered one refuses to
+    start without its data, because the data may be elsewhere.
 
-    With --accept-loss, what cannot be found counts as lost: the journal, a part of the directory, a file that tells
-    about them. The bookie keeps the rest and serves it. Of every ledger there is it answers UNKNOWN where it does not
-    hold an entry, and takes no ordinary adds, until that ledger was repaired. Where nothing is lost, nothing changes.
+    With --accept-loss, what is missing counts as lost: the journal, a part of the directory, or one of its files. The
+    bookie keeps the rest and serves it. For every ledger it answers UNKNOWN for entries that it does not have, and
+    takes no ordinary adds, until the ledger was repaired. If nothing is lost, nothing changes.
 
-    With --replace, everything counts as lost: the id gets a new, empty directory. It is refused while ledgers that this
-    bookie holds lack copies at other bookies, because one of those was replaced, lost data, knows of damage, or is
-    lost; while other bookies that have copies of them do not answer, since what those lack is not known; and while it
-    alone has entries, of ledgers with a write quorum of 1.
+    With --replace, everything counts as lost: the id gets a new, empty directory. This is refused while ledgers of this
+    bookie lack copies at other bookies, which were replaced, lost data, know of damage or are lost; while other bookies
+    with copies of them do not answer, because it is not known what those lack; and while this bookie has the only
+    copies, of ledgers with a write quorum of 1.
     """
     if replace == accept:
         raise InvalidArgument(
-            "either --replace or --accept-loss is wanted: 'bookie run' makes the directory of a new bookie"
+            "give either --replace or --accept-loss; for a new bookie, 'bookie run' creates the directory"
         )
     settings = settings_of(
         BookieSettings, config, assignments, data_directory=data, metadata=metadata, bookie_id=bookie_id
     )
 
     # As above.
-    from tallybook.bookie.accepting_loss import accept_loss  # noqa: PLC0415
-    from tallybook.bookie.directories import replace_identity  # noqa: PLC0415
-    from tallybook.metadata.behind import ids_below, read_behind  # noqa: PLC0415
-    from tallybook.metadata.replaced import note_replaced  # noqa: PLC0415
+    from tallybook.bookie.directories.layout import replace_identity  # noqa: PLC0415
+    from tallybook.bookie.recovery.accepted_loss import accept_loss  # noqa: PLC0415
+    from tallybook.metadata.records.replaced_bookies import record_replacement  # noqa: PLC0415
+    from tallybook.metadata.records.restored_store import ids_below, read_restore_record  # noqa: PLC0415
 
-    from .cluster import cluster  # noqa: PLC0415
+    from ..cluster import cluster  # noqa: PLC0415
 
     async def work() -> Record:
         check_directory(Path(settings.data_directory))
@@ -220,32 +220,32 @@ def init(
         lost: list[str] = []
         async with cluster(settings.metadata, ClientSettings(security=settings.security)) as client:
             store = client.world.store
-            ids = partial(ids_below, store.id_counter, partial(read_behind, store))
+            ids = partial(ids_below, store.id_counter, partial(read_restore_record, store))
             if accept:
                 cookie, lost = await accept_loss(settings, disk, store, ids)
             else:
-                check, note = partial(_check_others_are_whole, client, force=force), partial(note_replaced, store)
+                check, note = partial(_check_others_are_whole, client, force=force), partial(record_replacement, store)
                 cookie = await replace_identity(settings, disk, store, SystemRng(), ids, check=check, note=note)
         known = {"bookie_id": cookie.bookie_id, "directory_uuid": cookie.directory_uuid}
-        told: Record = {"lost": lost if as_json else "; ".join(lost) or "nothing"} if accept else {}
-        return {**known, "data": settings.data_directory, **told}
+        report: Record = {"lost": lost if as_json else "; ".join(lost) or "nothing"} if accept else {}
+        return {**known, "data": settings.data_directory, **report}
 
     print_record(run(work()), as_json=as_json)
 
 
 async def _check_others_are_whole(client: Client, bookie_id: str, *, force: bool) -> None:
-    """Refuse to give up what a bookie holds while ledgers may have their last copies there; say so, if forced."""
-    from tallybook.repair.reliance import relying_on  # noqa: PLC0415 (as above)
+    """Refuse to give up a bookie's copies while ledgers rely on them; with ``force`` only warn."""
+    from tallybook.repair.status.reliance import find_reliance  # noqa: PLC0415 (as above)
 
     try:
-        found = await relying_on(client.world, bookie_id)
+        found = await find_reliance(client.world, bookie_id)
     except (DamagedFile, NewerFormat) as error:
         if not force:
             raise
         complain(f"{bookie_id} is given up, and it is not known which ledgers rely on it: {error.message}")
         return
     if not force:
-        found.check_none()
+        found.require_no_objections()
     for objection in found.objections:
         complain(f"{bookie_id} is given up, although {objection.what}")
 
@@ -257,24 +257,24 @@ def rebuild_index(
     config: ConfigFile = None,
     assignments: Set = None,
     dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Make the new index, show what is in it, and throw it away.")
+        bool, typer.Option("--dry-run", help="Build the new index, show its contents, and discard it.")
     ] = False,
     as_json: Json = False,
 ) -> None:
-    """Make a new index for a stopped bookie from its entry logs.
+    """Rebuild the index of a stopped bookie from its entry logs.
 
-    A bookie that finds its index lost does this by itself when it starts. This is for an index that is suspected to be
-    wrong, and to see beforehand what would come out. Afterwards every ledger is in limbo until it was repaired: the
-    bookie answers UNKNOWN for what it does not hold, and takes no ordinary adds, because entry logs do not tell which
-    ledgers were fenced. The old index stays beside the new one until the bookie has stopped cleanly once.
+    A bookie whose index is lost does this by itself when it starts. This command is for an index that may be wrong, and
+    to see the result beforehand. Afterwards every ledger is in limbo until it was repaired: the bookie answers UNKNOWN
+    for entries that it does not have, and takes no ordinary adds, because entry logs do not record which ledgers were
+    fenced. The old index is kept beside the new one until the bookie has stopped cleanly once.
     """
     settings = settings_of(BookieSettings, config, assignments, data_directory=directory, metadata=metadata)
 
     # As above.
-    from tallybook.bookie.lost_index import rebuild_stopped  # noqa: PLC0415
-    from tallybook.bookie.server import IndexThreads  # noqa: PLC0415
+    from tallybook.bookie.process.server import IndexThreads  # noqa: PLC0415
+    from tallybook.bookie.recovery.lost_index import rebuild_stopped  # noqa: PLC0415
 
-    from .cluster import cluster  # noqa: PLC0415
+    from ..cluster import cluster  # noqa: PLC0415
 
     async def work() -> Record:
         clock, disk, threads = RealClock(), RealDisk(), IndexThreads(1)
@@ -295,13 +295,13 @@ def rebuild_index(
 
 
 def _readable(facts: Record) -> Record:
-    """Lists as lines."""
+    """Lists as text."""
     return {name: "; ".join(value) or "none" if isinstance(value, list) else value for name, value in facts.items()}
 
 
 @app.command("ls")
 def list_(metadata: Metadata, as_json: Json = False) -> None:
-    """List the live bookies of a cluster."""
+    """List the registered bookies of a cluster."""
 
     rows = [_describe(info, as_json) for info in _living(metadata).values()]
     print_rows(rows, _COLUMNS, as_json=as_json)
@@ -313,11 +313,11 @@ def info(
     bookie_id: Annotated[str, typer.Argument(metavar="BOOKIE", help="Id of the bookie.")],
     as_json: Json = False,
 ) -> None:
-    """Show one live bookie."""
+    """Show one registered bookie."""
 
     living = _living(metadata)
     if bookie_id not in living:
-        raise NoSuchBookie(f"no such bookie as {bookie_id}; living are {', '.join(sorted(living)) or 'none'}")
+        raise NoSuchBookie(f"there is no bookie {bookie_id}; registered bookies: {', '.join(sorted(living)) or 'none'}")
     print_record(_describe(living[bookie_id], as_json), as_json=as_json)
 
 
@@ -326,9 +326,9 @@ app.command()(readonly)
 
 
 def _living(metadata: str) -> Mapping[str, BookieInfo]:
-    """The bookies of a cluster."""
-    # A bookie that is started has no use for a client.
-    from .cluster import cluster  # noqa: PLC0415
+    """The registered bookies of a cluster."""
+    # Imported here so that ``bookie run`` does not load a client.
+    from ..cluster import cluster  # noqa: PLC0415
 
     async def work() -> Mapping[str, BookieInfo]:
         async with cluster(metadata) as client:
@@ -349,4 +349,5 @@ def _describe(bookie: BookieInfo, as_json: bool) -> Record:
         "free_bytes": free_bytes if as_json or free_bytes is None else human_bytes(free_bytes),
         "boot": bookie.incarnation.boot,
         "directory_uuid": bookie.incarnation.directory_uuid,
+        "version": bookie.version or None,
     }

@@ -1,4 +1,4 @@
-"""``tallybook bookie drain`` and ``readonly``: what an operator wants of a bookie."""
+"""``tallybook bookie drain`` and ``readonly``: order the mode of a bookie."""
 
 from __future__ import annotations
 
@@ -10,24 +10,24 @@ from typing import TYPE_CHECKING, Annotated, Final, cast
 
 import typer
 
-from tallybook.core.counted import counted
 from tallybook.core.errors import InvalidArgument, RequestTimeout
-from tallybook.metadata.bookie_modes import WantedMode
+from tallybook.core.quantities import counted
+from tallybook.metadata.records.bookie_modes import RequestedMode
 
-from .options import Json, Metadata
-from .output import Record, print_json
-from .progress import Progress, watched
-from .running import run
+from ..options import Json, Metadata
+from ..output import Record, print_json
+from ..progress import Progress, show_progress
+from ..running import run
 
 if TYPE_CHECKING:
     from tallybook.client.client import Client
-    from tallybook.repair.drain import Naming
+    from tallybook.repair.status.drain import BookieReferences
 
 _LOOK_SECONDS: Final = 2.0
 _WHY_SECONDS: Final = 20.0
-"""Between two looks for why ledgers still name the bookie: each asks bookies for the copies of some."""
+"""Seconds between two searches for why ledgers still name the bookie: each asks bookies for copies."""
 _WHY_WITHIN_SECONDS: Final = 5.0
-"""Seconds after which the search for the reasons ends, also where a bookie hangs."""
+"""Time-out of such a search, also if a bookie hangs."""
 
 Bookie = Annotated[str, typer.Argument(metavar="BOOKIE", help="Id of the bookie.")]
 
@@ -35,33 +35,37 @@ Bookie = Annotated[str, typer.Argument(metavar="BOOKIE", help="Id of the bookie.
 def drain(
     metadata: Metadata,
     bookie_id: Bookie,
-    cancel: Annotated[bool, typer.Option("--cancel", help="Let it keep what it has, and take writes again.")] = False,
-    wait: Annotated[bool, typer.Option("--wait", help="Until it may be switched off.")] = False,
-    force: Annotated[bool, typer.Option("--force", help="Also if it is known that it cannot end.")] = False,
+    cancel: Annotated[
+        bool, typer.Option("--cancel", help="End the drain: the bookie keeps its copies and takes writes again.")
+    ] = False,
+    wait: Annotated[bool, typer.Option("--wait", help="Wait until the bookie may be switched off.")] = False,
+    force: Annotated[
+        bool, typer.Option("--force", help="Drain also if it is known that the drain cannot end.")
+    ] = False,
     timeout: Annotated[float, typer.Option(metavar="SECONDS", help="How long --wait waits.", min=1)] = 86_400,
     as_json: Json = False,
 ) -> None:
-    """Empty a bookie: it takes no more writes, and the repair gives what it has to others.
+    """Empty a bookie: it takes no more writes, and the repair copies its entries to other bookies.
 
-    It serves readers meanwhile, and is a source of the copies. Says how many ledgers still name it, what keeps ten of
-    them, and whether it may be switched off for good; the same command again tells how far it is. Ledgers whose copies
-    the bookies may drop, because the archive has them, do not count. Refused where fewer other bookies take writes than
-    a ledger that it has needs, or one of another bookie that is being emptied; and where metadata of a ledger cannot be
-    understood.
+    It serves readers meanwhile, and is a source for the copies. The command prints how many ledgers still name the
+    bookie, why the first ten of them do, and whether it may be switched off for good; run it again to see the progress.
+    Ledgers whose copies the bookies may drop, because the archive has them, do not count. The drain is refused if too
+    few other bookies take writes for a ledger of this bookie, or of another draining one, and if metadata of a ledger
+    cannot be understood.
     """
     if cancel and wait:
         raise InvalidArgument("either --cancel or --wait")
     if cancel:
-        mode = run(_switch(metadata, bookie_id, WantedMode.DRAINING, on=False))
-        _show({"bookie_id": bookie_id, "wanted": mode.value}, f"{bookie_id} keeps what it has", as_json)
+        mode = run(_switch(metadata, bookie_id, RequestedMode.DRAINING, on=False))
+        _show({"bookie_id": bookie_id, "wanted": mode.value}, f"{bookie_id} is not drained", as_json)
         return
     found = run(_drain(metadata, bookie_id, timeout if wait else None, force=force))
     _show(found, how_far(found), as_json)
 
 
 def how_far(found: Record) -> str:
-    """How far a bookie is from being empty, in a sentence."""
-    from tallybook.repair.drain import some_ids  # noqa: PLC0415 (a bookie that is started has no use for it)
+    """The progress of a drain, as a sentence."""
+    from tallybook.repair.status.drain import some_ids  # noqa: PLC0415 (not loaded for ``bookie run``)
 
     name = found["bookie_id"]
     if found["may_be_switched_off"]:
@@ -73,12 +77,12 @@ def how_far(found: Record) -> str:
             f"{each} ({why[str(each)]})" if str(each) in why else str(each)
             for each in cast("list[int]", found["first_ledger_ids"])
         ]
-        where = f", {growing:,} of them where they grow" if growing else ""
+        where = f", {growing:,} of them in their last open fragment" if growing else ""
         many = counted(ledgers, "ledger still names", "ledgers still name")
         return f"{many} {name}{where}: {some_ids(named, ledgers)}"
     if found["still_chosen"]:
-        return f"no ledger names {name}, but new ones may yet: it has not heard that it is to take no more writes"
-    return f"no ledger is known to name {name}, but not all of them could be looked at: 'tallybook fsck' says why"
+        return f"no ledger names {name}, but new ones may still: it does not know yet that it is to take no more writes"
+    return f"no ledger is known to name {name}, but not all of them could be checked: 'tallybook fsck' says why"
 
 
 def readonly(
@@ -87,22 +91,22 @@ def readonly(
     off: Annotated[bool, typer.Option("--off", help="Let it take writes again.")] = False,
     as_json: Json = False,
 ) -> None:
-    """Let a bookie take no more writes. It keeps what it has, and serves readers."""
-    mode = run(_switch(metadata, bookie_id, WantedMode.READ_ONLY, on=not off))
-    told = f"{bookie_id} takes writes again" if off else f"{bookie_id} takes no more writes"
-    _show({"bookie_id": bookie_id, "wanted": mode.value}, told, as_json)
+    """Make a bookie read-only. It keeps its copies and serves readers."""
+    mode = run(_switch(metadata, bookie_id, RequestedMode.READ_ONLY, on=not off))
+    text = f"{bookie_id} takes writes again" if off else f"{bookie_id} takes no more writes"
+    _show({"bookie_id": bookie_id, "wanted": mode.value}, text, as_json)
 
 
-async def _switch(metadata: str, bookie_id: str, mode: WantedMode, *, on: bool) -> WantedMode:
-    # A bookie that is started has no use for a client, nor for the repair; below likewise.
-    from .cluster import cluster  # noqa: PLC0415
+async def _switch(metadata: str, bookie_id: str, mode: RequestedMode, *, on: bool) -> RequestedMode:
+    # Imported here so that ``bookie run`` loads neither a client nor the repair; below likewise.
+    from ..cluster import cluster  # noqa: PLC0415
 
     async with cluster(metadata) as client:
         return await _switched(client, bookie_id, mode, on=on)
 
 
-async def _switched(client: Client, bookie_id: str, mode: WantedMode, *, on: bool) -> WantedMode:
-    from tallybook.repair.drain import switch_mode  # noqa: PLC0415
+async def _switched(client: Client, bookie_id: str, mode: RequestedMode, *, on: bool) -> RequestedMode:
+    from tallybook.repair.status.drain import switch_mode  # noqa: PLC0415
 
     world = client.world
     rng = world.rng.fork("mode")
@@ -110,62 +114,62 @@ async def _switched(client: Client, bookie_id: str, mode: WantedMode, *, on: boo
 
 
 async def _drain(metadata: str, bookie_id: str, patience: float | None, *, force: bool) -> Record:
-    from tallybook.repair.drain import check_can_end, who_names  # noqa: PLC0415
-    from tallybook.repair.drain_reasons import why_still_named  # noqa: PLC0415
+    from tallybook.repair.status.drain import check_can_end, count_references  # noqa: PLC0415
+    from tallybook.repair.status.drain_reasons import why_still_referenced  # noqa: PLC0415
 
-    from .cluster import cluster  # noqa: PLC0415
+    from ..cluster import cluster  # noqa: PLC0415
 
     async with cluster(metadata) as client:
         world, clock = client.world, client.world.clock
         if not force:
             await check_can_end(world.store, world.membership, bookie_id)
-        await _switched(client, bookie_id, WantedMode.DRAINING, on=True)
+        await _switched(client, bookie_id, RequestedMode.DRAINING, on=True)
         deadline = clock.monotonic() + (patience or 0)
 
         async def reasons(ledger_ids: Sequence[int]) -> dict[int, str]:
             left_s = math.inf if patience is None else max(deadline - clock.monotonic(), 0)
             within_s = min(_WHY_WITHIN_SECONDS, left_s)
-            return await why_still_named(world, bookie_id, ledger_ids, within_s=within_s)
+            return await why_still_referenced(world, bookie_id, ledger_ids, within_s=within_s)
 
-        found = await who_names(world.store, world.membership, bookie_id)
+        found = await count_references(world.store, world.membership, bookie_id)
         why = await reasons(found.first_ids)
         why_again_at = clock.monotonic() + _WHY_SECONDS
         progress = Progress(
             f"draining {bookie_id}",
             clock,
             unit="ledgers left",
-            plain=lambda: f"draining {bookie_id}: {how_far(_told(found, why))}",
+            plain=lambda: f"draining {bookie_id}: {how_far(_as_record(found, why))}",
         )
-        async with watched(progress, clock, lambda: (found.ledgers, 0)):
-            while patience is not None and not found.may_go:
+        async with show_progress(progress, clock, lambda: (found.ledgers, 0)):
+            while patience is not None and not found.may_be_removed:
                 if clock.monotonic() >= deadline:
-                    raise RequestTimeout(f"after {patience:.0f} s {how_far(_told(found, why))}")
+                    raise RequestTimeout(f"after {patience:.0f} s {how_far(_as_record(found, why))}")
                 await clock.sleep(_LOOK_SECONDS)
                 with suppress(TimeoutError):
                     async with asyncio.timeout(deadline - clock.monotonic()):
-                        found = await who_names(world.store, world.membership, bookie_id)
+                        found = await count_references(world.store, world.membership, bookie_id)
                 if why_again_at <= clock.monotonic() < deadline:
                     why = await reasons(found.first_ids)
                     why_again_at = clock.monotonic() + _WHY_SECONDS
-    return _told(found, why)
+    return _as_record(found, why)
 
 
-def _told(found: Naming, why: Mapping[int, str]) -> Record:
+def _as_record(found: BookieReferences, why: Mapping[int, str]) -> Record:
     return {
         "bookie_id": found.bookie_id,
-        "wanted": WantedMode.DRAINING.value,
+        "wanted": RequestedMode.DRAINING.value,
         "ledgers": found.ledgers,
         "growing": found.growing,
         "first_ledger_ids": list(found.first_ids),
         "why": {str(each): why[each] for each in found.first_ids if each in why},
         "complete": found.complete,
         "still_chosen": found.chosen,
-        "may_be_switched_off": found.may_go,
+        "may_be_switched_off": found.may_be_removed,
     }
 
 
-def _show(record: Record, told: str, as_json: bool) -> None:
+def _show(record: Record, text: str, as_json: bool) -> None:
     if as_json:
         print_json(record)
     else:
-        print(told)
+        print(text)

@@ -1,4 +1,4 @@
-"""``tallybook console``: a cluster over HTTP, for operators and their browsers."""
+"""``tallybook console``: the web console for operators."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ from typing import Annotated
 import typer
 
 from tallybook.client.client import Client
-from tallybook.core.config import ConsoleSettings
+from tallybook.core.settings import ConsoleSettings
 
-from .client_server import serve_cluster
-from .options import Json
-from .output import print_json
-from .running import run
-from .server_options import (
+from ..client_server import serve_cluster
+from ..options import Json
+from ..output import print_json
+from ..running import run
+from ..server_options import (
     ConfigFile,
     Format,
     Level,
@@ -38,7 +38,7 @@ def _group() -> None:
 def run_(
     metadata: OptionalMetadata = None,
     listen: Annotated[
-        str | None, typer.Option(metavar="HOST:PORT", help="Where it serves; port 0 is any free one.")
+        str | None, typer.Option(metavar="HOST:PORT", help="HTTP address; port 0 is any free one.")
     ] = None,
     config: ConfigFile = None,
     assignments: Annotated[
@@ -51,11 +51,10 @@ def run_(
     parent_pipe: ParentPipe = None,
     as_json: Json = False,
 ) -> None:
-    """Run a console until it is told to stop.
+    """Run a console until a stop signal.
 
     Prints one line when it is ready: 'ready' and the URL of its page. Any number of consoles may serve one cluster.
-    SIGTERM or Ctrl-C stops it cleanly, exit code 0; a second one ends it at once. It ends with exit code 3 if it cannot
-    start.
+    SIGTERM or Ctrl-C stops it cleanly, with exit code 0; a second one ends it at once. Exit code 3 if it cannot start.
     """
     settings = settings_of(ConsoleSettings, config, assignments, metadata=metadata, listen=listen)
     if print_config:

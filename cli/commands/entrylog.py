@@ -1,4 +1,4 @@
-"""``tallybook entrylog``: what the entry logs of a stopped bookie hold, and whether they are whole."""
+"""``tallybook entrylog``: prints and verifies the entry logs of a stopped bookie."""
 
 from __future__ import annotations
 
@@ -7,9 +7,8 @@ from collections.abc import Sequence
 
 import typer
 
-from tallybook.bookie.storage.entry_log_format import Footer, parse_log_name
-from tallybook.bookie.storage.entry_log_walk import Damage
-from tallybook.bookie.storage.inspect_entry_log import (
+from tallybook.bookie.storage.entry_log.format import Footer, parse_log_name
+from tallybook.bookie.storage.entry_log.inspect import (
     Found,
     FoundBatch,
     FoundLog,
@@ -20,13 +19,14 @@ from tallybook.bookie.storage.inspect_entry_log import (
     lost_bytes,
     verify_entry_log,
 )
-from tallybook.runtime.disk import Disk
+from tallybook.bookie.storage.entry_log.scan import LogDamage
+from tallybook.runtime.disk.port import Disk
 
-from .exits import Exit, refuse_later_formats
-from .offline import Directory, stopped
-from .options import Json
-from .output import Record, print_json, print_rows
-from .running import run
+from ..exits import Exit, refuse_later_formats
+from ..offline import Directory, stopped
+from ..options import Json
+from ..output import Record, print_json, print_rows
+from ..running import run
 
 app = typer.Typer(help="Look into the entry logs of a stopped bookie.")
 
@@ -35,9 +35,9 @@ _COLUMNS = ("log", "bytes", "finished", "batches", "ledgers", "damage", "later_f
 
 @app.command()
 def dump(directory: Directory, as_json: Json = False) -> None:
-    """Print what the entry logs hold: every batch, in the order of the files, and any damage.
+    """Print the contents of the entry logs: every batch, in the order of the files, and any damage.
 
-    Ends with exit code 6 if some of it is of a later format.
+    Exit code 6 if some of it has a later format.
     """
 
     async def work() -> list[str]:
@@ -56,20 +56,20 @@ def dump(directory: Directory, as_json: Json = False) -> None:
 
 @app.command()
 def verify(directory: Directory, as_json: Json = False) -> None:
-    """Check every batch in every entry log, and that none is missing or cut.
+    """Check every batch in every entry log, and that no log is missing or truncated.
 
-    Ends with exit code 1 if anything durable is damaged or lost. What is of a later format is told apart from that; if
-    it is all that was found, the exit code is 6.
+    Exit code 1 if anything durable is damaged or lost. Data of a later format is listed separately; if that is all that
+    was found, the exit code is 6.
     """
 
-    async def work() -> tuple[list[LogReport], list[Damage | LaterFormat]]:
+    async def work() -> tuple[list[LogReport], list[LogDamage | LaterFormat]]:
         async with stopped(directory, "ledgers") as (disk, directories):
             reports = [await verify_entry_log(disk, path) for path in await _logs(disk, directories)]
             return reports, [lost for each in directories for lost in await lost_bytes(disk, each)]
 
     reports, lost = run(work())
     found = [*lost, *(each for report in reports for each in (*report.damage, *report.later))]
-    damaged = [each.what for each in found if isinstance(each, Damage)]
+    damaged = [each.what for each in found if isinstance(each, LogDamage)]
     later = [each.what for each in found if isinstance(each, LaterFormat)]
     summaries = [_summary(report) for report in reports]
     if as_json:
@@ -109,7 +109,7 @@ def _summary(report: LogReport) -> Record:
 
 
 def _fields(found: Found) -> dict[str, object]:
-    """What there is to say about one thing in a log."""
+    """The fields of one item in a log."""
     match found:
         case FoundLog():
             return {"kind": "log", "directory_uuid": found.directory_uuid, "log_id": found.log_id, "bytes": found.size}

@@ -1,4 +1,4 @@
-"""``tallybook fsck``: look over all of a cluster's storage, and mend what can be mended without a decision."""
+"""``tallybook fsck``: checks all storage of a cluster, and repairs what needs no decision."""
 
 from __future__ import annotations
 
@@ -8,52 +8,52 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from tallybook.core.counted import counted
+from tallybook.core.quantities import counted
 
-from .cluster import archive_keys, cluster
-from .exits import Exit, reading_only
-from .options import Json, Metadata
-from .output import Record, print_json
-from .progress import Progress, watched
-from .running import run
+from ..cluster import archive_keys, cluster
+from ..exits import Exit, reading_only
+from ..options import Json, Metadata
+from ..output import Record, print_json
+from ..progress import Progress, show_progress
+from ..running import run
 
 if TYPE_CHECKING:
     from tallybook.client.client import Client
-    from tallybook.repair.fsck import Bucket, Finding, Fsck
+    from tallybook.repair.fsck.fsck import Bucket, Fsck, FsckFinding
 
 
 def fsck(
     metadata: Metadata,
     repair: Annotated[
-        bool, typer.Option("--repair", help="Mend what can be mended without a decision; else nothing is changed.")
+        bool, typer.Option("--repair", help="Repair what needs no decision; without it nothing is changed.")
     ] = False,
-    bucket: Annotated[bool, typer.Option(help="Look into the archive's bucket, too, if there is one.")] = True,
+    bucket: Annotated[bool, typer.Option(help="Also check the archive's bucket, if there is one.")] = True,
     as_json: Json = False,
 ) -> None:
-    """Check metadata, bookies and bucket against each other, and mend what can be mended.
+    """Check metadata, bookies and bucket against each other, and repair what can be repaired.
 
     Exit code 1 if anything is bad or lost. Each finding says what is wrong, where, how bad it is (note: it goes away
-    by itself; bad: less safe, or out of reach; lost: no good copy is known) and what mends it. With --repair, ledgers
-    that lack copies are handed to whoever runs 'tallybook repair run', and dead tasks deleted; the rest is for you to
-    decide. It can be interrupted at any time. With --json there is a line for each finding, and one with the totals
-    at the end.
+    by itself; bad: less safe, or out of reach; lost: no good copy is known) and what to do. With --repair, tasks for
+    ledgers that lack copies are created for the processes of 'tallybook repair run', and undecodable tasks are deleted;
+    you decide about the rest. The command can be interrupted at any time. With --json the result comes at the end,
+    with the findings in the list "details".
     """
     with nullcontext() if repair else reading_only():
         totals = run(_fsck(metadata, repair, bucket, as_json))
     if as_json:
         print_json(totals)
     else:
-        done = f"; something was done about {totals['mended']:,} of them" if repair else ""
-        told = f"{counted(totals['findings'], 'finding')}, {counted(totals['notes'], 'note')}{done}"
-        print(f"{counted(totals['looked_at'], 'thing')} looked at: {told}")
+        done = f"; {totals['mended']:,} of them fixed or given to the repair" if repair else ""
+        text = f"{counted(totals['findings'], 'finding')}, {counted(totals['notes'], 'note')}{done}"
+        print(f"{counted(totals['looked_at'], 'item')} checked: {text}")
     if totals["findings"]:
         raise typer.Exit(Exit.FOUND_WRONG)
 
 
 async def _fsck(metadata: str, repair: bool, with_bucket: bool, as_json: bool) -> Any:
-    # What it stands on takes long to load.
-    from tallybook.repair.fsck import Fsck  # noqa: PLC0415
-    from tallybook.repair.fsck_records import RECORD_KINDS  # noqa: PLC0415
+    # Imported here because these take long to load.
+    from tallybook.repair.fsck.fsck import Fsck  # noqa: PLC0415
+    from tallybook.repair.fsck.records import RECORD_KINDS  # noqa: PLC0415
     from tallybook.repair.tasks import TaskBoard  # noqa: PLC0415
     from tallybook.stream.record_kinds import STREAM_KINDS, STREAM_OWNERS  # noqa: PLC0415
 
@@ -63,9 +63,9 @@ async def _fsck(metadata: str, repair: bool, with_bucket: bool, as_json: bool) -
         opened = await _bucket(stack, client) if with_bucket else None
         board = TaskBoard(world.store, world.clock, world.rng.fork("fsck"), lease_s=10) if repair else None
         check = Fsck(world, (*RECORD_KINDS, *STREAM_KINDS), STREAM_OWNERS, opened, board)
-        progress = Progress("looking", world.clock, unit="things")
-        async with watched(progress, world.clock, lambda: (check.totals.steps, 0)):
-            await _show_all(check, as_json, repair)
+        progress = Progress("checking", world.clock, unit="items")
+        async with show_progress(progress, world.clock, lambda: (check.totals.steps, 0)):
+            details = await _show_all(check, as_json, repair)
         totals = check.totals
     return {
         "looked_at": totals.steps,
@@ -73,46 +73,50 @@ async def _fsck(metadata: str, repair: bool, with_bucket: bool, as_json: bool) -
         "notes": totals.notes,
         "mended": totals.mended,
         "bucket": opened is not None,
+        "details": details,
     }
 
 
 async def _bucket(stack: AsyncExitStack, client: Client) -> Bucket | None:
     """The archive of the cluster, if it has one."""
-    from tallybook.archive.location import read_location  # noqa: PLC0415
+    from tallybook.archive.url_record import read_location  # noqa: PLC0415
 
     if await read_location(client.world.store) is None:
         return None
     from tallybook.archive.reader import ArchiveReader  # noqa: PLC0415
     from tallybook.offload.process import opened  # noqa: PLC0415
-    from tallybook.repair.fsck import Bucket  # noqa: PLC0415
+    from tallybook.repair.fsck.fsck import Bucket  # noqa: PLC0415
 
     archive = await stack.enter_async_context(opened(client, None, archive_keys=archive_keys()))
     return Bucket(archive.store, ArchiveReader(archive.store, archive.workers, archive.tasks))
 
 
-async def _show_all(check: Fsck, as_json: bool, repair: bool) -> None:
-    found: AsyncIterator[Finding] = check.run()
+async def _show_all(check: Fsck, as_json: bool, repair: bool) -> list[Record]:
+    """Print the findings; with ``as_json`` return them."""
+    details: list[Record] = []
+    found: AsyncIterator[FsckFinding] = check.run()
     async for finding in found:
         if as_json:
-            print_json(_told(finding, repair))
+            details.append(_as_record(finding, repair))
         else:
             doing = _doing(finding, repair)
             print(f"{finding.how_bad:4}  {finding.where}: {finding.what}\n      {finding.remedy}{doing}", flush=True)
+    return details
 
 
-def _doing(finding: Finding, repair: bool) -> str:
-    """What becomes of a finding, for people."""
-    from tallybook.repair.fsck_finding import Mend  # noqa: PLC0415 (as above)
+def _doing(finding: FsckFinding, repair: bool) -> str:
+    """What was done about a finding, or would be with --repair, as text."""
+    from tallybook.repair.fsck.finding import RepairLedger  # noqa: PLC0415 (as above)
 
     if finding.fix is None:
         return ""
-    handed = isinstance(finding.fix, Mend)
+    is_task = isinstance(finding.fix, RepairLedger)
     if repair:
-        return " (handed to it)" if handed else " (done)"
-    return " (--repair hands it over)" if handed else " (--repair does it)"
+        return " (task created)" if is_task else " (done)"
+    return " (--repair creates the task)" if is_task else " (--repair does it)"
 
 
-def _told(finding: Finding, repair: bool) -> Record:
+def _as_record(finding: FsckFinding, repair: bool) -> Record:
     return {
         "what": finding.what,
         "where": finding.where,

@@ -1,4 +1,4 @@
-"""``tallybook gateway``: serve a cluster to programs in any language."""
+"""``tallybook gateway``: the gRPC gateway for programs in any language."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from tallybook.client.client import Client
-from tallybook.core.config import GatewaySettings
+from tallybook.core.settings import GatewaySettings
 
-from .client_server import serve_cluster
-from .options import Json
-from .output import print_json
-from .running import run
-from .server_options import (
+from ..client_server import serve_cluster
+from ..options import Json
+from ..output import print_json
+from ..running import run
+from ..server_options import (
     ConfigFile,
     Format,
     GrpcListen,
@@ -57,11 +57,11 @@ def run_(
     parent_pipe: ParentPipe = None,
     as_json: Json = False,
 ) -> None:
-    """Run a gateway until it is told to stop.
+    """Run a gateway until a stop signal.
 
-    Prints one line when it is ready: 'ready' and the address that gRPC clients connect to. Any number of gateways may
-    serve one cluster. SIGTERM or Ctrl-C stops it cleanly, exit code 0: the ledgers and streams that it writes are
-    closed; a second one ends it at once. It ends with exit code 3 if it cannot start.
+    Prints one line when it is ready: 'ready' and the address for gRPC clients. Any number of gateways may serve one
+    cluster. SIGTERM or Ctrl-C stops it cleanly, with exit code 0: it closes the ledgers and streams that it writes. A
+    second one ends it at once. Exit code 3 if it cannot start.
     """
     settings = settings_of(
         GatewaySettings, config, assignments, metadata=metadata, listen=listen, http_listen=http, insecure=insecure
@@ -72,7 +72,7 @@ def run_(
     set_up_log(log_level, log_format, as_json=as_json)
 
     def serving(client: Client) -> AbstractAsyncContextManager[Addresses]:
-        # A server takes long to load, and most commands are none.
+        # Imported here because it takes long to load.
         from tallybook.gateway.server import serving  # noqa: PLC0415
 
         return serving(client, settings)

@@ -1,7 +1,7 @@
-"""``tallybook health``: ask one process whether it serves, for those who watch over it and have nothing to ask with.
+"""``tallybook health``: checks the readiness of one process, for containers and scripts without an HTTP client.
 
-It asks ``/readyz``, which is for everybody (``runtime/http.py``). Where there is security, the process has to show a
-certificate for the host that is meant, of an authority of the same security directory.
+It requests ``/readyz``, which needs no authorization (``runtime/http/server.py``). With security, the process has to
+present a certificate for the requested host, from an authority of the same security directory.
 """
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ import typer
 from tallybook.core.errors import InvalidConfig
 from tallybook.runtime.settings import variable
 
-from .exits import Exit
-from .options import Json
-from .output import print_record
+from ..exits import Exit
+from ..options import Json
+from ..output import print_record
 
 TIMEOUT_SECONDS: Final = 5.0
 _PAUSE_SECONDS: Final = 0.1
@@ -34,22 +34,24 @@ def health(
             "--http",
             envvar="TALLYBOOK_HTTP_LISTEN",
             metavar="HOST:PORT",
-            help="Its address of health and metrics; with 0.0.0.0 or [::] for a host, localhost is meant.",
+            help="The process's address of health and metrics; 0.0.0.0 and [::] mean localhost.",
         ),
     ],
     timeout_seconds: Annotated[
-        float, typer.Option("--timeout", min=0.1, metavar="SECONDS", help="For each step.")
+        float, typer.Option("--timeout", min=0.1, metavar="SECONDS", help="Time-out of each request.")
     ] = TIMEOUT_SECONDS,
     wait_seconds: Annotated[
         float,
-        typer.Option("--wait", min=0, metavar="SECONDS", help="Ask again until it serves, for so long at most."),
+        typer.Option(
+            "--wait", min=0, metavar="SECONDS", help="Ask again until the process is ready, at most this long."
+        ),
     ] = 0,
     as_json: Json = False,
 ) -> None:
-    """Ask one process whether it serves. Exit code 1 if it does not.
+    """Check whether one process is ready. Exit code 1 if it is not.
 
-    For health checks of containers, and with --wait for scripts that have just started it. With TALLYBOOK_SECURITY it
-    speaks TLS, and the certificate of the process has to be for the host that is asked.
+    For health checks of containers, and with --wait for scripts that have just started a process. With
+    TALLYBOOK_SECURITY it uses TLS, and the certificate of the process has to be for the requested host.
     """
     host, port = _parse(address)
     deadline = time.monotonic() + wait_seconds
@@ -71,7 +73,7 @@ def _parse(address: str) -> tuple[str, int]:
 
 
 def _answer(host: str, port: int, timeout_seconds: float) -> tuple[bool, str]:
-    """Whether it serves, and what it says; whoever does not answer does not serve."""
+    """Whether the process is ready, and its answer. Without an answer it is not ready."""
     try:
         return _ask(host, port, timeout_seconds)
     except (OSError, http.client.HTTPException) as error:
@@ -83,10 +85,10 @@ def _ask(host: str, port: int, timeout_seconds: float) -> tuple[bool, str]:
     connection = http.client.HTTPConnection(host, port, timeout=timeout_seconds)
     try:
         if security:
-            # What knows of TLS takes long to load.
-            from tallybook.runtime.security.dialling import dial  # noqa: PLC0415
+            # Imported here because it takes long to load.
+            from tallybook.runtime.security.thread_tls import connect_tls  # noqa: PLC0415
 
-            connection.sock = dial(security, (host, port), host, timeout_seconds)
+            connection.sock = connect_tls(security, (host, port), host, timeout_seconds)
         connection.request("GET", "/readyz", headers={"connection": "close"})
         answer = connection.getresponse()
         reason = answer.read(_MAX_REASON_BYTES).decode(errors="replace").strip()

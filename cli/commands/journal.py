@@ -1,4 +1,4 @@
-"""``tallybook journal``: what the journal of a stopped bookie holds, and whether it is whole."""
+"""``tallybook journal``: prints and verifies the journals of a stopped bookie."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ from tallybook.bookie.journal.inspect import (
     live_blocks,
 )
 from tallybook.core.errors import NewerFormat
-from tallybook.runtime.disk import Disk
+from tallybook.runtime.disk.port import Disk
 
-from .exits import Exit, refuse_later_formats
-from .offline import Directory, stopped
-from .options import Json
-from .output import Record, print_json, print_record
-from .running import run
+from ..exits import Exit, refuse_later_formats
+from ..offline import Directory, stopped
+from ..options import Json
+from ..output import Record, print_json, print_record
+from ..running import run
 
 app = typer.Typer(help="Look into the journal of a stopped bookie.")
 
@@ -35,13 +35,13 @@ _LISTS = ("damage", "later_format")
 def dump(
     directory: Directory,
     everything: Annotated[
-        bool, typer.Option("--all", help="Also blocks that are checkpointed, as far as the files still hold them.")
+        bool, typer.Option("--all", help="Also print checkpointed blocks, as far as they are still in the files.")
     ] = False,
     as_json: Json = False,
 ) -> None:
-    """Print the records that the next start would replay, in order; of several journals one after the other.
+    """Print the records that the next start would replay, in order; several journals one after the other.
 
-    Ends with exit code 6 if some of them are of a later format; of a journal that is, none are shown.
+    Exit code 6 if some of them have a later format. Of a journal that has a later format itself, no records are shown.
     """
 
     async def work() -> list[str]:
@@ -64,10 +64,10 @@ def dump(
 
 @app.command()
 def verify(directory: Directory, as_json: Json = False) -> None:
-    """Check every record that the next start would replay. Ends with exit code 1 if anything is damaged.
+    """Check every record that the next start would replay. Exit code 1 if anything is damaged.
 
-    Of several journals, each is told of on its own. What is of a later format is told apart from damage; if it is all
-    that was found, the exit code is 6.
+    Each journal has a result of its own. Data of a later format is listed separately from damage; if that is all that
+    was found, the exit code is 6.
     """
     results = run(_verify(directory))
     for result in results:
@@ -136,14 +136,14 @@ def _later_formats(block: BlockView) -> Iterator[str]:
 
 
 def _lines(block: BlockView, as_json: bool) -> Iterator[str]:
-    """One line for each record of a block, or one for a block that has none to show."""
+    """One line for each record of a block, or one line for a block without records."""
     name = Path(block.path).name
     place: dict[str, object] = {"segment": name, "offset": block.offset, "block": block.mark.block}
     problem = block.problem or block.later_format
     if problem or not block.records:
         kind = "damaged" if block.problem else "later format" if block.later_format else "seal"
-        told: dict[str, object] = {**place, "kind": kind, "problem": problem}
-        yield json.dumps(told) if as_json else f"{name}@{block.offset} block {block.mark.block}: {kind} {problem}"
+        line: dict[str, object] = {**place, "kind": kind, "problem": problem}
+        yield json.dumps(line) if as_json else f"{name}@{block.offset} block {block.mark.block}: {kind} {problem}"
     for record in block.records:
         if as_json:
             yield json.dumps({**place, **_fields(record)})
@@ -153,7 +153,7 @@ def _lines(block: BlockView, as_json: bool) -> Iterator[str]:
 
 
 def _fields(record: RecordView) -> dict[str, object]:
-    """What there is to say about a record."""
+    """The fields of a record."""
     fields: dict[str, object] = {"kind": record.kind, "ledger_id": record.ledger_id}
     if record.first_entry_id is not None:
         fields |= {"first_entry_id": record.first_entry_id, "last_entry_id": record.last_entry_id}

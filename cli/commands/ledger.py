@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from functools import partial
 from typing import Annotated, Final
 
 import typer
@@ -12,22 +13,23 @@ from tallybook.client.client import Client
 from tallybook.client.reader.handle import LedgerReader
 from tallybook.client.recovery.lossy import AcceptedLoss
 from tallybook.client.writer.handle import LedgerWriter
-from tallybook.core.errors import InvalidArgument, NoSuchLedger, PeerError, Unauthorized
-from tallybook.metadata.describe import describe
-from tallybook.metadata.model import DigestType, LedgerMetadata
+from tallybook.core.errors import InvalidArgument, NoSuchLedger, PeerError, Unauthenticated, Unauthorized
+from tallybook.metadata.ledger.describe import describe
+from tallybook.metadata.ledger.model import DigestType, LedgerMetadata
 from tallybook.runtime.clock import RealClock
 from tallybook.runtime.tasks import ThreadWorkers
 
-from .appending import Feeder, leave
-from .cluster import cluster
-from .exits import Exit, reading_only
-from .options import Json, LedgerId, Metadata, PasswordFile, read_password
-from .output import Record, note, print_json, print_record, print_rows
-from .pipes import STDIN, read_lines
-from .progress import Progress
-from .reading import copy_range, entries_as_json, entries_as_lines, follow
-from .running import run
-from .standard_output import STDOUT
+from ..cluster import cluster
+from ..exits import Exit, reading_only
+from ..lines.ledger_append import LedgerFeeder, release_ledger_writer
+from ..lines.ledger_read import copy_range, entries_as_json, entries_as_lines, follow
+from ..lines.pipes import STDIN, read_lines
+from ..options import Json, LedgerId, Metadata, PasswordFile, read_password
+from ..output import Record, complain, note, print_json, print_record, print_rows
+from ..progress import Progress
+from ..removal import IfExists, Yes, confirm, delete_each
+from ..running import run
+from ..standard_output import STDOUT
 
 app = typer.Typer(help="Write, read and manage ledgers.")
 
@@ -51,9 +53,9 @@ def create(
     hmac: Annotated[bool, typer.Option("--hmac", help="Sign batches with HMAC-SHA-256; needs a password.")] = False,
     as_json: Json = False,
 ) -> None:
-    """Create a ledger that nobody owns yet; 'ledger append' adopts it.
+    """Create a ledger without a writer; 'ledger append' becomes its writer.
 
-    Ids are handed out in blocks, which grow to 64 for a client that creates many ledgers: they ascend with gaps.
+    Ids are assigned in blocks, which grow to 64 for a client that creates many ledgers, so they ascend with gaps.
     """
     copies = min(3, ensemble) if write_quorum is None else write_quorum
     acks = copies // 2 + 1 if ack_quorum is None else ack_quorum
@@ -86,9 +88,9 @@ def append(
 ) -> None:
     """Append standard input to a ledger, one entry a line.
 
-    The ledger must never have had a writer. Newlines do not belong to the entries; an unterminated last line counts.
-    However the command ends, it prints how many entries are confirmed; without --close the ledger stays open, and
-    'ledger recover' closes it.
+    The ledger must never have had a writer. Newlines are not part of the entries; an unterminated last line counts.
+    However the command ends, it prints how many entries are confirmed, and how to go on if it did not get to the end
+    of the input. Without --close the ledger stays open, and 'ledger recover' closes it.
     """
     run(_append(metadata, ledger, read_password(password_file), close, as_json))
 
@@ -97,19 +99,23 @@ async def _append(metadata: str, ledger_id: int, password: bytes, close: bool, a
     clock, workers = RealClock(), ThreadWorkers(1, "stdin")
     async with cluster(metadata) as client:
         writer = await client.adopt_ledger(ledger_id, password=password)
-        feeder = Feeder(writer, clock, Progress(f"ledger {ledger_id}", clock))
+        feeder = LedgerFeeder(writer, clock, Progress(f"ledger {ledger_id}", clock))
+        whole = False
         try:
             await feeder.feed(read_lines(STDIN, workers))
             if close:
                 await writer.close()
+            whole = True
         finally:
             _report_appended(writer, feeder, as_json)
+            if not (whole or as_json):
+                complain(_how_to_go_on(writer, feeder))
             if not writer.metadata.closed:
-                await leave(client, writer, password, clock)
+                await release_ledger_writer(client, writer, password, clock)
     await workers.close()
 
 
-def _report_appended(writer: LedgerWriter, feeder: Feeder, as_json: bool) -> None:
+def _report_appended(writer: LedgerWriter, feeder: LedgerFeeder, as_json: bool) -> None:
     entries, size, seconds = feeder.entries, feeder.size_bytes, feeder.seconds
     if as_json:
         print_json(
@@ -124,6 +130,18 @@ def _report_appended(writer: LedgerWriter, feeder: Feeder, as_json: bool) -> Non
         )
     else:
         print(f"{entries} entries, {size} bytes, {seconds:.3f} seconds", flush=True)
+
+
+def _how_to_go_on(writer: LedgerWriter, feeder: LedgerFeeder) -> str:
+    """What is durable after an append that did not get to the end of its input, and how to append the rest."""
+    last = writer.last_add_confirmed
+    durable = f"entries 0 to {last} are" if last > 0 else "entry 0 is" if last == 0 else "no entry is"
+    if writer.metadata.closed:
+        return f"ledger {writer.id}: {durable} durable, and it is closed; append the rest to another ledger"
+    return (
+        f"ledger {writer.id}: {durable} durable{', perhaps later ones, too' * feeder.in_doubt}; 'tallybook ledger "
+        f"recover {writer.id}' closes it and prints how many lines it has; append the rest to another ledger"
+    )
 
 
 @app.command()
@@ -181,7 +199,7 @@ def tail(
 
 @app.command()
 def info(metadata: Metadata, ledger: LedgerId, password_file: PasswordFile = None, as_json: Json = False) -> None:
-    """Show what is known of a ledger: state, replication, end, and where its entries are."""
+    """Show a ledger: state, replication, last entry, and the bookies that have its entries."""
     password = read_password(password_file)
 
     async def work() -> Record:
@@ -224,22 +242,21 @@ def rm(
     metadata: Metadata,
     ledgers: Annotated[list[int], typer.Argument(metavar="LEDGER...", help="Ids of the ledgers to delete.")],
     force: Annotated[
-        bool, typer.Option("--force", help="Delete even what is part of a living stream, which loses records.")
+        bool, typer.Option("--force", help="Also delete a ledger of an existing stream, which loses records.")
     ] = False,
+    if_exists: IfExists = False,
+    yes: Yes = False,
     password_file: PasswordFile = None,
     as_json: Json = False,
 ) -> None:
-    """Delete ledgers. There is no way back, and their ids are never used again."""
+    """Delete ledgers. This cannot be undone, and their ids are never used again."""
     password = read_password(password_file)
+    confirm("ledger", ledgers, yes)
 
     async def work() -> None:
         async with cluster(metadata) as client:
-            for ledger_id in ledgers:
-                await client.delete_ledger(ledger_id, password=password, force=force)
-                if as_json:
-                    print_json({"deleted": ledger_id})
-                else:
-                    print(f"deleted ledger {ledger_id}", flush=True)
+            delete = partial(client.delete_ledger, password=password, force=force)
+            await delete_each("ledger", ledgers, delete, if_exists=if_exists, as_json=as_json)
 
     run(work())
 
@@ -250,27 +267,28 @@ def recover(
     ledger: LedgerId,
     password_file: PasswordFile = None,
     accept_loss: Annotated[
-        bool, typer.Option("--accept-loss", help="Where that fails, close it before the first gap.")
+        bool, typer.Option("--accept-loss", help="If the recovery fails, close the ledger before the first gap.")
     ] = False,
     lost: Annotated[
         list[str] | None,
-        typer.Option("--lost", metavar="BOOKIE", help="With --accept-loss: a bookie that never comes back, stopped."),
+        typer.Option("--lost", metavar="BOOKIE", help="With --accept-loss: a stopped bookie that never comes back."),
     ] = None,
     as_json: Json = False,
 ) -> None:
-    """Fence a ledger against its writer, find its end, and close it.
+    """Fence a ledger against its writer, find its last entry, and close it.
 
-    Every entry that was ever confirmed is kept. A ledger that is closed already stays as it is.
+    Every confirmed entry is kept. A ledger that is already closed stays as it is.
 
-    With --accept-loss, a ledger that cannot be recovered, because too few bookies are there or know what they held, is
-    closed before the first entry above the last add confirmed of which no good copy is found, or before confirmed
-    entries at the end that have none. Confirmed entries may be lost, and good copies behind that gap are given up for
-    good. It says what is lost and what may be, and exits with 1 then. It fails, names the bookies, and the ledger stays
-    open, where bookies that do not answer may hold what would be given up. Bring them back first, and repeat it. Name
-    those that never come back, each with --lost: what they hold is given up.
+    With --accept-loss, a ledger that cannot be recovered, because too few bookies are available or know which entries
+    they have, is closed before the first gap: the first entry above the last add confirmed without a good copy, or
+    confirmed entries at the end without one. Confirmed entries may be lost, and good copies behind the gap are given up
+    for ever. The command prints what is lost and what may be, and exits with 1 then. It fails and names the bookies if
+    bookies that do not answer may have entries that would be given up; the ledger stays open then. Bring these bookies
+    back and repeat the command. Name those that never come back with --lost, each with its own: their copies are given
+    up.
     """
     if lost and not accept_loss:
-        raise InvalidArgument("--lost is of use with --accept-loss only")
+        raise InvalidArgument("--lost can only be used with --accept-loss")
     password = read_password(password_file)
 
     async def work() -> AcceptedLoss:
@@ -282,10 +300,10 @@ def recover(
     found = run(work())
     closed = found.metadata
     if as_json:
-        print_json({**describe(closed), **({"lost": found.told} if accept_loss else {})})
+        print_json({**describe(closed), **({"lost": found.report} if accept_loss else {})})
     else:
         print(f"ledger {ledger} is closed: {closed.last_entry_id + 1} entries, {closed.length} bytes")
-        for loss in found.told:
+        for loss in found.report:
             print(f"lost: {loss}")
     if found.lost:
         raise typer.Exit(Exit.FOUND_WRONG)
@@ -301,10 +319,10 @@ async def _opened(metadata: str, ledger_id: int, password: bytes) -> AsyncIterat
 
 
 async def _last_add_confirmed(client: Client, metadata: LedgerMetadata, password: bytes) -> int | None:
-    """The last entry that readers see; ``None`` where it cannot be told (no bookies, no password).
+    """The last entry that readers see; ``None`` if it is not known (no bookies, no password).
 
     Raises:
-        Unauthorized: a password was given, and it does not fit.
+        Unauthorized: wrong password.
     """
     if metadata.closed and not password:
         return metadata.last_entry_id
@@ -314,5 +332,7 @@ async def _last_add_confirmed(client: Client, metadata: LedgerMetadata, password
         if password:
             raise
         return None
-    except PeerError:
+    except (PeerError, Unauthenticated) as error:
+        if isinstance(error, Unauthenticated):
+            complain(error.message)
         return None

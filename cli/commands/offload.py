@@ -1,4 +1,4 @@
-"""``tallybook offload``: move closed ledgers to an object store, show how far that is, check and rebuild."""
+"""``tallybook offload``: run, status, verify, rekey, relocate, rebuild-catalog."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 import typer
 
 from tallybook.client.client import Client
-from tallybook.core.config import OffloadSettings
+from tallybook.core.calendar import utc_datetime
 from tallybook.core.errors import (
     ArchiveKeyMissing,
     DamagedFile,
@@ -19,27 +19,27 @@ from tallybook.core.errors import (
     NoSuchLedger,
     ObjectDamaged,
 )
-from tallybook.core.moments import moment_of
-from tallybook.metadata.model import LedgerMetadata
+from tallybook.core.settings import OffloadSettings
+from tallybook.metadata.ledger.model import LedgerMetadata
 from tallybook.runtime.clock import RealClock
 from tallybook.runtime.rng import SystemRng
 from tallybook.runtime.tuning import settle_memory
 
-from .cluster import archive_keys, cluster
-from .exits import Exit, reading_only, refuse_later_formats
-from .options import Json, Metadata
-from .output import Record, complain, note, print_json, print_record, print_rows
-from .progress import Progress, watched
-from .running import run
-from .server_options import ConfigFile, Format, LogLevel, PrintConfig, set_up_log, settings_of
+from ..cluster import archive_keys, cluster
+from ..exits import Exit, reading_only, refuse_later_formats
+from ..options import Json, Metadata
+from ..output import Record, complain, note, print_json, print_record, print_rows
+from ..progress import Progress, show_progress
+from ..running import run
+from ..server_options import ConfigFile, Format, LogLevel, PrintConfig, set_up_log, settings_of
 
 if TYPE_CHECKING:
-    from tallybook.archive.objects.patient import AskedStore
-    from tallybook.archive.records import RecordsCopy
+    from tallybook.archive.objects.retrying_store import StoreWithRetries
+    from tallybook.archive.stream_records import RecordsCopy
     from tallybook.offload.process import Archive
     from tallybook.offload.relocate import Relocation
 
-app = typer.Typer(help="Move closed ledgers to an object store, and look after them there.")
+app = typer.Typer(help="Move closed ledgers to an object store, and manage them there.")
 
 _VERIFY_COLUMNS: Final = ("object", "ledgers", "bytes", "verdict")
 _CATALOG_COLUMNS: Final = ("ledger_id", "entries", "bytes", "object", "archived_at")
@@ -51,7 +51,7 @@ Url = Annotated[
         envvar="TALLYBOOK_ARCHIVE",
         metavar="URL",
         help="Where the objects are: s3://, gs:// or az://BUCKET/PREFIX, or file:///PATH.",
-        show_default="what the cluster's metadata say",
+        show_default="from the cluster's metadata",
     ),
 ]
 Set = Annotated[
@@ -65,47 +65,47 @@ def run_(
     archive: Url = None,
     config: ConfigFile = None,
     assignments: Set = None,
-    once: Annotated[bool, typer.Option("--once", help="Do what there is to do now, and end.")] = False,
+    once: Annotated[bool, typer.Option("--once", help="Do the work that is due now, and exit.")] = False,
     print_config: PrintConfig = False,
     log_level: Annotated[
         LogLevel | None,
-        typer.Option("--log-level", help="What is logged.", show_default="warning with --once, else info"),
+        typer.Option("--log-level", help="Lowest level that is logged.", show_default="warning with --once, else info"),
     ] = None,
     log_format: Format = None,
     as_json: Json = False,
 ) -> None:
-    """Archive closed ledgers as the policy says, until Ctrl-C.
+    """Archive closed ledgers according to the policy, until Ctrl-C.
 
-    The first run settles where the archive of the cluster is. Any number may run; one of them works at a time. Keys
-    come from the variables that every tool of these clouds knows: AWS_*, like the region and AWS_ENDPOINT_URL,
-    GOOGLE_*, and AZURE_*.
+    The first run records where the archive of the cluster is. Any number of these processes may run; one of them works
+    at a time. Credentials come from the usual environment variables of each cloud: AWS_* (also for the region and
+    AWS_ENDPOINT_URL), GOOGLE_* and AZURE_*.
     """
     settings = settings_of(OffloadSettings, config, assignments)
     if print_config:
         print_json(settings.model_dump(mode="json"))
         return
-    # What ends by itself says in the end what it did.
+    # With --once the totals are printed at the end.
     set_up_log(log_level or (LogLevel.WARNING if once else LogLevel.INFO), log_format, as_json=as_json)
     totals = run(_run(metadata, archive, settings, once))
     print_record(totals, as_json=as_json)
 
 
 async def _run(metadata: str, url: str | None, settings: OffloadSettings, once: bool) -> Record:
-    # What reads and writes Parquet takes long to load.
-    from tallybook.archive.memory import give_back_memory  # noqa: PLC0415
-    from tallybook.offload.process import SCANNING, opened  # noqa: PLC0415
+    # Imported here because it takes long to load; below likewise.
+    from tallybook.archive.memory import release_memory  # noqa: PLC0415
+    from tallybook.offload.process import CLIENT_SETTINGS, opened  # noqa: PLC0415
     from tallybook.offload.service import OffloadService  # noqa: PLC0415
 
-    reading = SCANNING.model_copy(update={"security": settings.security, "archive_keys": settings.archive_keys})
+    reading = CLIENT_SETTINGS.model_copy(update={"security": settings.security, "archive_keys": settings.archive_keys})
     async with (
         cluster(metadata, reading) as client,
         opened(client, url, settle=True, archive_keys=settings.archive_keys) as archive,
     ):
         offloader = archive.offloader(client, settings)
-        service = OffloadService(archive, offloader, settings, give_back_memory, client)
+        service = OffloadService(archive, offloader, settings, release_memory, client)
         if once:
             progress = Progress("archiving", archive.clock, unit="ledgers done")
-            async with watched(
+            async with show_progress(
                 progress,
                 archive.clock,
                 lambda: (
@@ -124,7 +124,7 @@ async def _run(metadata: str, url: str | None, settings: OffloadSettings, once: 
 
 @app.command()
 def status(metadata: Metadata, archive: Url = None, as_json: Json = False) -> None:
-    """What is archived, what waits, and what the offloader did last."""
+    """Show what is archived, what is waiting, and what the offloader did last."""
     with reading_only():
         print_record(run(_status(metadata, archive)), as_json=as_json)
 
@@ -149,7 +149,7 @@ def verify(
     archive: Url = None,
     as_json: Json = False,
 ) -> None:
-    """Read archive objects whole, and compare every byte, batch and receipt. Exit code 1 if anything is wrong."""
+    """Read whole archive objects, and verify every byte, batch and receipt. Exit code 1 if anything is wrong."""
     with reading_only():
         rows = run(_verify(metadata, archive, ledgers or []))
     print_rows(rows, _VERIFY_COLUMNS, as_json=as_json)
@@ -168,7 +168,7 @@ async def _verify(metadata: str, url: str | None, wanted: list[int]) -> list[Rec
         members = [found async for found in _archived(client, wanted)]
         rows: list[Record] = []
         progress = Progress("verifying", archive.clock, unit="objects done")
-        async with watched(progress, archive.clock, lambda: (len(rows), _bytes_read(archive.store))):
+        async with show_progress(progress, archive.clock, lambda: (len(rows), _bytes_read(archive.store))):
             async for verdict in verify_objects(archive.store, archive.workers, members, partial(_current, client)):
                 rows.append(  # noqa: PERF401 - how many there are is watched
                     {
@@ -181,8 +181,8 @@ async def _verify(metadata: str, url: str | None, wanted: list[int]) -> list[Rec
         return rows
 
 
-def _bytes_read(store: AskedStore) -> int:
-    return store.patience.stats.get("bytes_read", 0)
+def _bytes_read(store: StoreWithRetries) -> int:
+    return store.retries.stats.get("bytes_read", 0)
 
 
 async def _current(client: Client, ledger_id: int) -> LedgerMetadata | None:
@@ -193,7 +193,7 @@ async def _current(client: Client, ledger_id: int) -> LedgerMetadata | None:
 
 
 async def _archived(client: Client, wanted: list[int]) -> Any:
-    """The ledgers to be verified; of all, those that are archived and still there."""
+    """The ledgers to be verified: the wanted ones, or all that are archived."""
     for ledger_id in wanted:
         metadata = await client.ledger_metadata(ledger_id)
         if metadata.archived is None:
@@ -212,16 +212,16 @@ def rekey(
     metadata: Metadata,
     archive: Url = None,
     seal_plain: Annotated[
-        bool, typer.Option("--seal-plain", help="Seal objects that are plain, too: each is copied, and checked.")
+        bool, typer.Option("--seal-plain", help="Also encrypt plain objects: each is copied and verified.")
     ] = False,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Show what would be done, and change nothing.")] = False,
     as_json: Json = False,
 ) -> None:
-    """Give all sealed objects the current key of the archive. Exit code 1 if something could not be given it.
+    """Rewrap the data key of every encrypted object with the current archive key. Exit code 1 if any failed.
 
-    Objects are not written anew, only the key of each, 112 bytes. It may be stopped and run again at any time, while
-    everything else goes on. Once it names no other key in 'keys_before', the others may be dropped
-    ('security archive-key --drop'); those of clients and offloaders that run must have the current key by then.
+    Objects are not rewritten, only the wrapped key of each, 112 bytes. The command may be stopped and run again at any
+    time, while all other processes go on. Once 'keys_before' names no other key, the old keys may be dropped
+    ('security archive-key --drop'); all running clients and offloaders must have the current key by then.
     """
     totals, problems = run(_rekey(metadata, archive, change=not dry_run, seal_plain=seal_plain))
     shown = totals if as_json else {**totals, "keys_before": ", ".join(totals["keys_before"]) or "none"}
@@ -233,7 +233,7 @@ def rekey(
 
 
 async def _rekey(metadata: str, url: str | None, *, change: bool, seal_plain: bool) -> tuple[dict[str, Any], list[str]]:
-    from tallybook.archive.copy_key import find_copy_key, settle_copy_key  # noqa: PLC0415
+    from tallybook.archive.copy_key import ensure_copy_key, find_copy_key  # noqa: PLC0415
     from tallybook.offload.process import opened  # noqa: PLC0415
     from tallybook.offload.rekey import CURRENT, FAILED, PLAIN, REWRAPPED, SEALED  # noqa: PLC0415
     from tallybook.offload.rekey import rekey as rekeyed  # noqa: PLC0415
@@ -246,25 +246,25 @@ async def _rekey(metadata: str, url: str | None, *, change: bool, seal_plain: bo
     ):
         store = archive.sealing
         if store is None:
-            raise InvalidConfig("there is nothing to be sealed here")
+            raise InvalidConfig("this archive has no keys, so there is nothing to rewrap")
         current, source = await store.current_key(), store.keys
         copy_key = b""
         try:
             if change:
-                copies = await settle_copy_key(archive.metadata, source, make=seal_plain)
+                copies = await ensure_copy_key(archive.metadata, source, make=seal_plain)
             else:
                 copies = await find_copy_key(archive.metadata, source)
         except (ArchiveKeyMissing, DamagedFile) as error:
             if seal_plain:
                 raise
-            # The own keys of objects do not hang on it: they are wrapped anew without it.
+            # Objects can be rewrapped without the copy key.
             problems.append(error.message)
         else:
             if copies is not None:
                 before |= {copies.before} - {""}
                 copy_key = copies.key
         progress = Progress("giving keys", archive.clock, unit="objects done")
-        async with watched(progress, archive.clock, lambda: (sum(counts.values()), _bytes_read(archive.store))):
+        async with show_progress(progress, archive.clock, lambda: (sum(counts.values()), _bytes_read(archive.store))):
             async for done in rekeyed(store, current, change=change, seal_plain=seal_plain, copy_key=copy_key):
                 counts[done.outcome] += 1
                 before |= {done.before} - {""}
@@ -283,15 +283,15 @@ def relocate(
     ],
     metadata: Metadata,
     accept_missing: Annotated[
-        bool, typer.Option("--accept-missing", help="Also where objects of ledgers are missing there.")
+        bool, typer.Option("--accept-missing", help="Relocate also if objects of ledgers are missing there.")
     ] = False,
     as_json: Json = False,
 ) -> None:
-    """Record where the archive of the cluster is, after its objects were moved or copied to another place.
+    """Record where the archive of the cluster is, after its objects were moved or copied to another location.
 
-    Stop offloaders first. Every object that a ledger is in has to be at the new place, with its size; else they are
-    named, nothing is changed, and the exit code is 1. Processes that read look at the record when they start to read
-    from the archive: restart those that have.
+    Stop offloaders first. Every object of a ledger has to be at the new location, with its size; otherwise the missing
+    ones are listed, nothing is changed, and the exit code is 1. Restart processes that have read from the archive: they
+    read its location only once.
     """
     found = run(_relocate(metadata, url, accept_missing=accept_missing))
     counts = {"archive": url, "objects": found.objects, "objects_missing": len(found.missing)}
@@ -316,28 +316,30 @@ def rebuild_catalog_(
     ],
     metadata: Annotated[
         str | None,
-        typer.Option("--metadata", metavar="URI", help="Enter the ledgers here; without it they are listed."),
+        typer.Option(
+            "--metadata", metavar="URI", help="Store to restore the ledgers to; without it they are only listed."
+        ),
     ] = None,
     take_over: Annotated[
         bool,
-        typer.Option("--take-over", help="Make the bucket this cluster's, though it is the archive of another one."),
+        typer.Option("--take-over", help="Take over a bucket that is the archive of another cluster."),
     ] = False,
     accept_lost_streams: Annotated[
         bool,
         typer.Option(
             "--accept-lost-streams",
-            help="Also where its copy of the records of streams is damaged, and no stream comes back.",
+            help="Go on also if the bucket's copy of the stream records is damaged, so that no stream is restored.",
         ),
     ] = False,
     as_json: Json = False,
 ) -> None:
-    """Tell from a bucket alone which ledgers it holds, and bring them back into a metadata store.
+    """List the ledgers in a bucket from its objects alone, or restore them to a metadata store.
 
-    Without --metadata nothing is written anywhere. With it, every object is read whole and checked first; ledgers that
-    the store knows are left as they are. Streams and subscriptions come back, too; segments that were not archived are
-    named. In the end the bucket is this cluster's; where it is that of another one, --take-over has to say that this
-    may be, and where the copy of the streams' records is damaged, --accept-lost-streams. Exit code 1 if there are such,
-    if an object is damaged, or the record that the store has of one of its ledgers; 6 if nothing is, and a newer
+    Without --metadata nothing is written. With it, every object is first read whole and verified; ledgers that the
+    store knows stay as they are. Streams and subscriptions are restored, too; segments that were not archived are
+    listed. In the end the bucket belongs to this cluster. This needs --take-over if the bucket is the archive of
+    another cluster, and --accept-lost-streams if the copy of the stream records is damaged. Exit code 1 if segments are
+    missing, or if an object, or the store's record of one of its ledgers, is damaged; 6 if nothing is, but a newer
     Tallybook has written such a record.
     """
     later: list[str] = []
@@ -367,7 +369,7 @@ async def _list_catalog(url: str) -> tuple[list[Record], dict[str, str]]:
         store = await open_store(url, clock, SystemRng(), archive_keys=archive_keys())
         stack.push_async_callback(store.close)
         progress = Progress("looking into the bucket", clock, unit="requests")
-        async with watched(progress, clock, lambda: (store.patience.stats.get("read_ok", 0), _bytes_read(store))):
+        async with show_progress(progress, clock, lambda: (store.retries.stats.get("read_ok", 0), _bytes_read(store))):
             library = await stack.enter_async_context(ArchiveLibrary(store))
         rows: list[Record] = [
             {
@@ -375,7 +377,7 @@ async def _list_catalog(url: str) -> tuple[list[Record], dict[str, str]]:
                 "entries": found.receipt.entries,
                 "bytes": found.receipt.payload_bytes,
                 "object": found.receipt.key,
-                "archived_at": moment_of(found.receipt.archived_at_ms).isoformat(timespec="seconds"),
+                "archived_at": utc_datetime(found.receipt.archived_at_ms).isoformat(timespec="seconds"),
             }
             for ledger_id, found in library.ledgers.items()
         ]
@@ -386,7 +388,7 @@ async def _rebuild(
     url: str, metadata: str, *, take_over: bool, accept_lost_streams: bool
 ) -> tuple[Record, dict[str, str], list[str]]:
     from tallybook.archive.objects.probe import OBJECT_ERRORS, concerns_one_object  # noqa: PLC0415
-    from tallybook.archive.records import RECORDS_KEY, RecordsCopy, read_records  # noqa: PLC0415
+    from tallybook.archive.stream_records import RECORDS_KEY, RecordsCopy, read_records  # noqa: PLC0415
     from tallybook.offload.process import opened  # noqa: PLC0415
     from tallybook.offload.rebuild import check_owner, claim_bucket, rebuild_catalog  # noqa: PLC0415
 
@@ -394,20 +396,20 @@ async def _rebuild(
     later: list[str] = []
     async with AsyncExitStack() as stack:
         client = await stack.enter_async_context(cluster(metadata))
-        # Before the metadata name the bucket as the archive of this cluster.
+        # Checked before the metadata name the bucket as the archive of this cluster.
         async with opened(client, url, filled=True, archive_keys=archive_keys()) as archive:
             await check_owner(archive.store, archive.metadata, archive.workers, take_over=take_over)
         archive = await stack.enter_async_context(
             opened(client, url, settle=True, filled=True, archive_keys=archive_keys())
         )
         progress = Progress("reading the bucket", archive.clock, unit="ledgers done")
-        async with watched(progress, archive.clock, lambda: (entered + known, _bytes_read(archive.store))):
+        async with show_progress(progress, archive.clock, lambda: (entered + known, _bytes_read(archive.store))):
             async for found in rebuild_catalog(archive.store, archive.metadata, archive.workers):
                 entered, known = entered + len(found.ledger_ids), known + len(found.known)
                 unreadable |= {f"ledger {ledger_id}": why for ledger_id, why in found.unreadable.items()}
                 unreadable |= dict.fromkeys(
                     (f"ledger {ledger_id} of {found.key}" for ledger_id in found.others),
-                    "another ledger has its id by now: it does not come back",
+                    "another ledger has its id now, so it is not restored",
                 )
                 later += [f"ledger {ledger_id}: {why}" for ledger_id, why in found.newer.items()]
                 if found.problem:
@@ -421,15 +423,15 @@ async def _rebuild(
             if isinstance(error, NewerFormat):
                 later.append(error.message)
             else:
-                damaged[RECORDS_KEY] = f"{error.message}: no stream comes back"
+                damaged[RECORDS_KEY] = f"{error.message}: no stream is restored"
             if isinstance(error, DamagedFile | ObjectDamaged) and not accept_lost_streams:
-                # The offloader of a cluster whose bucket it is replaces it; one that cannot be read now it leaves.
+                # Once this cluster owns the bucket, its offloader would overwrite the damaged copy.
                 claims = False
                 damaged[RECORDS_KEY] += (
-                    ", and the bucket of another cluster stays its: bring an older version of the object back, or run "
-                    "this again with --accept-lost-streams"
+                    ", and the bucket is not taken over: restore an older version of the object, or run this again "
+                    "with --accept-lost-streams"
                 )
-        # A segment is kept or given up by whether its ledger has come back.
+        # After the ledgers: a segment is kept if its ledger was restored.
         of_streams, problems, lost = await _streams_back(archive, copy)
         unreadable |= problems
         if claims:
@@ -445,9 +447,9 @@ async def _rebuild(
 
 
 async def _streams_back(archive: Archive, copy: RecordsCopy) -> tuple[Record, dict[str, str], dict[str, str]]:
-    """What of the records of streams was entered, in numbers; what is wrong with some; and what does not come back."""
+    """Restore the stream records; returns counts, the records with problems, and what is lost."""
     from tallybook.offload.rebuild import is_own  # noqa: PLC0415
-    from tallybook.stream.restoring import restore_streams  # noqa: PLC0415
+    from tallybook.stream.restore.restore import restore_streams  # noqa: PLC0415
 
     restored, listed, deleted = 0, 0, 0
     problems, lost = dict[str, str](), dict[str, str]()
@@ -455,12 +457,12 @@ async def _streams_back(archive: Archive, copy: RecordsCopy) -> tuple[Record, di
     async for record in restore_streams(archive.metadata, copy, own=own):
         restored += not (record.known or record.deleted or record.problem)
         listed += record.listed
-        lost |= dict.fromkeys(record.lost, "it does not come back")
+        lost |= dict.fromkeys(record.lost, "it is not restored")
         if record.problem:
             problems[record.name] = record.problem
         if record.deleted:
             deleted += 1
-            complain(f"{record.name}: it does not come back, as it was deleted, or nothing that it names is left")
+            complain(f"{record.name}: it is not restored, because it was deleted, or nothing that it names is left")
     counts: Record = {
         "stream_records_restored": restored,
         "stream_records_deleted": deleted,

@@ -1,4 +1,4 @@
-"""``tallybook repair``: keep every ledger at its number of good copies."""
+"""``tallybook repair``: runs a repair process."""
 
 from __future__ import annotations
 
@@ -7,15 +7,15 @@ from typing import Annotated
 
 import typer
 
-from tallybook.core.config import ClientSettings, RepairSettings
+from tallybook.core.settings import ClientSettings, RepairSettings
 from tallybook.runtime.tasks import Tasks
 from tallybook.runtime.tuning import settle_memory
 
-from .cluster import cluster
-from .options import Json, Metadata
-from .output import complain, note, print_json
-from .running import run
-from .server_options import ConfigFile, Format, Level, LogLevel, PrintConfig, set_up_log, settings_of
+from ..cluster import cluster
+from ..options import Json, Metadata
+from ..output import complain, note, print_json
+from ..running import run
+from ..server_options import ConfigFile, Format, Level, LogLevel, PrintConfig, set_up_log, settings_of
 
 app = typer.Typer(help="Keep every ledger at its number of good copies.")
 
@@ -32,9 +32,10 @@ def run_(
     log_format: Format = None,
     as_json: Json = False,
 ) -> None:
-    """Find ledgers with too few good copies and give them back, until Ctrl-C.
+    """Find ledgers with too few good copies and restore them, until Ctrl-C.
 
-    Any number may run: one of them looks for work, all of them do it. 'cluster status' shows what was found.
+    Any number of these processes may run: one of them is the auditor that creates tasks, and all of them do tasks.
+    'cluster status' shows the findings.
     """
     settings = settings_of(RepairSettings, config, assignments)
     if print_config:
@@ -45,10 +46,10 @@ def run_(
 
 
 async def _run(metadata: str, settings: RepairSettings) -> None:
-    # A command that is none of these has no use for it.
+    # Imported here because it takes long to load.
     from tallybook.repair.service import RepairService  # noqa: PLC0415
 
-    tasks = Tasks("repair", lambda name, error: complain(f"{name} died: {error!r}"))
+    tasks = Tasks("repair", lambda name, error: complain(f"the task {name} failed: {error!r}"))
     try:
         async with cluster(
             metadata, ClientSettings(security=settings.security, archive_keys=settings.archive_keys)

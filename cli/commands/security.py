@@ -1,4 +1,4 @@
-"""``tallybook security``: certificates and tokens for those who have no authority of their own."""
+"""``tallybook security``: makes certificates, tokens and archive keys, for clusters without a certificate authority."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ import typer
 from tallybook.core.access import Role
 from tallybook.core.errors import InvalidConfig
 
-from .options import Json, directory
-from .output import Record, note, print_json, print_record
+from ..options import Json, directory
+from ..output import Record, note, print_json, print_record
 
-app = typer.Typer(help="Make certificates and tokens, and look at a security directory.")
+app = typer.Typer(help="Make certificates and tokens, and check a security directory.")
 
 DAYS = 365
 TOKEN_DAYS = 30
@@ -27,18 +27,18 @@ AuthorityDirectory = Annotated[
 
 @app.command()
 def init(authority: AuthorityDirectory, as_json: Json = False) -> None:
-    """Make an authority: a directory from which certificates and tokens come.
+    """Create an authority: a directory with the keys that sign certificates and tokens.
 
-    Keep it where no server is: whoever has it can be anybody. AUTHORITY/access.toml says who may do what; edit it
-    before 'security issue', which gives it to servers.
+    Keep it away from servers: with it, anyone can act as any principal. AUTHORITY/access.toml has the access rules;
+    edit it before 'security issue', which copies it to servers.
     """
-    # Certificates take long to load.
+    # Imported here because it takes long to load; below likewise.
     from tallybook.runtime.security.authority import Authority  # noqa: PLC0415
 
     try:
         made = Authority.create(authority)
     except OSError as error:
-        raise InvalidConfig(f"{authority} cannot be made: {error.strerror}") from None
+        raise InvalidConfig(f"{authority} cannot be created: {error.strerror}") from None
     print_record({"authority": str(authority), "token_key": made.token_keys()[-1]}, as_json=as_json)
 
 
@@ -46,26 +46,31 @@ def init(authority: AuthorityDirectory, as_json: Json = False) -> None:
 def issue(
     authority: AuthorityDirectory,
     target: Annotated[
-        Path, typer.Argument(parser=directory, metavar="DIR", help="Where the files go; what is there is replaced.")
+        Path,
+        typer.Argument(
+            parser=directory, metavar="DIR", help="Security directory to write; existing files are replaced."
+        ),
     ],
-    role: Annotated[Role, typer.Option(help="What it is for; 'bookie' is for gateways, offloaders and repairs, too.")],
-    name: Annotated[str, typer.Option(metavar="NAME", help="Whose it is: it is for tallybook://ROLE/NAME.")],
+    role: Annotated[
+        Role, typer.Option(help="Role of the principal; 'bookie' also for gateways, offloaders and repairs.")
+    ],
+    name: Annotated[str, typer.Option(metavar="NAME", help="Name of the principal tallybook://ROLE/NAME.")],
     hosts: Annotated[
         list[str] | None,
-        typer.Option("--host", metavar="HOST", help="Name or IP address at which others reach it; again for more."),
+        typer.Option("--host", metavar="HOST", help="Host name or IP address for connections to it; repeat for more."),
     ] = None,
     days: Annotated[int, typer.Option(min=1, max=MAX_DAYS, help="How long the certificate is valid.")] = DAYS,
     as_json: Json = False,
 ) -> None:
-    """Fill a security directory: a certificate, its key, and for bookies the rules of access.
+    """Write a security directory: a certificate, its key, and for bookies the access rules.
 
-    A process that runs with DIR takes over what is replaced within seconds, so this renews certificates, too.
+    A running process reloads replaced files within seconds, so this also renews certificates.
     """
     # As above.
     from tallybook.runtime.security.authority import Authority, Subject  # noqa: PLC0415
 
     if role is Role.BOOKIE and not hosts:
-        note("without --host nobody can connect to it")
+        note("without --host no client can connect to it")
     try:
         Authority.open(authority).issue(target, Subject(role, name, tuple(hosts or ())), days=days)
     except OSError as error:
@@ -76,11 +81,13 @@ def issue(
 @app.command()
 def token(
     authority: AuthorityDirectory,
-    subject: Annotated[str, typer.Argument(metavar="SUBJECT", help="Whose it is: 'tokens' of a principal.")],
-    days: Annotated[int, typer.Option(min=1, max=MAX_DAYS, help="How long it counts.")] = TOKEN_DAYS,
+    subject: Annotated[
+        str, typer.Argument(metavar="SUBJECT", help="Subject of the token, as in 'tokens' of a principal.")
+    ],
+    days: Annotated[int, typer.Option(min=1, max=MAX_DAYS, help="How long the token is valid.")] = TOKEN_DAYS,
     as_json: Json = False,
 ) -> None:
-    """Print a token, for clients of gateways that have no certificate: 'authorization: Bearer TOKEN'."""
+    """Print a token for gateway clients without a certificate: 'authorization: Bearer TOKEN'."""
     # As above.
     from tallybook.runtime.security.authority import Authority  # noqa: PLC0415
 
@@ -94,13 +101,13 @@ def token(
 @app.command("rotate-token-key")
 def rotate_token_key(
     authority: AuthorityDirectory,
-    drop: Annotated[str | None, typer.Option(metavar="KID", help="Take this key away instead.")] = None,
+    drop: Annotated[str | None, typer.Option(metavar="KID", help="Remove this key instead.")] = None,
     as_json: Json = False,
 ) -> None:
-    """Make a new key that signs tokens from now on, beside those before; or take one away.
+    """Add a key that signs new tokens from now on; or remove an old key.
 
-    First give the new token-keys.json to every server ('security issue', or copy it), then hand out new tokens, and
-    drop the old key when the last of its tokens has expired: its tokens count no more where it is gone.
+    First copy the new token-keys.json to every server ('security issue', or by hand), then issue new tokens. Drop the
+    old key when the last of its tokens has expired: its tokens are not valid any more without it.
     """
     # As above.
     from tallybook.runtime.security.authority import Authority  # noqa: PLC0415
@@ -117,33 +124,33 @@ def rotate_token_key(
 @app.command("archive-key")
 def archive_key(
     file: Annotated[Path, typer.Argument(parser=directory, metavar="FILE", help="The file that archive_keys names.")],
-    drop: Annotated[str | None, typer.Option(metavar="NAME", help="Take this key away instead.")] = None,
+    drop: Annotated[str | None, typer.Option(metavar="NAME", help="Remove this key instead.")] = None,
     plain: Annotated[
         str | None,
         typer.Option(
-            metavar="read|refuse", help="Say instead whether objects of the archive that are not sealed are believed."
+            metavar="read|refuse", help="Set instead whether archive objects that are not encrypted may be read."
         ),
     ] = None,
     as_json: Json = False,
 ) -> None:
-    """Make a key for sealing the archive, and the file if there is none; or change the file. Keys are not shown.
+    """Add an archive encryption key, and create the file if it does not exist; or change the file. Keys are not shown.
 
-    The new key is the current one at once. Where several hosts have the file, give all of them the new one before an
-    offloader has it; 'offload rekey' then gives it to what is there, and after that the old key may go: what is
-    sealed with a key that is gone is lost for ever.
+    The new key is the current one at once. If several hosts have the file, copy the new file to all others before the
+    offloader gets it. 'offload rekey' then rewraps existing objects, and after that the old key may be dropped. Objects
+    that are encrypted with a deleted key are lost for ever.
     """
     # As above.
     from tallybook.runtime.security import archive_keys  # noqa: PLC0415
 
     if drop is not None and plain is not None:
-        raise InvalidConfig("--drop and --plain are two changes: make one after the other")
+        raise InvalidConfig("--drop and --plain cannot be used together: make one change after the other")
     if plain is not None and plain not in archive_keys.PLAIN:
-        raise InvalidConfig(f"--plain {plain}: one of {', '.join(archive_keys.PLAIN)} is wanted")
+        raise InvalidConfig(f"--plain {plain}: must be one of {', '.join(archive_keys.PLAIN)}")
     try:
         if drop is not None:
             held = archive_keys.drop_key(file, drop)
         elif plain is not None:
-            held = archive_keys.believe_plain(file, reads_plain=plain == archive_keys.PLAIN[0])
+            held = archive_keys.set_plain_policy(file, reads_plain=plain == archive_keys.PLAIN[0])
         else:
             held = archive_keys.add_key(file)
     except OSError as error:
@@ -163,23 +170,23 @@ def check(
     target: Annotated[Path, typer.Argument(parser=directory, metavar="DIR", help="A security directory.")],
     as_json: Json = False,
 ) -> None:
-    """See whether a process could run with a security directory, and show who it would be. Secrets are not shown."""
+    """Check whether a process can run with a security directory, and show its principals. Secrets are not shown."""
     _show(target, as_json)
 
 
 def _show(target: Path, as_json: bool) -> None:
     # As above.
-    from tallybook.runtime.security import open_security  # noqa: PLC0415
+    from tallybook.runtime.security.process_security import open_security  # noqa: PLC0415
 
     security = open_security(str(target), serves=False)
     if security is None:
-        raise InvalidConfig("a directory is wanted")
+        raise InvalidConfig("give a security directory")
     names = security.identity.names
     found: Record = {
         "directory": str(target),
         "names": list(names) if as_json else ", ".join(names),
         "expires_at": security.identity.expires_at.isoformat(),
         "days_left": round(security.days_left(), 1),
-        "lets_in": security.principals() if as_json else ", ".join(security.principals()) or "nobody",
+        "lets_in": security.principals() if as_json else ", ".join(security.principals()) or "none",
     }
     print_record(found, as_json=as_json)

@@ -15,76 +15,42 @@ from typing import Annotated, Final
 
 import typer
 
+from tallybook.core.calendar import utc_datetime
 from tallybook.core.errors import NoSuchLedger, NoSuchStream, PeerError, StorageError, StreamEnded, StreamExists
-from tallybook.core.moments import moment_of
 from tallybook.runtime.clock import RealClock
 from tallybook.runtime.tasks import ThreadWorkers
 from tallybook.stream import Position, StreamInfo, StreamStore
 from tallybook.stream.names import check_stream_name
 
-from .exits import Exit, reading_only
-from .options import Json, Metadata
-from .output import Record, complain, note, print_json, print_record, print_rows
-from .pipes import STDIN, read_lines, write_all
-from .progress import Progress
-from .reading import Output
-from .running import run
-from .standard_output import STDOUT
-from .stream_appending import StreamFeeder, Told, let_go, only_line
-from .stream_options import (
-    DEFAULT,
-    AckQuorum,
-    Compression,
-    DedupRecords,
-    Ensemble,
-    Namespace,
-    OffloadAfter,
-    Retention,
-    RollAfter,
-    RollBytes,
-    StreamName,
-    Wait,
-    WriteQuorum,
-    changes,
-    opened,
-    policy_fields,
-)
-from .stream_reading import Gaps, copy_records, records_as_json, records_as_lines
-from .stream_starts import START_FORMS, parse_condition, parse_start, reached
+from ..exits import Exit, reading_only
+from ..lines.ledger_read import Output
+from ..lines.pipes import STDIN, read_lines, write_all
+from ..lines.stream_append import OnConfirmed, StreamFeeder, only_line, release_stream_writer
+from ..lines.stream_bounds import START_FORMS, parse_condition, parse_start, reached
+from ..lines.stream_options import DEFAULT, Namespace, Policy, StreamName, Wait, opened, policy_fields, with_policy
+from ..lines.stream_read import GapReporter, copy_records, records_as_json, records_as_lines
+from ..options import Json, Metadata
+from ..output import Record, complain, note, print_json, print_record, print_rows
+from ..progress import Progress
+from ..removal import IfExists, Yes, confirm, delete_each
+from ..running import run
+from ..standard_output import STDOUT
 
 app = typer.Typer(help="Write, read and manage named streams of records.")
 
-_LIST_COLUMNS: Final = ("name", "first_sequence", "next_sequence", "segments", "owner", "ended", "created_at")
+_LIST_COLUMNS: Final = ("name", "first_sequence", "next_sequence", "segments", "owner", "sealed", "created_at")
 
 
 @app.command()
+@with_policy
 def create(
     metadata: Metadata,
     name: StreamName,
-    retention: Retention = None,
-    offload_after: OffloadAfter = None,
-    roll_bytes: RollBytes = None,
-    roll_after: RollAfter = None,
-    compression: Compression = None,
-    dedup_records: DedupRecords = None,
-    ensemble: Ensemble = None,
-    write_quorum: WriteQuorum = None,
-    ack_quorum: AckQuorum = None,
+    policy: Policy,
     namespace: Namespace = DEFAULT,
     as_json: Json = False,
 ) -> None:
-    """Create a stream. What is not given is as the namespace has it."""
-    policy = changes(
-        retention=retention,
-        offload_after=offload_after,
-        roll_bytes=roll_bytes,
-        roll_after=roll_after,
-        compression=compression,
-        dedup_records=dedup_records,
-        ensemble=ensemble,
-        write_quorum=write_quorum,
-        ack_quorum=ack_quorum,
-    )
+    """Create a stream. Options that are not given get the defaults of the namespace."""
 
     async def work() -> StreamInfo:
         async with opened(metadata, namespace) as streams:
@@ -98,40 +64,22 @@ def create(
 
 
 @app.command()
+@with_policy
 def policy(
     metadata: Metadata,
     name: StreamName,
-    retention: Retention = None,
-    offload_after: OffloadAfter = None,
-    roll_bytes: RollBytes = None,
-    roll_after: RollAfter = None,
-    compression: Compression = None,
-    dedup_records: DedupRecords = None,
-    ensemble: Ensemble = None,
-    write_quorum: WriteQuorum = None,
-    ack_quorum: AckQuorum = None,
+    policy: Policy,
     namespace: Namespace = DEFAULT,
     as_json: Json = False,
 ) -> None:
-    """Show how a stream is written and kept, and change what is given.
+    """Show the policy of a stream, and change the given values.
 
-    Segments that are there stay as they were made.
+    Existing segments stay as they are.
     """
-    given = changes(
-        retention=retention,
-        offload_after=offload_after,
-        roll_bytes=roll_bytes,
-        roll_after=roll_after,
-        compression=compression,
-        dedup_records=dedup_records,
-        ensemble=ensemble,
-        write_quorum=write_quorum,
-        ack_quorum=ack_quorum,
-    )
 
     async def work() -> StreamInfo:
         async with opened(metadata, namespace) as streams:
-            return await (streams.set_policy(name, **given) if given else streams.info(name))
+            return await (streams.set_policy(name, **policy) if policy else streams.info(name))
 
     print_record(policy_fields(run(work()).policy.model_dump(mode="json")), as_json=as_json)
 
@@ -140,11 +88,11 @@ def policy(
 def rename(
     metadata: Metadata,
     name: StreamName,
-    new_name: Annotated[str, typer.Argument(metavar="NEW_NAME", help="What it is to be called.")],
+    new_name: Annotated[str, typer.Argument(metavar="NEW_NAME", help="New name of the stream.")],
     namespace: Namespace = DEFAULT,
     as_json: Json = False,
 ) -> None:
-    """Give a stream another name. Whoever writes or reads it goes on."""
+    """Rename a stream. Its writer and its readers go on."""
 
     async def work() -> StreamInfo:
         async with opened(metadata, namespace) as streams:
@@ -161,12 +109,12 @@ def rename(
 def list_(
     metadata: Metadata,
     prefix: Annotated[
-        str, typer.Argument(metavar="[PREFIX]", help="What their names begin with.", show_default="all streams")
+        str, typer.Argument(metavar="[PREFIX]", help="Prefix of the names.", show_default="all streams")
     ] = "",
     namespace: Namespace = DEFAULT,
     as_json: Json = False,
 ) -> None:
-    """List streams. Of one that is being written, the records are counted up to its last segment."""
+    """List streams. For a stream that is being written, records are counted up to its last segment."""
 
     async def work() -> list[Record]:
         async with opened(metadata, namespace) as streams:
@@ -188,23 +136,25 @@ async def _rows(streams: StreamStore, prefix: str) -> AsyncIterator[Record]:
 
 @app.command()
 def info(metadata: Metadata, name: StreamName, namespace: Namespace = DEFAULT, as_json: Json = False) -> None:
-    """Show what is known of a stream: its records, who writes it, how it is kept."""
+    """Show a stream: its records, its writer and its policy."""
 
-    async def work() -> Record:
+    async def work() -> dict[str, object]:
         async with opened(metadata, namespace) as streams:
             return await _described(streams, name)
 
     with reading_only():
         record = run(work())
+    if not as_json:
+        del record["ended"]
     print_record(record, as_json=as_json)
 
 
-async def _described(streams: StreamStore, name: str) -> Record:
-    found = describe(await streams.info(name))
+async def _described(streams: StreamStore, name: str) -> dict[str, object]:
+    found = describe(await streams.info(name)) | {"stored_bytes": await streams.stored_bytes(name)}
     try:
         last = await streams.last(name)
     except (PeerError, StorageError, NoSuchLedger):
-        # It is asked of bookies. The rest is known without them.
+        # Only bookies know the last position; the other fields come from the metadata.
         last = None
     found["last_position"] = None
     if last is not None:
@@ -217,19 +167,17 @@ async def _described(streams: StreamStore, name: str) -> Record:
 def rm(
     metadata: Metadata,
     names: Annotated[list[str], typer.Argument(metavar="NAME...", help="Names of the streams to delete.")],
+    if_exists: IfExists = False,
+    yes: Yes = False,
     namespace: Namespace = DEFAULT,
     as_json: Json = False,
 ) -> None:
-    """Delete streams with all that is in them. There is no way back."""
+    """Delete streams with all of their records. This cannot be undone."""
+    confirm("stream", names, yes)
 
     async def work() -> None:
         async with opened(metadata, namespace) as streams:
-            for name in names:
-                await streams.delete(name)
-                if as_json:
-                    print_json({"deleted": name})
-                else:
-                    print(f"deleted stream {name}", flush=True)
+            await delete_each("stream", names, streams.delete, if_exists=if_exists, as_json=as_json)
 
     run(work())
 
@@ -238,13 +186,13 @@ def rm(
 def append(
     metadata: Metadata,
     name: StreamName,
-    create_: Annotated[bool, typer.Option("--create", help="Create the stream if there is none.")] = False,
+    create_: Annotated[bool, typer.Option("--create", help="Create the stream if it does not exist.")] = False,
     wait: Wait = None,
     key_separator: Annotated[
         str,
         typer.Option(
             metavar="TEXT",
-            help="What stands between key and payload; \\t is a tab. A line without it has no key.",
+            help="Separator between key and payload; \\t is a tab. A line without it has no key.",
             show_default="no keys",
         ),
     ] = "",
@@ -263,9 +211,9 @@ def append(
 ) -> None:
     """Append standard input to a stream, one record a line.
 
-    Whoever writes the stream is cut off, unless --wait says otherwise. Newlines do not belong to the records; an
-    unterminated last line counts. However the command ends, it prints the position of the last record that is
-    confirmed, and before a failure it says how many are.
+    Another writer of the stream is fenced, unless --wait is given. Newlines are not part of the records; an
+    unterminated last line counts. However the command ends, it prints the position of the last confirmed record; if it
+    did not get to the end of the input, it also prints how many records are confirmed, and how to go on.
     """
     check_stream_name(name)
     expected = None if if_position is None else (parse_condition(if_position),)
@@ -279,9 +227,9 @@ def append(
             if create_:
                 await _create_missing(streams, name)
             writer = await streams.writer(name, wait_s=wait)
-            told = partial(_print_positions, as_json, printers) if positions else None
+            on_confirmed = partial(_print_positions, as_json, printers) if positions else None
             progress = Progress(f"stream {name}", clock, unit="records")
-            feeder = StreamFeeder(writer, clock, progress, key_separator=separator, told=told)
+            feeder = StreamFeeder(writer, clock, progress, key_separator=separator, on_confirmed=on_confirmed)
             whole = False
             try:
                 if line is None or expected is None:
@@ -292,10 +240,10 @@ def append(
                 whole = True
             finally:
                 try:
-                    _report_appended(name, feeder, told, as_json=as_json, whole=whole)
+                    _report_appended(name, feeder, on_confirmed, as_json=as_json, whole=whole)
                 finally:
                     if not whole:
-                        await let_go(writer)
+                        await release_stream_writer(writer)
         await workers.close()
         await printers.close()
 
@@ -308,7 +256,7 @@ async def _create_missing(streams: StreamStore, name: str) -> None:
     try:
         await streams.create(name)
     except StreamExists:
-        note(f"somebody else has just created stream {name}")
+        note(f"stream {name} was just created by another process")
 
 
 async def _print_positions(as_json: bool, workers: ThreadWorkers, positions: Sequence[Position]) -> None:
@@ -316,7 +264,9 @@ async def _print_positions(as_json: bool, workers: ThreadWorkers, positions: Seq
     await write_all(STDOUT, [form.format(position).encode() for position in positions], workers)
 
 
-def _report_appended(name: str, feeder: StreamFeeder, told: Told | None, *, as_json: bool, whole: bool) -> None:
+def _report_appended(
+    name: str, feeder: StreamFeeder, on_confirmed: OnConfirmed | None, *, as_json: bool, whole: bool
+) -> None:
     records, size, last = feeder.entries, feeder.size_bytes, feeder.last_position
     if as_json:
         print_json(
@@ -329,14 +279,20 @@ def _report_appended(name: str, feeder: StreamFeeder, told: Told | None, *, as_j
             }
         )
         return
-    if told is None and last is not None:
+    if on_confirmed is None and last is not None:
         print(last, flush=True)
-    say = note if whole else complain
-    say(f"stream {name}: {records} records, {size} bytes confirmed in {feeder.seconds:.3f} seconds")
+    text = f"stream {name}: {records} records, {size} bytes confirmed in {feeder.seconds:.3f} seconds"
+    if whole:
+        note(text)
+        return
+    go_on = f"go on with line {records + 1} of the input"
+    if feeder.in_doubt:
+        go_on = f"later lines may have been appended, too: see 'tallybook stream info {name}', or {go_on}"
+    complain(f"{text}; {go_on}")
 
 
 _Count = Annotated[
-    int | None, typer.Option("--count", min=1, metavar="N", help="Print so many records at most.", show_default="all")
+    int | None, typer.Option("--count", min=1, metavar="N", help="Print at most N records.", show_default="all")
 ]
 
 
@@ -350,7 +306,7 @@ def read(
         typer.Option(
             "--to",
             metavar="WHERE",
-            help="Where to end: like --from; the first record that is not printed any more.",
+            help="Where to end, in the forms of --from: the first record that is not printed.",
             show_default="the last one confirmed",
         ),
     ] = None,
@@ -358,9 +314,9 @@ def read(
     namespace: Namespace = DEFAULT,
     as_json: Json = False,
 ) -> None:
-    """Print records, one a line, and nothing else.
+    """Print records, one per line, and nothing else.
 
-    Where records are missing, that is told on standard error, reading goes on behind them, and the exit code is 1.
+    If records are missing, this is reported on standard error, reading goes on after them, and the exit code is 1.
     """
     _copy(metadata, namespace, name, start, to, count, follow=False, as_json=as_json)
 
@@ -374,9 +330,9 @@ def tail(
     namespace: Namespace = DEFAULT,
     as_json: Json = False,
 ) -> None:
-    """Print records as they are confirmed, until the stream is ended for ever, or until Ctrl-C.
+    """Print records as they are confirmed, until the stream is sealed, or until Ctrl-C.
 
-    Where records are missing, that is told on standard error, reading goes on behind them, and the exit code is 1.
+    If records are missing, this is reported on standard error, reading goes on after them, and the exit code is 1.
     """
     _copy(metadata, namespace, name, start, None, count, follow=True, as_json=as_json)
 
@@ -398,7 +354,7 @@ def _copy(
         typer.Exit: some are missing.
     """
     begin, end = parse_start(start), None if to is None else reached(parse_start(to))
-    gaps = Gaps(name, as_json=as_json)
+    gaps = GapReporter(name, as_json=as_json)
 
     async def work() -> None:
         workers = ThreadWorkers(1, "stdout")
@@ -423,13 +379,11 @@ def _copy(
 def truncate(
     metadata: Metadata,
     name: StreamName,
-    before: Annotated[
-        str, typer.Option("--before", metavar="WHERE", help=f"The first record to be kept: {START_FORMS}.")
-    ],
+    before: Annotated[str, typer.Option("--before", metavar="WHERE", help=f"The first record to keep: {START_FORMS}.")],
     namespace: Namespace = DEFAULT,
     as_json: Json = False,
 ) -> None:
-    """Give up all records before a certain one. There is no way back."""
+    """Delete all records before a certain one. This cannot be undone."""
     wanted = parse_start(before)
 
     async def work() -> StreamInfo:
@@ -447,9 +401,9 @@ def truncate(
 def seal(
     metadata: Metadata, name: StreamName, wait: Wait = None, namespace: Namespace = DEFAULT, as_json: Json = False
 ) -> None:
-    """End a stream for ever: nothing can be appended any more, and readers come to an end.
+    """Seal a stream for ever: nothing can be appended any more, and readers reach its end.
 
-    Whoever writes it is cut off, unless --wait says otherwise. A stream that has ended stays as it is.
+    Its writer is fenced, unless --wait is given. A sealed stream stays as it is.
     """
 
     async def work() -> StreamInfo:
@@ -463,7 +417,7 @@ def seal(
     if as_json:
         print_json(describe(sealed))
     else:
-        print(f"stream {name} has ended: {sealed.next_sequence} records")
+        print(f"stream {name} is sealed: {sealed.next_sequence} records")
 
 
 @app.command()
@@ -471,17 +425,17 @@ def mend(
     metadata: Metadata,
     name: StreamName,
     accept_loss: Annotated[
-        bool, typer.Option("--accept-loss", help="Give up what is lost at the end of the stream. There is no way back.")
+        bool,
+        typer.Option("--accept-loss", help="Give up lost records at the end of the stream. This cannot be undone."),
     ] = False,
     wait: Wait = None,
     namespace: Namespace = DEFAULT,
     as_json: Json = False,
 ) -> None:
-    """Settle what the last writer of a stream has left, so that it can be written again.
+    """Recover what the last writer of a stream has left, so that it can be written again.
 
-    Fails where the end of the stream is lost: bring back the bookies that have it, or accept the loss. Then readers are
-    told of it, and the numbers of records go on further on. Whoever writes the stream is cut off, unless --wait says
-    otherwise.
+    Fails if the end of the stream is lost: bring back the bookies that have it, or accept the loss. Then readers get a
+    gap there, and sequence numbers continue after it. The stream's writer is fenced, unless --wait is given.
     """
 
     async def work() -> StreamInfo:
@@ -499,10 +453,10 @@ def mend(
 
 @app.command()
 def keep(metadata: Metadata, as_json: Json = False) -> None:
-    """Look after all streams of the cluster once: delete what is too old or was truncated, finish what was left half
-    done.
+    """Run retention once for all streams of the cluster: delete expired and truncated segments, and finish interrupted
+    operations.
 
-    Exit code 5 if some streams could not be looked after; the same command does it later.
+    Exit code 5 if it failed for some streams; run the same command again later.
     """
 
     async def work() -> int:
@@ -516,8 +470,8 @@ def keep(metadata: Metadata, as_json: Json = False) -> None:
 
 
 def describe(found: StreamInfo) -> dict[str, object]:
-    """What is known of a stream, to be printed."""
-    created = moment_of(found.created_at_ms)
+    """The fields of a stream that are printed."""
+    created = utc_datetime(found.created_at_ms)
     return {
         "name": found.name,
         "namespace": found.namespace,
@@ -527,6 +481,8 @@ def describe(found: StreamInfo) -> dict[str, object]:
         "next_sequence": found.next_sequence,
         "segments": found.segments,
         "owner": found.owner,
+        "sealed": found.ended,
+        # The name before; to be removed in the next release.
         "ended": found.ended,
         "policy": policy_fields(found.policy.model_dump(mode="json")),
     }

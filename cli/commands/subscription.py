@@ -1,19 +1,21 @@
-"""``tallybook subscription``: create, ls, reset, rm. A subscription keeps how far a reader of a stream has come."""
+"""``tallybook subscription``: create, ls, reset, rm."""
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Annotated
 
 import typer
 
 from tallybook.stream import SubscriptionInfo
 
-from .exits import reading_only
-from .options import Json, Metadata
-from .output import Record, print_json, print_rows
-from .running import run
-from .stream_options import DEFAULT, Namespace, StreamName, opened
-from .stream_starts import START_FORMS, parse_start
+from ..exits import reading_only
+from ..lines.stream_bounds import START_FORMS, parse_start
+from ..lines.stream_options import DEFAULT, Namespace, StreamName, opened
+from ..options import Json, Metadata
+from ..output import Record, print_json, print_rows
+from ..removal import IfExists, Yes, confirm, delete_each
+from ..running import run
 
 app = typer.Typer(help="Manage the stored positions of readers of streams.")
 
@@ -39,7 +41,7 @@ def create(
     namespace: Namespace = DEFAULT,
     as_json: Json = False,
 ) -> None:
-    """Make a subscription; one that is there already stays where it is, and whoever reads it is cut off."""
+    """Create a subscription. An existing one keeps its position, and its reader is fenced."""
     wanted = parse_start(start)
 
     async def work() -> str:
@@ -58,7 +60,7 @@ def create(
 
 @app.command("ls")
 def list_(metadata: Metadata, stream: StreamName, namespace: Namespace = DEFAULT, as_json: Json = False) -> None:
-    """List the subscriptions of a stream: how far each has come, and who reads it."""
+    """List the subscriptions of a stream, each with its position and its reader."""
 
     async def work() -> list[Record]:
         async with opened(metadata, namespace) as streams:
@@ -78,7 +80,7 @@ def reset(
     namespace: Namespace = DEFAULT,
     as_json: Json = False,
 ) -> None:
-    """Set a subscription back, or forth. Whoever reads it is cut off."""
+    """Set the position of a subscription. Its reader is fenced."""
     wanted = parse_start(to)
 
     async def work() -> SubscriptionInfo:
@@ -94,16 +96,20 @@ def reset(
 
 @app.command()
 def rm(
-    metadata: Metadata, stream: StreamName, name: _Name, namespace: Namespace = DEFAULT, as_json: Json = False
+    metadata: Metadata,
+    stream: StreamName,
+    name: _Name,
+    if_exists: IfExists = False,
+    yes: Yes = False,
+    namespace: Namespace = DEFAULT,
+    as_json: Json = False,
 ) -> None:
-    """Delete a subscription. Whoever reads it is cut off."""
+    """Delete a subscription. Its reader is fenced."""
+    confirm("subscription", [name], yes)
 
     async def work() -> None:
         async with opened(metadata, namespace) as streams:
-            await streams.unsubscribe(stream, name)
+            delete = partial(streams.unsubscribe, stream)
+            await delete_each("subscription", [name], delete, if_exists=if_exists, as_json=as_json)
 
     run(work())
-    if as_json:
-        print_json({"deleted": name})
-    else:
-        print(f"deleted subscription {name}")

@@ -1,4 +1,4 @@
-"""``tallybook trace``: where every copy of one entry lies, and whether it is intact."""
+"""``tallybook trace``: shows where every copy of one entry is stored, and whether it is intact."""
 
 from __future__ import annotations
 
@@ -6,14 +6,14 @@ from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
-from .cluster import cluster
-from .exits import Exit, reading_only
-from .options import Json, LedgerId, Metadata
-from .output import Record, print_json, print_rows
-from .running import run
+from ..cluster import cluster
+from ..exits import Exit, reading_only
+from ..options import Json, LedgerId, Metadata
+from ..output import Record, print_json, print_rows
+from ..running import run
 
 if TYPE_CHECKING:
-    from tallybook.repair.entry_trace import ArchiveCopy, BookieCopy, EntryTrace
+    from tallybook.repair.status.entry_trace import ArchiveCopy, BookieCopy, EntryTrace
 
 _COLUMNS: Final = ("copy", "alive", "verdict", "batch", "checksum", "where")
 
@@ -24,17 +24,17 @@ def trace(
     entry: Annotated[int, typer.Argument(metavar="ENTRY", help="Id of the entry.", min=0)],
     as_json: Json = False,
 ) -> None:
-    """Show every copy of one entry: who has it, where it lies, and its checksum.
+    """Show every copy of one entry: which bookies have it, where it is stored, and its checksum.
 
-    Every bookie of the entry's write set reads its copy anew, and so is the archive's read, if there is one. Exit code
-    1 if a copy that should be there is not intact, or if two differ.
+    Every bookie of the entry's write set reads its copy from disk, and the archive's copy is read, if there is one.
+    Exit code 1 if a copy that should exist is not intact, or if two copies differ.
     """
     with reading_only():
         found = run(_trace(metadata, ledger, entry))
     if as_json:
-        from tallybook.repair.told import trace_told  # noqa: PLC0415
+        from tallybook.repair.status.report import trace_json  # noqa: PLC0415
 
-        print_json(trace_told(found))
+        print_json(trace_json(found))
     else:
         print_rows(rows(found), _COLUMNS, as_json=False)
         print()
@@ -44,22 +44,22 @@ def trace(
 
 
 async def _trace(metadata: str, ledger_id: int, entry_id: int) -> EntryTrace:
-    # As everywhere: a command that is none of these has no use for it.
-    from tallybook.repair.entry_trace import trace_entry  # noqa: PLC0415
+    # Imported here because it takes long to load.
+    from tallybook.repair.status.entry_trace import trace_entry  # noqa: PLC0415
 
     async with cluster(metadata) as client:
         return await trace_entry(client.world, ledger_id, entry_id)
 
 
 def verdict(found: EntryTrace) -> str:
-    """That all is well, in a sentence."""
+    """The sentence for a trace without problems."""
     places = f"{found.intact} bookies" if found.intact else "no bookie"
     archive = " and the archive" if found.archive is not None else ""
     return f"{places}{archive} have the same intact copy of entry {found.entry_id}"
 
 
 def rows(found: EntryTrace) -> list[Record]:
-    """The copies for people, a line each."""
+    """The copies as rows of a table."""
     lines: list[Record] = [_row(copy) for copy in found.copies]
     if found.archive is not None:
         lines.append(_archive_row(found.archive))

@@ -1,4 +1,4 @@
-"""``tallybook up``: a cluster on this machine, for trying things out and for tests."""
+"""``tallybook up``: runs a cluster on this machine, for development and tests."""
 
 from __future__ import annotations
 
@@ -12,30 +12,31 @@ import typer
 
 from tallybook.core.errors import InvariantViolation
 from tallybook.runtime.clock import RealClock
-from tallybook.runtime.disk_real import RealDisk
+from tallybook.runtime.disk.os_disk import RealDisk
 from tallybook.runtime.tasks import Tasks
 
-from .exits import Exit, Interrupted
-from .launcher import LocalBookie, LocalCluster, how_it_ended
-from .local_console import LocalConsole, console_beside
-from .local_gateway import LocalGateway, gateway_beside
-from .local_upkeep import LocalUpkeep
-from .options import Json, directory
-from .output import complain, note, print_json
-from .running import run
+from ..exits import Exit, Interrupted
+from ..local.console import LocalConsole, run_console
+from ..local.gateway import LocalGateway, run_gateway
+from ..local.launcher import LocalBookie, LocalCluster, how_it_ended
+from ..local.maintenance import LocalMaintenance
+from ..options import Json, directory
+from ..output import complain, note, print_json
+from ..running import run
 
 
 def up(
     bookies: Annotated[
         int | None,
-        typer.Option(min=1, max=64, help="How many bookies.", show_default="those DIR holds; 3 in a new one"),
+        typer.Option(min=1, max=64, help="How many bookies.", show_default="as many as in DIR; 3 in a new one"),
     ] = None,
     data: Annotated[
-        Path, typer.Option(parser=directory, metavar="DIR", help="Where everything lies; made if it is not there.")
+        Path,
+        typer.Option(parser=directory, metavar="DIR", help="Directory for all data; created if it does not exist."),
     ] = Path("tallybook-data"),
     assignments: Annotated[
         list[str] | None,
-        typer.Option("--set", metavar="NAME=VALUE", help="A setting of every bookie, as for 'bookie run'."),
+        typer.Option("--set", metavar="NAME=VALUE", help="A setting for every bookie, as for 'bookie run'."),
     ] = None,
     archive: Annotated[
         str | None,
@@ -46,12 +47,12 @@ def up(
         ),
     ] = None,
     offload: Annotated[bool, typer.Option(help="Archive closed ledgers, as 'offload run' does.")] = True,
-    repair: Annotated[bool, typer.Option(help="Give back copies that are lost, as 'repair run' does.")] = True,
-    gateway: Annotated[bool, typer.Option(help="Run a gateway for programs in any language, too.")] = True,
+    repair: Annotated[bool, typer.Option(help="Restore lost copies, as 'repair run' does.")] = True,
+    gateway: Annotated[bool, typer.Option(help="Also run a gateway for programs in any language.")] = True,
     gateway_listen: Annotated[
         str, typer.Option(metavar="HOST:PORT", help="gRPC address of the gateway; port 0 is any free one.")
     ] = "127.0.0.1:0",
-    console: Annotated[bool, typer.Option(help="Run a console for browsers, too.")] = True,
+    console: Annotated[bool, typer.Option(help="Also run a web console.")] = True,
     console_listen: Annotated[
         str, typer.Option(metavar="HOST:PORT", help="Address of the console; port 0 is any free one.")
     ] = "127.0.0.1:0",
@@ -59,11 +60,11 @@ def up(
 ) -> None:
     """Run a cluster on this machine until Ctrl-C.
 
-    Prints one line when it is ready: 'ready' and the URI of the metadata store, which every other command takes as
-    --metadata. The bookies are processes of their own; DIR/bookie-N/run.json has their pid and ports, DIR/bookie-N.log
-    what they log. They end with this command, however it ends, and are not started again when they die. The same DIR
-    again is the same cluster. So it is with the gateway and the console, which log to DIR/gateway.log and
-    DIR/console.log; a terminal is told their addresses, and with --json the one line has them.
+    Prints one line when it is ready: 'ready' and the URI of the metadata store, for the option --metadata of other
+    commands. The bookies are separate processes; DIR/bookie-N/run.json has their pid and ports, DIR/bookie-N.log their
+    log. They end with this command, however it ends, and are not restarted if they die. Run it again with the same DIR
+    for the same cluster. The gateway and the console are processes of the same kind; they log to DIR/gateway.log and
+    DIR/console.log. Their addresses are shown on a terminal, and are part of the line with --json.
     """
     options = [word for assignment in assignments or [] for word in ("--set", assignment)]
     cluster = LocalCluster(data, bookies, RealDisk(), RealClock(), tuple(options))
@@ -73,13 +74,13 @@ def up(
         code = run(_up(cluster, _Helpers(archive, offload, repair), servers, as_json))
     except Interrupted:
         note("stopped")
-    # A bookie that was told to stop while it was still starting may end by the signal itself.
+    # A bookie that got the stop signal while it was still starting may be ended by the signal itself.
     if code or any(bookie.ports and bookie.process and bookie.process.returncode for bookie in cluster.bookies):
         raise typer.Exit(Exit.FOUND_WRONG)
 
 
 class _Helpers(NamedTuple):
-    """What runs beside the bookies."""
+    """The offloader and the repair: whether they run."""
 
     archive: str | None
     offload: bool
@@ -87,7 +88,7 @@ class _Helpers(NamedTuple):
 
 
 class _Servers(NamedTuple):
-    """What serves the cluster to others: where it listens, ``None`` for what is not wanted."""
+    """The addresses of gateway and console; ``None``: not started."""
 
     gateway: str | None
     console: str | None
@@ -97,14 +98,14 @@ async def _up(cluster: LocalCluster, helpers: _Helpers, servers: _Servers, as_js
     async with cluster:
         await cluster.start()
         async with AsyncExitStack() as undo:
-            upkeep = LocalUpkeep(cluster, helpers.archive, offload=helpers.offload, repair=helpers.repair)
+            upkeep = LocalMaintenance(cluster, helpers.archive, offload=helpers.offload, repair=helpers.repair)
             undo.callback(upkeep.close)
             gateway = console = None
             if servers.gateway:
-                gateway = await undo.enter_async_context(gateway_beside(cluster, servers.gateway))
+                gateway = await undo.enter_async_context(run_gateway(cluster, servers.gateway))
             if servers.console:
                 processes = [*([gateway.http_address] if gateway else ()), *upkeep.addresses]
-                console = await undo.enter_async_context(console_beside(cluster, servers.console, processes))
+                console = await undo.enter_async_context(run_console(cluster, servers.console, processes))
             _announce(cluster, gateway, console, as_json)
             try:
                 async with upkeep.running(), _watching({"gateway": gateway, "console": console}):
@@ -118,7 +119,7 @@ async def _up(cluster: LocalCluster, helpers: _Helpers, servers: _Servers, as_js
 
 @asynccontextmanager
 async def _watching(servers: Mapping[str, LocalGateway | LocalConsole | None]) -> AsyncIterator[None]:
-    """Say so if one of them ends meanwhile. The cluster serves without it, too."""
+    """Print a warning if a server ends meanwhile. The cluster works without it, too."""
     tasks = Tasks("up", _died)
     for name, server in servers.items():
         if server is not None:
@@ -131,15 +132,15 @@ async def _watching(servers: Mapping[str, LocalGateway | LocalConsole | None]) -
 
 async def _report_end_of(name: str, process: asyncio.subprocess.Process) -> None:
     returncode = await process.wait()
-    complain(f"the {name} (pid {process.pid}) {how_it_ended(returncode)} and is not started again")
+    complain(f"the {name} (pid {process.pid}) {how_it_ended(returncode)} and is not restarted")
 
 
 def _died(name: str, error: BaseException) -> None:
-    raise InvariantViolation(f"{name} died: {error!r}") from error
+    raise InvariantViolation(f"the task {name} failed: {error!r}") from error
 
 
 def _announce(cluster: LocalCluster, gateway: LocalGateway | None, console: LocalConsole | None, as_json: bool) -> None:
-    """The one line on standard output, and what a person may want to know besides."""
+    """Print the ready line on standard output, and notes on a terminal."""
     if as_json:
         bookies: list[object] = [
             {"bookie_id": bookie.bookie_id, "pid": bookie.pid, "ports": dict(bookie.ports)}
@@ -166,8 +167,8 @@ def _announce(cluster: LocalCluster, gateway: LocalGateway | None, console: Loca
 
 
 async def _report_end(bookie: LocalBookie) -> None:
-    """Wait for the end of one bookie, and say that it came."""
+    """Wait until a bookie ends, and print a warning."""
     if bookie.process is not None:
         returncode = await bookie.process.wait()
         bookie.forget()
-        complain(f"{bookie.bookie_id} (pid {bookie.pid}) {how_it_ended(returncode)} and is not started again")
+        complain(f"{bookie.bookie_id} (pid {bookie.pid}) {how_it_ended(returncode)} and is not restarted")

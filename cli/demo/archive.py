@@ -1,4 +1,4 @@
-"""The part of the demo about history: closed ledgers go to an archive, bookies drop them, and nothing is missed."""
+"""The archive part of the demo: closed ledgers are archived, and bookies drop their copies."""
 
 from __future__ import annotations
 
@@ -8,19 +8,19 @@ from pathlib import Path
 from typing import Final
 
 from tallybook.client.client import Client
-from tallybook.core.config import OffloadSettings
 from tallybook.core.errors import RequestTimeout
-from tallybook.metadata.model import LedgerMetadata
+from tallybook.core.settings import OffloadSettings
+from tallybook.metadata.ledger.model import LedgerMetadata
 from tallybook.runtime.clock import Clock
-from tallybook.runtime.metrics_text import fetch_metrics
+from tallybook.runtime.metrics.parsing import fetch_metrics
 from tallybook.runtime.tasks import ThreadWorkers
 
-from .demo_view import View
-from .launcher import LocalCluster
-from .progress import human_bytes
+from ..local.launcher import LocalCluster
+from ..progress import human_bytes
+from .view import View
 
 COLLECT: Final = ("--set", "collection.interval_ms=500")
-"""So that bookies soon see what they need not keep any more."""
+"""Options for bookies to drop released copies soon."""
 
 _AT_ONCE: Final = OffloadSettings(max_set_wait_s=0, deletion_lag_s=0)
 _DROP_SECONDS: Final = 30.0
@@ -28,13 +28,13 @@ _LOOK_SECONDS: Final = 0.1
 
 
 async def archive_and_drop(cluster: LocalCluster, ledger_ids: Sequence[int], view: View, clock: Clock) -> None:
-    """Archive closed ledgers and let the bookies drop their copies; return when they have.
+    """Archive closed ledgers, and wait until the bookies have dropped their copies.
 
     Raises:
         ArchiveUnavailable, MetadataUnavailable: the archive cannot be written.
-        RequestTimeout: a bookie keeps its copy.
+        RequestTimeout: a bookie still has its copy after ``_DROP_SECONDS``.
     """
-    # What reads and writes Parquet takes long to load.
+    # Imported here because it takes long to load.
     from tallybook.offload.process import opened  # noqa: PLC0415
     from tallybook.offload.service import OffloadService  # noqa: PLC0415
 
@@ -56,7 +56,7 @@ async def archive_and_drop(cluster: LocalCluster, ledger_ids: Sequence[int], vie
 
 
 def holders(metadata: LedgerMetadata) -> set[str]:
-    """Bookies that hold some entry of a closed ledger: of one that has no entry, none."""
+    """Bookies that have an entry of a closed ledger."""
     found = set()
     for fragment in metadata.fragments:
         first, last = fragment.first_entry_id, metadata.fragment_end(fragment)
@@ -73,17 +73,17 @@ def holders(metadata: LedgerMetadata) -> set[str]:
 
 
 def archive_directory(cluster: LocalCluster) -> Path:
-    """Where the objects are."""
+    """The directory of the archive's objects."""
     return cluster.directory / "archive"
 
 
 def archive_url(cluster: LocalCluster) -> str:
-    """The same as a URL."""
+    """The URL of the archive."""
     return f"file://{archive_directory(cluster)}"
 
 
 async def _dropped(cluster: LocalCluster, copies: int, clock: Clock) -> None:
-    """Wait until bookies have dropped so many copies of ledgers."""
+    """Wait until bookies have dropped ``copies`` copies of ledgers."""
     deadline, workers = clock.monotonic() + _DROP_SECONDS, ThreadWorkers(1, "look")
     try:
         while True:
@@ -93,7 +93,7 @@ async def _dropped(cluster: LocalCluster, copies: int, clock: Clock) -> None:
             if sum(each.get("tallybook_bookie_ledgers_dropped_total", 0) for each in found) >= copies:
                 return
             if clock.monotonic() > deadline:
-                raise RequestTimeout(f"after {_DROP_SECONDS:.0f} s bookies still keep what is in the archive")
+                raise RequestTimeout(f"after {_DROP_SECONDS:.0f} s bookies still keep archived ledgers")
             await asyncio.sleep(_LOOK_SECONDS)
     finally:
         await workers.close()

@@ -1,4 +1,4 @@
-"""Whether what was read back is what was written: digests of two sequences of lines at the same places."""
+"""Digests of a sequence of lines at chosen positions, to compare what was read with what was written."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ _NEWLINE: Final = b"\n"
 
 
 class Tally:
-    """A running SHA-256 over lines, which remembers its value at chosen places.
+    """A running SHA-256 over lines, which records its value at chosen positions.
 
     Args:
-        places: numbers of lines, ascending.
+        places: the positions as numbers of lines, ascending.
     """
 
     def __init__(self, places: Sequence[int]) -> None:
@@ -25,17 +25,17 @@ class Tally:
         self._remember()
 
     def add(self, lines: Sequence[bytes]) -> None:
-        """Take more lines."""
+        """Add more lines."""
         while lines:
-            upto = self._room(len(lines))
+            upto = self._up_to_place(len(lines))
             taken, lines = lines[:upto], lines[upto:]
             self._hash.update(_NEWLINE.join([*taken, b""]))
             self.lines += len(taken)
             self.bytes += sum(map(len, taken))
             self._remember()
 
-    def _room(self, wanted: int) -> int:
-        """How many lines may be taken without passing the next place."""
+    def _up_to_place(self, wanted: int) -> int:
+        """The number of lines to add before the next position, at most ``wanted``."""
         left = self.places[len(self.digests) :]
         return min(wanted, left[0] - self.lines) if left else wanted
 

@@ -1,17 +1,13 @@
-"""``tallybook demo``: real data, real processes, and what happens when they die.
+"""``tallybook demo``: real data in a cluster whose processes are killed.
 
-Five bookies are started on this machine, and a writer process that appends 336,776 flights to
-three of them. Half way one of the three is killed: the writer goes on with two, and another
-bookie takes its place. Later the writer is killed. Another client recovers the ledger, which ends
-it at or after the last acknowledged flight, and a second writer puts the remaining flights into a
-second ledger. Everything is read back and compared with the source.
-
-Then both ledgers go to an archive of Parquet objects, and the bookies drop their copies. With every bookie stopped,
-all of it is read back once more, and Spark tells the mean delay of each carrier, as pandas does on the source.
-
-At last the flights arrive in a stream, of which one producer takes over from another that hangs; Spark counts them by
-carrier meanwhile (``demo_stream``). Then a bookie loses its disk, and the repair gives it back what it had
-(``demo_repair``).
+1. A writer appends 336,776 flights to three of five bookies. One of the three is killed and replaced, then the writer
+   is killed. Another client recovers the ledger, and a second writer appends the rest to a second ledger. Everything is
+   read back and compared with the source.
+2. Both ledgers are archived as Parquet objects, and the bookies drop their copies. With every bookie stopped, all is
+   read back from the archive, and Spark and pandas compute the same mean delays (``archive``, ``query``).
+3. The flights are appended to a stream by one producer that takes over from another one that hangs, while Spark counts
+   them by carrier (``stream``).
+4. A bookie loses its disk, and the repair restores its copies (``repair``).
 """
 
 from __future__ import annotations
@@ -34,24 +30,24 @@ import typer
 from tallybook.client.client import Client
 from tallybook.core.errors import BookieUnavailable, InvalidArgument, InvalidConfig
 from tallybook.core.ids import NO_ENTRY
-from tallybook.metadata.describe import describe
-from tallybook.metadata.model import LedgerMetadata
+from tallybook.metadata.ledger.describe import describe
+from tallybook.metadata.ledger.model import LedgerMetadata
 from tallybook.runtime.clock import Clock, RealClock
-from tallybook.runtime.disk_real import RealDisk
+from tallybook.runtime.disk.os_disk import RealDisk
 
-from .demo_archive import COLLECT, archive_and_drop
-from .demo_check import Tally, tally_of
-from .demo_query import ask_spark, missing_for_spark
-from .demo_source import FLIGHTS, find_flights, flights
-from .demo_stream import StreamAct
-from .demo_view import View
-from .demo_writer import MODULE
-from .exits import Exit
-from .launcher import LocalCluster, how_it_ended, signal_process
-from .options import Json
-from .output import print_json
-from .progress import human_bytes
-from .running import run
+from ..exits import Exit
+from ..local.launcher import LocalCluster, how_it_ended, signal_process
+from ..options import Json
+from ..output import print_json
+from ..progress import human_bytes
+from ..running import run
+from .archive import COLLECT, archive_and_drop
+from .check import Tally, tally_of
+from .query import ask_spark, missing_for_spark
+from .source import FLIGHTS, find_flights, flights
+from .stream import StreamAct
+from .view import View
+from .writer import MODULE
 
 _KILL_BOOKIE_AT: Final = 0.5
 _REPLACED_BY: Final = 0.7
@@ -59,19 +55,20 @@ _KILL_WRITER_AT: Final = 0.85
 """Parts of the flights that are acknowledged when something is killed, or has to be replaced."""
 _BOOKIES: Final = 5
 _SMALL: Final = ("--set", "journal.segment_bytes=16MiB", "--set", "storage.write_cache_bytes=64MiB")
-"""Room for this much data, instead of for a busy server's."""
+"""Bookie options for smaller files than on a busy server."""
 
 
 def demo(
     data: Annotated[
-        Path | None, typer.Option(metavar="DIR", help="Where the cluster lies; kept afterwards. By default a new one.")
+        Path | None,
+        typer.Option(metavar="DIR", help="Directory of the cluster; kept afterwards. By default a temporary one."),
     ] = None,
-    count: Annotated[int, typer.Option("--flights", min=1_000, max=FLIGHTS, help="How many flights.")] = FLIGHTS,
+    count: Annotated[int, typer.Option("--flights", min=1_000, max=FLIGHTS, help="Number of flights.")] = FLIGHTS,
     spark: Annotated[
         bool | None,
         typer.Option(
             "--spark/--no-spark",
-            help="Query the archive with Spark, which takes Java and some 20 seconds. By default, if both are there.",
+            help="Query the archive with Spark, which needs Java and some 20 seconds. Default: if both are installed.",
             show_default=False,
         ),
     ] = None,
@@ -79,19 +76,19 @@ def demo(
 ) -> None:
     """Write real data while bookies and the writer are killed; archive it; stream it; wipe a disk; compare each time.
 
-    Takes about a minute and a half and less than a gigabyte of disk. Ends with exit code 1 if anything differs. With
-    --json the result is on standard output, and what can be watched on standard error.
+    Takes about a minute and a half and less than a gigabyte of disk space. Exit code 1 if anything differs. With --json
+    the result is printed on standard output, and the progress on standard error.
     """
     file = find_flights()
     if data is not None and data.exists() and any(data.iterdir()):
-        raise InvalidArgument(f"{data} is not empty: the demo wants a directory of its own")
-    # The cluster is its own, and runs without certificates, whatever other commands of this shell use.
+        raise InvalidArgument(f"{data} is not empty: give the demo a directory of its own")
+    # The demo's own cluster runs without security, even if the environment configures a security directory.
     os.environ.pop("TALLYBOOK_SECURITY", None)
     directory = data or Path(tempfile.mkdtemp(prefix="tallybook-demo-", dir="."))
     clock = RealClock()
-    missing = "it was not wanted" if spark is False else missing_for_spark()
+    missing = "switched off with --no-spark" if spark is False else missing_for_spark()
     if spark and missing:
-        raise InvalidConfig(f"Spark cannot be asked: {missing}")
+        raise InvalidConfig(f"Spark cannot run: {missing}")
     acts = _Demo(directory, file, count, View(clock, sys.stderr if as_json else sys.stdout), clock, missing)
     try:
         good = run(acts.run())
@@ -106,7 +103,7 @@ def demo(
 
 @dataclass(frozen=True, slots=True)
 class _Report:
-    """What a writer process said is acknowledged."""
+    """A report of a writer process: what is acknowledged."""
 
     entries: int = 0
     bytes: int = 0
@@ -117,7 +114,7 @@ class _Report:
 
 
 class _Demo:
-    """The acts, one after the other, and what must be remembered between them."""
+    """Runs the acts one after the other."""
 
     def __init__(
         self, directory: Path, file: Path, count: int, view: View, clock: Clock, missing_for_spark: str
@@ -132,7 +129,7 @@ class _Demo:
         self._rates: list[tuple[str, int, int, float]] = []
 
     async def run(self) -> bool:
-        """The whole demo; says whether everything is as it must be."""
+        """Run the whole demo; returns whether all comparisons succeeded."""
         view = self._view
         view.headline(f"Tallybook: {self._count:,} flights, five bookies, and a few crashes")
         async with self._cluster as cluster:
@@ -158,7 +155,7 @@ class _Demo:
     # -- the acts ---------------------------------------------------------------------
 
     async def _write_until_killed(self, ledger_id: int) -> _Report:
-        """A writer writes; a bookie is killed and replaced, then the writer is killed. Returns what it had acked."""
+        """Run a writer; kill a bookie, which is replaced, then the writer. Returns the writer's last report."""
         acked, at_kill, killed, replaced = _Report(), _Report(), "", False
         async with self._writer(ledger_id, 0, linger_at=int(self._count * _REPLACED_BY)) as process:
             async for acked in _reports(process):
@@ -173,7 +170,7 @@ class _Demo:
                     signal_process(process, signal.SIGKILL)
         self._view.end_of_rate()
         if not replaced:
-            self._view.event(f"nobody has taken the place of {killed} yet; the writer went on with two bookies")
+            self._view.event(f"{killed} is not replaced yet; the writer went on with two bookies")
         self._view.event(f"SIGKILL to the writer; it had {acked.entries:,} flights acknowledged")
         self._rate("write until the crash", at_kill, _Report())
         return acked
@@ -204,7 +201,7 @@ class _Demo:
         self._view.step("all bookies were started again")
 
     async def _write_rest(self, ledger_id: int, skip: int) -> _Report:
-        """A second writer puts what is left into a second ledger."""
+        """A second writer appends the rest to a second ledger."""
         done = _Report()
         async with self._writer(ledger_id, skip) as process:
             async for done in _reports(process):
@@ -219,7 +216,7 @@ class _Demo:
     async def _compare(
         self, client: Client, ledgers: list[int], acked: _Report, closed: LedgerMetadata, rest: _Report
     ) -> bool:
-        """Read both ledgers back; compare with the source at each end that somebody was promised."""
+        """Read both ledgers back; compare with the source at the acknowledged, the recovered and the last flight."""
         end = closed.last_entry_id + 1
         places = sorted({acked.entries, end, self._count})
         started = self._clock.monotonic()
@@ -250,7 +247,7 @@ class _Demo:
         return True
 
     async def _from_the_archive(self, ledgers: list[int]) -> bool:
-        """Archive both ledgers, stop every bookie, and read them once more."""
+        """Archive both ledgers, stop every bookie, and read them from the archive."""
         self._view.part("History: the ledgers are closed, and go to an archive")
         await archive_and_drop(self._cluster, ledgers, self._view, self._clock)
         await self._cluster.stop()
@@ -265,17 +262,17 @@ class _Demo:
         self._view.step("read back from the archive alone, and compared:")
         self._view.detail(f"{found.lines:>9,} flights  sha-256 {found.digests[-1][:32]}")
         if self._missing_for_spark:
-            self._view.skipped(f"Spark was not asked: {self._missing_for_spark}")
+            self._view.skipped(f"Spark did not run: {self._missing_for_spark}")
             return True
         self._view.waiting("Spark starts")
-        told = await ask_spark(self._cluster, self._file, self._count)
+        answer = await ask_spark(self._cluster, self._file, self._count)
         self._view.end_of_rate()
-        self.result["spark"] = told["same"]
-        self._show_delays(told)
-        return bool(told["same"])
+        self.result["spark"] = answer["same"]
+        self._show_delays(answer)
+        return bool(answer["same"])
 
     async def _as_a_stream(self) -> bool:
-        """The same flights once more, as they would arrive day by day."""
+        """Append the same flights to a stream."""
         self._view.part("A stream: flights arrive, and a producer hangs")
         await self._cluster.start()
         with_spark = not self._missing_for_spark
@@ -285,31 +282,31 @@ class _Demo:
         return good
 
     async def _repaired(self) -> bool:
-        """A bookie loses what it holds of the stream."""
+        """Wipe the disk of a bookie, and repair it."""
         self._view.part("Repair: a bookie loses its disk")
-        # What it stands on takes a while to load.
-        from .demo_repair import RepairAct  # noqa: PLC0415
+        # Imported here because it takes long to load.
+        from .repair import RepairAct  # noqa: PLC0415
 
         act = RepairAct(self._cluster, self._view, self._clock)
         good = await act.run()
         self.result["repair"] = act.result
         return good
 
-    def _show_delays(self, told: Mapping[str, Any]) -> None:
+    def _show_delays(self, answer: Mapping[str, Any]) -> None:
         self._view.step("Spark read the same objects as plain Parquet:")
-        for scan in told["plan"]:
+        for scan in answer["plan"]:
             for line in scan.split(", "):
                 self._view.detail(line)
         rows = [
-            (carrier, f"{flights:,}", f"{delay:.6f}", f"{told['by_pandas'].get(carrier, (0, float('nan')))[1]:.6f}")
-            for carrier, (flights, delay) in sorted(told["by_spark"].items(), key=lambda found: -found[1][1])
+            (carrier, f"{flights:,}", f"{delay:.6f}", f"{answer['by_pandas'].get(carrier, (0, float('nan')))[1]:.6f}")
+            for carrier, (flights, delay) in sorted(answer["by_spark"].items(), key=lambda found: -found[1][1])
         ]
         columns = ("carrier", "flights", "by Spark, from the archive", "by pandas, from the source")
         self._view.table("Mean departure delay in minutes", columns, rows)
-        if not told["same"]:
+        if not answer["same"]:
             self._view.problem("Spark and pandas differ")
 
-    # -- what is shown in the end -----------------------------------------------------
+    # -- results ----------------------------------------------------------------------
 
     def _rate(self, what: str, after: _Report, before: _Report) -> None:
         entries, size = after.entries - before.entries, after.bytes - before.bytes
@@ -332,9 +329,9 @@ class _Demo:
             (bookie.bookie_id, *(human_bytes(_size(bookie.directory / part)) for part in parts))
             for bookie in self._cluster.bookies
         ]
-        self._view.table("Where the bytes lie", ("", "journal", "entry logs", "index"), sizes)
+        self._view.table("Bytes on disk", ("", "journal", "entry logs", "index"), sizes)
         self._view.table(
-            f"Who holds what: tallybook ledger info {closed.ledger_id}",
+            f"Fragments: tallybook ledger info {closed.ledger_id}",
             ("fragment", "from flight", "on"),
             [
                 (str(number), f"{fragment.first_entry_id:,}", ", ".join(fragment.bookies))
@@ -381,7 +378,7 @@ class _Demo:
 
 
 async def _reports(process: asyncio.subprocess.Process) -> AsyncIterator[_Report]:
-    """What the writer says, to the last line that it got out."""
+    """The reports of the writer, up to its last complete line."""
     if process.stdout is not None:
         async for line in process.stdout:
             if line.endswith(b"\n"):

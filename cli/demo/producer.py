@@ -1,7 +1,7 @@
-"""A producer of the demo's stream: a process of its own, so that it can be stopped in the middle of its work.
+"""A producer of the demo's stream: a separate process, so that it can be stopped with a signal.
 
-It takes the stream over, appends flights at a steady rate, each under an id of its own, and reports on standard output,
-one line of JSON at a time, how far that is acknowledged. Somebody else may take the stream from it: then it says so.
+It takes the stream over, appends flights at a steady rate, each with its own dedup id, and reports on standard output
+what is acknowledged, as lines of JSON. If another producer fences it, it reports that and ends.
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ from tallybook.core.errors import StreamFenced, TallybookError
 from tallybook.runtime.clock import Clock, RealClock
 from tallybook.stream import Outgoing, StreamStore, StreamWriter
 
-from .demo_source import FLIGHTS, flights
-from .exits import Exit, exit_code, sentence
-from .output import complain
-from .parent import die_with_parent
-from .running import run
+from ..exits import Exit, exit_code, sentence
+from ..local.parent import die_with_parent
+from ..output import complain
+from ..running import run
+from .source import FLIGHTS, flights
 
-MODULE: Final = "tallybook.cli.demo_producer"
+MODULE: Final = "tallybook.cli.demo.producer"
 """What ``python -m`` runs."""
 
 _PIECE: Final = 500
@@ -36,7 +36,7 @@ def _report(**facts: object) -> None:
 
 
 def _pieces(file: Path, count: int, skip: int) -> Iterator[tuple[int, list[bytes]]]:
-    """Flights from number ``skip`` on, a few at a time, each time with the number of the first."""
+    """Flights from number ``skip`` on, in pieces, each with the number of its first flight."""
     first = 0
     for lines in flights(file, count):
         for start in range(0, len(lines), _PIECE):
@@ -48,7 +48,7 @@ def _pieces(file: Path, count: int, skip: int) -> Iterator[tuple[int, list[bytes
 
 
 def with_ids(lines: list[bytes], first: int) -> list[Outgoing]:
-    """Flights as records, each under an id that tells its number."""
+    """Flights as records, each with its number as the dedup id."""
     return [Outgoing(line, dedup_id=b"flight %d" % number) for number, line in enumerate(lines, start=first)]
 
 
@@ -79,7 +79,7 @@ async def _produce(options: argparse.Namespace) -> None:
 
 
 def main() -> int:
-    """Produce, and return an exit code."""
+    """Run the producer; returns an exit code."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--metadata", required=True)
     parser.add_argument("--stream", required=True)

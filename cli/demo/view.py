@@ -1,7 +1,6 @@
-"""How the demo looks: steps, a rate line that moves on a terminal, and a table at the end.
+"""Output of the demo: steps, a rate line, and tables.
 
-Where it is no terminal that it writes to, everything is plain lines, and the rate line becomes one
-line a second.
+On a terminal the rate line is redrawn; elsewhere it is one plain line per second.
 """
 
 from __future__ import annotations
@@ -15,7 +14,7 @@ from rich.table import Table
 
 from tallybook.runtime.clock import Clock
 
-from .progress import human_bytes
+from ..progress import human_bytes
 
 _BAR: Final = 28
 _RATE_SECONDS: Final = 0.5
@@ -24,10 +23,10 @@ _PLAIN_SECONDS: Final = 1.0
 
 
 class View:
-    """What the demo says.
+    """Prints the output of the demo.
 
     Args:
-        out: where to.
+        out: the stream to print to.
     """
 
     def __init__(self, clock: Clock, out: TextIO) -> None:
@@ -41,41 +40,41 @@ class View:
         self._drawn = False
 
     def headline(self, text: str) -> None:
-        """What this is."""
+        """Print the title."""
         self._console.print(f"[bold]{text}[/bold]\n")
 
     def step(self, text: str) -> None:
-        """Something was done."""
+        """Print a step that is done."""
         self._line("[green]done[/green] ", text)
 
     def detail(self, text: str) -> None:
-        """More about the step before."""
+        """Print a detail of the last step."""
         self._console.print(f"        {text}")
 
     def event(self, text: str) -> None:
-        """Something was done to the cluster on purpose."""
+        """Print a failure that the demo has caused."""
         self._line("[yellow]crash[/yellow]", text)
 
     def problem(self, text: str) -> None:
-        """Something is not as it must be."""
+        """Print a failed comparison."""
         self._line("[bold red]wrong[/bold red]", text)
 
     def skipped(self, text: str) -> None:
-        """Something was left out."""
+        """Print a step that is skipped."""
         self._line("[dim]left[/dim] ", text)
 
     def part(self, text: str) -> None:
-        """Another part begins."""
+        """Print the title of a part."""
         self._console.print(f"\n[bold]{text}[/bold]\n")
 
     def waiting(self, text: str) -> None:
-        """Something takes a while."""
+        """Show, on a terminal, that something takes a while."""
         if self._terminal:
             self._console.print(f"        [dim]{text} ...[/dim]", end="")
             self._drawn = True
 
     def rate(self, entries: int, total: int, size: int | None, note: str) -> None:
-        """So many of ``total`` entries are acknowledged, ``size`` bytes in all."""
+        """Show the rate line: ``entries`` of ``total`` are acknowledged, ``size`` bytes."""
         now = self._clock.monotonic()
         self._points.append((now, entries))
         while len(self._points) > 2 and self._points[0][0] < now - _RATE_SECONDS:
@@ -97,13 +96,13 @@ class View:
             self._console.print(f"        {text}")
 
     def end_of_rate(self) -> None:
-        """The rate line goes; the next one starts afresh."""
+        """Remove the rate line and reset the rate."""
         self._erase()
         self._points.clear()
         self._next_draw = 0.0
 
     def table(self, title: str, columns: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
-        """A table whose first column is text and whose others are numbers."""
+        """Print a table. The first column is text, the others are numbers."""
         table = Table(title=title, title_justify="left", title_style="bold", box=None, pad_edge=False, padding=(0, 2))
         for position, column in enumerate(columns):
             table.add_column(column, justify="right" if position else "left", no_wrap=True)
@@ -113,7 +112,7 @@ class View:
         self._console.print(table)
 
     def verdict(self, text: str, *, good: bool) -> None:
-        """The last line."""
+        """Print the last line."""
         style = "bold green" if good else "bold red"
         self._console.print(f"\n[{style}]{text}[/{style}]")
 

@@ -1,8 +1,7 @@
-"""The writer of the demo: a process of its own, so that it can be killed.
+"""The writer of the demo: a separate process, so that it can be killed.
 
-It appends flights to a ledger and reports on standard output, one line of JSON at a time,
-what is acknowledged. A report is made after the acknowledgement, so whoever reads it may
-rely on it, whatever happens to this process afterwards.
+It appends flights to a ledger and reports on standard output what is acknowledged, as lines of JSON. Each report is
+made after the acknowledgement, so it stays true if the process is killed.
 """
 
 from __future__ import annotations
@@ -14,36 +13,34 @@ from collections.abc import AsyncGenerator
 from pathlib import Path
 from typing import Final
 
-from pydantic import ByteSize
-
 from tallybook.client.client import Client
 from tallybook.client.writer.handle import LedgerWriter
-from tallybook.core.config import ClientSettings
 from tallybook.core.errors import TallybookError
 from tallybook.core.limits import MIB
+from tallybook.core.settings import ClientSettings
 from tallybook.runtime.clock import Clock, RealClock
 
-from .appending import Feeder
-from .demo_source import FLIGHTS, flights
-from .exits import Exit, exit_code, sentence
-from .output import complain
-from .parent import die_with_parent
-from .running import run
+from ..exits import Exit, exit_code, sentence
+from ..lines.ledger_append import LedgerFeeder
+from ..local.parent import die_with_parent
+from ..output import complain
+from ..running import run
+from .source import FLIGHTS, flights
 
-MODULE: Final = "tallybook.cli.demo_writer"
+MODULE: Final = "tallybook.cli.demo.writer"
 """What ``python -m`` runs."""
 
 _REPORT_SECONDS: Final = 0.02
 _WINDOW_BYTES: Final = 2 * MIB
-_SETTINGS: Final = ClientSettings(max_pending_bytes=ByteSize(16 * MIB), away_timeout_ms=1_500, reconnect_ms=100)
-"""A bookie that is away for a moment is replaced already, because the demo does not last long."""
+_SETTINGS: Final = ClientSettings(max_pending_bytes=16 * MIB, away_timeout_ms=1_500, reconnect_ms=100)
+"""Client settings that replace a bookie soon, because the demo is short."""
 _REPLACED_SECONDS: Final = 20.0
-"""Longest wait for a replacement to join."""
+"""Time-out for the replacement of a bookie."""
 _LOOK_SECONDS: Final = 0.02
 
 
 class Reports:
-    """Says on standard output what is acknowledged, some times a second."""
+    """Prints what is acknowledged, several times a second."""
 
     def __init__(self, clock: Clock, writer: LedgerWriter) -> None:
         self._clock = clock
@@ -51,26 +48,26 @@ class Reports:
         self._next = 0.0
 
     def update(self, entries: int, size: int, seconds: float) -> None:
-        """So many entries and bytes are acknowledged."""
+        """Report the acknowledged entries and bytes."""
         if self._clock.monotonic() >= self._next:
             self._next = self._clock.monotonic() + _REPORT_SECONDS
             report(self._writer, entries, size, seconds)
 
     def end(self) -> None:
-        """The last word is ``report``'s."""
+        """Nothing: the last report is printed by ``report``."""
 
 
 def report(writer: LedgerWriter, entries: int, size: int, seconds: float, *, closed: bool = False) -> None:
-    """One line for the process that watches."""
+    """Print one line for the demo's main process."""
     fragment = writer.metadata.last_fragment
     where = {"fragment_from": fragment.first_entry_id, "bookies": fragment.bookies}
     print(json.dumps({"entries": entries, "bytes": size, "seconds": seconds, "closed": closed, **where}), flush=True)
 
 
 class _Source:
-    """The flights that are to be appended; at one place it lingers until a bookie was replaced.
+    """The flights to append. At one position it waits until a bookie was replaced.
 
-    However fast the machine is, the demo then shows an ensemble change under way.
+    So the demo shows an ensemble change on a machine of any speed.
     """
 
     def __init__(self, file: Path, count: int, skip: int, linger_at: int, writer: LedgerWriter, clock: Clock) -> None:
@@ -82,7 +79,7 @@ class _Source:
         self._clock = clock
 
     async def lines(self) -> AsyncGenerator[list[bytes], None]:
-        """The flights, some at a time."""
+        """The flights, in pieces."""
         skip, given = self._skip, 0
         for lines in flights(self._file, self._count):
             kept, skip = lines[skip:], max(0, skip - len(lines))
@@ -93,7 +90,7 @@ class _Source:
                 await self._replaced()
 
     async def _replaced(self) -> None:
-        """Wait until another bookie has joined, or the writer has ended, or for long enough."""
+        """Wait until a replacement bookie has joined, the writer has ended, or the time-out has passed."""
         self._linger_at = 0
         deadline = self._clock.monotonic() + _REPLACED_SECONDS
         while self._writer.metadata.last_fragment.first_entry_id == 0 and not self._writer.ended:
@@ -107,7 +104,7 @@ async def _write(options: argparse.Namespace) -> None:
     clock = RealClock()
     async with Client(options.metadata, _SETTINGS) as client:
         writer = await client.adopt_ledger(options.ledger)
-        feeder = Feeder(writer, clock, Reports(clock, writer), _WINDOW_BYTES)
+        feeder = LedgerFeeder(writer, clock, Reports(clock, writer), _WINDOW_BYTES)
         source = _Source(options.flights, options.count, options.skip, options.linger_at, writer, clock)
         await feeder.feed(source.lines())
         await writer.close()
@@ -115,7 +112,7 @@ async def _write(options: argparse.Namespace) -> None:
 
 
 def main() -> int:
-    """Write, and return an exit code."""
+    """Run the writer; returns an exit code."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--metadata", required=True)
     parser.add_argument("--ledger", type=int, required=True)

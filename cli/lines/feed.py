@@ -1,10 +1,9 @@
-"""Feeding lines to something that confirms them later: fast, and within bounded memory.
+"""Pipelined appends of input lines, within bounded memory.
 
-    input --> send, without waiting --> window --> confirmed, in the order of the input
+    input --> send without waiting --> window --> confirmed, in the order of the input
 
-Lines are sent off without waiting for each; what is not confirmed yet is bounded by a window here and by the client's
-byte budget behind it. While the input is silent, confirmations are looked at as they come: a failure is told at once,
-also where no line ever comes again.
+Unconfirmed lines are bounded by a window here and by the client's byte budget. Confirmations are also awaited while
+there is no input, so that a failure is reported at once.
 """
 
 from __future__ import annotations
@@ -21,25 +20,25 @@ from tallybook.core.limits import MIB
 from tallybook.runtime.clock import Clock
 from tallybook.runtime.tasks import Tasks
 
-from .progress import Watcher
+from ..progress import ProgressSink
 
 WINDOW_BYTES = 8 * MIB
-"""Several times what keeps the bookies busy."""
+"""Several times the bytes in flight that keep the bookies busy."""
 
-_SETTLE_SECONDS = 1.0
+_DRAIN_SECONDS = 1.0
 
 Sent = TypeVar("Sent")
 
 
-class Feeding(ABC, Generic[Sent]):
-    """Sends lines off, some at a time, and sees them confirmed. ``Sent`` stands for some of them on their way.
+class LineFeeder(ABC, Generic[Sent]):
+    """Appends lines in groups and waits for their confirmation. ``Sent`` is a group in flight.
 
     Args:
-        progress: told of what is confirmed.
-        window_bytes: input that may be on its way to the bookies.
+        progress: gets the confirmed lines.
+        window_bytes: input bytes that may be in flight.
     """
 
-    def __init__(self, clock: Clock, progress: Watcher, window_bytes: int = WINDOW_BYTES) -> None:
+    def __init__(self, clock: Clock, progress: ProgressSink, window_bytes: int = WINDOW_BYTES) -> None:
         self._clock = clock
         self._progress = progress
         self._window_limit_bytes = window_bytes
@@ -47,11 +46,17 @@ class Feeding(ABC, Generic[Sent]):
         self._ended: float | None = None
         self._window: deque[tuple[Sent, int]] = deque()
         self._window_bytes = 0
+        self._sending = False
+
+    @property
+    def in_doubt(self) -> bool:
+        """Whether lines may have been appended that are not counted, because their confirmation did not come."""
+        return self._sending or bool(self._window)
 
     @property
     @abstractmethod
     def entries(self) -> int:
-        """How many lines are confirmed."""
+        """Confirmed lines."""
 
     @property
     @abstractmethod
@@ -60,50 +65,52 @@ class Feeding(ABC, Generic[Sent]):
 
     @property
     def seconds(self) -> float:
-        """How long it took, or takes so far."""
+        """Seconds from the start to the end, or to now."""
         return (self._clock.monotonic() if self._ended is None else self._ended) - self._started
 
     @abstractmethod
     async def _send(self, lines: list[bytes]) -> None:
-        """Send lines off, and ``_push`` what is on its way then, also where it fails half-way."""
+        """Send lines without waiting, and ``_push`` what is in flight, also if it fails half-way."""
 
     @abstractmethod
     async def _confirmed(self, sent: Sent) -> None:
-        """Wait until it is confirmed. May be cancelled, and called again.
+        """Wait until a group is confirmed. May be cancelled, and called again.
 
         Raises:
-            TallybookError: some of it is not.
+            TallybookError: an append of the group failed.
         """
 
-    async def _settled(self, sent: Sent) -> None:
-        """It is confirmed, as is all that was sent before it. Called once."""
+    async def _on_confirmed(self, sent: Sent) -> None:
+        """Called once for each group, after it and all groups before it are confirmed."""
 
     async def feed(self, source: AsyncGenerator[list[bytes], None]) -> None:
-        """Append every line of ``source``, and close it; return when all are confirmed.
+        """Append every line of ``source`` and close it; return when all are confirmed.
 
         Raises:
             EntryTooLarge: a line is too long; the ones before it are confirmed.
-            LedgerFenced, StreamFenced, NotEnoughBookies, ...: the writer is dead.
+            LedgerFenced, StreamFenced, NotEnoughBookies, ...: the writer has failed.
         """
         try:
             async with aclosing(source):
                 while (lines := await self._next(source)) is not None:
+                    self._sending = True
                     await self._send(lines)
+                    self._sending = False
                     while self._window_bytes > self._window_limit_bytes:
                         await self._oldest()
-                    # A source that never waits must not keep the batches from leaving.
+                    # Let the writer send batches even if the source never waits.
                     await self._clock.sleep(0)
                     self._show()
-            await self._settle()
+            await self._drain()
         except (asyncio.CancelledError, TallybookError, OSError):
-            await self._settle_briefly()
+            await self._drain_briefly()
             raise
         finally:
             self._ended = self._clock.monotonic()
             self._progress.end()
 
     async def _next(self, source: AsyncGenerator[list[bytes], None]) -> list[bytes] | None:
-        """The next lines, ``None`` at the end; what is confirmed meanwhile is settled meanwhile."""
+        """The next lines; ``None`` at the end. Handles confirmations meanwhile."""
         tasks = Tasks("feeding", lambda _name, _error: None)
         reading = tasks.spawn(_step(source), name="read")
         try:
@@ -130,19 +137,19 @@ class Feeding(ABC, Generic[Sent]):
         await self._confirmed(sent)
         self._window.popleft()
         self._window_bytes -= size
-        await self._settled(sent)
+        await self._on_confirmed(sent)
 
-    async def _settle(self) -> None:
+    async def _drain(self) -> None:
         while self._window:
             await self._oldest()
 
-    async def _settle_briefly(self) -> None:
-        """Most of what was sent is confirmed in a moment; then the count that is printed says so."""
+    async def _drain_briefly(self) -> None:
+        """Wait a moment for the lines in flight, so that the printed count includes them."""
         try:
-            async with asyncio.timeout(_SETTLE_SECONDS):
-                await self._settle()
+            async with asyncio.timeout(_DRAIN_SECONDS):
+                await self._drain()
         except (TimeoutError, TallybookError):
-            # The error that is being handled is the one to report.
+            # The caller is handling the error to report.
             return
 
 

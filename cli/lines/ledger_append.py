@@ -1,6 +1,6 @@
-"""Feeding lines to a ledger, one entry a line.
+"""Appends input lines to a ledger, one entry per line.
 
-However the feeding ends - end of input, an error, Ctrl-C - ``Feeder.entries`` says how many entries are confirmed.
+However it ends (end of input, an error, Ctrl-C), ``LedgerFeeder.entries`` is the number of confirmed entries.
 """
 
 from __future__ import annotations
@@ -8,28 +8,30 @@ from __future__ import annotations
 import asyncio
 
 from tallybook.client.client import Client
+from tallybook.client.writer.appends.appends import PendingAppend
 from tallybook.client.writer.handle import LedgerWriter
-from tallybook.client.writer.pending import PendingAppend
 from tallybook.core.errors import Busy, PeerError
 from tallybook.runtime.clock import Clock
 
-from .feeding import WINDOW_BYTES, Feeding
-from .progress import Watcher
+from ..progress import ProgressSink
+from .feed import WINDOW_BYTES, LineFeeder
 
 _VISIBLE_WAIT_SECONDS = 2.0
 _VISIBLE_POLL_SECONDS = 0.03
 
 
-class Feeder(Feeding[PendingAppend]):
-    """Appends to one ledger.
+class LedgerFeeder(LineFeeder[PendingAppend]):
+    """Appends lines to one ledger.
 
     Args:
         writer: the ledger's writing handle.
-        progress: told of what is confirmed.
-        window_bytes: input that may be on its way to the bookies.
+        progress: gets the confirmed entries.
+        window_bytes: input bytes that may be in flight.
     """
 
-    def __init__(self, writer: LedgerWriter, clock: Clock, progress: Watcher, window_bytes: int = WINDOW_BYTES) -> None:
+    def __init__(
+        self, writer: LedgerWriter, clock: Clock, progress: ProgressSink, window_bytes: int = WINDOW_BYTES
+    ) -> None:
         super().__init__(clock, progress, window_bytes)
         self._writer = writer
 
@@ -53,7 +55,7 @@ class Feeder(Feeding[PendingAppend]):
                 try:
                     last = writer.append_nowait(line)
                 except Busy:
-                    # The client's budget is used up: this one waits for room, and for its confirmation.
+                    # The client's byte budget is used up: wait for space, and for the confirmation of this entry.
                     await writer.append(line)
         finally:
             if last is not None:
@@ -64,11 +66,10 @@ class Feeder(Feeding[PendingAppend]):
 
 
 async def make_visible(client: Client, writer: LedgerWriter, password: bytes, clock: Clock) -> None:
-    """Wait, for a moment, until readers of the open ledger are told of everything that is confirmed.
+    """Wait a moment until readers of the open ledger can see all confirmed entries.
 
-    A last add confirmed travels with the next batch, or alone after a silence; a writer that
-    leaves without closing waits for the latter. Nothing is lost where it fails: a recovery
-    finds the entries all the same.
+    The last add confirmed is sent with the next batch, or alone after a pause; a writer that does not close the ledger
+    waits for the latter. If that fails nothing is lost: a recovery finds the entries.
     """
     deadline = clock.monotonic() + _VISIBLE_WAIT_SECONDS
     while clock.monotonic() < deadline:
@@ -81,8 +82,8 @@ async def make_visible(client: Client, writer: LedgerWriter, password: bytes, cl
         await clock.sleep(_VISIBLE_POLL_SECONDS)
 
 
-async def leave(client: Client, writer: LedgerWriter, password: bytes, clock: Clock) -> None:
-    """Let go of a ledger that stays open."""
+async def release_ledger_writer(client: Client, writer: LedgerWriter, password: bytes, clock: Clock) -> None:
+    """Abandon a ledger that stays open, after its entries are visible to readers if possible."""
     try:
         async with asyncio.timeout(_VISIBLE_WAIT_SECONDS):
             await make_visible(client, writer, password, clock)

@@ -1,4 +1,4 @@
-"""Entries of a ledger as lines, or as JSON objects, on standard output."""
+"""Prints the entries of a ledger as lines, or as JSON objects."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from .pipes import write_all
 T = TypeVar("T")
 
 Form = Callable[[Sequence[Entry]], bytes]
-"""Turns entries into what is printed of them."""
+"""Formats entries for output."""
 
 _WRITE_BYTES = 512 * KIB
 _TAIL_ENTRIES = 1_000
@@ -31,7 +31,7 @@ def entries_as_lines(entries: Sequence[Entry]) -> bytes:
 
 
 def entries_as_json(entries: Sequence[Entry]) -> bytes:
-    """One object a line; a payload that is not text is given in base 64."""
+    """One object per line; a payload that is not UTF-8 is in base64."""
     return b"".join(json.dumps(_fields(entry)).encode() + b"\n" for entry in entries)
 
 
@@ -40,7 +40,7 @@ def _fields(entry: Entry) -> dict[str, object]:
 
 
 def as_text(name: str, value: bytes | None) -> dict[str, object]:
-    """A field with ``value`` as text; where it is none, one with the same in base 64, whose name says so."""
+    """A JSON field with ``value`` as text; if it is not UTF-8, a field ``name_base64`` instead."""
     try:
         return {name: None if value is None else value.decode()}
     except UnicodeDecodeError:
@@ -68,7 +68,7 @@ async def copy_range(
         async for entries in reader.read_batches(start, end):
             await output.add(entries)
     finally:
-        # Before an error is reported, what was good is there.
+        # Entries before an error are printed.
         await output.flush()
 
 
@@ -76,12 +76,12 @@ async def follow(reader: LedgerReader, first: int, form: Form, descriptor: int, 
     """Write entries from ``first`` on as they are confirmed, until the ledger is closed.
 
     Raises:
-        ReadBeyondLac: it was closed before it got to ``first``. To be where the next entry would be is no error.
+        ReadBeyondLac: it was closed before it got to ``first``. If ``first`` is the next entry, that is no error.
     """
     waiting: list[Entry] = []
     async for entry in reader.tail(first):
         waiting.append(entry)
-        # The last one that is confirmed so far: the tail is about to wait, so show what there is.
+        # After the last confirmed entry the tail waits, so print what there is.
         if entry.entry_id == reader.last_add_confirmed or len(waiting) >= _TAIL_ENTRIES:
             await write_all(descriptor, [form(waiting)], workers)
             waiting = []
@@ -91,14 +91,14 @@ async def follow(reader: LedgerReader, first: int, form: Form, descriptor: int, 
 
 def _beyond(reader: LedgerReader, entry_id: int) -> ReadBeyondLac:
     lac = reader.last_add_confirmed
-    return ReadBeyondLac(f"ledger {reader.id}: entry {entry_id} lies past the last add confirmed, {lac}")
+    return ReadBeyondLac(f"ledger {reader.id}: entry {entry_id} is past the last add confirmed, {lac}")
 
 
 class Output(Generic[T]):
-    """Gathers what is to be written until a write is worth its price.
+    """Buffers output, so that it is written in large pieces.
 
     Args:
-        form: turns entries, or records, into what is printed of them.
+        form: formats entries or records for output.
     """
 
     def __init__(self, form: Callable[[Sequence[T]], bytes], descriptor: int, workers: Workers) -> None:
@@ -109,7 +109,7 @@ class Output(Generic[T]):
         self._size = 0
 
     async def add(self, entries: Sequence[T]) -> None:
-        """Write some more, soon."""
+        """Add entries or records to the buffer."""
         if not entries:
             return
         part = self._form(entries)
@@ -119,10 +119,10 @@ class Output(Generic[T]):
             await self.flush()
 
     async def flush(self) -> None:
-        """Write what was gathered.
+        """Write the buffer.
 
         Raises:
-            BrokenPipeError: nobody reads any more.
+            BrokenPipeError: the reader has exited.
         """
         parts, self._parts, self._size = self._parts, [], 0
         if parts:

@@ -1,8 +1,7 @@
-"""Standard input and output in big pieces, without ever stopping the event loop.
+"""Reads standard input and writes standard output in large pieces, without blocking the event loop.
 
-Input is read when the loop says that there is something, so that Ctrl-C never waits for a
-silent pipe. Files and other things that cannot be polled are read, and output is written, on
-a thread.
+Pipes are read when the loop reports them readable, so that Ctrl-C never waits for a pipe without input. Files, which
+cannot be polled, are read on a thread, and output is written on a thread.
 """
 
 from __future__ import annotations
@@ -17,19 +16,19 @@ from tallybook.core.errors import EntryTooLarge
 from tallybook.core.limits import KIB, MAX_ENTRY_BYTES
 from tallybook.runtime.tasks import Workers
 
-from .standard_output import write_some
+from ..standard_output import write_some
 
 STDIN: Final = 0
 PIECE_BYTES: Final = 256 * KIB
 
 
 async def read_lines(descriptor: int, workers: Workers) -> AsyncGenerator[list[bytes], None]:
-    """Lines of ``descriptor`` without their newlines, as many at a time as one read brings.
+    """Lines of ``descriptor`` without their newlines, as many at a time as one read returns.
 
-    An unterminated last line counts. The memory held is one piece and the longest line.
+    An unterminated last line counts. Memory: one piece and the longest line.
 
     Raises:
-        EntryTooLarge: a line is longer than an entry may be; the lines before it have been given.
+        EntryTooLarge: a line is longer than an entry may be; the lines before it have been yielded.
     """
     rest: list[bytes] = []
     rest_bytes = 0
@@ -39,7 +38,7 @@ async def read_lines(descriptor: int, workers: Workers) -> AsyncGenerator[list[b
             lines = piece.split(b"\n")
             last = lines.pop()
             if lines:
-                # A line that lies within one piece is not too long.
+                # Other lines lie within one piece, so they are not too long.
                 _check_length(complete + 1, rest_bytes + len(lines[0]))
                 rest.append(lines[0])
                 lines[0] = b"".join(rest)
@@ -60,7 +59,7 @@ def _check_length(number: int, size: int) -> None:
 
 
 async def read_pieces(descriptor: int, workers: Workers) -> AsyncGenerator[bytes, None]:
-    """What ``descriptor`` holds, a piece at a time, until its end."""
+    """The contents of ``descriptor`` in pieces, until its end."""
     pollable = _pollable(descriptor)
     while True:
         if pollable:
@@ -74,11 +73,11 @@ async def read_pieces(descriptor: int, workers: Workers) -> AsyncGenerator[bytes
 
 
 async def write_all(descriptor: int, parts: Sequence[bytes], workers: Workers) -> None:
-    """Write ``parts`` one after the other.
+    """Write ``parts`` in order.
 
     Raises:
         OutputFailed: they cannot be written.
-        BrokenPipeError: nobody reads any more.
+        BrokenPipeError: the reader has exited.
     """
     await workers.run(_write_all, descriptor, b"".join(parts))
 
@@ -90,7 +89,7 @@ def _write_all(descriptor: int, data: bytes) -> None:
 
 
 def _pollable(descriptor: int) -> bool:
-    """Whether the loop can tell when there is something to read; of files it cannot."""
+    """Whether the loop can poll the descriptor. It cannot poll files."""
     loop = asyncio.get_running_loop()
     try:
         loop.add_reader(descriptor, _nothing)
@@ -111,4 +110,4 @@ async def _readable(descriptor: int) -> None:
 
 
 def _nothing() -> None:
-    """What the probe of ``_pollable`` would call."""
+    """Callback for the probe in ``_pollable``."""

@@ -1,7 +1,7 @@
-"""Feeding lines to a stream, one record a line.
+"""Appends input lines to a stream, one record per line.
 
-However the feeding ends - end of input, an error, Ctrl-C, another writer - ``StreamFeeder`` says how many records are
-confirmed, and which is the last of them.
+However it ends (end of input, an error, Ctrl-C, another writer), ``StreamFeeder`` knows how many records are confirmed
+and the position of the last one.
 """
 
 from __future__ import annotations
@@ -16,51 +16,51 @@ from tallybook.runtime.clock import Clock
 from tallybook.stream import PendingRecord, Position, StreamWriter
 from tallybook.stream.writer.pending import settled_record
 
-from .feeding import WINDOW_BYTES, Feeding
-from .progress import Watcher
+from ..progress import ProgressSink
+from .feed import WINDOW_BYTES, LineFeeder
 
-Told = Callable[[Sequence[Position]], Awaitable[None]]
-"""Told of records that are confirmed, in their order."""
+OnConfirmed = Callable[[Sequence[Position]], Awaitable[None]]
+"""Called with the positions of confirmed records, in order."""
 
 _LEAVE_SECONDS: Final = 5.0
 
 
 class Piece(NamedTuple):
-    """Some lines on their way: the records they became, and their sizes."""
+    """A group of records in flight, and the sizes of their lines."""
 
     records: list[PendingRecord]
     sizes: list[int]
 
 
-class StreamFeeder(Feeding[Piece]):
-    """Appends to one stream.
+class StreamFeeder(LineFeeder[Piece]):
+    """Appends lines to one stream.
 
     Args:
-        writer: of the stream.
-        progress: told of what is confirmed.
-        key_separator: what stands between a record's key and its payload; a line without it has no key.
-        told: gets the positions.
+        writer: the stream's writer.
+        progress: gets the confirmed records.
+        key_separator: separates key and payload in a line; a line without it has no key. Empty: no keys.
+        on_confirmed: called with the positions of confirmed records.
     """
 
     def __init__(
         self,
         writer: StreamWriter,
         clock: Clock,
-        progress: Watcher,
+        progress: ProgressSink,
         *,
         key_separator: bytes = b"",
-        told: Told | None = None,
+        on_confirmed: OnConfirmed | None = None,
         window_bytes: int = WINDOW_BYTES,
     ) -> None:
         super().__init__(clock, progress, window_bytes)
         self._writer = writer
-        # What is confirmed is a beginning of the input, from whose end one can go on.
+        # Confirmed records are always a prefix of the input, so that a user can resume after it.
         writer.end_at_refusal()
         self._key_separator = key_separator
-        self._told = told
+        self._on_confirmed_records = on_confirmed
         self._entries = self._size_bytes = 0
         self.last_position: Position | None = None
-        """Of the last record of this feeder's that is confirmed."""
+        """The position of the last confirmed record of this feeder."""
 
     @property
     def entries(self) -> int:
@@ -73,14 +73,14 @@ class StreamFeeder(Feeding[Piece]):
         return self._size_bytes
 
     async def append_one(self, line: bytes, if_position: Position | None) -> None:
-        """Append a record only if the last one of the stream has this position; ``None``: only if there is none.
+        """Append a record if the last one of the stream has this position; ``None``: if the stream has no record.
 
         Raises:
             As ``StreamWriter.append``.
         """
         key, payload = self._parts(line)
         position = await self._writer.append(payload, key=key, if_position=if_position)
-        await self._settled(Piece([settled_record(position)], [len(line)]))
+        await self._on_confirmed(Piece([settled_record(position)], [len(line)]))
 
     async def _send(self, lines: list[bytes]) -> None:
         piece = Piece([], [])
@@ -90,16 +90,16 @@ class StreamFeeder(Feeding[Piece]):
                 try:
                     record = self._writer.append_nowait(payload, key=key)
                 except Busy:
-                    self._gone(piece)
+                    self._push_piece(piece)
                     piece = Piece([], [])
-                    record = await self._send_patiently(payload, key)
+                    record = await self._send_when_free(payload, key)
                 piece.records.append(record)
                 piece.sizes.append(len(line))
         finally:
-            self._gone(piece)
+            self._push_piece(piece)
 
-    async def _send_patiently(self, payload: bytes, key: bytes | None) -> PendingRecord:
-        """Send a record for which there is no room in the client's budget: what is confirmed gives some."""
+    async def _send_when_free(self, payload: bytes, key: bytes | None) -> PendingRecord:
+        """Send a record when the client's byte budget has space for it: confirmations free some."""
         while self._window:
             await self._oldest()
             try:
@@ -114,29 +114,29 @@ class StreamFeeder(Feeding[Piece]):
         key, _, payload = line.partition(self._key_separator)
         return key, payload
 
-    def _gone(self, piece: Piece) -> None:
+    def _push_piece(self, piece: Piece) -> None:
         if piece.records:
             self._push(piece, sum(piece.sizes))
 
     async def _confirmed(self, sent: Piece) -> None:
-        # They are confirmed in order.
+        # Records are confirmed in order.
         await sent.records[-1]
 
-    async def _settled(self, sent: Piece) -> None:
+    async def _on_confirmed(self, sent: Piece) -> None:
         self.last_position = await sent.records[-1]
         self._entries += len(sent.records)
         self._size_bytes += sum(sent.sizes)
-        if self._told is not None:
-            await self._told([await record for record in sent.records])
+        if self._on_confirmed_records is not None:
+            await self._on_confirmed_records([await record for record in sent.records])
 
-    async def _settle_briefly(self) -> None:
-        await super()._settle_briefly()
+    async def _drain_briefly(self) -> None:
+        await super()._drain_briefly()
         if self._window:
-            # Of what failed, or takes too long, the first part may be confirmed.
+            # The first records of a group that failed, or takes too long, may be confirmed.
             piece, _ = self._window.popleft()
             confirmed = await _confirmed_part(piece)
             if confirmed:
-                await self._settled(Piece(piece.records[:confirmed], piece.sizes[:confirmed]))
+                await self._on_confirmed(Piece(piece.records[:confirmed], piece.sizes[:confirmed]))
 
 
 async def _confirmed_part(piece: Piece) -> int:
@@ -151,10 +151,10 @@ async def _confirmed_part(piece: Piece) -> int:
 
 
 async def only_line(source: AsyncGenerator[list[bytes], None]) -> bytes:
-    """The one line of an input.
+    """The only line of an input.
 
     Raises:
-        InvalidArgument: it has none, or more.
+        InvalidArgument: the input has no line, or more than one.
     """
     found: list[bytes] = []
     async with aclosing(source):
@@ -163,15 +163,15 @@ async def only_line(source: AsyncGenerator[list[bytes], None]) -> bytes:
             if len(found) > 1:
                 break
     if len(found) != 1:
-        raise InvalidArgument(f"with a condition, one line is wanted, got {'none' if not found else 'more'}")
+        raise InvalidArgument(f"--if-position needs exactly one line of input, got {'none' if not found else 'more'}")
     return found[0]
 
 
-async def let_go(writer: StreamWriter) -> None:
-    """Let go of a stream after a failure: in order, where that is soon done, so that the next writer need not wait."""
+async def release_stream_writer(writer: StreamWriter) -> None:
+    """Release a stream after a failure: close the writer if that is quick, so that the next writer need not wait."""
     try:
         async with asyncio.timeout(_LEAVE_SECONDS):
             await writer.close()
     except (TimeoutError, TallybookError):
-        # The failure before is the one to report; the next writer settles what was left.
+        # The earlier failure is the one to report. The next writer recovers the stream.
         writer.abandon()

@@ -1,4 +1,4 @@
-"""Where a reader begins, or ends, as people write it."""
+"""Parses the start and end of reading in ``stream read``, ``tail`` and ``truncate`` and of subscriptions."""
 
 from __future__ import annotations
 
@@ -20,18 +20,18 @@ START_FORMS: Final = (
 
 
 def parse_start(text: str) -> Start:
-    """What ``text`` says, in one of these forms::
+    """Parse one of these forms::
 
-        earliest                with the first record that is there
-        latest                  behind the last one that is confirmed
-        3-1842-7@5f0c9a21       with the record at a position
-        after:3-1842-7@...      with the one behind it
-        1250                    with the record of that number, counted from 0
-        2026-11-01T00:00Z       with the first record whose timestamp is not before a time; without a zone: UTC
-        txid:77                 with the first record whose transaction id is not below a number
+        earliest                the first record
+        latest                  after the last confirmed record
+        3-1842-7@5f0c9a21       the record at a position
+        after:3-1842-7@...      the record after a position
+        1250                    the record with this sequence number, counted from 0
+        2026-11-01T00:00Z       the first record with this timestamp or a later one; without a zone: UTC
+        txid:77                 the first record with this transaction id or a higher one
 
     Raises:
-        InvalidArgument: it is none of them.
+        InvalidArgument: the text has none of these forms.
     """
     if text in {"earliest", "latest"}:
         return Start.earliest() if text == "earliest" else Start.latest()
@@ -46,16 +46,16 @@ def parse_start(text: str) -> Start:
     try:
         return Start.timestamp(text)
     except InvalidArgument as error:
-        raise InvalidArgument(f"{START_FORMS} is wanted, got {text!r}") from error
+        raise InvalidArgument(f"{text!r} must be one of: {START_FORMS}") from error
 
 
 def reached(end: Start) -> Callable[[Record], bool]:
-    """Whether a record is the one that ``end`` names, or lies behind it.
+    """A predicate: whether a record is at ``end`` or after it.
 
-    The callable raises ForeignPosition for a record of another stream.
+    It raises ForeignPosition for a record of another stream.
 
     Raises:
-        InvalidArgument: no single record is named.
+        InvalidArgument: ``end`` does not name a record, as "latest" does not.
     """
     number, position = end.number, end.position
     match end.kind:
@@ -72,9 +72,9 @@ def reached(end: Start) -> Callable[[Record], bool]:
 
 
 def parse_condition(text: str) -> Position | None:
-    """The position that the last record is to have; ``None`` for ``start``: that there is to be no record.
+    """Parse ``--if-position``: a position, or ``start`` (``None``), which means that there is no record.
 
     Raises:
-        InvalidArgument: it is neither.
+        InvalidArgument: the text is neither.
     """
     return None if text == "start" else Position.parse(text)

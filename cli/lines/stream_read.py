@@ -1,4 +1,4 @@
-"""Records of a stream as lines, or as JSON objects, on standard output; gaps on standard error."""
+"""Prints the records of a stream as lines or JSON objects, and reports gaps on standard error."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from tallybook.runtime.tasks import Tasks
 from tallybook.stream import Gap, Record
 from tallybook.stream.reader.handle import RecordBatches
 
-from .output import complain
-from .reading import Output, as_text
+from ..output import complain
+from .ledger_read import Output, as_text
 
 
 def records_as_lines(records: Sequence[Record]) -> bytes:
@@ -22,7 +22,7 @@ def records_as_lines(records: Sequence[Record]) -> bytes:
 
 
 def records_as_json(records: Sequence[Record]) -> bytes:
-    """One object a line; key, payload and id are given in base 64 where they are not text."""
+    """One object per line; key, payload and id are in base64 if they are not UTF-8."""
     return b"".join(json.dumps(_fields(record)).encode() + b"\n" for record in records)
 
 
@@ -38,11 +38,11 @@ def _fields(record: Record) -> dict[str, object]:
     }
 
 
-class Gaps:
-    """Tells of records that are missing, and remembers that some were.
+class GapReporter:
+    """Reports missing records on standard error, and counts the gaps.
 
     Args:
-        name: of the stream.
+        name: name of the stream.
     """
 
     def __init__(self, name: str, *, as_json: bool) -> None:
@@ -50,8 +50,8 @@ class Gaps:
         self._as_json = as_json
         self.count = 0
 
-    def tell(self, gap: Gap) -> None:
-        """There is another one."""
+    def report(self, gap: Gap) -> None:
+        """Report a gap."""
         self.count += 1
         if not self._as_json:
             complain(f"stream {self._name}: {gap}")
@@ -69,17 +69,17 @@ class Gaps:
 async def copy_records(
     pieces: RecordBatches,
     output: Output[Record],
-    gaps: Gaps,
+    gaps: GapReporter,
     clock: Clock,
     *,
     count: int | None = None,
     end: Callable[[Record], bool] | None = None,
 ) -> None:
-    """Write records out as they come; whatever there is, is out before more is waited for.
+    """Write records as they come. Buffered records are written before it waits for more.
 
     Args:
-        count: how many at most.
-        end: the first record that it is true of is not written, and no other after it.
+        count: maximum number of records.
+        end: stop before the first record for which this is true.
 
     Raises:
         As ``StreamReader.batches``.
@@ -89,7 +89,7 @@ async def copy_records(
         try:
             while left is None or left > 0:
                 coming = tasks.spawn(_step(pieces), name="next")
-                # What is in memory has come by then.
+                # If the next records are already in memory, the task is done after this.
                 await clock.sleep(0)
                 if not coming.done():
                     await output.flush()
@@ -98,7 +98,7 @@ async def copy_records(
                     break
                 if isinstance(piece, Gap):
                     await output.flush()
-                    gaps.tell(piece)
+                    gaps.report(piece)
                     continue
                 records, last = _wanted(piece, left, end)
                 await output.add(records)
@@ -107,7 +107,7 @@ async def copy_records(
                     break
         finally:
             await tasks.close()
-            # Before an error is reported, what was good is there.
+            # Records before an error are printed.
             await output.flush()
 
 
@@ -116,6 +116,6 @@ async def _step(pieces: RecordBatches) -> list[Record] | Gap | None:
 
 
 def _wanted(records: list[Record], left: int | None, end: Callable[[Record], bool] | None) -> tuple[list[Record], bool]:
-    """Those that are to be written, and whether none after them is."""
+    """The records to write, and whether ``end`` was reached."""
     stop = None if end is None else next((at for at, record in enumerate(records) if end(record)), None)
     return records[:stop][:left], stop is not None

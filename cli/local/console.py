@@ -1,4 +1,4 @@
-"""The console that ``tallybook up`` runs beside its bookies: a child process, like them."""
+"""Runs the console of ``tallybook up`` as a child process."""
 
 from __future__ import annotations
 
@@ -9,35 +9,33 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import Final
 
+from .gateway import run_server
 from .launcher import LocalCluster
-from .local_gateway import served_by
 
 LOG_FILE: Final = "console.log"
 
 
 @dataclass(frozen=True, slots=True)
 class LocalConsole:
-    """A console that serves."""
+    """A running console."""
 
     process: asyncio.subprocess.Process
     url: str
 
 
 @asynccontextmanager
-async def console_beside(
-    cluster: LocalCluster, listen: str, processes: Sequence[str] = ()
-) -> AsyncIterator[LocalConsole]:
+async def run_console(cluster: LocalCluster, listen: str, processes: Sequence[str] = ()) -> AsyncIterator[LocalConsole]:
     """Run a console of ``cluster`` until the block is left.
 
     Args:
-        processes: addresses of health and metrics of what runs besides bookies.
+        processes: addresses of health and metrics of the processes besides bookies.
 
     Raises:
-        RefusedToStart: it refused, or was not ready in time.
+        RefusedToStart: it refused to start, or was not ready in time.
     """
     command = [sys.executable, "-P", "-m", "tallybook.cli", "console", "run", "--json", "--log-format", "text"]
     command += ["--metadata", cluster.metadata, "--listen", listen, "--parent-pipe", str(cluster.life_pipe)]
     if processes:
         command += ["--set", f"processes={','.join(processes)}"]
-    async with served_by(cluster, "console", command, LOG_FILE) as (process, told):
-        yield LocalConsole(process, told["ready"])
+    async with run_server(cluster, "console", command, LOG_FILE) as (process, answer):
+        yield LocalConsole(process, answer["ready"])

@@ -1,4 +1,4 @@
-"""The gateway that ``tallybook up`` runs beside its bookies: a child process, like them."""
+"""Runs the gateway of ``tallybook up`` as a child process."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from typing import Any, Final
 
 from tallybook.core.errors import BookieUnavailable
 
-from .exits import RefusedToStart
+from ..exits import RefusedToStart
 from .launcher import START_SECONDS, STOP_SECONDS, LocalCluster, how_it_ended, last_error, signal_process, spawn
 
 LOG_FILE: Final = "gateway.log"
@@ -22,7 +22,7 @@ LOG_FILE: Final = "gateway.log"
 
 @dataclass(frozen=True, slots=True)
 class LocalGateway:
-    """A gateway that serves."""
+    """A running gateway."""
 
     process: asyncio.subprocess.Process
     address: str
@@ -30,26 +30,26 @@ class LocalGateway:
 
 
 @asynccontextmanager
-async def gateway_beside(cluster: LocalCluster, listen: str) -> AsyncIterator[LocalGateway]:
+async def run_gateway(cluster: LocalCluster, listen: str) -> AsyncIterator[LocalGateway]:
     """Run a gateway of ``cluster`` until the block is left.
 
     Raises:
-        RefusedToStart: it refused, or was not ready in time.
+        RefusedToStart: it refused to start, or was not ready in time.
     """
     command = [sys.executable, "-P", "-m", "tallybook.cli", "gateway", "run", "--json", "--log-format", "text"]
     command += ["--metadata", cluster.metadata, "--listen", listen, "--parent-pipe", str(cluster.life_pipe)]
-    async with served_by(cluster, "gateway", command, LOG_FILE) as (process, told):
-        yield LocalGateway(process, told["ready"], told["http"])
+    async with run_server(cluster, "gateway", command, LOG_FILE) as (process, answer):
+        yield LocalGateway(process, answer["ready"], answer["http"])
 
 
 @asynccontextmanager
-async def served_by(
+async def run_server(
     cluster: LocalCluster, what: str, command: list[str], log_file: str
 ) -> AsyncIterator[tuple[asyncio.subprocess.Process, dict[str, Any]]]:
-    """Run a server beside ``cluster`` until the block is left; with what it says when it is ready.
+    """Run a server as a child process until the block is left; yields the process and its ready line.
 
     Raises:
-        RefusedToStart: it refused, or was not ready in time.
+        RefusedToStart: it refused to start, or was not ready in time.
     """
     log = cluster.directory / log_file
     process = await spawn(command, cluster.life_pipe, log, stdout=asyncio.subprocess.PIPE)
@@ -60,7 +60,7 @@ async def served_by(
 
 
 async def _first_line(what: str, process: asyncio.subprocess.Process, log: Path) -> bytes:
-    """What it says when it is ready."""
+    """The line that the server prints when it is ready."""
     if process.stdout is None:
         return b""
     try:

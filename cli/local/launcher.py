@@ -1,13 +1,13 @@
-"""A cluster on this machine: bookies as child processes, SQLite as the metadata store.
+"""Runs a cluster on this machine: bookies as child processes, SQLite as the metadata store.
 
     DIR/metadata.db          the metadata
     DIR/bookie-1/            data directory of the first bookie
     DIR/bookie-1/run.json    {"format", "pid", "ports", "bookie_id"}, written by the bookie once it is ready
-    DIR/bookie-1.log         what it logs
-    DIR/gateway.log          what the gateway beside them logs, if there is one (local_gateway.py)
+    DIR/bookie-1.log         its log
+    DIR/gateway.log          the log of the gateway (gateway.py)
 
-The children die with the launcher and are not started again when they die on their own. The
-same directory started again is the same cluster.
+Children end with the launcher, and are not restarted if they die. Starting with the same directory again continues the
+same cluster.
 """
 
 from __future__ import annotations
@@ -33,19 +33,19 @@ from tallybook.core.errors import (
     TallybookError,
     error_from_wire,
 )
-from tallybook.metadata.record_format import check_format
-from tallybook.metadata.record_json import NOT_UNDERSTOOD
+from tallybook.metadata.records.format import check_format
+from tallybook.metadata.records.json_errors import DECODE_ERRORS
 from tallybook.runtime.clock import Clock
-from tallybook.runtime.disk import DirectoryLock, Disk
+from tallybook.runtime.disk.port import DirectoryLock, Disk
 
-from .exits import RefusedToStart, disk_failed
-from .options import check_directory
+from ..exits import RefusedToStart, disk_failed
+from ..options import check_directory
 
 START_SECONDS: Final = 60.0
-"""How long a bookie may take from its start until it is ready; replay of a long journal included."""
+"""Time-out for the start of a bookie, including the replay of a long journal."""
 
 STOP_SECONDS: Final = 60.0
-"""How long a bookie may take to stop cleanly before it is killed."""
+"""Time-out for a clean stop; then the bookie is killed."""
 
 _LOCK_SECONDS: Final = 10.0
 _POLL_SECONDS: Final = 0.02
@@ -53,7 +53,7 @@ _POLL_SECONDS: Final = 0.02
 
 @dataclass(slots=True)
 class LocalBookie:
-    """One bookie of the cluster, as its launcher sees it."""
+    """A bookie of the local cluster and its process."""
 
     bookie_id: str
     directory: Path
@@ -62,36 +62,36 @@ class LocalBookie:
 
     @property
     def run_file(self) -> Path:
-        """Where a ready bookie says how to reach it."""
+        """The file in which a ready bookie writes its pid and ports."""
         return self.directory / "run.json"
 
     @property
     def log_file(self) -> Path:
-        """Where it logs."""
+        """Its log file."""
         return self.directory.with_suffix(".log")
 
     @property
     def pid(self) -> int:
-        """Its process, 0 before the first start."""
+        """The pid of its process; 0 before the first start."""
         return 0 if self.process is None else self.process.pid
 
     @property
     def running(self) -> bool:
-        """Whether its process lives, as far as is known."""
+        """Whether its process runs, as far as is known."""
         return self.process is not None and self.process.returncode is None
 
     def forget(self) -> None:
-        """Remove what a bookie that has died, or an earlier one, says of its process."""
+        """Remove the run file of a process that has ended."""
         self.run_file.unlink(missing_ok=True)
 
 
 class LocalCluster:
-    """Bookies on this machine. Use it in ``async with``: leaving stops them cleanly.
+    """A cluster of bookies on this machine. Use it in ``async with``: leaving the block stops them cleanly.
 
     Args:
-        directory: where everything lies; made if it is not there.
-        count: how many bookies; ``None`` for as many as the directory has had, or three in a new one.
-        options: further options of ``tallybook bookie run``, for every bookie.
+        directory: for all data; created if it does not exist.
+        count: number of bookies; ``None``: as many as the directory has had, or three in a new one.
+        options: more options of ``tallybook bookie run``, for every bookie.
     """
 
     def __init__(
@@ -113,14 +113,14 @@ class LocalCluster:
 
     @property
     def life_pipe(self) -> int:
-        """Reading end of a pipe that closes when this process ends; children watch it (``parent.die_with_parent``)."""
+        """Read end of a pipe that closes when this process ends; children watch it (``parent.die_with_parent``)."""
         if self._life is None:
             raise InvalidArgument("the cluster is not open: use it in an 'async with' block")
         return self._life[0]
 
     @property
     def left_out(self) -> list[str]:
-        """Bookies that the directory holds and that are not part of this run."""
+        """Bookies in the directory that are not started."""
         started = {bookie.bookie_id for bookie in self.bookies}
         return [name for name in map("bookie-{}".format, _numbers(self.directory)) if name not in started]
 
@@ -144,8 +144,7 @@ class LocalCluster:
         """Start every bookie that does not run; return when all are ready.
 
         Raises:
-            RefusedToStart: one of them refused; the error is the one it gave.
-            BookieUnavailable: one of them died, or was not ready in time.
+            RefusedToStart: a bookie refused to start, with its own error, or died, or was not ready in time.
         """
         stopped = [bookie for bookie in self.bookies if not bookie.running]
         for bookie in stopped:
@@ -163,7 +162,7 @@ class LocalCluster:
             bookie.forget()
 
     async def kill(self, bookie: LocalBookie) -> None:
-        """End one bookie as a crash would."""
+        """Kill one bookie with SIGKILL."""
         if bookie.process is not None:
             signal_process(bookie.process, signal.SIGKILL)
             await bookie.process.wait()
@@ -172,7 +171,7 @@ class LocalCluster:
     # -- inside -----------------------------------------------------------------------
 
     async def _claim(self) -> None:
-        """Take the directory for this launcher, and wait until the children of an earlier one are gone."""
+        """Lock the directory, and wait until the children of an earlier launcher have ended."""
         try:
             check_directory(self.directory)
             await self._disk.make_directory(str(self.directory))
@@ -194,7 +193,7 @@ class LocalCluster:
             try:
                 lock = await self._disk.lock(str(bookie.directory))
             except DirectoryInUse:
-                # A launcher that was killed takes its children along, but not in the same instant.
+                # The children of a launcher that was killed end a moment later.
                 if self._clock.monotonic() > deadline:
                     raise
                 await self._clock.sleep(_POLL_SECONDS)
@@ -243,13 +242,13 @@ async def _stop(running: Sequence[asyncio.subprocess.Process]) -> None:
 async def spawn(
     command: list[str], life_pipe: int, log_file: Path, stdout: int | None = None
 ) -> asyncio.subprocess.Process:
-    """Start a child that logs to ``log_file`` and is given ``life_pipe``.
+    """Start a child process that logs to ``log_file`` and inherits ``life_pipe``.
 
     Args:
-        stdout: where its standard output goes, if not there.
+        stdout: its standard output; ``None``: the log file.
 
     Raises:
-        DiskFailed: the file cannot be written.
+        DiskFailed: the log file cannot be written.
     """
     try:
         log = os.open(log_file, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
@@ -262,7 +261,7 @@ async def spawn(
             stdout=log if stdout is None else stdout,
             stderr=log,
             pass_fds=[life_pipe],
-            # Ctrl-C in a terminal reaches the launcher alone, which then stops its children.
+            # Ctrl-C in a terminal must reach only the launcher, which then stops its children.
             start_new_session=True,
         )
     finally:
@@ -270,21 +269,21 @@ async def spawn(
 
 
 def read_run_file(path: Path) -> dict[str, Any] | None:
-    """What a ready bookie wrote, or ``None`` where there is nothing that one writes.
+    """The contents of a run file; ``None`` if there is none, or it cannot be decoded.
 
     Raises:
-        NewerFormat: a newer Tallybook did.
+        NewerFormat: a newer Tallybook has written it.
     """
     try:
         found = json.loads(path.read_bytes())
-    except (FileNotFoundError, *NOT_UNDERSTOOD):
+    except (FileNotFoundError, *DECODE_ERRORS):
         return None
     check_format(str(path), found)
     return found if isinstance(found, dict) else None
 
 
 def how_it_ended(returncode: int) -> str:
-    """The end of a process in words."""
+    """The exit status of a process, as text."""
     if returncode < 0:
         return f"was killed by {signal.Signals(-returncode).name}"
     return f"ended with exit code {returncode}"
@@ -300,19 +299,19 @@ def _why_it_ended(bookie: LocalBookie) -> RefusedToStart:
 
 
 def last_error(log_file: Path) -> TallybookError | None:
-    """The error that a process gave as its last words; ``None`` where they are no error, or not all of one."""
+    """The error in the last line of a log; ``None`` if that is not a complete error object."""
     lines = log_file.read_bytes().splitlines()
     if not lines or not lines[-1].startswith(b'{"error":'):
         return None
     try:
         told = json.loads(lines[-1])["error"]
         return error_from_wire(int(told["code"]), f"{log_file.stem}: {told['message']}")
-    except NOT_UNDERSTOOD:
+    except DECODE_ERRORS:
         return None
 
 
 def _numbers(directory: Path) -> list[int]:
-    """Of the bookies that the directory holds or has held: a log without its bookie means that the data is lost."""
+    """The numbers of bookies that are or were in the directory. A log without a data directory: its data is lost."""
     traces = [*(path.parent.name for path in directory.glob("bookie-*/cookie"))]
     traces += [path.stem for path in directory.glob("bookie-*.log")]
     found = (re.fullmatch(r"bookie-([1-9][0-9]{0,3})", trace) for trace in traces)
@@ -324,5 +323,5 @@ def signal_process(process: asyncio.subprocess.Process, number: int) -> None:
     try:
         process.send_signal(number)
     except ProcessLookupError:
-        # It has ended meanwhile; who waits for it learns how.
+        # It has ended meanwhile.
         return

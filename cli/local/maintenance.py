@@ -1,7 +1,7 @@
-"""What ``tallybook up`` does itself beside its bookies: archive closed ledgers, and give back copies that are lost.
+"""The offloader and the repair of ``tallybook up``, which run in its own process.
 
-Where they show health and metrics is settled before they begin, so that the console, which starts earlier, knows whom
-to look at. The cluster serves without them, too: what keeps one from its work is told, and nothing ends.
+Their ports for health and metrics are bound before they start, because the console, which starts earlier, needs the
+addresses. The cluster works without them: if one fails, a warning is printed, and the other processes go on.
 """
 
 from __future__ import annotations
@@ -12,78 +12,79 @@ from typing import Generic, NamedTuple, TypeVar
 from urllib.parse import quote
 
 from tallybook.client.client import Client
-from tallybook.core.config import ClientSettings, OffloadSettings, RepairSettings
 from tallybook.core.errors import InvariantViolation, TallybookError
-from tallybook.runtime.http import Listening, address_of, bind
+from tallybook.core.settings import ClientSettings, OffloadSettings, RepairSettings
+from tallybook.runtime.extras import NeedsExtra
+from tallybook.runtime.http.server import Listening, address_of, bind
 from tallybook.runtime.settings import load_settings
 from tallybook.runtime.tasks import Tasks
 
+from ..output import complain
 from .launcher import LocalCluster
-from .output import complain
 
 S = TypeVar("S", OffloadSettings, RepairSettings)
 
 _NOT_ARCHIVED = "closed ledgers are not archived"
-_NOT_GIVEN_BACK = "lost copies are not given back"
+_NOT_REPAIRED = "lost copies are not restored"
 
 
-class _Set(NamedTuple, Generic[S]):
-    """One that may begin."""
+class _Prepared(NamedTuple, Generic[S]):
+    """The settings and the bound port of an offloader or a repair."""
 
     settings: S
     listening: Listening
 
 
-class LocalUpkeep:
-    """An offloader and a repair of ``cluster``, as far as they are wanted. To be closed."""
+class LocalMaintenance:
+    """The offloader and the repair of a local cluster. The caller has to close it."""
 
     def __init__(self, cluster: LocalCluster, archive: str | None, *, offload: bool, repair: bool) -> None:
         self._cluster = cluster
         self._archive = archive
-        self._offloader = _set(OffloadSettings, _NOT_ARCHIVED) if offload else None
-        self._repair = _set(RepairSettings, _NOT_GIVEN_BACK) if repair else None
+        self._offloader = _prepare(OffloadSettings, _NOT_ARCHIVED) if offload else None
+        self._repair = _prepare(RepairSettings, _NOT_REPAIRED) if repair else None
 
     @property
     def addresses(self) -> list[str]:
-        """Where they show health and metrics."""
+        """Their addresses of health and metrics."""
         return [address_of(each.listening) for each in (self._offloader, self._repair) if each is not None]
 
     def close(self) -> None:
-        """Let go of those addresses."""
+        """Close their sockets."""
         for each in (self._offloader, self._repair):
             if each is not None:
                 each.listening.close()
 
     @asynccontextmanager
     async def running(self) -> AsyncIterator[None]:
-        """Work until the block is left."""
+        """Run both until the block is left."""
         tasks = Tasks("up", _died)
         if self._offloader is not None:
             tasks.spawn(self._archiving(*self._offloader), name="offload", essential=False)
         if self._repair is not None:
-            tasks.spawn(self._giving_back(*self._repair), name="repair", essential=False)
+            tasks.spawn(self._repairing(*self._repair), name="repair", essential=False)
         try:
             yield
         finally:
             await tasks.close()
 
-    async def _giving_back(self, settings: RepairSettings, listening: Listening) -> None:
-        # As below.
-        from tallybook.repair.service import repairing  # noqa: PLC0415
+    async def _repairing(self, settings: RepairSettings, listening: Listening) -> None:
+        # Imported here because it takes long to load; by now the cluster is ready. Below likewise.
+        from tallybook.repair.service import run_repair  # noqa: PLC0415
 
         try:
-            await repairing(self._cluster.metadata, settings, listening)
+            await run_repair(self._cluster.metadata, settings, listening)
         except (TallybookError, OSError) as error:
-            complain(f"{_NOT_GIVEN_BACK}: {error}")
+            complain(f"{_NOT_REPAIRED}: {error}")
         finally:
             listening.close()
 
     async def _archiving(self, settings: OffloadSettings, listening: Listening) -> None:
-        # What reads and writes Parquet takes long to load; by now the cluster is ready.
-        from tallybook.archive.location import read_location  # noqa: PLC0415
-        from tallybook.offload.service import offloading  # noqa: PLC0415
-
         try:
+            with NeedsExtra("an archive"):
+                from tallybook.archive.url_record import read_location  # noqa: PLC0415
+                from tallybook.offload.service import offloading  # noqa: PLC0415
+
             where = self._archive
             if where is None:
                 async with Client(self._cluster.metadata, ClientSettings(security=settings.security)) as client:
@@ -99,14 +100,14 @@ class LocalUpkeep:
             listening.close()
 
 
-def _set(model: type[S], otherwise: str) -> _Set[S] | None:
+def _prepare(model: type[S], warning: str) -> _Prepared[S] | None:
     try:
         settings = load_settings(model)
-        return _Set(settings, bind(settings.http_listen))
+        return _Prepared(settings, bind(settings.http_listen))
     except TallybookError as error:
-        complain(f"{otherwise}: {error}")
+        complain(f"{warning}: {error}")
         return None
 
 
 def _died(name: str, error: BaseException) -> None:
-    raise InvariantViolation(f"{name} died: {error!r}") from error
+    raise InvariantViolation(f"the task {name} failed: {error!r}") from error

@@ -1,9 +1,8 @@
-"""Living no longer than the process that started this one.
+"""Ends a child process when its parent ends.
 
-``tallybook up`` and the demo start bookies as children, and want none of them left over when
-they die, however they die. Each child gets the reading end of a pipe whose writing end only
-the parent holds: the operating system closes it with the parent. On Linux the kernel is also
-asked to kill the child, which works even while the child's event loop is stuck.
+``tallybook up`` and the demo start bookies as children, which must not outlive them. Each child inherits the read end
+of a pipe whose write end only the parent has, so the operating system closes it when the parent ends. On Linux the
+child also asks the kernel for SIGKILL then, which works even if its event loop is stuck.
 """
 
 from __future__ import annotations
@@ -19,13 +18,10 @@ _PR_SET_PDEATHSIG: Final = 1
 
 
 def die_with_parent(pipe: int) -> None:
-    """End this process as SIGKILL would when the parent ends. ``pipe`` is the reading end it gave us.
-
-    Call on the event loop.
-    """
+    """End this process at once when the parent ends. ``pipe`` is the inherited read end. Call on the event loop."""
     if sys.platform == "linux":
         ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
-    # A parent that died before the call above is noticed here: its end of the pipe is closed.
+    # If the parent died before the call above, the pipe is already closed.
     asyncio.get_running_loop().add_reader(pipe, _parent_is_gone)
 
 

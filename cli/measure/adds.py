@@ -1,13 +1,11 @@
-"""A load of appends, measured as the peer's load program measures its own.
+"""An append load that measures rate and latency in the same way as BookKeeper's load program.
 
-*Closed loop*: at most ``window`` entries are unconfirmed, over all ledgers; each confirmation
-makes room for the next append. The latency of an entry runs from its append. *Open loop*: entries
-are planned at a fixed rate, whatever the system does; the latency of an entry runs from the moment
-it was planned for, so that a stall counts for every entry that should have been sent meanwhile.
+*Closed loop*: at most ``window`` entries are unconfirmed, over all ledgers; each confirmation allows the next append.
+The latency of an entry starts at its append. *Open loop*: entries are scheduled at a fixed rate; the latency of an
+entry starts at its scheduled time, so that a stall counts for every entry that should have been sent meanwhile.
 
-Every entry counts: its start is taken before its append, its end when its confirmation is told.
-Confirmations of one ledger come in order and a batch at a time, so starts and ends are two plain
-lists, joined after the run; during it an entry costs a clock reading and one list item.
+Every entry is measured. Confirmations of one ledger come in order, one batch at a time, so starts and ends are two
+plain lists, joined after the run; during the run an entry costs a clock reading and one list item.
 """
 
 from __future__ import annotations
@@ -24,8 +22,8 @@ from itertools import cycle, islice
 from typing import Final
 
 from tallybook.client.client import Client
+from tallybook.client.writer.appends.appends import AppendGroup
 from tallybook.client.writer.handle import LedgerWriter
-from tallybook.client.writer.pending import AppendGroup
 from tallybook.core.errors import Busy, InvalidArgument, TallybookError
 from tallybook.core.limits import MAX_ENTRY_BYTES
 from tallybook.runtime.rng import SeededRng
@@ -34,30 +32,30 @@ from .latency import Latencies
 from .pacing import Pacer
 
 BURST: Final = 64
-"""Appends in one turn of the event loop: enough to make the turn cheap, few enough to let it serve others."""
+"""Appends in one turn of the event loop: enough to make the turn cheap, few enough not to delay other work."""
 
 BUSY_SECONDS: Final = 0.001
-"""Pause after the client said that it is busy."""
+"""Pause after the client has raised Busy."""
 
-NEWS_SECONDS: Final = 60.0
-"""How long no entry at all may be settled. The writer gives up long before."""
+PROGRESS_SECONDS: Final = 60.0
+"""Time-out without any confirmation or failure. The writer fails long before."""
 
 OVERRUN: Final = 3.0
-"""An open loop that takes so many times its planned time is given up."""
+"""An open loop is given up after this many times its scheduled duration."""
 
-SHORTEST_PAUSE_NS: Final = 100_000
-"""In an open loop the sender sleeps at least so long. It counts as latency, as it should."""
+MIN_PAUSE_NS: Final = 100_000
+"""The shortest sleep of the sender in an open loop. It counts as latency."""
 
 _NS_PER_S: Final = 1_000_000_000
 
 
 @dataclass(frozen=True, slots=True)
 class AddPlan:
-    """What to append.
+    """The parameters of the load.
 
     Args:
-        window: entries that may be unconfirmed, over all ledgers.
-        rate: entries a second in an open loop; 0 for a closed one.
+        window: unconfirmed entries at most, over all ledgers.
+        rate: entries per second of an open loop; 0: closed loop.
         warm_up_seconds: load before the measurement; not counted.
     """
 
@@ -72,13 +70,13 @@ class AddPlan:
     ack_quorum: int = 2
 
     def check(self) -> None:
-        """Refuse what cannot be run.
+        """Check the parameters.
 
         Raises:
-            InvalidArgument: a number lies outside its domain.
+            InvalidArgument: a number is out of range.
         """
         if not 0 <= self.entry_bytes <= MAX_ENTRY_BYTES:
-            raise InvalidArgument(f"entries of {self.entry_bytes} bytes: 0 .. {MAX_ENTRY_BYTES} is possible")
+            raise InvalidArgument(f"entries must have 0 .. {MAX_ENTRY_BYTES} bytes, not {self.entry_bytes}")
         if self.ledgers < 1 or self.window < 1:
             raise InvalidArgument("at least one ledger and a window of one entry are needed")
         if self.seconds <= 0 or self.rate < 0 or self.warm_up_seconds < 0:
@@ -87,7 +85,7 @@ class AddPlan:
 
 @dataclass(frozen=True, slots=True)
 class AddResult:
-    """What came of it. ``failure`` is the error that ended the load early."""
+    """The result of a load. ``failure`` is the error that ended it early."""
 
     entries: int
     errors: int
@@ -97,7 +95,7 @@ class AddResult:
     failure: TallybookError | None = None
 
     def as_record(self) -> dict[str, float]:
-        """The figures, by the names that scripts rely on."""
+        """The figures for output. Scripts depend on the names."""
         rate = self.entries / self.seconds if self.seconds else 0.0
         return {
             "errors": self.errors,
@@ -111,18 +109,18 @@ class AddResult:
 
 @dataclass(frozen=True, slots=True)
 class TimedAdds:
-    """Every entry of a load, by when it was planned: nanoseconds of ``time.monotonic_ns``, which is the machine's."""
+    """The scheduled time (``time.monotonic_ns``) and the latency of every entry of a load."""
 
     planned_ns: array[int]
     latencies_ns: array[int]
 
 
 async def measure_adds(client: Client, plan: AddPlan) -> AddResult:
-    """Create ledgers, put the load on them, remove them, and say what was measured.
+    """Create ledgers, run the load on them, and delete them.
 
     Raises:
-        InvalidArgument: the plan cannot be run.
-        TallybookError: the load could not begin, or failed in its warm-up.
+        InvalidArgument: the plan is invalid.
+        TallybookError: the load could not start, or failed during the warm-up.
     """
     plan.check()
     writers = [
@@ -135,23 +133,23 @@ async def measure_adds(client: Client, plan: AddPlan) -> AddResult:
             warm_up = await _Load(writers, payload, plan).run(plan.warm_up_seconds)
             if warm_up.failure is not None:
                 raise warm_up.failure
-        with _seldom_collecting():
+        with _infrequent_gc():
             return await _Load(writers, payload, plan).run(plan.seconds)
     finally:
         await _remove(client, writers)
 
 
 async def adds_until(client: Client, plan: AddPlan, over: asyncio.Event, begun: Callable[[], None]) -> TimedAdds:
-    """Put an open loop on new ledgers until ``over``; say of every entry when it was planned, and how long it took.
+    """Run an open loop on new ledgers until ``over``.
 
-    The ledgers stay: to delete them is work for bookies, which somebody may be measuring.
+    The ledgers are not deleted, because deletions would be work for the bookies that are being measured.
 
     Args:
-        plan: ``seconds`` is the longest that it goes on.
+        plan: ``seconds`` is the maximum duration.
         begun: called after the warm-up.
 
     Raises:
-        InvalidArgument: the plan cannot be run.
+        InvalidArgument: the plan is invalid.
         TallybookError: an append failed.
     """
     plan.check()
@@ -162,7 +160,7 @@ async def adds_until(client: Client, plan: AddPlan, over: asyncio.Event, begun: 
     payload = SeededRng(1).token(plan.entry_bytes)
     try:
         await _Load(writers, payload, plan).run(plan.warm_up_seconds)
-        with _seldom_collecting():
+        with _infrequent_gc():
             begun()
             load = _Load(writers, payload, plan, over)
             result = await load.run(plan.seconds)
@@ -176,8 +174,8 @@ async def adds_until(client: Client, plan: AddPlan, over: asyncio.Event, begun: 
 
 
 @contextmanager
-def _seldom_collecting() -> Iterator[None]:
-    """What any busy client does well to do: collect garbage less often, and spare what will stay anyway."""
+def _infrequent_gc() -> Iterator[None]:
+    """Run Python's garbage collector less often, and without the existing objects, as a busy client should."""
     thresholds = gc.get_threshold()
     gc.collect()
     gc.freeze()
@@ -210,7 +208,7 @@ class _Lane:
 
 
 class _Load:
-    """One run of the load, over ledgers with nothing unconfirmed."""
+    """One run of the load, on ledgers without unconfirmed entries."""
 
     def __init__(
         self, writers: Sequence[LedgerWriter], payload: bytes, plan: AddPlan, over: asyncio.Event | None = None
@@ -226,7 +224,7 @@ class _Load:
         self._waiter: asyncio.Future[None] | None = None
 
     async def run(self, seconds: float) -> AddResult:
-        """Put the load on for ``seconds``, then wait for the last confirmation."""
+        """Run the load for ``seconds``, then wait for the last confirmation."""
         start = time.monotonic_ns()
         end = start + int(seconds * _NS_PER_S)
         try:
@@ -237,7 +235,7 @@ class _Load:
         except TallybookError as error:
             self._failure = error
         while self._unconfirmed:
-            await self._news()
+            await self._progress()
         elapsed = (time.monotonic_ns() - start) / _NS_PER_S
         samples = self._samples()
         return AddResult(
@@ -251,16 +249,16 @@ class _Load:
 
     async def _closed_loop(self, end: int) -> None:
         while time.monotonic_ns() < end and self._failure is None:
-            room = self._plan.window - self._unconfirmed
-            if room <= 0:
-                await self._news()
-            elif self._append(min(room, BURST)) < min(room, BURST):
+            free = self._plan.window - self._unconfirmed
+            if free <= 0:
+                await self._progress()
+            elif self._append(min(free, BURST)) < min(free, BURST):
                 await asyncio.sleep(BUSY_SECONDS)
-            elif room > BURST:
+            elif free > BURST:
                 await asyncio.sleep(0)
 
     async def _open_loop(self, start: int, count: int) -> None:
-        """Send ``count`` planned entries; those that the system keeps from being sent far too long are errors."""
+        """Send ``count`` scheduled entries. Those that are not sent after ``OVERRUN`` times the duration are errors."""
         gap = _NS_PER_S / self._plan.rate
         give_up = start + int(count * gap * OVERRUN)
         sent = 0
@@ -271,23 +269,23 @@ class _Load:
                     self._errors += count - sent
                     return
                 due = min(count, int((now - start) / gap) + 1) - sent
-                room = self._plan.window - self._unconfirmed
-                wanted = min(due, room, BURST)
+                free = self._plan.window - self._unconfirmed
+                wanted = min(due, free, BURST)
                 appended = self._append(wanted, start + sent * gap, gap) if wanted > 0 else 0
                 sent += appended
                 if appended < wanted:
                     await asyncio.sleep(BUSY_SECONDS)
-                elif room < due:
-                    await self._news()
+                elif free < due:
+                    await self._progress()
                 elif appended < due:
                     await asyncio.sleep(0)
                 else:
-                    await pacer.until(max(int(start + sent * gap), now + SHORTEST_PAUSE_NS))
+                    await pacer.until(max(int(start + sent * gap), now + MIN_PAUSE_NS))
 
     def _append(self, count: int, planned_ns: float = 0.0, gap_ns: float = 0.0) -> int:
-        """Append ``count`` entries, fewer if the client is busy; say how many.
+        """Append ``count`` entries, or fewer if the client is busy; returns how many.
 
-        With a gap they are planned for ``planned_ns``, ``planned_ns + gap_ns`` and so on, else for now.
+        With a gap they are scheduled for ``planned_ns``, ``planned_ns + gap_ns`` and so on, else for now.
         """
         clock, payload = time.monotonic_ns, self._payload
         appended = 0
@@ -299,14 +297,14 @@ class _Load:
                 appended += 1
                 if group is not lane.group:
                     lane.group = group
-                    group.on_complete(partial(self._settled, lane))
+                    group.on_complete(partial(self._on_complete, lane))
         except Busy:
-            pass  # the client's own bound came before the window: the caller pauses
+            pass  # the client's byte budget is used up before the window: the caller pauses
         finally:
             self._unconfirmed += appended
         return appended
 
-    def _settled(self, lane: _Lane, group: AppendGroup) -> None:
+    def _on_complete(self, lane: _Lane, group: AppendGroup) -> None:
         count = group.entry_count
         self._unconfirmed -= count
         if group.error is None:
@@ -317,14 +315,14 @@ class _Load:
         if self._waiter is not None and not self._waiter.done():
             self._waiter.set_result(None)
 
-    async def _news(self) -> None:
-        """Return when some batch was settled."""
+    async def _progress(self) -> None:
+        """Wait until a batch is confirmed or has failed."""
         self._waiter = asyncio.get_running_loop().create_future()
-        async with asyncio.timeout(NEWS_SECONDS):
+        async with asyncio.timeout(PROGRESS_SECONDS):
             await self._waiter
 
     def timed(self) -> TimedAdds:
-        """Every confirmed entry, once the load has run."""
+        """Every confirmed entry, after the run."""
         planned = array("q")
         for lane in self._lanes:
             planned.extend(lane.starts[: sum(count for count, _ in lane.ends)])

@@ -1,7 +1,7 @@
-"""The journal against the raw device: how much of the device's speed is left for a bookie.
+"""Compares the throughput of the journal with raw writes to the same device.
 
-A real journal on the real disk, fed with records that fill one write of the wanted size each, and
-raw writes of the same size, in short turns within one run: what else the machine does hits both.
+A real journal gets records that fill one write of the given size each. It alternates with raw writes of the same size
+in short turns within one run, so that other load on the machine affects both.
 """
 
 from __future__ import annotations
@@ -15,16 +15,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from pydantic import ByteSize
-
 from tallybook.bookie.journal.format import BLOCK_HEADER_BYTES, RECORD_HEADER_BYTES
 from tallybook.bookie.journal.journal import Journal
 from tallybook.bookie.journal.records import BatchRecord
-from tallybook.core.config import JournalSettings
 from tallybook.core.errors import DiskFailed, InvalidArgument
 from tallybook.core.limits import BLOCK_BYTES, MAX_COMMIT_BYTES, MIB
+from tallybook.core.settings import JournalSettings
 from tallybook.runtime.clock import Clock, RealClock
-from tallybook.runtime.disk_real import RealDisk
+from tallybook.runtime.disk.os_disk import RealDisk
 from tallybook.runtime.rng import SeededRng, SystemRng
 from tallybook.runtime.tasks import Tasks
 
@@ -34,7 +32,7 @@ from .raw_device import RawDevice
 TURN_SECONDS: Final = 0.25
 MAX_SEGMENT_BYTES: Final = 64 * MIB
 WRITES_PER_SEGMENT: Final = 1024
-"""With small writes segments are smaller, or filling the ring once would take longer than the measurement."""
+"""Segments are smaller for small writes; otherwise filling the ring once would take longer than the measurement."""
 SEGMENT_COUNT: Final = 4
 TRIM_AT_FRACTION: Final = 0.5
 DRAIN_SECONDS: Final = 30.0
@@ -45,7 +43,7 @@ _NS_PER_S: Final = 1_000_000_000
 
 @dataclass(frozen=True, slots=True)
 class JournalResult:
-    """Medians over all turns with writes of one size. ``ratio`` is the median of the ratios of neighbours."""
+    """Medians over all turns with writes of one size. ``ratio`` is the median of the ratios of adjacent turns."""
 
     write_bytes: int
     journal_mb_per_s: float
@@ -63,7 +61,7 @@ class JournalResult:
 
 
 async def measure_journal(directory: Path, sizes: Sequence[int], seconds: float) -> list[JournalResult]:
-    """Compare for each of ``sizes``, for ``seconds`` each; uses a folder of its own in ``directory``, an absolute path.
+    """Compare for each of ``sizes``, for ``seconds`` each; in a new folder in ``directory``, an absolute path.
 
     Raises:
         InvalidArgument: a size is no multiple of 4 KiB, or above the largest commit; the directory cannot be used.
@@ -88,25 +86,25 @@ async def measure_journal(directory: Path, sizes: Sequence[int], seconds: float)
 
 
 async def _compare(disk: RealDisk, directory: Path, raw: RawDevice, size: int, turns: int) -> JournalResult:
-    """Turns of both with one size of write."""
+    """Alternate turns of both with one size of write."""
     clock = RealClock()
     failures: list[Exception] = []
     tasks = Tasks("bench-journal", lambda _, error: failures.append(DiskFailed(str(error))))
-    # With the largest commit as large as one record needs, every record is a write of its own.
+    # With this limit for a commit, every record is a write of its own.
     settings = JournalSettings(
-        segment_bytes=ByteSize(_segment_bytes(size)),
+        segment_bytes=_segment_bytes(size),
         segment_count=SEGMENT_COUNT,
-        max_commit_bytes=ByteSize(max(size, 2 * BLOCK_BYTES)),
+        max_commit_bytes=max(size, 2 * BLOCK_BYTES),
     )
     recovered = await Journal.recover(disk, str(directory), settings, SystemRng())
-    journal = await recovered.start(clock, tasks, failures.append)
+    journal = await recovered.start(clock, tasks, failures.append, on_space=lambda: None)
     load = _JournalLoad(journal, size, clock)
     pairs: list[tuple[float, float]] = []
     try:
         await load.fill_ring()
         for _ in range(turns):
             ours = await load.run(TURN_SECONDS)
-            # On the event loop's own thread: while it runs, the journal has no turn to take part.
+            # Blocks the event loop, so that the journal does not write meanwhile.
             pairs.append((ours, raw.bytes_per_second(size, TURN_SECONDS)))
             if failures:
                 raise failures[0]
@@ -132,14 +130,14 @@ class _JournalLoad:
         self._clock = clock
         body = SeededRng(2).token(write_bytes - BLOCK_HEADER_BYTES - RECORD_HEADER_BYTES)
         self._record = BatchRecord(body)
-        # Two small records would share one write, so there only one is on its way at a time.
+        # Two small records would share one write, so only one is in flight then.
         self._depth = 1 if write_bytes == BLOCK_BYTES else 2
         self._running = False
         self._writes = 0
         self._last_ns = 0
 
     async def fill_ring(self) -> None:
-        """Write once over everything: new segments are zero-filled first, which is not what is measured."""
+        """Write to all segments once: new segments are zero-filled first, which must not be measured."""
         ring_bytes = _segment_bytes(self._write_bytes) * (SEGMENT_COUNT + 1)
         written = 0.0
         while written < ring_bytes:
@@ -148,7 +146,7 @@ class _JournalLoad:
             written += (self._writes - before) * self._write_bytes
 
     async def run(self, seconds: float) -> float:
-        """Write for ``seconds``; return bytes a second, up to the last write that was durable."""
+        """Write for ``seconds``; returns bytes per second up to the last durable write."""
         before, began = self._writes, time.monotonic_ns()
         self._running = True
         for _ in range(self._depth):

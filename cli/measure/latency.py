@@ -1,8 +1,7 @@
-"""Percentiles of latencies, exact: every sample counts.
+"""Exact percentiles of latencies.
 
-The rank of a percentile is the one the peer's load programs use, so that both sides of a
-comparison mean the same by "p99": of n sorted samples the one at index ``floor(n * share)``,
-and the last one where that lies past the end.
+The rank of a percentile is as in BookKeeper's load programs, so that "p99" means the same on both sides of a
+comparison: of n sorted samples the one at index ``floor(n * share)``, or the last one.
 """
 
 from __future__ import annotations
@@ -16,26 +15,26 @@ _NS_PER_MS = 1e6
 
 
 def percentile(ordered: Sequence[float], share: float) -> float:
-    """The sample at ``share`` (0 to 1) of ``ordered``, which is sorted; 0 where there is none.
+    """The sample at ``share`` (0 to 1) of ``ordered``, which is sorted; 0 if it is empty.
 
     Raises:
-        InvalidArgument: ``share`` lies outside 0 .. 1.
+        InvalidArgument: ``share`` is not in 0 .. 1.
     """
     if not 0 <= share <= 1:
-        raise InvalidArgument(f"a share lies in 0 .. 1, not at {share}")
+        raise InvalidArgument(f"a share must be in 0 .. 1, not {share}")
     if not ordered:
         return 0.0
     return ordered[min(len(ordered) - 1, int(len(ordered) * share))]
 
 
 def median(samples: Sequence[float]) -> float:
-    """The middle one of ``samples``, or the mean of the middle two.
+    """The median of ``samples``.
 
     Raises:
-        InvalidArgument: there is none.
+        InvalidArgument: there are no samples.
     """
     if not samples:
-        raise InvalidArgument("there is no median of nothing")
+        raise InvalidArgument("the median of no samples is not defined")
     ordered = sorted(samples)
     middle = len(ordered) // 2
     return ordered[middle] if len(ordered) % 2 else (ordered[middle - 1] + ordered[middle]) / 2

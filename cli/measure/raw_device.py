@@ -1,7 +1,7 @@
-"""What the device does at best: durable writes of one size, one after the other.
+"""Measures durable writes of one size to a device, one after the other, as the upper bound for a journal.
 
-The same kind of write as the journal's (``O_DIRECT|O_DSYNC`` over allocated blocks, so that no
-file-system journal takes part), with nothing else around it.
+The writes are of the same kind as the journal's: ``O_DIRECT|O_DSYNC`` to allocated blocks, so that the file system's
+journal is not involved.
 """
 
 from __future__ import annotations
@@ -17,16 +17,16 @@ from tallybook.core.limits import MIB
 from tallybook.runtime.rng import SeededRng
 
 FILE_BYTES: Final = 64 * MIB
-"""The writes go round and round over so much, as the journal's do."""
+"""The writes reuse a file of this size as a ring, as the journal does."""
 
 _NS_PER_S: Final = 1_000_000_000
 
 
 class RawDevice:
-    """A file of its own for direct writes. Use it in ``with``: it is closed, not removed.
+    """A file for direct writes. Use it in ``with``: it is closed, but not deleted.
 
     Raises:
-        DiskFailed: the file system does not take direct writes, or has no room.
+        DiskFailed: the file system does not support direct writes, or is full.
     """
 
     def __init__(self, path: Path) -> None:
@@ -49,7 +49,7 @@ class RawDevice:
         self._buffer.close()
 
     def bytes_per_second(self, write_bytes: int, seconds: float) -> float:
-        """Write for about ``seconds``, blocking the caller, and say how fast it went."""
+        """Write for about ``seconds``, blocking the caller; returns bytes per second."""
         began = time.monotonic_ns()
         end = began + int(seconds * _NS_PER_S)
         written = 0

@@ -1,8 +1,7 @@
-"""Reading a closed ledger back: all of it in order, and single entries at random.
+"""Measures reads of a closed ledger: all entries in order, and single entries at random.
 
-The ledger is written and closed, then left alone until the bookies have flushed it, so that the
-reads come from entry logs and not from what was just written. It is then read twice: the first
-pass finds cold caches in the bookies, the second one warm ones.
+The ledger is written and closed; after a pause in which the bookies flush it, it is read twice from their entry logs.
+The first pass finds the bookies' caches cold, the second one warm.
 """
 
 from __future__ import annotations
@@ -31,12 +30,12 @@ _NS_PER_S: Final = 1_000_000_000
 
 @dataclass(frozen=True, slots=True)
 class ReadPlan:
-    """What to write and read.
+    """The parameters of the measurement.
 
     Args:
-        flush_seconds: how long the ledger is left alone in between.
-        warm_seconds: the second pass begins again for so long, at least. A ledger that fits in the bookies' caches is
-            read too soon to be timed once.
+        flush_seconds: pause between writing and reading.
+        warm_seconds: the second pass repeats at least this long, because a single read of a ledger in the bookies'
+            caches is too short to be timed.
     """
 
     entry_bytes: int
@@ -45,15 +44,15 @@ class ReadPlan:
     warm_seconds: float = 0.0
 
     def check(self) -> None:
-        """Refuse what cannot be run.
+        """Check the parameters.
 
         Raises:
-            InvalidArgument: a number lies outside its domain.
+            InvalidArgument: a number is out of range.
         """
         if not 0 <= self.entry_bytes <= MAX_ENTRY_BYTES or self.entries < 1:
             raise InvalidArgument(f"entries of 0 .. {MAX_ENTRY_BYTES} bytes, and at least one, are needed")
         if self.flush_seconds < 0 or self.warm_seconds < 0:
-            raise InvalidArgument("no time is less than 0 seconds")
+            raise InvalidArgument("times must not be negative")
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,7 +64,7 @@ class ReadPass:
     random: Latencies
 
     def as_record(self) -> dict[str, float]:
-        """The figures, by the names that scripts rely on."""
+        """The figures for output. Scripts depend on the names."""
         return {
             "seq_entries_per_s": round(self.entries_per_s, 1),
             "seq_mb_per_s": round(self.mb_per_s, 3),
@@ -77,13 +76,14 @@ class ReadPass:
 async def measure_reads(
     client: Client, plan: ReadPlan, between: Callable[[], Awaitable[None]] | None = None
 ) -> tuple[ReadPass, ReadPass]:
-    """Write a ledger, read it twice (cold, then warm), remove it.
+    """Write a ledger, read it twice (cold, then warm), and delete it.
 
-    ``between`` is called before the first pass, for instance to drop the page cache.
+    Args:
+        between: called before the first pass, for instance to drop the page cache.
 
     Raises:
-        InvalidArgument: the plan cannot be run.
-        TallybookError: the cluster did not do its part.
+        InvalidArgument: the plan is invalid.
+        TallybookError: a write or a read failed.
     """
     plan.check()
     ledger_id = await _write(client, plan)

@@ -1,0 +1,37 @@
+"""``tallybook completion``: prints the script with which a shell completes commands and options."""
+
+from __future__ import annotations
+
+from enum import Enum
+from typing import Annotated
+
+import typer
+from typer._completion_shared import get_completion_script
+
+from .app import COMPLETE
+from .invocation import PROGRAM
+from .options import Json
+from .output import print_json
+
+
+class Shell(Enum):
+    """A shell with completion."""
+
+    BASH = "bash"
+    ZSH = "zsh"
+    FISH = "fish"
+
+
+def completion(
+    shell: Annotated[Shell, typer.Argument(metavar="SHELL", help="bash, zsh or fish.")], as_json: Json = False
+) -> None:
+    """Print the script that completes commands and options in a shell.
+
+    bash: 'source <(tallybook completion bash)' in ~/.bashrc. zsh: the same with zsh in ~/.zshrc, after compinit. fish:
+    'tallybook completion fish | source' in ~/.config/fish/config.fish.
+    """
+    script = get_completion_script(prog_name=PROGRAM, complete_var=COMPLETE, shell=shell.value)
+    if as_json:
+        print_json({"script": script})
+    else:
+        print(script)

@@ -1,0 +1,66 @@
+"""Deletes what the arguments of an ``rm`` command name, after a question if a person types it."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Annotated, Final, TypeVar
+
+import typer
+
+from tallybook.core.errors import NoSuchLedger, NoSuchNamespace, NoSuchStream, NoSuchSubscription
+
+from .exits import Exit
+from .output import complain, print_json
+
+K = TypeVar("K", int, str)
+
+Yes = Annotated[
+    bool,
+    typer.Option("--yes", "-y", help="Delete without a question. There is one only if standard input is a terminal."),
+]
+IfExists = Annotated[bool, typer.Option("--if-exists", help="Succeed also if there is nothing of this name or id.")]
+
+_MISSING: Final = (NoSuchLedger, NoSuchNamespace, NoSuchStream, NoSuchSubscription)
+
+
+def confirm(kind: str, names: Sequence[int | str], yes: bool) -> None:
+    """Ask whether to delete these, if standard input is a terminal. Ctrl-C ends the process.
+
+    Raises:
+        typer.Exit: the answer is not yes.
+    """
+    if yes or not sys.stdin.isatty():
+        return
+    shown = ", ".join(map(str, names))
+    print(f"Delete {kind} {shown}? This cannot be undone. [y/N] ", end="", file=sys.stderr, flush=True)
+    answer = sys.stdin.readline()
+    if answer.strip().lower() not in {"y", "yes"}:
+        complain("nothing was deleted")
+        raise typer.Exit(Exit.FOUND_WRONG)
+
+
+async def delete_each(
+    kind: str, names: Sequence[K], delete: Callable[[K], Awaitable[None]], *, if_exists: bool, as_json: bool
+) -> None:
+    """Delete one after the other, and print each that is deleted.
+
+    Raises:
+        NoSuchLedger, NoSuchNamespace, NoSuchStream, NoSuchSubscription: one is missing, and ``if_exists`` is false.
+        As ``delete``; the later ones are kept.
+    """
+    for name in names:
+        try:
+            await delete(name)
+        except _MISSING as error:
+            if not if_exists:
+                raise
+            if as_json:
+                print_json({"missing": name})
+            else:
+                print(error.message, flush=True)
+            continue
+        if as_json:
+            print_json({"deleted": name})
+        else:
+            print(f"deleted {kind} {name}", flush=True)
