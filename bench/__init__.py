@@ -1,11 +1,7 @@
-"""Benchmarks: loads to put on a cluster, and side-by-side runs against a peer.
+"""Benchmarks: loads for a cluster, and comparisons with Apache BookKeeper.
 
-``tallybook bench`` runs the single loads (``add_load``, ``read_load``, ``journal_probe``) on any
-cluster. ``python -m tallybook.bench`` compares: it runs Tallybook and Apache BookKeeper in turns
-on this machine, and writes docs/benchmarks.md. Reading order::
-
-    gates        what must hold, and over which workloads
-    comparison   rounds: starts both systems, loads them in turns, keeps every figure
-    systems      Tallybook and BookKeeper as the comparison sees them
-    report       figures to tables, docs/benchmarks.md
+``tallybook bench`` (``cli/measure``) runs single loads on any cluster. ``python -m tallybook.bench`` runs Tallybook and
+BookKeeper in turns on this machine and writes docs/project/benchmarks.md (``compare/``). ``archive/``, ``operation/``,
+``storage/``, ``streams/`` and ``soak/`` are programs with gates and pages of their own; ``equipment/`` starts servers
+and reads the machine. No server module may import this room.
 """

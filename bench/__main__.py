@@ -1,4 +1,4 @@
-"""``python -m tallybook.bench``: compare with the peer, judge the gates, write the report."""
+"""``python -m tallybook.bench``: compares Tallybook with BookKeeper, judges the gates and writes the report."""
 
 from __future__ import annotations
 
@@ -14,19 +14,20 @@ import typer
 
 from tallybook.core.errors import InvalidArgument, TallybookError
 
-from .comparison import Comparison
-from .gates import FAILURE_GATES, GATES, judge
-from .history import Results
-from .machine import facts
-from .plot import draw
-from .programs import ProgramFailed
-from .report import PLOT_NAME, number, render
-from .workloads import QUICK, WORKLOADS, Pace, chosen
+from .compare.comparison import Comparison
+from .compare.gates import FAILURE_GATES, GATES, title
+from .compare.history import ComparisonResults
+from .compare.plot import draw
+from .compare.report import PLOT_NAME, number, render
+from .compare.workloads import QUICK, WORKLOADS, Pace, chosen
+from .equipment.machine import facts
+from .equipment.programs import ProgramFailed
+from .gates import judge
 
 ROOT: Final = Path(__file__).resolve().parent.parent
 RESULTS: Final = ROOT / "bench" / "results"
-DOCS: Final = ROOT / "docs"
-LEAST_ROUNDS: Final = 3
+DOCS: Final = ROOT / "docs" / "project"
+MIN_ROUNDS: Final = 3
 """A report with fewer rounds does not go to docs/."""
 
 
@@ -34,7 +35,7 @@ def main(
     directory: Annotated[
         Path, typer.Option("--dir", help="Where both systems keep their data: on a real disk, 40 GB are needed.")
     ] = ROOT / "out" / "bench",
-    rounds: Annotated[int, typer.Option(min=1, help="How often everything is measured.")] = LEAST_ROUNDS,
+    rounds: Annotated[int, typer.Option(min=1, help="How often everything is measured.")] = MIN_ROUNDS,
     seconds: Annotated[float, typer.Option(min=0.5, help="Measured time of each load of adds.")] = Pace().seconds,
     only: Annotated[str, typer.Option(metavar="NAME[,NAME...]", help=f"Workloads: {', '.join(WORKLOADS)}.")] = "",
     quick: Annotated[bool, typer.Option("--quick", help="One short round of everything, to see that it runs.")] = False,
@@ -43,37 +44,37 @@ def main(
         Path | None, typer.Option(metavar="DIR", help="Measure nothing; write the report of these results again.")
     ] = None,
 ) -> None:
-    """Run Apache BookKeeper and Tallybook in turns, and write what came of it.
+    """Run Apache BookKeeper and Tallybook in turns, and write results and a report.
 
-    Results and report are in bench/results/<date>; a whole comparison of three rounds or more also becomes
-    docs/benchmarks.md. The exit code is 0 if every gate that was looked at is met.
+    Results and report are in bench/results/<date>; a complete comparison of three rounds or more also becomes
+    docs/project/benchmarks.md. The exit code is 0 if all measured gates are met.
     """
     if report is not None:
-        raise typer.Exit(_finish(Results.load(report), complete=True))
+        raise typer.Exit(_finish(ComparisonResults.load(report), complete=True))
     wanted = [name for name in only.split(",") if name]
     try:
         workloads = chosen(wanted)
     except InvalidArgument as error:
         raise typer.BadParameter(error.message) from error
     directory.mkdir(parents=True, exist_ok=True)
-    results = Results.begin(RESULTS / datetime.now(UTC).strftime("%Y-%m-%dT%H-%M-%S"), facts(directory))
+    results = ComparisonResults.begin(RESULTS / datetime.now(UTC).strftime("%Y-%m-%dT%H-%M-%S"), facts(directory))
     pace = QUICK if quick else Pace(seconds=seconds)
     complete = False
     try:
         Comparison(directory.resolve(), results, pace, workloads, port).run(1 if quick else rounds)
-        complete = not wanted and not quick and rounds >= LEAST_ROUNDS
+        complete = not wanted and not quick and rounds >= MIN_ROUNDS
     except (ProgramFailed, TallybookError) as failure:
         print(f"the comparison ends early: {failure}", file=sys.stderr)
         _finish(results, complete=False)
         raise typer.Exit(2) from failure
     except KeyboardInterrupt:
-        print(f"interrupted; what was measured is in {results.directory}", file=sys.stderr)
+        print(f"interrupted; the results so far are in {results.directory}", file=sys.stderr)
         raise typer.Exit(130) from None
     raise typer.Exit(_finish(results, complete=complete))
 
 
-def _finish(results: Results, *, complete: bool) -> int:
-    """Write the report, show the gates, and say with the exit code whether they are met."""
+def _finish(results: ComparisonResults, *, complete: bool) -> int:
+    """Write the report and print the gates; returns the exit code."""
     plotted = draw(results.measurements, results.directory / PLOT_NAME)
     page = results.directory / "benchmarks.md"
     page.write_text(render(results.facts, results.measurements, plot=plotted))
@@ -85,7 +86,7 @@ def _finish(results: Results, *, complete: bool) -> int:
     verdicts = [verdict for gate in (*GATES, *FAILURE_GATES) if (verdict := judge(gate, results.measurements)).pairs]
     for verdict in verdicts:
         value = "-" if verdict.value is None else number(verdict.value)
-        print(f"{'met    ' if verdict.met else 'NOT MET'}  {value:>8}  {verdict.gate.wanted:>8}  {verdict.gate.title}")
+        print(f"{'met    ' if verdict.met else 'NOT MET'}  {value:>8}  {verdict.gate.wanted:>8}  {title(verdict.gate)}")
     print(f"report: {DOCS / page.name if complete else page}")
     return 0 if all(verdict.met for verdict in verdicts) else 1
 
@@ -95,6 +96,6 @@ def _terminated(_number: int, _frame: FrameType | None) -> NoReturn:
 
 
 if __name__ == "__main__":
-    # A SIGTERM ends what runs as Ctrl-C does: servers are stopped, results kept.
+    # SIGTERM acts like Ctrl-C: servers are stopped, results are kept.
     signal.signal(signal.SIGTERM, _terminated)
     typer.run(main)

@@ -1,4 +1,4 @@
-"""Benchmarks that have gates and a page of their own: options, verdicts in words, results kept, a page in docs/."""
+"""Common parts of benchmarks with gates and a page: options, verdicts as text, results, and the page in docs/."""
 
 from __future__ import annotations
 
@@ -13,24 +13,25 @@ import typer
 
 from tallybook.core.errors import InvalidArgument
 
+from .compare.report import table
+from .equipment.programs import print_json_line
 from .gates import Figures, Gate
-from .programs import print_json_line
-from .report import table
 
 RESULTS: Final = Path(__file__).resolve().parent / "results"
-DOCS: Final = RESULTS.parent.parent / "docs"
+DOCS: Final = RESULTS.parent.parent / "docs" / "project"
 
 Earlier: TypeAlias = Annotated[
     list[Path] | None,
     typer.Option("--with", metavar="FILE", help="Results of an earlier run, for the parts that this one leaves out."),
 ]
 Report: TypeAlias = Annotated[
-    Path | None, typer.Option(metavar="DIR", help="Write a page of it there; docs/ takes none of a shorter run.")
+    Path | None,
+    typer.Option(metavar="DIR", help="Write a page there; docs/project/ takes none of a shorter run."),
 ]
 
 
 def only_option(parts: Sequence[str]) -> Any:
-    """The option that names some of the parts."""
+    """The option that selects parts."""
     return typer.Option(metavar="PART[,PART...]", help=f"Parts: {', '.join(parts)}.")
 
 
@@ -38,7 +39,7 @@ def wanted_parts(only: str, parts: Sequence[str]) -> list[str]:
     """The parts that ``--only`` names, or all.
 
     Raises:
-        typer.BadParameter: one of them there is not.
+        typer.BadParameter: there is no such part.
     """
     wanted = only.split(",") if only else list(parts)
     if unknown := set(wanted) - set(parts):
@@ -46,47 +47,47 @@ def wanted_parts(only: str, parts: Sequence[str]) -> list[str]:
     return wanted
 
 
-def read_results(earlier: Iterable[Path] | None) -> list[Results]:
-    """What ``--with`` names.
+def read_results(earlier: Iterable[Path] | None) -> list[PageResults]:
+    """Results in the files that ``--with`` names.
 
     Raises:
-        typer.BadParameter: there is something else in one of the files.
+        typer.BadParameter: a file has no valid results.
     """
     try:
-        return [Results.load(path) for path in earlier or ()]
+        return [PageResults.load(path) for path in earlier or ()]
     except InvalidArgument as error:
         raise typer.BadParameter(error.message) from error
 
 
-def admit(report: Path | None, sizes: Mapping[str, float], least: Mapping[str, float]) -> None:
-    """Refuse a page for docs/ of which a size is below ``least``: it would take the place of a better one.
+def admit(report: Path | None, sizes: Mapping[str, float], minimum: Mapping[str, float]) -> None:
+    """Refuse a page for docs/project/ with a size below ``minimum``: it would replace a better one.
 
     Raises:
-        typer.BadParameter: it is.
+        typer.BadParameter: a size is too small.
     """
     if report is None or report.resolve() != DOCS:
         return
-    if any(sizes[name] < bound for name, bound in least.items()):
-        wanted = ", ".join(f"{bound:g} {name.replace('_', ' ')}" for name, bound in least.items())
-        raise typer.BadParameter(f"docs/ takes pages of at least {wanted}: have this one written elsewhere")
+    if any(sizes[name] < bound for name, bound in minimum.items()):
+        wanted = ", ".join(f"{bound:g} {name.replace('_', ' ')}" for name, bound in minimum.items())
+        raise typer.BadParameter(f"docs/project/ takes pages of at least {wanted}: write this one to another directory")
 
 
-def least(figure: str, bound: float, what: str, part: str) -> Gate:
-    """A figure that must not be lower.
+def lower_bound(figure: str, bound: float, what: str, part: str) -> Gate:
+    """A gate with a lower bound.
 
     Args:
-        part: what may be switched off, and this gate with it.
+        part: the part of the benchmark, which an option can switch off.
     """
     return Gate(part, figure, bound, at_least=True, ratio=False, what=what)
 
 
-def most(figure: str, bound: float, what: str, part: str) -> Gate:
-    """A figure that must not be higher; ``part`` as for ``least``."""
+def upper_bound(figure: str, bound: float, what: str, part: str) -> Gate:
+    """A gate with an upper bound; ``part`` as for ``lower_bound``."""
     return Gate(part, figure, bound, at_least=False, ratio=False, what=what)
 
 
 def verdict(gate: Gate, figures: Figures) -> str:
-    """A gate's verdict in words."""
+    """The verdict of a gate as text."""
     value = figures.get(gate.figure)
     if value is None:
         return f"MISSING           {gate.wanted:<7}  {gate.what}"
@@ -95,11 +96,11 @@ def verdict(gate: Gate, figures: Figures) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Topic:
-    """What a benchmark is about.
+    """A benchmark.
 
     Args:
-        name: of its page, ``benchmarks-NAME.md``, and of its results.
-        head: title of the page, and what there is to say before the figures.
+        name: name of its page, ``benchmarks-NAME.md``, and of its results.
+        head: title and introduction of the page.
     """
 
     name: str
@@ -114,18 +115,18 @@ def conclude(
     figures: Figures,
     *,
     off: Collection[str] = (),
-    earlier: Iterable[Results] = (),
+    earlier: Iterable[PageResults] = (),
     report: Path | None = None,
 ) -> int:
     """Print the figures in one line of JSON, judge the gates, and keep the results.
 
     Args:
-        off: parts that were not measured, whose gates say nothing.
-        earlier: results of other runs, for the page.
-        report: directory for a page; none is written without.
+        off: parts that were not measured; their gates are skipped.
+        earlier: results of earlier runs, for the page.
+        report: directory for the page; ``None``: no page.
 
     Returns:
-        The exit code: 0 if all gates that were looked at are met.
+        The exit code: 0 if all measured gates are met.
     """
     print_json_line(figures)
     lines = [verdict(gate, figures) for gate in topic.gates if gate.workload not in off]
@@ -133,33 +134,33 @@ def conclude(
     when = datetime.now(UTC).strftime("%Y-%m-%dT%H-%M-%S")
     keep_results(RESULTS / when / f"{topic.name}.json", machine, sizes, figures)
     if report is not None:
-        told, all_figures = with_earlier(machine, sizes, figures, topic.gates, earlier)
+        machine_facts, all_figures = with_earlier(machine, sizes, figures, topic.gates, earlier)
         page = report / f"benchmarks-{topic.name}.md"
-        print(f"written: {write_page(page, topic.head, topic.gates, told, sizes, all_figures)}")
+        print(f"written: {write_page(page, topic.head, topic.gates, machine_facts, sizes, all_figures)}")
     return 0 if all(line.startswith("met") for line in lines) else 1
 
 
 def keep_results(path: Path, machine: Mapping[str, str], sizes: Mapping[str, int], figures: Figures) -> None:
-    """Write the figures for whoever wants to compare runs."""
+    """Write the figures to a file, to compare runs."""
     path.parent.mkdir(parents=True, exist_ok=True)
     results = {"machine": dict(machine), "sizes": dict(sizes), "figures": dict(figures)}
     path.write_text(json.dumps(results, indent=2) + "\n")
 
 
 @dataclass(frozen=True, slots=True)
-class Results:
-    """What ``keep_results`` wrote."""
+class PageResults:
+    """Results written by ``keep_results``."""
 
     machine: Mapping[str, str]
     sizes: Mapping[str, int]
     figures: Figures
 
     @classmethod
-    def load(cls, path: Path) -> Results:
-        """From a file.
+    def load(cls, path: Path) -> PageResults:
+        """Read results from a file.
 
         Raises:
-            InvalidArgument: there is something else in it, or it cannot be read.
+            InvalidArgument: it cannot be read, or has no valid results.
         """
         try:
             found = json.loads(path.read_text())
@@ -174,13 +175,13 @@ def with_earlier(
     sizes: Mapping[str, int],
     figures: Figures,
     gates: Sequence[Gate],
-    earlier: Iterable[Results],
+    earlier: Iterable[PageResults],
 ) -> tuple[dict[str, str], Figures]:
-    """What earlier runs found of other parts, put beside this run's; and when they did, with what.
+    """Add results of earlier runs for parts that this run has not measured, with their date and machine.
 
-    A part that several have measured counts once, by this run, or by the earlier one that is named last.
+    If several runs have measured a part, this run wins, else the earlier run named last.
     """
-    told, all_figures = dict(machine), dict(figures)
+    machine_facts, all_figures = dict(machine), dict(figures)
     part_of = {gate.figure: gate.workload for gate in gates}
     taken = _parts(gates, figures)
     for results in reversed(list(earlier)):
@@ -194,10 +195,10 @@ def with_earlier(
         other = [
             f"{name.replace('_', ' ')} {value:,}" for name, value in results.sizes.items() if sizes.get(name) != value
         ]
-        told[f"measured before: {', '.join(sorted(new))}"] = ", ".join(
+        machine_facts[f"measured before: {', '.join(sorted(new))}"] = ", ".join(
             [results.machine["date"], results.machine["tallybook"], *other]
         )
-    return told, all_figures
+    return machine_facts, all_figures
 
 
 def _parts(gates: Sequence[Gate], figures: Figures) -> set[str]:
@@ -212,10 +213,10 @@ def write_page(
     sizes: Mapping[str, int],
     figures: Figures,
 ) -> Path:
-    """Write the page; return where it is.
+    """Write the page; returns its path.
 
     Args:
-        head: its title and what there is to say before the figures.
+        head: title and introduction.
     """
     parts = [
         head,
@@ -231,7 +232,7 @@ def write_page(
 
 
 def _row(gate: Gate, value: float | None) -> tuple[str, str, str, str]:
-    """What the page says of a gate, also of one that nobody has looked at."""
+    """The row of a gate on the page, also of a gate that was not measured."""
     if value is None:
         return gate.what, gate.wanted, "not measured", "-"
     return gate.what, gate.wanted, f"**{value:g}**", "yes" if gate.met_by(value) else "**no**"

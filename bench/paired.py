@@ -1,8 +1,7 @@
-"""Two versions of one thing, measured in pairs: how much slower the one may be than the other.
+"""Statistics of paired measurements: how much slower one version may be than another.
 
-What disturbs a machine for minutes disturbs both runs of a pair, so each pair gives one ratio.
-Ratios multiply, so their logarithms are averaged; the bound is Student's, one-sided: if nothing
-but chance were at work, it would be too low in one of twenty comparisons.
+Disturbances of minutes affect both runs of a pair, so each pair gives one ratio. Ratios are multiplicative, so their
+logarithms are averaged; the bound is the one-sided 95 % bound of Student's distribution.
 """
 
 from __future__ import annotations
@@ -13,24 +12,23 @@ from math import exp, log, sqrt
 from statistics import fmean, stdev
 from typing import Final
 
+from tallybook.cli.measure.latency import median
 from tallybook.core.errors import InvalidArgument
-
-from .latency import median
 
 _STUDENT_95: Final = (
     6.314, 2.920, 2.353, 2.132, 2.015, 1.943, 1.895, 1.860, 1.833, 1.812, 1.796, 1.782, 1.771, 1.761, 1.753,
     1.746, 1.740, 1.734, 1.729, 1.725, 1.721, 1.717, 1.714, 1.711, 1.708, 1.706, 1.703, 1.701, 1.699, 1.697,
 )  # fmt: skip
-"""The 95 % quantile of Student's distribution with 1, 2, 3, ... degrees of freedom; beyond, the last one will do."""
+"""95 % quantiles of Student's distribution for 1, 2, 3, ... degrees of freedom; the last one is used beyond."""
 
 
 @dataclass(frozen=True, slots=True)
-class Loss:
-    """What pairs say. Shares of the rate before: 0.02 is two percent slower, a negative one faster.
+class Slowdown:
+    """Slowdown as a part of the rate before: 0.02 is two percent slower, a negative value is faster.
 
     Attributes:
-        median_ratio: the rate now, divided by the rate before.
-        bound: with 95 % confidence the loss is not larger; ``None`` where one pair cannot say.
+        median_ratio: median of the rate now divided by the rate before.
+        bound: upper bound of the slowdown with 95 % confidence; ``None``: needs more than one pair.
     """
 
     ratios: tuple[float, ...]
@@ -38,18 +36,18 @@ class Loss:
     bound: float | None
 
 
-def loss(now: Sequence[float], before: Sequence[float]) -> Loss:
-    """Compare rates that were measured in pairs.
+def slowdown(now: Sequence[float], before: Sequence[float]) -> Slowdown:
+    """Compare rates measured in pairs.
 
     Raises:
-        InvalidArgument: there are no pairs, not as many of the one as of the other, or a rate is not positive.
+        InvalidArgument: there are no pairs, the numbers of rates differ, or a rate is not positive.
     """
     if not now or len(now) != len(before) or min(*now, *before) <= 0:
-        raise InvalidArgument("pairs of positive rates are wanted")
+        raise InvalidArgument("pairs of positive rates are needed")
     ratios = tuple(ours / theirs for ours, theirs in zip(now, before, strict=True))
     logs = [log(ratio) for ratio in ratios]
     bound = None
     if len(logs) > 1:
         quantile = _STUDENT_95[min(len(logs) - 1, len(_STUDENT_95)) - 1]
         bound = 1 - exp(fmean(logs) - quantile * stdev(logs) / sqrt(len(logs)))
-    return Loss(ratios, median(ratios), bound)
+    return Slowdown(ratios, median(ratios), bound)

@@ -1,13 +1,14 @@
-"""Deterministic simulation of a whole cluster from one seed: faulty disks, networks, clocks and processes, and the
-checks that must hold at every step.
+"""Deterministic simulation of a whole cluster from one seed: faulty disks, networks, clocks and processes.
 
-    run, one, many     a seed, with its report; many of them
-    swarm, themes      what a seed draws: sizes, faults, how often they strike
-    node, process      bookies and client processes of the cluster; nemesis: who harms them
-    workload, pens     what its clients do
-    god, history, ...  what is checked, meanwhile and afterwards
-    bugs               rules broken on purpose, to see that it is noticed
+    __main__, one_seed, many   command line; one seed with its report; many seeds
+    run        phases of one run
+    deterministic/   event loop, clock, disk and network, which depend on the seed only
+    cluster/   bookies, client processes, metadata store and object store on simulated disks and networks
+    faults/    what a seed draws: run configuration and faults; the nemesis injects them
+    workload/  what clients do, and the history of what they were told
+    oracle/    checks during and after a run; it must not change what happens
+    bugs/      bugs planted on purpose: a run must detect each
 
-Beside it: ``model`` searches small worlds to their end, ``chaos`` kills real processes, ``stage`` is the equipment of
-tests that put one part before what it has to meet.
+Not part of a run: ``model/`` searches small worlds exhaustively, ``chaos/`` kills real processes, ``stage/`` holds test
+equipment for single components, ``upgrade/`` runs clusters of two revisions.
 """

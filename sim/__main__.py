@@ -1,12 +1,12 @@
-"""The simulation from the command line.
+"""Command line of the simulation.
 
-    python -m tallybook.sim run 7 --trace /tmp/trace     one seed, with all of its trace
-    python -m tallybook.sim many --seeds 300 --jobs 2    many of them; the last line sums up
-    python -m tallybook.sim run 7 --bug "any key fits"   the same with a bug planted on purpose
-    python -m tallybook.sim bugs                         is every bug found that is planted on purpose?
-    python -m tallybook.sim bugs --write                 the same, with the table in docs/simulation.md
+    python -m tallybook.sim run 7 --trace /tmp/trace     run one seed and write its trace
+    python -m tallybook.sim many --seeds 300 --jobs 2    run many seeds; the last line is the summary
+    python -m tallybook.sim run 7 --bug "any key fits"   run one seed with a planted bug
+    python -m tallybook.sim bugs                         search a seed for every planted bug
+    python -m tallybook.sim bugs --write                 the same, and update the table in docs/project/planted-bugs.md
 
-Ends with 1 where a seed failed, and says how to run that seed again.
+Exits with 1 if a seed failed, and prints the command that runs it again.
 """
 
 from __future__ import annotations
@@ -18,16 +18,16 @@ import sys
 from contextlib import ExitStack
 from pathlib import Path
 
-from .bug_search import search
-from .bug_table import row, with_table
-from .bugs import BUGS, planted
+from .bugs.catalogue import BUGS, planted
+from .bugs.search import search
+from .bugs.table import row, with_table
 from .many import run_many, say, show_failure
-from .one import run
+from .one_seed import run
 from .results import PAGE, code_hash
 
 
 def run_one(seed: int, trace: str, bug: str) -> int:
-    """Run one seed, with ``bug`` planted if it names one, and say what it was like."""
+    """Run one seed, with ``bug`` planted unless it is empty, and print its report."""
     logging.disable(logging.CRITICAL)
     with ExitStack() as undo:
         if bug:
@@ -52,7 +52,7 @@ def run_one(seed: int, trace: str, bug: str) -> int:
 
 
 def find_bugs(names: list[str], seeds: int, jobs: int, *, write: bool) -> int:
-    """Search for each planted bug in up to ``seeds`` seeds; a table of what gave them away."""
+    """Search up to ``seeds`` seeds for each planted bug and print which invariant detected it."""
     searches, code = [], code_hash()
     with multiprocessing.get_context("spawn").Pool(jobs, maxtasksperchild=1) as pool:
         for found in [pool.apply_async(search, (name, seeds)) for name in names]:
@@ -61,7 +61,7 @@ def find_bugs(names: list[str], seeds: int, jobs: int, *, write: bool) -> int:
     missed = [each.bug for each in searches if each.found is None]
     say(f"{len(names) - len(missed)} of {len(names)} planted bugs found")
     if code != code_hash():
-        say("the code was changed meanwhile: these seeds did not all run the same")
+        say("the code changed during the search: these seeds did not all run the same code")
         return 1
     if write:
         PAGE.write_text(with_table(PAGE.read_text("utf-8"), searches, code), "utf-8")
@@ -69,7 +69,7 @@ def find_bugs(names: list[str], seeds: int, jobs: int, *, write: bool) -> int:
 
 
 def main() -> int:
-    """Do what the command line says; the exit code."""
+    """Run the command given by ``sys.argv``; return the exit code."""
     parser = argparse.ArgumentParser(prog="python -m tallybook.sim", description="Simulate a whole cluster.")
     commands = parser.add_subparsers(dest="command", required=True)
     one = commands.add_parser("run", help="run one seed")
@@ -80,15 +80,15 @@ def main() -> int:
     many.add_argument("--seeds", type=int, default=300)
     many.add_argument("--base", type=int, default=1, help="the first seed")
     many.add_argument("--jobs", type=int, default=2, help="processes")
-    bugs = commands.add_parser("bugs", help="search for bugs that are planted on purpose")
-    bugs.add_argument("bug", nargs="*", choices=[*BUGS, []], default=[], help="all, unless named")
-    bugs.add_argument("--seeds", type=int, default=2000, help="how many seeds to try at most")
+    bugs = commands.add_parser("bugs", help="search seeds for each planted bug")
+    bugs.add_argument("bug", nargs="*", choices=[*BUGS, []], default=[], help="default: all bugs")
+    bugs.add_argument("--seeds", type=int, default=2000, help="maximum number of seeds per bug")
     bugs.add_argument("--jobs", type=int, default=2, help="processes")
-    bugs.add_argument("--write", action="store_true", help="put the table into docs/simulation.md")
+    bugs.add_argument("--write", action="store_true", help="update the table in docs/project/planted-bugs.md")
     chosen = parser.parse_args()
     if chosen.command == "bugs":
         if chosen.write and chosen.bug:
-            parser.error("--write is for the whole table: name no bug")
+            parser.error("--write updates the whole table: do not name a bug")
         return find_bugs(chosen.bug or list(BUGS), chosen.seeds, chosen.jobs, write=chosen.write)
     if chosen.command == "run":
         return run_one(chosen.seed, chosen.trace, chosen.bug)

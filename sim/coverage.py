@@ -1,9 +1,8 @@
-"""Counting the marks of ``core/marks``, and which of them there are.
+"""Counts coverage marks (``core/coverage.py``) and lists the marks that exist.
 
-A mark is registered by being written down somewhere in the code, so those that no run has met
-can be named: ``known_marks`` finds the calls of ``sometimes`` and of the god's ``mark``. Of those
-in the product that are met often enough, ``MARKS_OF_MANY_SEEDS`` is a list: ``ENOUGH_SEEDS`` seeds
-that miss one of them have lost what they were good for.
+``known_marks`` finds marks in the source text: calls of ``sometimes`` and of the oracle's ``mark``. So marks that no
+run reached can be listed. ``MARKS_OF_MANY_SEEDS`` lists frequent marks of the product: if ``ENOUGH_SEEDS`` seeds miss
+one of them, the simulation no longer covers that branch.
 """
 
 from __future__ import annotations
@@ -17,7 +16,7 @@ _CALLS: Final = re.compile(r'(?:\bsometimes|\bmark)\(\s*"([^"{]+)"')
 _PRODUCT_CALLS: Final = re.compile(r'\bsometimes\(\s*"([^"{]+)"')
 
 ENOUGH_SEEDS: Final = 180
-"""So many runs meet every mark of the list. It is also what two processors do in five minutes."""
+"""Number of runs that reach every mark of the list; two processors take five minutes for it."""
 
 MARKS_OF_MANY_SEEDS: Final = (
     "add: held already",
@@ -42,8 +41,8 @@ MARKS_OF_MANY_SEEDS: Final = (
     "offload: an object failed",
     "offload: another has taken over",
     "offload: another was first",
-    "offload: removes an object that belongs to nobody",
-    "offload: removes an upload that nobody finished",
+    "offload: removes an orphaned object",
+    "offload: removes an unfinished upload",
     "offload: what is read back is not what was written",
     "read: UNKNOWN in limbo",
     "read: a copy fails its digest",
@@ -78,32 +77,32 @@ MARKS_OF_MANY_SEEDS: Final = (
     "writer: complete during a change",
     "writer: ends in the middle of a change",
     "writer: no quorum is left",
-    "writer: nobody to replace a member",
+    "writer: no replacement for a member",
 )
-"""Each is met by one seed in thirty or more, so that hardly another order of draws loses all of them."""
+"""Each is reached by at least one seed in thirty, so a changed order of random draws hardly loses one."""
 
 
-class Marks:
-    """How often each mark was met in a run."""
+class CoverageMarks:
+    """Counts how often a run reached each coverage mark."""
 
     def __init__(self) -> None:
         self.met: Counter[str] = Counter()
 
     def __call__(self, name: str) -> None:
-        """A mark was met."""
+        """Count one mark."""
         self.met[name] += 1
 
 
 def known_marks(sources: Iterable[str]) -> list[str]:
-    """Every mark that is written down in these texts, sorted."""
+    """Every coverage mark in these source texts, sorted."""
     return sorted({name for source in sources for name in _CALLS.findall(source)})
 
 
 def marks_of_the_product(sources: Iterable[str]) -> list[str]:
-    """Those of ``known_marks`` that the product itself has, without those of the simulation."""
+    """The coverage marks of the product (calls of ``sometimes``), without those of the simulation."""
     return sorted({name for source in sources for name in _PRODUCT_CALLS.findall(source)})
 
 
 def marks_that_are_missing(met: Container[str]) -> list[str]:
-    """Those that ``ENOUGH_SEEDS`` runs must meet and these have not."""
+    """Marks of ``MARKS_OF_MANY_SEEDS`` that are not in ``met``."""
     return [name for name in MARKS_OF_MANY_SEEDS if name not in met]

@@ -1,17 +1,18 @@
-"""A journal on a simulated disk, and what it told: for tests of the journal alone."""
+"""Test bench of the journal alone, on a simulated disk."""
 
 from collections.abc import Callable, Coroutine
 from dataclasses import dataclass, field
 from typing import Any
 
-from tallybook.bookie.journal.journal import Journal, Recovered
+from tallybook.bookie.journal.journal import Journal, RecoveredJournal
 from tallybook.bookie.journal.records import BatchRecord, Record
-from tallybook.core.config import JournalSettings
 from tallybook.core.errors import check
 from tallybook.core.limits import KIB, MIB
-from tallybook.runtime.deterministic import Latency, SimClock, SimDisk, World, run_once
+from tallybook.core.settings import JournalSettings
 from tallybook.runtime.rng import SeededRng
 from tallybook.runtime.tasks import Tasks
+
+from .deterministic import Latency, SimClock, SimDisk, World, run_once
 
 DIRECTORY = "/data/journal"
 SETTINGS = JournalSettings(segment_bytes=16 * KIB, segment_count=4, max_commit_bytes=8 * KIB, seal_after_ms=50)
@@ -19,8 +20,8 @@ LARGE = JournalSettings(segment_bytes=4 * MIB, segment_count=3, max_commit_bytes
 
 
 @dataclass
-class Bench:
-    """A journal on a simulated disk, and what it told."""
+class JournalBench:
+    """A journal on a simulated disk, with its callbacks' results."""
 
     disk: SimDisk
     settings: JournalSettings = SETTINGS
@@ -29,33 +30,33 @@ class Bench:
     failures: list[Exception] = field(default_factory=list)
     fatal: list[BaseException] = field(default_factory=list)
 
-    async def recover(self) -> Recovered:
-        """Read what is on the disk."""
+    async def recover(self) -> RecoveredJournal:
+        """Read the journal from the disk."""
         return await Journal.recover(self.disk, DIRECTORY, self.settings, SeededRng(1))
 
     async def start(self) -> Journal:
-        """Recover, and begin to write."""
+        """Recover the journal, and start it."""
         recovered = await self.recover()
         self.tasks = Tasks("bench", lambda _name, error: self.fatal.append(error))
-        self.journal = await recovered.start(self.clock, self.tasks, self.failures.append)
+        self.journal = await recovered.start(self.clock, self.tasks, self.failures.append, on_space=lambda: None)
         return self.journal
 
     def append(self, number: int, size: int = 100) -> None:
-        """Append a batch that is known by its number."""
+        """Append the batch with this number."""
         self.journal.append(batch(number, size), lambda: self.durable.append(number))
 
     async def drained(self) -> bool:
-        """Wait, not for long, until everything appended is durable."""
+        """Wait up to one second until everything appended is durable."""
         return await self.journal.drained(1.0)
 
     async def replayed(self) -> list[Record]:
-        """The records that a boot would find now; damage is a failure."""
+        """The records that a boot would find now; fail on damage."""
         recovered = await self.recover()
         check(recovered.damage == (), f"the journal is damaged: {recovered.damage}")
         return [record async for record in recovered.records()]
 
     def blocks(self) -> list[str]:
-        """The writes to segments, behind their headers, as offset+size."""
+        """Writes to segments after their headers, as offset+size."""
         return [
             f"{operation.offset}+{operation.size}"
             for operation in self.disk.trace
@@ -64,18 +65,18 @@ class Bench:
 
 
 def batch(number: int, size: int = 100) -> BatchRecord:
-    """A record of ``size`` bytes that tells its number."""
+    """A record of ``size`` bytes that contains its number."""
     return BatchRecord(number.to_bytes(4, "big") * (size // 4))
 
 
 def simulate(
-    scenario: Callable[[Bench], Coroutine[Any, Any, None]], latency: Latency | None = None, **settings: object
+    scenario: Callable[[JournalBench], Coroutine[Any, Any, None]], latency: Latency | None = None, **settings: object
 ) -> None:
     """Run ``scenario`` on an empty disk."""
     chosen = SETTINGS.model_copy(update=settings)
 
     async def world(_world: World) -> None:
         disk = SimDisk(SeededRng(3), latency=latency or Latency(0.0003, 0.0))
-        await scenario(Bench(disk, chosen))
+        await scenario(JournalBench(disk, chosen))
 
     run_once(5, world)

@@ -1,4 +1,4 @@
-"""Many seeds, in several processes at once, and what they sum up to."""
+"""Runs many seeds in several processes and sums up their reports."""
 
 from __future__ import annotations
 
@@ -10,32 +10,36 @@ from functools import cache
 from pathlib import Path
 from typing import Final, NamedTuple
 
-from .marks import ENOUGH_SEEDS, known_marks, marks_of_the_product, marks_that_are_missing
-from .one import Report, run_quietly
+from .coverage import ENOUGH_SEEDS, known_marks, marks_of_the_product, marks_that_are_missing
+from .one_seed import SeedReport, run_quietly
 from .results import RESULTS, Results, code_hash, commit, sources
 
 SEEDS_PER_PROCESS: Final = 40
-"""After so many seeds a process is replaced: what it never collects goes with it."""
+"""A process is replaced after so many seeds, which bounds the memory that it leaks."""
 
 SECONDS_PER_HOUR: Final = 3600
 
 
-class Ran(NamedTuple):
-    """One seed, run in another process."""
+class WorkerReport(NamedTuple):
+    """Report of one seed that a worker process ran."""
 
     code: str
-    """The hash of the code that the process runs: one that starts late may have found other files on the disk."""
-    report: Report
+    """Hash of the code that the worker runs; a worker that starts late may load files that changed meanwhile."""
+    report: SeedReport
 
 
 def say(text: str) -> None:
-    """One line, or several, on standard output."""
+    """Print ``text`` to standard output."""
     sys.stdout.write(text + "\n")
     sys.stdout.flush()
 
 
-def show_failure(report: Report, bug: str = "") -> None:
-    """Everything that is needed to find out why; ``bug`` was planted."""
+def show_failure(report: SeedReport, bug: str = "") -> None:
+    """Print a failed report: trace, configuration, failure, and the command that repeats it.
+
+    Args:
+        bug: name of the planted bug, or empty.
+    """
     say("\n".join(["", *report.trace]))
     say(f"seed {report.seed} at commit {commit()}, after {report.seconds:.3f} simulated seconds")
     say(f"config: {report.config}")
@@ -43,11 +47,11 @@ def show_failure(report: Report, bug: str = "") -> None:
     say(f"again:  make sim SEED={report.seed}" + (f' BUG="{bug}"' if bug else ""))
 
 
-class Many:
-    """What many runs were like, told one after the other.
+class ManySeeds:
+    """Sums up many runs.
 
     Args:
-        results: where each is put down; those of other code under the hash of that.
+        results: file that records each run under the hash of the code that it ran.
     """
 
     def __init__(self, results: Results) -> None:
@@ -60,8 +64,8 @@ class Many:
         self._simulated_seconds = 0.0
         self._began = time.monotonic()
 
-    def take(self, ran: Ran) -> None:
-        """One more run."""
+    def take(self, ran: WorkerReport) -> None:
+        """Add one run."""
         report = ran.report
         self._seeds += 1
         self._simulated_seconds += report.seconds
@@ -76,11 +80,11 @@ class Many:
             self._situations |= report.outcome.situations
 
     def failed(self) -> bool:
-        """Whether something is wrong, be it with one seed or with all of them together."""
+        """Whether a seed failed, ran other code, or all seeds together missed a required coverage mark."""
         return bool(self._failed or self._of_other_code or self._missing())
 
     def summary(self) -> list[str]:
-        """Some lines about all of them; the last one sums up."""
+        """Lines that describe all runs; the last one is the summary."""
         texts = [path.read_text("utf-8") for path in sources()]
         known, in_product = known_marks(texts), marks_of_the_product(texts)
         never = [mark for mark in known if mark not in self._met]
@@ -91,7 +95,9 @@ class Many:
         if self._missing():
             lines.append(f"marks that {ENOUGH_SEEDS} seeds must meet, and these did not: {', '.join(self._missing())}")
         if self._of_other_code:
-            lines.append(f"seeds that ran other code, as it was changed meanwhile: {_numbers(self._of_other_code)}")
+            lines.append(
+                f"seeds that ran other code, because it changed during the run: {_numbers(self._of_other_code)}"
+            )
         if self._failed:
             lines.append(f"failed seeds: {_numbers(self._failed)}")
         so_far = self._results.of_this_code()
@@ -109,8 +115,8 @@ class Many:
 
 
 def run_many(seeds: int, base: int, jobs: int, path: Path = RESULTS) -> int:
-    """Run ``seeds`` seeds from ``base`` on in ``jobs`` processes; the exit code."""
-    many = Many(Results(code_hash(), path))
+    """Run ``seeds`` seeds from ``base`` on in ``jobs`` processes; return the exit code."""
+    many = ManySeeds(Results(code_hash(), path))
     context = multiprocessing.get_context("spawn")
     with context.Pool(jobs, initializer=_code_of_this_process, maxtasksperchild=SEEDS_PER_PROCESS) as pool:
         for ran in pool.imap_unordered(_run, range(base, base + seeds)):
@@ -121,12 +127,12 @@ def run_many(seeds: int, base: int, jobs: int, path: Path = RESULTS) -> int:
 
 @cache
 def _code_of_this_process() -> str:
-    """Taken once all of the code is loaded, and before the first seed."""
+    """Hash of the code of this process, computed after all modules are loaded and before the first seed."""
     return code_hash()
 
 
-def _run(seed: int) -> Ran:
-    return Ran(_code_of_this_process(), run_quietly(seed))
+def _run(seed: int) -> WorkerReport:
+    return WorkerReport(_code_of_this_process(), run_quietly(seed))
 
 
 def _numbers(seeds: list[int]) -> str:

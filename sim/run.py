@@ -1,13 +1,13 @@
-"""One run of a whole cluster, from one seed.
+"""Phases of one simulated run.
 
-    boot       every bookie comes up; nothing goes wrong
-    safety     clients work, the nemesis strikes
-    heal       nothing goes wrong any more; every bookie is started again from its disk
-    liveness   everybody gets on, and comes to an end (``liveness``)
-    audit      everything is read, and compared with what was promised
-    restored   in some runs the metadata store goes back to an older copy of itself
+    boot       every bookie starts, without faults
+    safety     clients work while the nemesis injects faults
+    heal       faults end; bookies restart from their disks
+    liveness   clients make progress and finish (``oracle/liveness.py``)
+    audit      every ledger is read and compared with what was acknowledged
+    restored   in some runs the metadata store is replaced by an older copy of itself
 
-The god looks on all the time; a violation ends the run at the next look.
+The oracle observes all phases; a violation ends the run at the next poll.
 """
 
 from __future__ import annotations
@@ -17,154 +17,154 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Final
 
-from tallybook.core import marks
+from tallybook.core import coverage as marks
 from tallybook.core.limits import MIB
-from tallybook.metadata.model import LedgerMetadata
-from tallybook.runtime.deterministic import SimNet, World
+from tallybook.metadata.ledger.model import LedgerMetadata
 from tallybook.runtime.rng import Rng
 from tallybook.runtime.tasks import Tasks
 
-from .archivist import Archivist, look_at_drops
-from .audit import audit
-from .bucket import Bucket
-from .budgets import look_at_budgets
-from .god import God
-from .history import History
-from .liveness import bring_to_an_end, come_back
-from .marks import Marks
-from .metadata import MetadataFaults, SimMetadata
-from .nemesis import Nemesis
-from .node import BookieNode, with_name
-from .offloading import Historians, Offloading
-from .process import Surroundings
-from .repairing import Repairing
-from .restored import OlderCopy
-from .settling import audit_archive
-from .stream_end import audit_streams
-from .stream_ledgers import StreamLedgers
-from .stream_swarm import small_limits
-from .streaming import Streaming
-from .swarm import MISSING_SECONDS, Swarm, swarm_of
-from .vital import vital
-from .workload import Workload
+from .cluster.bookie_node import BookieNode, with_name
+from .cluster.bucket import Bucket
+from .cluster.metadata import MetadataFaults, SimMetadata
+from .cluster.process import SimEnvironment
+from .coverage import CoverageMarks
+from .deterministic import SimNet, World
+from .faults.nemesis import Nemesis
+from .faults.run_configuration import MISSING_SECONDS, RunConfiguration, draw_configuration
+from .faults.stream_configuration import small_limits
+from .oracle.archive_liveness import audit_archive
+from .oracle.archive_oracle import ArchiveOracle, check_drops
+from .oracle.audit import audit
+from .oracle.budgets import check_budgets
+from .oracle.liveness import await_bookies, finish_clients
+from .oracle.oracle import Oracle
+from .oracle.restored_store import OlderCopy
+from .oracle.stream_ledgers import StreamLedgers
+from .oracle.stream_liveness import audit_streams
+from .supervised_tasks import vital
+from .workload.history import History
+from .workload.ledgers import Workload
+from .workload.offloaders import Offloading, TieringReaders
+from .workload.repairers import Repairing
+from .workload.streams import Streaming
 
 BOOT_SECONDS: Final = 30.0
-LOOK_SECONDS: Final = 0.25
+POLL_SECONDS: Final = 0.25
 HEALED_METADATA_MS: Final = 3.0
 CAPACITY_BYTES: Final = 16 * MIB
 
 
 @dataclass
-class Outcome:
-    """What a run was like."""
+class RunOutcome:
+    """Statistics of a run that passed."""
 
-    swarm: Swarm
+    config: RunConfiguration
     met: dict[str, int] = field(default_factory=dict)
-    """Marks, and how often each was met."""
+    """How often each coverage mark was reached."""
     struck: dict[str, int] = field(default_factory=dict)
-    """Faults, and how often each struck."""
+    """How often each fault was injected."""
     ledgers: int = 0
     confirmed: int = 0
-    """Entries whose writer was told, without those of clients that only come after healing."""
+    """Entries confirmed to writers of the workload; clients that start after healing do not count."""
     situations: set[str] = field(default_factory=set)
-    """In what kinds of situation the metadata of ledgers were changed."""
+    """Distinct situations in which ledger metadata changed; see ``Oracle.situations``."""
 
 
 class Universe:
-    """A cluster, its clients, and its nemesis."""
+    """One simulated cluster with its clients, nemesis and oracle."""
 
-    def __init__(self, world: World, swarm: Swarm) -> None:
+    def __init__(self, world: World, config: RunConfiguration) -> None:
         rng = world.rng
         self.world = world
-        self.swarm = swarm
-        self.marks = Marks()
-        self.god = God(self.marks, world.note, self._missing)
+        self.config = config
+        self.marks = CoverageMarks()
+        self.oracle = Oracle(self.marks, world.note, self._missing)
         self.history = History()
         net = SimNet(
             rng.fork("net"),
-            delay_seconds=(swarm.net_delay_ms / 10_000, swarm.net_delay_ms / 1000),
-            window_bytes=swarm.window_bytes,
-            keepalive_seconds=swarm.keepalive_seconds,
+            delay_seconds=(config.net_delay_ms / 10_000, config.net_delay_ms / 1000),
+            window_bytes=config.window_bytes,
+            keepalive_seconds=config.keepalive_seconds,
         )
         self.metadata = SimMetadata(
-            rng.fork("metadata"), MetadataFaults(), session_seconds=swarm.session_seconds, timeout_seconds=1.0
+            rng.fork("metadata"), MetadataFaults(), session_seconds=config.session_seconds, timeout_seconds=1.0
         )
         self.metadata.on_change = self._changed
         self.offloading: Offloading | None = None
-        self._archivist: Archivist | None = None
+        self._archive_oracle: ArchiveOracle | None = None
         bucket = self._bucket(rng.fork("bucket"))
-        around = self.around = Surroundings(
-            net, self.metadata, self.god, rng, swarm.keepalive_seconds, world.note, bucket=bucket
+        env = self.env = SimEnvironment(
+            net, self.metadata, self.oracle, rng, config.keepalive_seconds, world.note, bucket=bucket
         )
         self.nodes = {
             name: BookieNode(
                 name,
-                with_name(swarm.bookie_settings(number), name),
-                around,
-                latency=swarm.latency(),
+                with_name(config.bookie_settings(number), name),
+                env,
+                latency=config.latency(),
                 capacity_bytes=CAPACITY_BYTES,
                 restart_seconds=0.5,
-                has_operator=swarm.repair is not None,
+                has_operator=config.repair is not None,
             )
-            for number, name in enumerate(f"b{number}" for number in range(swarm.bookies))
+            for number, name in enumerate(f"b{number}" for number in range(config.bookies))
         }
-        self.workload = Workload(swarm, around, self.history, swarm.client_settings())
+        self.workload = Workload(config, env, self.history, config.client_settings())
         self.streaming: Streaming | None = None
-        if swarm.streams is not None:
-            self.streaming = Streaming(swarm, swarm.streams, self.workload, self.god)
+        if config.streams is not None:
+            self.streaming = Streaming(config, config.streams, self.workload, self.oracle)
         self._older_copy: OlderCopy | None = None
-        if swarm.restored_after is not None:
-            self._older_copy = OlderCopy(self, swarm.restored_after * swarm.safety_seconds)
-        self.repairing = None if swarm.repair is None else Repairing(swarm.repair, self.god)
-        self.stream_ledgers = StreamLedgers(self.metadata.shared, self.god)
-        self.nemesis = Nemesis(swarm, around, self.nodes, self.workload)
-        self._tasks = Tasks("universe", lambda name, error: self.god.violated("simulation", f"{name}: {error!r}"))
+        if config.restored_after is not None:
+            self._older_copy = OlderCopy(self, config.restored_after * config.safety_seconds)
+        self.repairing = None if config.repair is None else Repairing(config.repair, self.oracle)
+        self.stream_ledgers = StreamLedgers(self.metadata.shared, self.oracle)
+        self.nemesis = Nemesis(config, env, self.nodes, self.workload)
+        self._tasks = Tasks("universe", lambda name, error: self.oracle.violated("simulation", f"{name}: {error!r}"))
 
     def _bucket(self, rng: Rng) -> Bucket | None:
-        """The object store, in a run that has an archive, with who looks after it."""
-        archive, god = self.swarm.archive, self.god
+        """The object store with its offloaders and archive oracle; ``None`` without an archive."""
+        archive, oracle = self.config.archive, self.oracle
         if archive is None:
             return None
-        bucket = Bucket(rng, archive.faults(), self.metadata.later, self.world.note, god.mark)
-        self.offloading = Offloading(archive, bucket, god)
-        self._archivist = Archivist(god, self.history, bucket)
+        bucket = Bucket(rng, archive.faults(), self.metadata.later, self.world.note, oracle.mark)
+        self.offloading = Offloading(archive, bucket, oracle)
+        self._archive_oracle = ArchiveOracle(oracle, self.history, bucket)
         return bucket
 
     async def run(self) -> None:
-        """All phases.
+        """Run all phases.
 
         Raises:
-            InvariantBroken: something was seen that must not be.
+            InvariantBroken: the oracle recorded a violation.
         """
         watching = self._tasks.spawn(self._watch(), name="watch", essential=True)
         living = self._tasks.spawn(self._phases(), name="phases")
         try:
             await asyncio.wait((watching, living), return_when=asyncio.FIRST_COMPLETED)
-            self.god.raise_violations()
+            self.oracle.raise_violations()
             await (watching if watching.done() else living)
-            self.god.raise_violations()
+            self.oracle.raise_violations()
         finally:
             await self.workload.close()
             for node in self.nodes.values():
                 if node.process is not None:
                     node.process.kill()
-            self.around.bury()
+            self.env.bury()
 
     def all_serve(self) -> bool:
-        """Whether every bookie serves."""
+        """Whether every bookie is serving."""
         return not self._missing()
 
     async def until(self, condition: Callable[[], bool], seconds: float, invariant: str, detail: str) -> None:
-        """Wait for a condition.
+        """Wait until ``condition`` holds.
 
         Raises:
-            InvariantBroken: it does not hold after so many simulated seconds.
+            InvariantBroken: it does not hold after ``seconds`` simulated seconds; the violation of ``invariant``.
         """
         deadline = self.world.clock.monotonic() + seconds
         while not condition():
             if self.world.clock.monotonic() > deadline:
-                self.god.violated(invariant, detail)
-                self.god.raise_violations()
+                self.oracle.violated(invariant, detail)
+                self.oracle.raise_violations()
             await self.world.clock.sleep(0.05)
 
     async def _phases(self) -> None:
@@ -173,62 +173,62 @@ class Universe:
             node.start()
         await self.until(self.all_serve, BOOT_SECONDS, "boot", "not every bookie came up")
         self._enter("safety")
-        self._set_metadata_faults(self.swarm.metadata_faults, self.swarm.metadata_ms)
+        self._set_metadata_faults(self.config.metadata_faults, self.config.metadata_ms)
         self.workload.start()
-        self._employ_for_the_archive()
+        self._start_archive_actors()
         if self.repairing is not None:
-            self.workload.employ("repairer", self.repairing.repairers, self.repairing.work)
+            self.workload.start_actors("repairer", self.repairing.repairers, self.repairing.work)
         if self.streaming is not None:
-            self.streaming.employ()
+            self.streaming.start_actors()
         striking = self._tasks.spawn(self.nemesis.run(), name="nemesis")
-        vital(self.god, striking)
+        vital(self.oracle, striking)
         if self._older_copy is not None:
-            vital(self.god, self._tasks.spawn(self._older_copy.make(), name="copy of the metadata"))
-        await self.world.clock.sleep(self.swarm.safety_seconds)
+            vital(self.oracle, self._tasks.spawn(self._older_copy.make(), name="copy of the metadata"))
+        await self.world.clock.sleep(self.config.safety_seconds)
         self._enter("heal")
         striking.cancel()
         self._set_metadata_faults(0.0, HEALED_METADATA_MS)
         self.nemesis.heal()
-        await come_back(self)
+        await await_bookies(self)
         self._enter("liveness")
-        await bring_to_an_end(self)
+        await finish_clients(self)
         self._enter("audit")
-        # Before streams: a reader that takes a subscription over deletes ledgers, and no offloader is left to note it.
+        # Before streams: a reader that takes a subscription over deletes ledgers, which no offloader would notice.
         await audit_archive(self)
         await audit_streams(self)
         await audit(self)
         if self._older_copy is not None:
             self._enter("restored")
-            self.god.raise_violations()
+            self.oracle.raise_violations()
             await self._older_copy.restore(MISSING_SECONDS)
 
-    def _employ_for_the_archive(self) -> None:
-        archive, offloading = self.swarm.archive, self.offloading
+    def _start_archive_actors(self) -> None:
+        archive, offloading = self.config.archive, self.offloading
         if archive is not None and offloading is not None:
-            historians = Historians(self.workload, self.god, self.history)
-            self.workload.employ("offloader", archive.offloaders, offloading.work)
-            self.workload.employ("historian", archive.historians, historians.work)
+            tiering_readers = TieringReaders(self.workload, self.oracle, self.history)
+            self.workload.start_actors("offloader", archive.offloaders, offloading.work)
+            self.workload.start_actors("historian", archive.tiering_readers, tiering_readers.work)
 
     def _changed(self, ledger_id: int, before: LedgerMetadata | None, after: LedgerMetadata | None) -> None:
-        self.god.changed(ledger_id, before, after)
+        self.oracle.changed(ledger_id, before, after)
         self.stream_ledgers.changed(ledger_id, before, after)
-        if self._archivist is not None:
-            self._archivist.changed(before, after)
+        if self._archive_oracle is not None:
+            self._archive_oracle.changed(before, after)
 
     async def stop(self, task: asyncio.Task[None]) -> None:
-        """Cancel a task of the run's own, and wait for its end."""
+        """Cancel a task that this run started and wait until it ends."""
         task.cancel()
         await asyncio.wait((task,))
 
     async def _watch(self) -> None:
-        """Look at everything now and then; returns when something is wrong."""
-        while not self.god.violations:
-            await self.world.clock.sleep(LOOK_SECONDS)
-            look_at_budgets(self)
-            look_at_drops(self.god, self.nodes)
+        """Check budgets and dropped ledgers every ``POLL_SECONDS``; return on the first violation."""
+        while not self.oracle.violations:
+            await self.world.clock.sleep(POLL_SECONDS)
+            check_budgets(self)
+            check_drops(self.oracle, self.nodes)
 
     def _missing(self) -> int:
-        """Bookies that do not serve now."""
+        """Number of bookies that are not serving."""
         return sum(not node.ready for node in self.nodes.values())
 
     def _enter(self, phase: str) -> None:
@@ -238,29 +238,29 @@ class Universe:
         faults = self.metadata.faults
         faults.delay_seconds = (longest_ms / 10_000, longest_ms / 1000)
         faults.unavailable = faults.applied = faults.lost = faults.late = rate / 4
-        faults.stale = self.swarm.stale_reads if rate else 0.0
+        faults.stale = self.config.stale_reads if rate else 0.0
         faults.partial = faults.slow_watch = rate
 
 
-async def live_through(world: World) -> Outcome:
-    """The scenario of one seed.
+async def run_scenario(world: World) -> RunOutcome:
+    """Run the cluster of ``world``'s seed.
 
     Raises:
-        InvariantBroken: something was seen that must not be.
+        InvariantBroken: the oracle recorded a violation.
     """
-    swarm = swarm_of(world.rng.fork("swarm"))
-    universe = Universe(world, swarm)
+    config = draw_configuration(world.rng.fork("swarm"))
+    universe = Universe(world, config)
     marks.listen(universe.marks)
     try:
-        with small_limits(swarm.streams):
+        with small_limits(config.streams):
             await universe.run()
     finally:
         marks.listen(None)
-    return Outcome(
-        swarm,
+    return RunOutcome(
+        config,
         dict(universe.marks.met),
         universe.nemesis.struck,
         len(universe.workload.ledgers),
         universe.history.count_confirmed("writer"),
-        universe.god.situations,
+        universe.oracle.situations,
     )

@@ -1,10 +1,10 @@
-"""A bookie's service on a simulated network, and raw streams to it, for tests that do not keep to the protocol.
+"""Test bench of a bookie's service on a simulated network, with raw streams for tests that violate the protocol.
 
     @bench(max_streams=3)
     async def test_...(made):
         stream, welcome = await made.open(Lane.READ)
 
-The decorated test runs in virtual time; at its end every stream must be over.
+The decorated test runs in virtual time; at its end every stream must have ended.
 """
 
 from __future__ import annotations
@@ -13,28 +13,29 @@ from collections.abc import Awaitable, Callable
 from inspect import Signature, signature
 from typing import Any, Final
 
+from tallybook.bookie.ledgers.key_verification import LedgerFacts
 from tallybook.bookie.port import LedgerStore
-from tallybook.bookie.service import BookieService
-from tallybook.bookie.verifiers import LedgerFacts
+from tallybook.bookie.rpc.service import BookieService
 from tallybook.core.batch import encode_batch
-from tallybook.core.config import AdmissionSettings, BookieSettings
 from tallybook.core.errors import BookieUnavailable, TallybookError, check
 from tallybook.core.limits import KIB
-from tallybook.runtime import grpc_messages as wire
-from tallybook.runtime.deterministic import SimNet, World, run_seed
+from tallybook.core.settings import AdmissionSettings, BookieSettings
 from tallybook.runtime.tasks import Tasks
-from tallybook.runtime.transport import Lane, MessageStream
-from tallybook.runtime.wire import frame_batch
+from tallybook.runtime.transport import MessageStream
+from tallybook.wire import messages as wire
+from tallybook.wire.batches import frame_batch
+from tallybook.wire.lanes import Lane
 
-from .stage.memory_bookie import MemoryBookie
+from .deterministic import SimNet, World, run_seed
+from .memory_bookie.bookie import MemoryBookie
 
 WINDOW_BYTES: Final = 32 * KIB
-"""What one stream takes that its reader does not read."""
+"""Flow control window of a stream."""
 
 HELLO: Final = wire.Hello("cluster", "test", None)
 
 MakeStore = Callable[[], Any]
-"""Makes a ``LedgerStore``, or as much of one as the test uses."""
+"""Creates a ``LedgerStore``, or the part of one that the test uses."""
 
 
 def batch_of(first: int, size: int = 10, ledger_id: int = 1) -> bytes:
@@ -43,24 +44,24 @@ def batch_of(first: int, size: int = 10, ledger_id: int = 1) -> bytes:
 
 
 class WireBench:
-    """A served bookie, and raw streams to it.
+    """A bookie service with raw streams to it.
 
     Args:
-        store: what is served; a ``MemoryBookie`` where there is none.
+        store: the bookie; default a ``MemoryBookie``.
     """
 
     def __init__(self, world: World, settings: BookieSettings, store: Any = None) -> None:
         self.world = world
         self.net = SimNet(world.rng.fork("net"), window_bytes=WINDOW_BYTES)
         self.failures: list[str] = []
-        """Why the node was ended."""
+        """Reasons of fail-safes and dead tasks."""
         self.tasks = Tasks("bench", lambda name, error: self.failures.append(f"{name}: {error!r}"))
         self.bookie: Any = store or MemoryBookie("b1", facts_of=_no_password, clock=world.clock, tasks=self.tasks)
         store_served: LedgerStore = self.bookie
         self.service = BookieService(store_served, settings, world.clock, self.tasks, "cluster", self.failures.append)
 
     async def raw(self, lane: Lane) -> MessageStream:
-        """A stream on which nothing was said yet."""
+        """A stream before its hello."""
         return await self.net.transport("client").connect("bookie:1", lane, timeout_seconds=1.0)
 
     async def open(self, lane: Lane, said: wire.Hello = HELLO) -> tuple[MessageStream, wire.Welcome]:
@@ -70,14 +71,14 @@ class WireBench:
         return stream, wire.decode_welcome(await received(stream))
 
     async def attached(self, *ledger_ids: int) -> tuple[MessageStream, wire.Welcome]:
-        """An Add stream to which ledgers are attached, ledger 1 unless others are named."""
+        """An Add stream with attached ledgers, by default ledger 1."""
         stream, welcome = await self.open(Lane.ADD)
         for ledger_id in ledger_ids or (1,):
             await stream.send(wire.encode_attach(wire.Attach(ledger_id, b"")))
         return stream, welcome
 
     async def works(self) -> None:
-        """Another client is served as if nothing had happened."""
+        """Check that the service still serves another client."""
         stream, _ = await self.attached()
         await stream.send(frame_batch(batch_of(10**6)))
         acks = wire.decode_acks(await received(stream))
@@ -98,7 +99,7 @@ async def received(stream: MessageStream) -> bytes:
 
 
 async def reason_of(stream: MessageStream) -> TallybookError:
-    """The error with which the bookie ends a stream; whatever comes before it is passed over."""
+    """The error with which the bookie ends a stream; skips earlier messages."""
     while True:
         outcome = _failure_in(await received(stream))
         if outcome is not None:
@@ -107,7 +108,7 @@ async def reason_of(stream: MessageStream) -> TallybookError:
 
 
 async def reply_on(stream: MessageStream, request_id: int) -> wire.Answer | TallybookError:
-    """The outcome of a request; other replies are passed over."""
+    """The outcome of a request; skips other replies."""
     while True:
         reply = wire.decode_reply(await received(stream))
         if reply.request_id == request_id:
@@ -117,7 +118,7 @@ async def reply_on(stream: MessageStream, request_id: int) -> wire.Answer | Tall
 def bench(
     *, store: MakeStore | None = None, **admission: int
 ) -> Callable[[Callable[..., Awaitable[None]]], Callable[..., None]]:
-    """Run the decorated test on a bench. ``admission`` are settings of ``AdmissionSettings``."""
+    """Run the decorated test on a bench. ``admission``: fields of ``AdmissionSettings``."""
     settings = BookieSettings(
         data_directory="/nowhere", metadata="memory:", admission=AdmissionSettings.model_validate(admission)
     )
@@ -137,7 +138,7 @@ def bench(
             run_seed(1, play, deadline_seconds=3600)
 
         run.__name__ = test.__name__
-        # What pytest fills in; the bench is ours.
+        # Parameters for pytest, without the bench.
         run.__signature__ = Signature(list(signature(test).parameters.values())[1:])  # type: ignore[attr-defined]
         return run
 
@@ -145,7 +146,7 @@ def bench(
 
 
 def _failure_in(message: bytes) -> TallybookError | None:
-    """The reason for the end of the stream, if ``message`` tells one. Acks are no replies."""
+    """The error with which a stream ends, if ``message`` has one. Acks are no replies."""
     try:
         reply = wire.decode_reply(message)
     except TallybookError:

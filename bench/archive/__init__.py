@@ -1,5 +1,5 @@
-"""Benchmarks of history: how fast ledgers go to the archive, what reads from there cost, and how fast Spark is.
+"""Benchmarks of the archive: rate of offloading, cost of reads from the archive, and speed of Spark.
 
-`python -m tallybook.bench.archive` runs all of it on a cluster of its own, one load after the other. Each is a process
-(`offload_load`, `cluster_load`, `spark_load`), so that the memory and the time of one are not those of another.
+`python -m tallybook.bench.archive` runs all of them on a cluster of its own, one load after the other. Each load is a
+process (`offload_load`, `cluster_load`, `spark_load`), so that its memory and time are measured separately.
 """

@@ -1,4 +1,4 @@
-"""``python -m tallybook.bench.archive``: the way of ledgers into the archive and out of it, and the gates on it."""
+"""``python -m tallybook.bench.archive``: benchmarks of the archive, with their gates."""
 
 from __future__ import annotations
 
@@ -12,17 +12,17 @@ from typing import Annotated, Any, Final
 import typer
 
 from tallybook.archive.objects.keys import UNFINISHED_SUFFIX
-from tallybook.bench.gates import Figures
-from tallybook.bench.latency import median
-from tallybook.bench.machine import facts
-from tallybook.bench.pages import Report, Topic, admit, conclude
-from tallybook.bench.programs import ProgramFailed, Server, module, run_json_lines
+from tallybook.cli.measure.latency import median
 
+from ..equipment.machine import facts
+from ..equipment.programs import ProgramFailed, Server, module, run_json_lines
+from ..gates import Figures
+from ..pages import Report, Topic, admit, conclude
 from .gates import GATES, HEAD
 
 ROOT: Final = Path(__file__).resolve().parent.parent.parent
-LEAST: Final = {"rounds": 5}
-"""A page of less does not go to docs/."""
+MIN_SIZES: Final = {"rounds": 5}
+"""Minimum sizes of a run whose page goes to docs/."""
 START_SECONDS: Final = 120.0
 PROGRAM_SECONDS: Final = 1_800.0
 BESIDE_MIB: Final = 512
@@ -37,7 +37,7 @@ def main(
     large_mib: Annotated[int, typer.Option(help="Payload of a large ledger.")] = 1024,
     small_mib: Annotated[int, typer.Option(help="Payload of each of three smaller ones.")] = 100,
     small_ledgers: Annotated[int, typer.Option(help="How many ledgers of 10 KB; 0 for none.")] = 10_000,
-    rounds: Annotated[int, typer.Option(help="How often Spark is asked each question; 0: not at all.")] = LEAST[
+    rounds: Annotated[int, typer.Option(help="How often Spark is asked each question; 0: not at all.")] = MIN_SIZES[
         "rounds"
     ],
     beside_rounds: Annotated[int, typer.Option(help="How often adds are timed beside an offloader; 0: never.")] = 5,
@@ -46,7 +46,7 @@ def main(
     """Measure, print the figures in one line of JSON, and judge the gates: the exit code is 0 if all are met."""
     sizes = {"MiB_of_a_large_ledger": large_mib, "MiB_of_a_small_ledger": small_mib}
     sizes |= {"ledgers_of_10_KB": small_ledgers, "rounds": rounds}
-    admit(report, sizes, LEAST)
+    admit(report, sizes, MIN_SIZES)
     directory.mkdir(parents=True, exist_ok=True)
     machine = facts(directory)
     with tempfile.TemporaryDirectory(dir=directory) as name, _cluster(Path(name)) as metadata:
@@ -61,7 +61,7 @@ def main(
 
 @contextmanager
 def _cluster(scratch: Path) -> Iterator[str]:
-    """Three bookies; gives the URI of their metadata."""
+    """Start three bookies; yields the URI of their metadata store."""
     command = [*module("tallybook.cli"), "up", "--data", str(scratch / "data"), "--no-offload", "--no-gateway"]
     server = Server([*command, "--json"], scratch / "up.json")
     try:
@@ -71,7 +71,7 @@ def _cluster(scratch: Path) -> Iterator[str]:
 
 
 class _Cluster:
-    """The loads, each in a process of its own."""
+    """Runs the loads, each in a process of its own."""
 
     def __init__(self, metadata: str, archive: Path) -> None:
         self._metadata = metadata
@@ -92,7 +92,7 @@ class _Cluster:
         return figures
 
     def beside(self, scratch: Path, rounds: int) -> Figures:
-        """Adds at a steady rate, in turns without an offloader, and with one at half of the idle read rate."""
+        """Adds at a steady rate, alternating without an offloader and with one at half of the idle read rate."""
         ledgers = [f"--ledger={ledger}" for ledger in self._write(BESIDE_MIB, BESIDE_LEDGERS)]
         rate = int(self._run("cluster_load", "read", "--metadata", self._metadata, *ledgers)["bytes_per_s"] / 2)
         quiet, beside = [], []
@@ -115,7 +115,7 @@ class _Cluster:
         return ledgers
 
     def _offload(self, name: str, ledgers: Sequence[int]) -> Figures:
-        """Rates, beside reading and writing alone."""
+        """Rates of offloading, and of reading and writing alone."""
         found = self._archived(*(f"--ledger={ledger}" for ledger in ledgers))
         return {f"{name}_{figure}": value for figure, value in found.items() if figure != "memory_mib"}
 
@@ -125,7 +125,7 @@ class _Cluster:
         return found
 
     def _memory(self, large_mib: int) -> Figures:
-        """Of a process that does nothing but archive one ledger; and how it grows with a ledger ten times as large."""
+        """Memory of a process that only archives one ledger, and its growth for a ledger ten times as large."""
         found = []
         for mib in (max(1, large_mib // 4), large_mib):
             [ledger] = self._write(mib)
@@ -144,14 +144,14 @@ class _Cluster:
 
     @contextmanager
     def _offloader(self, output: Path, rate: int) -> Iterator[None]:
-        """An offloader as users run it, from when it writes an object on."""
+        """Run an offloader as users do; the block starts when it writes an object."""
         command = [*module("tallybook.cli"), "offload", "run", "--metadata", self._metadata]
         command += ["--archive", f"file://{self._archive}", "--set", f"bytes_per_second={rate}"]
         server, deadline = Server(command, output), time.monotonic() + START_SECONDS
         try:
             while not self._archiving():
                 if time.monotonic() > deadline:
-                    raise ProgramFailed("the offloader does not begin")
+                    raise ProgramFailed("the offloader does not start to write objects")
                 time.sleep(_POLL_SECONDS)
             yield
             if not self._archiving():

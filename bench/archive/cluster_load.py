@@ -16,24 +16,24 @@ from typing import Annotated, Final
 
 import typer
 
-from tallybook.bench.add_load import AddPlan, measure_adds
-from tallybook.bench.gates import Figures
-from tallybook.bench.latency import median
-from tallybook.bench.programs import print_json_line
+from tallybook.cli.measure.adds import AddPlan, measure_adds
+from tallybook.cli.measure.latency import median
 from tallybook.client.client import Client
-from tallybook.core.config import OffloadSettings
 from tallybook.core.limits import MIB
-from tallybook.metadata.model import LedgerMetadata
+from tallybook.core.settings import OffloadSettings
+from tallybook.metadata.ledger.model import LedgerMetadata
 from tallybook.offload.process import opened
 from tallybook.offload.service import OffloadService
 from tallybook.runtime.rng import SeededRng
 from tallybook.runtime.tuning import tune_process
 
+from ..equipment.programs import print_json_line
+from ..gates import Figures
 from .offload_turns import read_seconds
 from .read_load import measure_reads
 
 ENTRIES_PER_S: Final = 5_000.0
-"""Of 1 KiB: far below what the cluster takes, as a load is that somebody asks latencies of."""
+"""Rate of 1 KiB entries for latency measurements, far below the peak of the cluster."""
 SMALL_LEDGER_BYTES: Final = 10_000
 _SMALL_ENTRY_BYTES: Final = 1_000
 _APPEND_BYTES: Final = 4 * MIB
@@ -54,7 +54,7 @@ def write(
     count: Annotated[int, typer.Option(help="How many ledgers.")] = 1,
     entry_bytes: Annotated[int, typer.Option(help="Size of an entry.")] = 1024,
 ) -> None:
-    """Write ledgers of random bytes, close them, print their ids."""
+    """Write ledgers of random bytes, close them, and print their ids."""
 
     async def work() -> dict[str, list[int]]:
         async with Client(metadata) as client:
@@ -86,7 +86,7 @@ def entries(
     ledger: Annotated[int, typer.Option(help="An archived ledger.")],
     count: Annotated[int, typer.Option(help="How many entries.")] = 1_000,
 ) -> None:
-    """Read random entries of an archived ledger, and print what they cost."""
+    """Read random entries of an archived ledger, and print requests, bytes and times."""
 
     async def work() -> Figures:
         async with Client(metadata) as client, opened(client, f"file://{archive}") as place:
@@ -102,7 +102,7 @@ def merge(
     archive: ArchiveDirectory,
     count: Annotated[int, typer.Option(help="How many ledgers of 10 KB.")] = 10_000,
 ) -> None:
-    """Write many small ledgers and archive them; print how many objects hold them in the end."""
+    """Write many small ledgers and archive them; print the number of objects that contain them."""
 
     async def work() -> Figures:
         settings = OffloadSettings(max_set_wait_s=0)
@@ -136,7 +136,7 @@ async def written(client: Client, payload_bytes: int, entry_bytes: int) -> int:
     block = SeededRng(1).token(_APPEND_BYTES + entry_bytes)
     async with await client.create_ledger() as ledger:
         for written in range(0, payload_bytes, _APPEND_BYTES):
-            # Each time from another place: no two entries that a compressor remembers are alike.
+            # From a different offset each time, so that no two entries in a compressor's window are equal.
             source = block[written // _APPEND_BYTES % entry_bytes :]
             size = min(_APPEND_BYTES, payload_bytes - written)
             await ledger.append_many([source[at : at + entry_bytes] for at in range(0, size, entry_bytes)])
@@ -160,7 +160,7 @@ async def _small_ledgers(client: Client, count: int) -> list[int]:
 
 
 async def _objects_of(client: Client, ledger_ids: Sequence[int]) -> float:
-    """In how many objects ledgers lie; one that is in none counts as one."""
+    """Number of objects that contain the ledgers; a ledger in no object counts as one."""
     found = set()
     for ledger_id in ledger_ids:
         known: LedgerMetadata = await client.ledger_metadata(ledger_id)

@@ -1,8 +1,8 @@
-"""How the memory of an encoder grows with its ledger: ten times as many batches as a large ledger has, and no cluster.
+"""Memory growth of an encoder for a ledger with ten times as many batches as a large ledger; without a cluster.
 
     python -m tallybook.bench.archive.encoder_load --mib 1024
 
-What grows is what an object's end has to tell: where its pages lie. Prints one line of JSON.
+The growing part is the index at the end of an object with the locations of its pages. Prints one line of JSON.
 """
 
 from __future__ import annotations
@@ -12,13 +12,14 @@ from typing import Annotated, Final
 
 import typer
 
-from tallybook.archive.object_encoder import ObjectEncoder
-from tallybook.bench.proc import peak_memory_bytes
-from tallybook.bench.programs import print_json_line
+from tallybook.archive.encoder import ObjectEncoder
 from tallybook.core.batch import decode_header, seal_batch
 from tallybook.core.limits import KIB, MIB
 from tallybook.runtime.rng import SeededRng
 from tallybook.runtime.tuning import tune_process
+
+from ..equipment.proc import peak_memory_bytes
+from ..equipment.programs import print_json_line
 
 TIMES: Final = 10
 _ENTRY_BYTES: Final = 1 * KIB
@@ -26,7 +27,7 @@ _BATCH_ENTRIES: Final = 512
 
 
 def main(mib: Annotated[int, typer.Option(help="Payload of a large ledger.")] = 1024) -> None:
-    """Encode, throw away what comes out, and print what the second to the tenth part took."""
+    """Encode, discard the output, and print the memory that the second to the tenth part took."""
     tune_process()
     encoder, peaks = ObjectEncoder("an-object", 0), []
     encoder.begin(1, b"")

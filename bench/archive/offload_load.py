@@ -1,4 +1,4 @@
-"""Archives ledgers in a process of its own, as an offloader is: its memory is that of archiving, and of nothing else.
+"""Archives ledgers in a separate process, so that its memory is that of archiving only.
 
 python -m tallybook.bench.archive.offload_load --metadata URI --archive DIRECTORY --warm-up N --ledger M
 """
@@ -11,8 +11,9 @@ from typing import Annotated
 
 import typer
 
-from tallybook.bench.programs import print_json_line
 from tallybook.runtime.tuning import tune_process
+
+from ..equipment.programs import print_json_line
 
 
 def main(
@@ -24,7 +25,7 @@ def main(
 ) -> None:
     """Archive ledgers, and print the figures."""
     tune_process()
-    # Only now: what reads and writes Parquet chooses its memory when it is loaded.
+    # Imported late: the Parquet library selects its memory allocator when it is loaded.
     from .offload_turns import measure_offload  # noqa: PLC0415
 
     print_json_line(asyncio.run(measure_offload(metadata, archive, warm_up, ledger, beside=not only)))

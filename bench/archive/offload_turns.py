@@ -1,6 +1,6 @@
-"""How fast ledgers go to the archive, beside what reading them and writing objects cost by themselves.
+"""Rate of archiving ledgers, compared with reading them alone and with writing objects alone.
 
-All three on the same ledgers. Payloads cannot be compressed, so that bytes in are bytes out.
+All three use the same ledgers. Payloads are incompressible, so that input and output have the same size.
 """
 
 from __future__ import annotations
@@ -14,16 +14,17 @@ from pathlib import Path
 from typing import Final
 
 from tallybook.archive.objects.port import ObjectStore
-from tallybook.bench.gates import Figures
-from tallybook.bench.proc import memory_bytes, peak_memory_bytes
 from tallybook.client.client import Client
-from tallybook.core.config import OffloadSettings
 from tallybook.core.limits import MIB
-from tallybook.metadata.model import LedgerMetadata
+from tallybook.core.settings import OffloadSettings
+from tallybook.metadata.ledger.model import LedgerMetadata
 from tallybook.offload.mover import Mover
 from tallybook.offload.policy import planned_of
 from tallybook.offload.process import opened
 from tallybook.runtime.rng import SeededRng
+
+from ..equipment.proc import memory_bytes, peak_memory_bytes
+from ..gates import Figures
 
 _BLOCK_BYTES: Final = 8 * MIB
 _BENCH_KEY: Final = "bench"
@@ -32,17 +33,17 @@ _BENCH_KEY: Final = "bench"
 async def measure_offload(
     metadata: str, archive: Path, warm_up: int, ledger_ids: Sequence[int], *, beside: bool
 ) -> Figures:
-    """Archive ledgers as an offloader does: a few at a time.
+    """Archive ledgers as an offloader does, a few concurrently.
 
     Args:
-        warm_up: a ledger that is archived first: an offloader has connections and code in place.
-        beside: measure reading and writing alone, too.
+        warm_up: a ledger to archive first, so that connections and code are warm.
+        beside: also measure reading and writing alone.
 
     Returns:
-        Rates in MB/s; the share is that of the slower of reading and writing.
+        Rates in MB/s; the share is relative to the slower of reading and writing.
 
     Raises:
-        TallybookError: something cannot be read or written.
+        TallybookError: a read or write failed.
     """
     settings = OffloadSettings(max_set_wait_s=0)
     async with Client(metadata) as client, opened(client, f"file://{archive}", settle=True) as place:
@@ -77,7 +78,7 @@ async def _move(mover: Mover, ledgers: Sequence[LedgerMetadata], at_once: int) -
 
 
 async def read_seconds(client: Client, metadata: LedgerMetadata) -> float:
-    """How long it takes to read a whole ledger from its bookies, and to do nothing with it.
+    """Time to read a whole ledger from its bookies and discard it.
 
     Raises:
         TallybookError: it cannot be read.

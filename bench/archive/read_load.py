@@ -1,33 +1,34 @@
-"""What single entries out of the archive cost: requests and bytes, by the log of the store; and how long they take."""
+"""Cost of reading single entries from the archive: requests and bytes, counted at the store, and time."""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Sequence
 
-from tallybook.archive.objects.patient import AskedStore
 from tallybook.archive.objects.port import ObjectStore
+from tallybook.archive.objects.retrying_store import StoreWithRetries
 from tallybook.archive.reader import ArchiveReader
-from tallybook.bench.gates import Figures
-from tallybook.bench.latency import Latencies
-from tallybook.metadata.model import LedgerMetadata
+from tallybook.cli.measure.latency import Latencies
+from tallybook.metadata.ledger.model import LedgerMetadata
 from tallybook.runtime.rng import SeededRng
 from tallybook.runtime.tasks import Tasks, Workers
 
+from ..gates import Figures
+
 WARM_UP = 10
-"""Reads that fill the cache of indexes, of an object with several row groups: these are not counted."""
+"""Uncounted reads that fill the index cache of an object with several row groups."""
 
 
 class CountedReads:
-    """An object store whose ranged reads are written down. Only what readers need."""
+    """An object store that records its ranged reads. Implements only what readers need."""
 
-    def __init__(self, store: AskedStore) -> None:
+    def __init__(self, store: StoreWithRetries) -> None:
         self._store = store
         self.sizes: list[int] = []
 
     @property
     def url(self) -> str:
-        """Where the store is."""
+        """URL of the store."""
         return self._store.url
 
     async def read(self, key: str, offset: int, size: int) -> bytes:
@@ -36,18 +37,18 @@ class CountedReads:
         return await self._store.read(key, offset, size)
 
     async def read_many(self, key: str, ranges: Sequence[tuple[int, int]]) -> list[bytes]:
-        """Several, which count as that many."""
+        """Several ranged reads, each counted."""
         self.sizes += [size for _, size in ranges]
         return await self._store.read_many(key, ranges)
 
 
 async def measure_reads(
-    store: AskedStore, workers: Workers, tasks: Tasks, metadata: LedgerMetadata, count: int
+    store: StoreWithRetries, workers: Workers, tasks: Tasks, metadata: LedgerMetadata, count: int
 ) -> Figures:
     """Read ``count`` random entries of an archived ledger.
 
     Raises:
-        TallybookError: one cannot be read.
+        TallybookError: an entry cannot be read.
     """
     receipt = metadata.archived
     if receipt is None:

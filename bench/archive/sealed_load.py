@@ -1,10 +1,10 @@
-"""What sealing costs: ledgers archived in turns without keys and with them, and read back out of the archive.
+"""Cost of archive encryption: archives and reads ledgers, alternating without and with keys.
 
 python -m tallybook.bench.archive.sealed_load --scratch DIRECTORY --mib 200 --rounds 5
 
-It starts three bookies of its own. Payloads cannot be compressed. A ratio is the median of those of the turns, each
-sealed beside plain. Processor time is that of this process, which reads, packs, seals and checks: where others use the
-machine as well, it says more than the rates do.
+It starts three bookies of its own. Payloads are incompressible. A ratio is the median over all turns of encrypted to
+plain. Processor time is that of this process, which reads, packs, encrypts and checks; on a machine shared with other
+processes it is more reliable than the rates.
 """
 
 from __future__ import annotations
@@ -17,17 +17,17 @@ from typing import Annotated
 
 import typer
 
-from tallybook.bench.gates import Figures
-from tallybook.bench.latency import median
-from tallybook.bench.programs import Server, module, print_json_line
+from tallybook.cli.measure.latency import median
 from tallybook.client.client import Client
-from tallybook.core.config import ClientSettings, OffloadSettings
 from tallybook.core.limits import MIB
+from tallybook.core.settings import ClientSettings, OffloadSettings
 from tallybook.offload.policy import planned_of
 from tallybook.offload.process import opened
 from tallybook.runtime.security.archive_keys import add_key
 from tallybook.runtime.tuning import tune_process
 
+from ..equipment.programs import Server, module, print_json_line
+from ..gates import Figures
 from .cluster_load import written
 
 START_SECONDS = 60.0
@@ -38,7 +38,7 @@ def main(
     mib: Annotated[int, typer.Option(help="Payload of each ledger.")] = 200,
     rounds: Annotated[int, typer.Option(help="Turns of each kind.")] = 5,
 ) -> None:
-    """Archive and read ledgers, plain and sealed in turns, and print the figures."""
+    """Archive and read ledgers, alternating plain and encrypted, and print the figures."""
     tune_process()
     (scratch / "archive").mkdir(parents=True)
     keys = scratch / "keys.json"
@@ -59,7 +59,7 @@ async def _figures(metadata: str, archive: str, keys: str, mib: int, rounds: int
     for number in range(rounds + 1):
         for name, with_keys in (("plain", ""), ("sealed", keys)):
             figures = await _turn(metadata, with_keys, mib if number else 1)
-            # The first turn is there so that code and connections are.
+            # The first turn warms up code and connections.
             for figure, value in figures.items() if number else ():
                 found.setdefault(f"{name}_{figure}", []).append(value)
     told = {name: round(median(each), 2) for name, each in found.items()}
@@ -70,7 +70,7 @@ async def _figures(metadata: str, archive: str, keys: str, mib: int, rounds: int
 
 
 async def _turn(metadata: str, keys: str, mib: int) -> Figures:
-    """Write a ledger, archive it, and read it out of the archive; what the last two took."""
+    """Write a ledger, archive it, and read it from the archive; returns the times of the last two."""
     async with (
         Client(metadata, ClientSettings(archive_keys=keys)) as client,
         opened(client, None, archive_keys=keys) as place,
@@ -95,7 +95,7 @@ async def _turn(metadata: str, keys: str, mib: int) -> Figures:
 
 
 class _Times:
-    """Seconds by now."""
+    """Wall-clock and processor time at a moment."""
 
     def __init__(self) -> None:
         self.wall, self.cpu = time.monotonic(), time.process_time()

@@ -1,9 +1,9 @@
-"""How fast Spark reads ledgers out of the archive, beside bare ``spark.read.parquet`` of the same objects.
+"""Speed of Spark reading ledgers from the archive, compared with bare ``spark.read.parquet`` of the same objects.
 
     python -m tallybook.bench.archive.spark_load --metadata URI --archive DIRECTORY --ledger N --rounds 5
 
-Each question is asked in turns: by bare Parquet, by ``read_ledgers``, by ``format("tallybook")``. Prints one line of
-JSON: the median seconds of each, and ratios to bare Parquet as shares of its speed.
+Each query alternates between bare Parquet, ``read_ledgers`` and ``format("tallybook")``. Prints one line of JSON: the
+median seconds of each, and the speed relative to bare Parquet.
 """
 
 from __future__ import annotations
@@ -16,9 +16,10 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
-from tallybook.bench.gates import Figures
-from tallybook.bench.latency import median
-from tallybook.bench.programs import print_json_line
+from tallybook.cli.measure.latency import median
+
+from ..equipment.programs import print_json_line
+from ..gates import Figures
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -65,7 +66,7 @@ def _measured(spark: SparkSession, metadata: str, archive: Path, ledger: int, ro
     spent: dict[tuple[str, str], list[float]] = {(each, way): [] for each in QUESTIONS for way in WAYS}
     paths, last = _objects(spark, metadata, archive, ledger)
     questions = _questions(spark, metadata, paths, ledger, last)
-    # The first round warms up: what Spark compiles, and what the system caches.
+    # The first round warms up Spark's code generation and the page cache.
     for number in range(rounds + 1):
         answers: dict[str, set[Any]] = {}
         for (question, way), ask in questions.items():
@@ -74,7 +75,7 @@ def _measured(spark: SparkSession, metadata: str, archive: Path, ledger: int, ro
             if number:
                 spent[question, way].append(time.monotonic() - began)
         if any(len(found) != 1 for found in answers.values()):
-            raise SystemExit(f"the answers differ: {answers}")
+            raise SystemExit(f"the results of the three ways differ: {answers}")
     found = {f"{question}_{way}_s": round(median(times), 3) for (question, way), times in spent.items()}
     for question in QUESTIONS:
         pairs = zip(*(spent[question, way] for way in WAYS), strict=True)
@@ -85,7 +86,7 @@ def _measured(spark: SparkSession, metadata: str, archive: Path, ledger: int, ro
 
 
 def _objects(spark: SparkSession, metadata: str, archive: Path, ledger: int) -> tuple[list[str], int]:
-    """The files that the ledger is in, and its last entry."""
+    """The files with the ledger, and its last entry."""
     from tallybook.spark import TallybookDataSource  # noqa: PLC0415
 
     spark.dataSource.register(TallybookDataSource)

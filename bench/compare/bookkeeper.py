@@ -1,4 +1,4 @@
-"""Apache BookKeeper, by way of the script that runs it (``peers/bookkeeper/peer``)."""
+"""Driver of Apache BookKeeper, through the script ``peers/bookkeeper/peer``."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Final
 
-from .gates import PEER, Figures
-from .programs import Server, run_json_lines
+from ..equipment.programs import Server, run_json_lines
+from ..gates import PEER, Figures
 from .system import SLACK_SECONDS, START_SECONDS, two_passes
-from .workloads import Kind, Pace, Workload
+from .workloads import Pace, Workload, WorkloadKind
 
-SCRIPT: Final = Path(__file__).parent / "peers" / "bookkeeper" / "peer"
+SCRIPT: Final = Path(__file__).parent.parent / "peers" / "bookkeeper" / "peer"
 STOP_SECONDS: Final = 120.0
 FILL_SECONDS: Final = 900.0
 _RATED_WINDOW: Final = 20_000
@@ -34,14 +34,14 @@ class BookKeeper:
         self._environment = {**os.environ, "BOOKKEEPER_PORT": str(port)}
 
     def start(self) -> None:
-        """Start with empty data; the first time, fetch it."""
+        """Start with empty data; the first start downloads it."""
         self._directory.mkdir(parents=True, exist_ok=True)
         self._run("start", timeout_seconds=START_SECONDS)
 
     def measure(self, workload: Workload, pace: Pace, rate: float) -> Figures:
         """Run a workload."""
         limit = pace.seconds + pace.flush_seconds + SLACK_SECONDS
-        if workload.kind is Kind.READS:
+        if workload.kind is WorkloadKind.READS:
             arguments = [workload.entry_bytes, pace.entries(workload), pace.flush_seconds]
             return two_passes(self._run("read", *arguments, timeout_seconds=limit))
         arguments = [workload.entry_bytes, workload.ledgers, workload.window, pace.seconds, rate]
@@ -54,13 +54,13 @@ class BookKeeper:
         return found
 
     def fill(self, entry_bytes: int, entries: int, ledgers: int) -> list[int]:
-        """Write ledgers of so many entries and close them; their ids."""
+        """Write and close ledgers; returns their ids."""
         [found] = self._run("fill", entry_bytes, entries, ledgers, timeout_seconds=FILL_SECONDS)
         ids: list[int] = found["ledgers"]
         return ids
 
     def catch_up(self, ledgers: Sequence[int], bytes_per_second: float, seconds: float, output: Path) -> Server:
-        """Begin to read ledgers in order, again and again; the program says how far it is."""
+        """Start a program that reads the ledgers in order repeatedly and reports its progress."""
         command = [str(SCRIPT), "catch-up", str(self._directory), str(bytes_per_second), str(seconds)]
         return Server([*command, *map(str, ledgers)], output, self._environment)
 

@@ -1,4 +1,4 @@
-"""Tallybook, by way of its own commands: a cluster of ``tallybook up``, loaded by ``tallybook bench``."""
+"""Driver of Tallybook through its own commands: ``tallybook up`` and ``tallybook bench``."""
 
 from __future__ import annotations
 
@@ -8,16 +8,16 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final
 
-from tallybook.core.config import StorageSettings
 from tallybook.core.errors import PeerError, check
 from tallybook.core.limits import MIB
-from tallybook.runtime.metrics_text import fetch_metrics
+from tallybook.core.settings import StorageSettings
+from tallybook.runtime.metrics.parsing import fetch_metrics
 
-from .gates import TALLYBOOK, Figures
-from .proc import peak_memory_bytes, written_bytes
-from .programs import ProgramFailed, Server, module, run_json_lines
+from ..equipment.proc import peak_memory_bytes, written_bytes
+from ..equipment.programs import ProgramFailed, Server, module, run_json_lines
+from ..gates import TALLYBOOK, Figures
 from .system import SLACK_SECONDS, START_SECONDS, two_passes
-from .workloads import Kind, Pace, Workload
+from .workloads import Pace, Workload, WorkloadKind
 
 COMMITS_METRIC: Final = "tallybook_journal_commits_total"
 WRITTEN_METRIC: Final = "tallybook_journal_bytes_total"
@@ -29,7 +29,7 @@ class Tallybook:
     """A cluster of ``tallybook up``, loaded by ``tallybook bench``.
 
     Args:
-        environment: of all its processes; this one's if there is none.
+        environment: environment of its processes; default: that of this process.
     """
 
     name = TALLYBOOK
@@ -62,13 +62,15 @@ class Tallybook:
             shutil.rmtree(self.directory)
 
     def measure(self, workload: Workload, pace: Pace, rate: float) -> Figures:
-        """Run a workload. Memory is the most that any bookie ever had since the start."""
-        if workload.kind is Kind.CHANGE:
+        """Run a workload. Memory is the peak of any bookie since the start."""
+        if workload.kind is WorkloadKind.CHANGE:
             return self._change(workload, pace)
-        if workload.kind is Kind.RECOVERY:
+        if workload.kind is WorkloadKind.RECOVERY:
             return self._recovery(workload, pace)
         before = self.metrics()
-        figures = self._written(workload, pace) if workload.kind is Kind.WRITTEN else self.load(workload, pace, rate)
+        figures = (
+            self._written(workload, pace) if workload.kind is WorkloadKind.WRITTEN else self.load(workload, pace, rate)
+        )
         peak = max(map(peak_memory_bytes, self._pids.values()))
         return {
             **figures,
@@ -78,39 +80,39 @@ class Tallybook:
         }
 
     def load(self, workload: Workload, pace: Pace, rate: float = 0.0) -> Figures:
-        """Run a workload of adds or reads, and say what the load itself saw.
+        """Run a workload of adds or reads; returns the figures of the load program.
 
         Raises:
-            ProgramFailed: it failed.
+            ProgramFailed: the program failed.
         """
-        if workload.kind is Kind.READS:
+        if workload.kind is WorkloadKind.READS:
             return self._reads(workload, pace)
         return self._adds(workload, pace, rate, pace.warm_up_seconds)
 
     def metrics(self) -> dict[str, float]:
-        """What the bookies show, added up; empty where they show nothing.
+        """The metrics of all bookies, summed.
 
         Raises:
-            ProgramFailed: a bookie does not answer.
+            ProgramFailed: a bookie does not respond.
         """
         found: dict[str, float] = {}
         for port in self._http_ports:
             try:
                 shown = fetch_metrics(port)
             except PeerError as error:
-                raise ProgramFailed(f"a bookie shows no metrics on port {port}: {error}") from error
+                raise ProgramFailed(f"cannot read metrics of the bookie on port {port}: {error}") from error
             for name, value in shown.items():
                 found[name] = found.get(name, 0.0) + value
         return found
 
     @property
     def metadata(self) -> str:
-        """URI of its metadata store, once it runs."""
+        """URI of its metadata store; valid while it runs."""
         return self._metadata
 
     @property
     def pids(self) -> Mapping[str, int]:
-        """Processes of the bookies, by their names."""
+        """Process ids of the bookies by name."""
         return self._pids
 
     def _adds(self, workload: Workload, pace: Pace, rate: float, warm_up_seconds: float) -> Figures:
@@ -139,8 +141,8 @@ class Tallybook:
         return two_passes([found["cold"], found["warm"]])
 
     def _written(self, workload: Workload, pace: Pace) -> Figures:
-        """Adds without a warm-up, so that every byte counts, and what reached the disk once all is flushed."""
-        # The first lap over the journal is written twice, once as zeros; that is not what this is about.
+        """Adds without a warm-up, and the bytes written to the disk after all data are flushed."""
+        # The first pass over the journal writes it twice, once as zeros; this is not to be measured.
         self._adds(workload, pace, 0.0, pace.warm_up_seconds)
         time.sleep(pace.flush_seconds)
         written, accepted = written_bytes(self._pids.values()), self.metrics()[ACCEPTED_METRIC]
@@ -153,12 +155,12 @@ class Tallybook:
         pids = [text for name, pid in self._pids.items() for text in ("--pid", f"{name}={pid}")]
         options = ["--ack-quorum", str(workload.ack_quorum), "--before-seconds", str(pace.warm_up_seconds), *pids]
         options += ["--hung", str(workload.hung), *(["--stop"] if workload.stopped else [])]
-        command = module("tallybook.bench.change_load", "--metadata", self._metadata, *options)
+        command = module("tallybook.bench.loads.ensemble_change", "--metadata", self._metadata, *options)
         return self._one(command, pace.warm_up_seconds + SLACK_SECONDS)
 
     def _recovery(self, workload: Workload, pace: Pace) -> Figures:
         entries = ["--entries", str(pace.entries(workload)), "--entry-bytes", str(workload.entry_bytes)]
-        program = "tallybook.bench.recovery_load"
+        program = "tallybook.bench.loads.recovery"
         command = module(program, "write", "--metadata", self._metadata, *entries)
         writer = Server(command, self.directory / "writer.json", self._environment)
         try:
@@ -180,14 +182,14 @@ class Tallybook:
 
 
 def memory_budget_bytes() -> int:
-    """What a bookie with default settings may keep in its caches; queued and unanswered adds are in them too."""
+    """Cache memory of a bookie with default settings, including queued and pending adds."""
     storage = StorageSettings()
     caches = (storage.write_cache_bytes, storage.read_cache_bytes, storage.read_ahead_bytes, storage.index_cache_bytes)
     return int(sum(caches))
 
 
 def journal_figures(before: dict[str, float], after: dict[str, float]) -> Figures:
-    """What the journals did in between: size of a commit, and bytes a second while the device was busy."""
+    """Journal figures between two samples: bytes per commit, and bytes per second while the device was busy."""
     grown = {name: after[name] - before.get(name, 0.0) for name in after}
     commits = grown.get(COMMITS_METRIC, 0.0)
     written = grown.get(WRITTEN_METRIC, 0.0)

@@ -1,9 +1,8 @@
-"""The comparison: rounds in which both systems get the same loads, in turns.
+"""The comparison: rounds in which both systems get the same loads in turns.
 
-In a round, for each group of workloads, both systems are started with empty data and warmed up,
-and then take turns: the peer, Tallybook, the peer, Tallybook. Only one of them is under load at a
-time, and the other one has had time to finish what it does in the background. Nothing is averaged
-here: ``gates`` forms a ratio in each round, and looks at the median of the ratios.
+In a round, for each group of workloads, both systems are started with empty data, warmed up, and loaded in turns: the
+peer, Tallybook, the peer, Tallybook. Only one of them is under load at a time; the other one has had time to finish its
+background work. This module computes no averages: ``gates`` forms a ratio per round and uses the median.
 """
 
 from __future__ import annotations
@@ -16,32 +15,34 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Final
 
+from tallybook.cli.measure.raw_device import RawDevice
 from tallybook.core.limits import BLOCK_BYTES, KIB, MAX_COMMIT_BYTES
 
+from ..equipment.programs import ProgramFailed
+from ..gates import PEER, TALLYBOOK, Figures, Measurement
 from .bookkeeper import BookKeeper
 from .cluster import Tallybook
-from .gates import PEER, TALLYBOOK, Figures, Measurement
-from .history import Results
-from .programs import ProgramFailed
-from .raw_device import RawDevice
+from .history import ComparisonResults
 from .system import System
-from .workloads import FAILURES, GROUPS, PEAK, WORKLOADS, Kind, Pace, Workload
+from .workloads import FAILURES, GROUPS, PEAK, WORKLOADS, Pace, Workload, WorkloadKind
 
 SMALLEST_COMMIT_BYTES: Final = 64 * KIB
-"""The gate on the journal is about commits from here up."""
+"""The gate on the journal covers commits of at least this size."""
 
 RAW_SECONDS: Final = 1.0
 
 
 class Comparison:
-    """Runs rounds and keeps what they give.
+    """Runs rounds and stores their results.
 
     Args:
-        directory: where both systems keep their data; on a real disk.
-        only: workloads to run; empty for all.
+        directory: data of both systems; on a real disk.
+        only: workloads to run; empty: all.
     """
 
-    def __init__(self, directory: Path, results: Results, pace: Pace, only: Collection[Workload], port: int) -> None:
+    def __init__(
+        self, directory: Path, results: ComparisonResults, pace: Pace, only: Collection[Workload], port: int
+    ) -> None:
         self._directory = directory
         self._results = results
         self._pace = pace
@@ -49,7 +50,7 @@ class Comparison:
         self._peer = BookKeeper(directory / PEER, port)
 
     def run(self, rounds: int) -> None:
-        """Run ``rounds`` rounds. What was measured before an error or an interruption is kept.
+        """Run ``rounds`` rounds. Results before an error or an interruption are kept.
 
         Raises:
             ProgramFailed: a system cannot be started or stopped.
@@ -59,7 +60,7 @@ class Comparison:
                 wanted = self._wanted(group)
                 if not wanted:
                     continue
-                if wanted[0].kind is Kind.JOURNAL:
+                if wanted[0].kind is WorkloadKind.JOURNAL:
                     self._journal(number, wanted[0])
                 else:
                     self._group(number, wanted)
@@ -89,7 +90,7 @@ class Comparison:
         rate = 0.0
         if workload.half_of:
             rate = self._half_of_the_peak(number, workload.half_of)
-        # What the last load left in the page cache is written now, not during the next one.
+        # Flush the page cache now, so that it is not written during the next load.
         os.sync()
         time.sleep(self._pace.settle_seconds)
         try:
@@ -100,7 +101,7 @@ class Comparison:
         self._keep(number, system.name, workload, {**figures, "rate": rate} if rate else figures)
 
     def _half_of_the_peak(self, number: int, workload: str) -> float:
-        """Half of the rate that the peer reached; measured now if this round has not."""
+        """Half of the peer's peak rate in this round; measures it if needed."""
         peak = self._results.figure(number, PEER, workload, "entries_per_s")
         if peak is None:
             self._measure(number, self._peer, WORKLOADS[workload])
@@ -112,7 +113,7 @@ class Comparison:
     # -- Tallybook alone ----------------------------------------------------------------
 
     def _journal(self, number: int, workload: Workload) -> None:
-        """One bookie under adds, and the bare device before and after, with writes as large as its commits were."""
+        """One bookie under adds, and the raw device before and after, with writes of the same size as its commits."""
         cluster = Tallybook(self._directory / TALLYBOOK, bookies=1)
         self._say(number, f"starting one bookie of {cluster.name}")
         with running(cluster), RawDevice(cluster.directory / "raw") as raw:
@@ -128,7 +129,7 @@ class Comparison:
             self._keep(number, cluster.name, workload, figures)
 
     def _failure(self, number: int, workload: Workload) -> None:
-        """Something dies, on a cluster of its own: what a bookie or a writer leaves behind must meet nobody else."""
+        """A failure workload, on a cluster of its own: leftovers of a dead bookie or writer must not affect others."""
         cluster = Tallybook(self._directory / TALLYBOOK, bookies=workload.bookies)
         self._say(number, f"starting {workload.bookies} bookies of {cluster.name}")
         with running(cluster):
@@ -147,7 +148,7 @@ class Comparison:
 
 @contextmanager
 def running(system: System) -> Iterator[None]:
-    """Start it, and stop it whatever happens meanwhile, a failed start included."""
+    """Start a system, and stop it in any case, also after a failed start."""
     try:
         system.start()
         yield

@@ -1,10 +1,10 @@
-"""Where figures are kept: a folder for each comparison, a line for each measurement.
+"""Storage of results: a folder per comparison, a line per measurement.
 
-    DIR/results.jsonl      the facts of the machine in the first line, then one line a measurement
+    DIR/results.jsonl      facts of the machine in the first line, then one line per measurement
     DIR/benchmarks.md      the report
     DIR/benchmarks.png     its plot
 
-A line is written when its measurement ends, so an interrupted comparison keeps what it has.
+Each line is written when its measurement ends, so an interrupted comparison keeps its results.
 """
 
 from __future__ import annotations
@@ -16,12 +16,12 @@ from typing import Final
 
 from tallybook.core.errors import InvalidArgument
 
-from .gates import Measurement
+from ..gates import Measurement
 
 FILE_NAME: Final = "results.jsonl"
 
 
-class Results:
+class ComparisonResults:
     """The measurements of one comparison, in memory and on disk."""
 
     def __init__(self, directory: Path, facts: dict[str, str], measurements: list[Measurement]) -> None:
@@ -30,7 +30,7 @@ class Results:
         self.measurements = measurements
 
     @classmethod
-    def begin(cls, directory: Path, facts: dict[str, str]) -> Results:
+    def begin(cls, directory: Path, facts: dict[str, str]) -> ComparisonResults:
         """Start an empty file in a new ``directory``."""
         directory.mkdir(parents=True)
         results = cls(directory, facts, [])
@@ -38,20 +38,20 @@ class Results:
         return results
 
     @classmethod
-    def load(cls, directory: Path) -> Results:
+    def load(cls, directory: Path) -> ComparisonResults:
         """Read what an earlier comparison measured.
 
         Raises:
-            InvalidArgument: there are no results, or something else.
+            InvalidArgument: there are no valid results.
         """
         try:
             first, *lines = (directory / FILE_NAME).read_text().splitlines()
             return cls(directory, json.loads(first), [Measurement(**json.loads(line)) for line in lines])
         except (OSError, ValueError, TypeError) as error:
-            raise InvalidArgument(f"{directory} holds no results that can be read: {error}") from error
+            raise InvalidArgument(f"{directory} has no readable results: {error}") from error
 
     def add(self, measurement: Measurement) -> None:
-        """Keep one more, on disk as well."""
+        """Add a measurement, also on disk."""
         self.measurements.append(measurement)
         self._write_line(asdict(measurement))
 

@@ -1,6 +1,6 @@
-"""The picture of a comparison: how many times the peer's rate, and the latencies side by side.
+"""Plot of a comparison: ratios to the peer's rates, and latencies side by side.
 
-matplotlib comes with the tools for development, not with the product, so it is loaded only here.
+matplotlib is a development dependency, so it is imported only here.
 """
 
 from __future__ import annotations
@@ -9,8 +9,10 @@ from collections.abc import Collection, Sequence
 from pathlib import Path
 from typing import Any, Final
 
-from .gates import GATES, PEER, TALLYBOOK, Gate, Measurement, judge
-from .latency import median
+from tallybook.cli.measure.latency import median
+
+from ..gates import PEER, TALLYBOOK, Gate, Measurement, judge
+from .gates import GATES
 
 COLOURS: Final = {PEER: "#9a9a9a", TALLYBOOK: "#1f6f8b"}
 NAMES: Final = {PEER: "Apache BookKeeper", TALLYBOOK: "Tallybook"}
@@ -27,12 +29,12 @@ LATENCIES: Final = {"alone": "one at\na time", "half": "half of the\npeer's peak
 
 
 def compared(names: Collection[str], measurements: Sequence[Measurement]) -> list[Gate]:
-    """The gates on these workloads that compare both systems, as far as there are figures."""
+    """The gates on these workloads that compare both systems and have figures."""
     return [gate for gate in GATES if gate.ratio and gate.workload in names and judge(gate, measurements).pairs]
 
 
 def draw(measurements: Sequence[Measurement], path: Path) -> bool:
-    """Draw what was measured on both systems into ``path``; ``False`` where there is nothing, or no matplotlib."""
+    """Plot the results of both systems to ``path``; ``False``: there are none, or matplotlib is missing."""
     rates, latencies = compared(RATES, measurements), compared(LATENCIES, measurements)
     try:
         import matplotlib as mpl  # noqa: PLC0415
@@ -53,7 +55,7 @@ def draw(measurements: Sequence[Measurement], path: Path) -> bool:
 
 
 def _ratios(axes: Any, gates: Sequence[Gate], measurements: Sequence[Measurement]) -> None:
-    """A bar for each ratio, with the two rates it is made of; a dash where the gate wants it to end at least."""
+    """A bar per ratio with its two rates; a dash marks the bound of the gate."""
     for place, gate in enumerate(gates):
         verdict = judge(gate, measurements)
         ratio = verdict.value or 0.0
@@ -80,7 +82,7 @@ def _latencies(axes: Any, gates: Sequence[Gate], measurements: Sequence[Measurem
             axes.annotate(f"{value:.1f}", (at, value), ha="center", va="bottom", fontsize=8)
     names = [f"{LATENCIES[gate.workload]}\n{gate.what}" for gate in gates]
     axes.set_xticks(range(len(gates)), names, fontsize=8)
-    # One entry at a time and a loaded system lie two orders of magnitude apart.
+    # Logarithmic: one entry at a time and a loaded system differ by two orders of magnitude.
     axes.set_yscale("log")
     axes.margins(y=0.2)
     if gates:

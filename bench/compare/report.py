@@ -1,12 +1,14 @@
-"""Figures to text: the report in Markdown, docs/benchmarks.md."""
+"""The report in Markdown, docs/project/benchmarks.md."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from typing import Final
 
-from .gates import FAILURE_GATES, GATES, PEER, TALLYBOOK, Figures, Measurement, Verdict, judge
-from .latency import median
+from tallybook.cli.measure.latency import median
+
+from ..gates import PEER, TALLYBOOK, Figures, GateVerdict, Measurement, judge
+from .gates import FAILURE_GATES, GATES, title
 from .workloads import FAILURES, GROUPS, Workload
 
 PLOT_NAME: Final = "benchmarks.png"
@@ -40,13 +42,13 @@ COLUMNS: Final = {
     "tail_read_ms": "reading the tail ms",
     "beyond_tail_ms": "the rest ms",
 }
-"""The figures that tables show, in order, by the names that people read."""
+"""The figures in tables, in order, with their titles."""
 
 _INTRODUCTION: Final = """\
 # Benchmarks
 
 Tallybook and Apache BookKeeper 4.17.3 on one machine, under the same loads, in turns. This page is written by
-`make bench`; it holds whatever was measured, good or bad. [Where the time goes](performance.md) explains the figures,
+`make bench`; it contains all results, good or bad. [Where the time goes](performance.md) explains the figures,
 and why a gate is not met.
 """
 
@@ -121,15 +123,15 @@ def _machine(facts: dict[str, str]) -> str:
     return table(("machine", ""), list(facts.items()))
 
 
-def _gates(verdicts: Sequence[Verdict]) -> str:
+def _gates(verdicts: Sequence[GateVerdict]) -> str:
     how = "A figure with x is Tallybook's divided by BookKeeper's in the same round."
     return f"## Gates\n\n{how}\n\n{_verdicts(verdicts, 'median')}"
 
 
-def _verdicts(verdicts: Sequence[Verdict], looked_at: str) -> str:
+def _verdicts(verdicts: Sequence[GateVerdict], looked_at: str) -> str:
     rows = [
         (
-            verdict.gate.title,
+            title(verdict.gate),
             verdict.gate.wanted,
             "not measured" if verdict.value is None else f"**{number(verdict.value)}{_unit(verdict)}**",
             "yes" if verdict.met else "**no**",
@@ -141,7 +143,7 @@ def _verdicts(verdicts: Sequence[Verdict], looked_at: str) -> str:
 
 
 def _failures(measurements: Sequence[Measurement]) -> list[str]:
-    """Tallybook's own figures of what happens when something dies; nothing if there are none."""
+    """Tallybook's figures of failures; empty if there are none."""
     tables = [table for workload in FAILURES if (table := _workload(workload, measurements))]
     if not tables:
         return []
@@ -149,12 +151,12 @@ def _failures(measurements: Sequence[Measurement]) -> list[str]:
     return [_FAILURES, _verdicts(verdicts, "worst"), *tables]
 
 
-def _unit(verdict: Verdict) -> str:
+def _unit(verdict: GateVerdict) -> str:
     return "x" if verdict.gate.ratio else ""
 
 
 def _workload(workload: Workload, measurements: Sequence[Measurement]) -> str:
-    """The figures of every round, and the medians of those without errors; nothing if there is none."""
+    """The figures of every round, and medians of rounds without errors; empty if there are none."""
     found = [measurement for measurement in measurements if measurement.workload == workload.name]
     if not found:
         return ""
@@ -188,7 +190,7 @@ def _cell(value: float | None) -> str:
 
 
 def number(value: float) -> str:
-    """A figure with about three significant digits, and thousands set apart."""
+    """A figure with about three significant digits and thousands separators."""
     if abs(value) >= 100:
         return f"{value:,.0f}"
     return f"{value:.2f}" if abs(value) < 10 else f"{value:.1f}"

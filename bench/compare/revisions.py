@@ -1,10 +1,10 @@
-"""Is the write path slower than it was? The working tree against another revision, in interleaved pairs.
+"""Compares the write rate of the working tree with another revision, in interleaved pairs.
 
     .venv/bin/python scripts/compare-revisions REV [--pairs 10]
 
-The revision is unpacked beside the data, and runs with this interpreter and its packages; each side
-has its own code on its path, bookies and load alike. In a pair both clusters are started empty,
-and take turns, workload by workload; who begins changes from pair to pair.
+The revision is unpacked next to the data and runs with this interpreter and its packages; bookies and load of each side
+use the code of that side. In a pair, both clusters start empty and are loaded in turns, workload by workload; the order
+alternates from pair to pair.
 """
 
 from __future__ import annotations
@@ -25,22 +25,22 @@ import typer
 
 from tallybook.core.errors import TallybookError
 
+from ..equipment.programs import ProgramFailed
+from ..paired import Slowdown, slowdown
 from .cluster import Tallybook
 from .comparison import running
-from .paired import Loss, loss
-from .programs import ProgramFailed
 from .workloads import WORKLOADS, Pace, Workload
 
-ROOT: Final = Path(__file__).resolve().parent.parent
+ROOT: Final = Path(__file__).resolve().parent.parent.parent
 COMPARED: Final = tuple(WORKLOADS[name] for name in ("adds-1KiB", "adds-100B"))
-MOST_PAIRS: Final = 100
+MAX_PAIRS: Final = 100
 FOLDER: Final = "compare-revisions"
 _RATE: Final = "entries_per_s"
 
 
 @dataclass(frozen=True, slots=True)
 class Tree:
-    """One side: a checkout and where its cluster keeps its data."""
+    """One side: a checkout, and the data directory of its cluster."""
 
     name: str
     root: Path
@@ -48,14 +48,14 @@ class Tree:
 
     @property
     def environment(self) -> Mapping[str, str]:
-        """Of every process of this side."""
+        """Environment of every process of this side."""
         return {**os.environ, "PYTHONPATH": str(self.root / ".ns")}
 
     def check(self) -> None:
-        """Make sure that it is this side's code that runs.
+        """Check that the code of this side runs.
 
         Raises:
-            ProgramFailed: it cannot be loaded, or other code is.
+            ProgramFailed: the code cannot be loaded, or other code is loaded.
         """
         command = [sys.executable, "-P", "-c", "import tallybook.client.client as c; print(c.__file__)"]
         done = subprocess.run(command, capture_output=True, text=True, check=False, env=self.environment)
@@ -65,10 +65,10 @@ class Tree:
 
 
 def unpack(repository: Path, revision: str, target: Path) -> str:
-    """Put a revision's files into ``target``, in place of what is there; return its short name.
+    """Replace the contents of ``target`` by the files of a revision; returns its short name.
 
     Raises:
-        ProgramFailed: git knows no such revision, or cannot give it.
+        ProgramFailed: the revision does not exist, or git failed.
     """
     shutil.rmtree(target, ignore_errors=True)
     target.mkdir(parents=True)
@@ -91,7 +91,7 @@ def _git(repository: Path, *arguments: str) -> str:
 
 
 def measure_pair(trees: Sequence[Tree], pace: Pace) -> dict[str, dict[str, float]]:
-    """The rates of both sides in every workload, in the order in which the sides are given.
+    """The rates of both sides in every workload, in the order of ``trees``.
 
     Raises:
         ProgramFailed: a cluster or a load failed, or a load had errors.
@@ -116,8 +116,8 @@ def _rate(cluster: Tallybook, workload: Workload, pace: Pace) -> float:
     return figures[_RATE]
 
 
-def summary(workload: Workload, found: Loss) -> str:
-    """One workload, in lines."""
+def summary(workload: Workload, found: Slowdown) -> str:
+    """The result of one workload as text."""
     bound = "unknown: more pairs are needed"
     if found.bound is not None:
         bound = f"at most {found.bound:.1%}, with 95 % confidence"
@@ -129,7 +129,7 @@ def summary(workload: Workload, found: Loss) -> str:
 
 def main(
     revision: Annotated[str, typer.Argument(metavar="REV", help="What to compare the working tree with.")],
-    pairs: Annotated[int, typer.Option(min=1, max=MOST_PAIRS, help="How often both are measured.")] = 10,
+    pairs: Annotated[int, typer.Option(min=1, max=MAX_PAIRS, help="How often both are measured.")] = 10,
     seconds: Annotated[float, typer.Option(min=0.2, help="Measured time of each load.")] = 8.0,
     warm_up_seconds: Annotated[float, typer.Option(min=0.0, help="Load before it, not counted.")] = 3.0,
     settle_seconds: Annotated[float, typer.Option(min=0.0, help="Pause before each load.")] = 3.0,
@@ -137,7 +137,7 @@ def main(
         Path, typer.Option("--dir", help=f"Where to make the folder {FOLDER}, which is removed: on a real disk.")
     ] = ROOT / "out",
 ) -> None:
-    """Compare the rate of appends with another revision: ratios, their median, and how large a loss may be."""
+    """Compare the rate of appends with another revision: ratios, their median, and the maximum slowdown."""
     pace = Pace(seconds=seconds, warm_up_seconds=warm_up_seconds, settle_seconds=settle_seconds)
     directory = directory.resolve() / FOLDER
     code = directory / "code"
@@ -155,7 +155,7 @@ def main(
                 print(f"pair {number + 1}: {name}: {shown}", flush=True)
         for workload in COMPARED:
             ours, theirs = ([figures[workload.name] for figures in rates[tree.name]] for tree in (now, before))
-            print(summary(workload, loss(ours, theirs)))
+            print(summary(workload, slowdown(ours, theirs)))
     except (ProgramFailed, TallybookError) as failure:
         print(failure, file=sys.stderr)
         raise typer.Exit(2) from failure

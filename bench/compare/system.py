@@ -1,26 +1,26 @@
-"""A system as the comparison sees it: started empty, loaded, stopped, gone.
+"""Interface of a compared system: start empty, load, stop.
 
-Each system keeps its data in a directory of its own on the same disk, on this machine. The loads
-are programs of their own, as a user's would be.
+Each system has a data directory of its own on the same disk of this machine. Loads are separate programs, like those of
+users.
 """
 
 from __future__ import annotations
 
 from typing import Any, Final, Protocol
 
-from .gates import Figures
-from .programs import ProgramFailed
+from ..equipment.programs import ProgramFailed
+from ..gates import Figures
 from .workloads import Pace, Workload
 
 START_SECONDS: Final = 600.0
-"""The first start of the peer fetches it."""
+"""Includes the download at the first start of the peer."""
 
 SLACK_SECONDS: Final = 180.0
-"""What a load may take beyond its measured time: its own start, warm-up, and reading back."""
+"""Extra time of a load: its start, warm-up, and reading back."""
 
 
 class System(Protocol):
-    """What is compared."""
+    """A compared system."""
 
     name: str
 
@@ -31,7 +31,7 @@ class System(Protocol):
         """Run a workload. ``rate`` is 0 for a closed loop.
 
         Raises:
-            ProgramFailed: nothing can be said.
+            ProgramFailed: there is no result.
         """
 
     def stop(self) -> None:
@@ -39,10 +39,10 @@ class System(Protocol):
 
 
 def two_passes(passes: list[dict[str, Any]]) -> Figures:
-    """The second pass, whose caches and code are warm, and beside it the first one.
+    """Figures of the second pass, with warm caches and code, and those of the first one.
 
     Raises:
-        ProgramFailed: there are not two.
+        ProgramFailed: there are not exactly two passes.
     """
     if len(passes) != 2:
         raise ProgramFailed(f"two passes over the ledger were expected, not {len(passes)}")

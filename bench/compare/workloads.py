@@ -1,7 +1,7 @@
-"""What both systems are asked to do.
+"""The workloads of the comparison.
 
-A group of workloads runs on clusters that were started empty, and warmed up, for that group: so
-neither disk space nor what an earlier load left behind grows over a long comparison.
+Each group of workloads runs on clusters started empty and warmed up for that group, so that disk use and leftovers of
+earlier loads do not grow during a long comparison.
 """
 
 from __future__ import annotations
@@ -14,15 +14,15 @@ from typing import Final
 from tallybook.core.errors import InvalidArgument
 
 
-class Kind(Enum):
+class WorkloadKind(Enum):
     """How a workload is measured."""
 
     ADDS = "adds"
     READS = "reads"
     WRITTEN = "written"
-    """Adds on Tallybook alone, for what its bookies write to the disk."""
+    """Adds on Tallybook alone, for the bytes that its bookies write to the disk."""
     JOURNAL = "journal"
-    """Adds on a single Tallybook bookie, for how fast its journal is beside them."""
+    """Adds on a single Tallybook bookie, for the speed of its journal."""
     CHANGE = "change"
     """A steady writer on Tallybook, one of whose bookies is killed or stopped."""
     RECOVERY = "recovery"
@@ -34,19 +34,19 @@ class Workload:
     """One load.
 
     Args:
-        title: for tables.
-        half_of: run as an open loop at half of the rate that the peer reached in this workload, in the same round.
-        entries: of the ledger, for workloads that read one.
-        again: whether the second pass over that ledger begins anew for as long as other loads are measured.
-        bookies: how many Tallybook runs.
-        ack_quorum: copies that must be durable; more than half where it is 0.
-        stopped: whether the bookie that fails is stopped, and goes on later, instead of killed.
-        hung: how many of the bookies that could take its place are stopped at the same moment.
+        title: title in tables.
+        half_of: run as an open loop at half of the peer's rate in this workload of the same round.
+        entries: entries of the ledger, for workloads that read one.
+        again: repeat the second pass over that ledger for as long as other loads are measured.
+        bookies: number of Tallybook bookies.
+        ack_quorum: ack quorum; 0: a majority.
+        stopped: the failing bookie is stopped and later continued, instead of killed.
+        hung: number of replacement candidates that are stopped at the same moment.
     """
 
     name: str
     title: str
-    kind: Kind
+    kind: WorkloadKind
     entry_bytes: int
     ledgers: int = 4
     window: int = 0
@@ -61,19 +61,19 @@ class Workload:
     @property
     def compared(self) -> bool:
         """Whether both systems run it."""
-        return self.kind in (Kind.ADDS, Kind.READS)
+        return self.kind in (WorkloadKind.ADDS, WorkloadKind.READS)
 
 
 @dataclass(frozen=True, slots=True)
 class Pace:
-    """How long things take.
+    """Durations of a comparison.
 
     Args:
         seconds: measured time of a load of adds.
-        warm_up_seconds: load before it, on Tallybook; the peer's program has eight seconds of its own.
-        flush_seconds: after which a bookie of either system has flushed what it was given.
-        settle_seconds: pause between two loads, in which the system that just worked comes to rest.
-        read_share: of the entries of a workload of reads.
+        warm_up_seconds: warm-up before it, on Tallybook; the peer's program has a warm-up of eight seconds.
+        flush_seconds: time after which a bookie of either system has flushed its data.
+        settle_seconds: pause between two loads, for background work of the system loaded last.
+        read_share: part of the entries that a workload of reads uses.
     """
 
     seconds: float = 10.0
@@ -83,41 +83,46 @@ class Pace:
     read_share: float = 1.0
 
     def entries(self, workload: Workload) -> int:
-        """How many entries a workload that reads has."""
+        """Number of entries of a workload that reads."""
         return round(workload.entries * self.read_share)
 
 
 QUICK: Final = Pace(2.0, 2.0, 12.0, 2.0, 0.1)
-"""A smoke run: everything once, nothing to conclude from."""
+"""A smoke run: every workload once, too short for conclusions."""
 
-PEAK: Final = Workload("adds-1KiB", "1 KiB entries, 5,000 unconfirmed", Kind.ADDS, 1024, window=5000)
+PEAK: Final = Workload("adds-1KiB", "1 KiB entries, 5,000 unconfirmed", WorkloadKind.ADDS, 1024, window=5000)
 
 GROUPS: Final[tuple[tuple[Workload, ...], ...]] = (
     (
-        Workload("adds-100B", "100 B entries, 5,000 unconfirmed", Kind.ADDS, 100, window=5000),
+        Workload("adds-100B", "100 B entries, 5,000 unconfirmed", WorkloadKind.ADDS, 100, window=5000),
         PEAK,
-        Workload("adds-1KiB-w1000", "1 KiB entries, 1,000 unconfirmed", Kind.ADDS, 1024, window=1000),
-        Workload("alone", "1 KiB entries, one at a time", Kind.ADDS, 1024, ledgers=1, window=1),
+        Workload("adds-1KiB-w1000", "1 KiB entries, 1,000 unconfirmed", WorkloadKind.ADDS, 1024, window=1000),
+        Workload("alone", "1 KiB entries, one at a time", WorkloadKind.ADDS, 1024, ledgers=1, window=1),
         Workload(
-            "half", "1 KiB entries, half of the peer's peak rate", Kind.ADDS, 1024, window=5000, half_of=PEAK.name
+            "half",
+            "1 KiB entries, half of the peer's peak rate",
+            WorkloadKind.ADDS,
+            1024,
+            window=5000,
+            half_of=PEAK.name,
         ),
     ),
     (
-        Workload("adds-4KiB", "4 KiB entries, 2,000 unconfirmed", Kind.ADDS, 4096, window=2000),
-        Workload("adds-64KiB", "64 KiB entries, 200 unconfirmed", Kind.ADDS, 65536, window=200),
-        Workload("written", "64 KiB entries, 200 unconfirmed, then a flush", Kind.WRITTEN, 65536, window=200),
+        Workload("adds-4KiB", "4 KiB entries, 2,000 unconfirmed", WorkloadKind.ADDS, 4096, window=2000),
+        Workload("adds-64KiB", "64 KiB entries, 200 unconfirmed", WorkloadKind.ADDS, 65536, window=200),
+        Workload("written", "64 KiB entries, 200 unconfirmed, then a flush", WorkloadKind.WRITTEN, 65536, window=200),
     ),
-    (Workload("reads", "1 KiB entries of a closed ledger", Kind.READS, 1024, entries=400_000),),
-    (Workload("journal", "16 KiB entries, 500 unconfirmed, one bookie", Kind.JOURNAL, 16384, window=500),),
+    (Workload("reads", "1 KiB entries of a closed ledger", WorkloadKind.READS, 1024, entries=400_000),),
+    (Workload("journal", "16 KiB entries, 500 unconfirmed, one bookie", WorkloadKind.JOURNAL, 16384, window=500),),
 )
 
 FAILURES: Final = (
-    Workload("change-qa2", "a bookie is killed, Qa = 2 of 3", Kind.CHANGE, 1024, 1, bookies=4, ack_quorum=2),
-    Workload("change-qa3", "a bookie is killed, Qa = 3 of 3", Kind.CHANGE, 1024, 1, bookies=4, ack_quorum=3),
+    Workload("change-qa2", "a bookie is killed, Qa = 2 of 3", WorkloadKind.CHANGE, 1024, 1, bookies=4, ack_quorum=2),
+    Workload("change-qa3", "a bookie is killed, Qa = 3 of 3", WorkloadKind.CHANGE, 1024, 1, bookies=4, ack_quorum=3),
     Workload(
         "change-stopped",
         "a bookie is stopped, Qa = 2 of 3",
-        Kind.CHANGE,
+        WorkloadKind.CHANGE,
         1024,
         1,
         bookies=4,
@@ -127,7 +132,7 @@ FAILURES: Final = (
     Workload(
         "change-hung",
         "a bookie is killed, and three of four spares are stopped, Qa = 3 of 3",
-        Kind.CHANGE,
+        WorkloadKind.CHANGE,
         1024,
         1,
         bookies=7,
@@ -135,19 +140,24 @@ FAILURES: Final = (
         hung=3,
     ),
     Workload(
-        "recovery", "an open ledger of 100 B entries whose writer is killed", Kind.RECOVERY, 100, 1, entries=10**6
+        "recovery",
+        "an open ledger of 100 B entries whose writer is killed",
+        WorkloadKind.RECOVERY,
+        100,
+        1,
+        entries=10**6,
     ),
 )
-"""What happens to Tallybook alone, each on a cluster of its own."""
+"""Failures of Tallybook alone, each on a cluster of its own."""
 
 WORKLOADS: Final = {workload.name: workload for group in (*GROUPS, FAILURES) for workload in group}
 
 
 def chosen(names: Collection[str]) -> list[Workload]:
-    """The workloads of these names. A name that is none stands for all whose names begin with it and a hyphen.
+    """The workloads with these names, or with a name as prefix before a hyphen.
 
     Raises:
-        InvalidArgument: a name stands for nothing.
+        InvalidArgument: a name matches no workload.
     """
     found: list[Workload] = []
     for name in names:

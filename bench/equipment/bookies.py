@@ -1,7 +1,6 @@
-"""Bookies, each a process of its own that can be killed and started again, and what they say of themselves.
+"""Bookie processes that can be killed and restarted, and their metrics.
 
-``tallybook up`` does not start a bookie again that died, and its bookies all lie on one disk. Benchmarks of what
-happens to a bookie need both.
+``tallybook up`` does not restart dead bookies and has all of them on one disk; benchmarks of failures need both.
 """
 
 from __future__ import annotations
@@ -16,7 +15,7 @@ from typing import Any, Final
 from urllib.parse import quote
 
 from tallybook.core.errors import BookieUnavailable, PeerError
-from tallybook.runtime.metrics_text import fetch_metrics
+from tallybook.runtime.metrics.parsing import fetch_metrics
 
 from .programs import ProgramFailed, Server, module
 
@@ -24,14 +23,14 @@ START_SECONDS: Final = 120.0
 _POLL_SECONDS: Final = 0.05
 
 
-class Bookie:
+class RestartableBookie:
     """One bookie: one process after another on the same directory.
 
     Args:
-        directory: its data.
+        directory: data directory.
         settings: ``name=value``, as for ``tallybook bookie run --set``.
-        logs: directory for what it logs; that in which its own is, if not given.
-        environment: of its processes; that of this one, if not given.
+        logs: directory of its log; default: the parent of its data directory.
+        environment: environment of its processes; default: that of this process.
     """
 
     def __init__(
@@ -53,20 +52,20 @@ class Bookie:
 
     @property
     def pid(self) -> int:
-        """Of its present process.
+        """Id of its current process.
 
         Raises:
-            ProgramFailed: it has none.
+            ProgramFailed: it does not run.
         """
         return self._running().pid
 
     @property
     def ended(self) -> int | None:
-        """How its process ended, if it did so by itself."""
+        """Exit code, if its process ended by itself."""
         return None if self._server is None else self._server.ended
 
     def start(self) -> None:
-        """Start it; it is not ready yet."""
+        """Start it, without waiting until it is ready."""
         self.directory.mkdir(parents=True, exist_ok=True)
         options = ["--json", "--log-format", "text", "--id", self.name, "--data", str(self.directory)]
         options += ["--metadata", self._metadata, *(word for each in self._settings for word in ("--set", each))]
@@ -90,33 +89,33 @@ class Bookie:
 
     @property
     def serves(self) -> bool:
-        """Whether its present process has said that it is ready."""
+        """Whether its current process has reported that it is ready."""
         return self._server is not None and self._said().get("pid") == self._server.pid
 
     @property
     def http_port(self) -> int:
-        """Where it shows its metrics, once it is ready."""
+        """Port of its metrics; valid when it is ready."""
         port: int = self._said()["ports"]["http"]
         return port
 
     def metrics(self) -> dict[str, float]:
-        """What it shows.
+        """Its metrics.
 
         Raises:
-            ProgramFailed: it does not answer.
+            ProgramFailed: it does not respond.
         """
         try:
             return fetch_metrics(self.http_port)
         except PeerError as error:
-            raise ProgramFailed(f"{self.name} shows no metrics: {error}") from error
+            raise ProgramFailed(f"cannot read metrics of {self.name}: {error}") from error
 
     def kill(self) -> None:
-        """End it as a crash would."""
+        """Kill it with SIGKILL."""
         self._running().kill()
         self._server = None
 
     def stop(self) -> None:
-        """End it cleanly, if it runs."""
+        """Stop it cleanly, if it runs."""
         if self._server is not None:
             self._server.stop()
             self._server = None
@@ -135,9 +134,11 @@ class Bookie:
 
 
 @contextmanager
-def bookies(directory: Path, count: int, settings: Sequence[str] = ()) -> Iterator[list[Bookie]]:
-    """So many bookies, ready; they are stopped in the end, and their data stay."""
-    found = [Bookie(f"b{each}", directory / f"b{each}", metadata_in(directory), settings) for each in range(count)]
+def bookies(directory: Path, count: int, settings: Sequence[str] = ()) -> Iterator[list[RestartableBookie]]:
+    """Start ``count`` bookies and wait until they are ready; stops them at the end and keeps their data."""
+    found = [
+        RestartableBookie(f"b{each}", directory / f"b{each}", metadata_in(directory), settings) for each in range(count)
+    ]
     try:
         for bookie in found:
             bookie.start()
@@ -155,14 +156,14 @@ def metadata_in(directory: Path) -> str:
 
 
 def forget_pages(directory: Path) -> None:
-    """Have the kernel forget what it keeps of all files below a directory, so that the next read goes to the disk."""
-    # Only what is written can be forgotten.
+    """Drop the page cache of all files below a directory, so that the next read goes to the disk."""
+    # Dirty pages cannot be dropped.
     os.sync()
     for path in filter(Path.is_file, directory.rglob("*")):
         try:
             descriptor = os.open(path, os.O_RDONLY)
         except FileNotFoundError:
-            # Bookies remove logs while this goes on.
+            # A bookie has removed the log.
             continue
         try:
             os.posix_fadvise(descriptor, 0, 0, os.POSIX_FADV_DONTNEED)

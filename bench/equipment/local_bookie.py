@@ -1,6 +1,6 @@
-"""A bookie in this process, on a real disk, without gRPC and a cluster: what its storage does, and nothing else.
+"""A bookie in this process, on a real disk, without gRPC and without a cluster, to measure its storage alone.
 
-The metadata say of every ledger that it exists, needs no password, and is to be kept, unless it is in ``deleted``.
+Its metadata contain every ledger, without a password, except those in ``deleted``.
 """
 
 from __future__ import annotations
@@ -11,39 +11,40 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 
 from tallybook.bookie.bookie import Bookie
-from tallybook.bookie.boot import BookieWorld, boot
-from tallybook.bookie.garbage import Fate
-from tallybook.bookie.server import IndexThreads
-from tallybook.bookie.settled import Settled
-from tallybook.bookie.storage.index import Index
-from tallybook.bookie.verifiers import LedgerFacts
+from tallybook.bookie.ledgers.confirmed_prefix import ConfirmedPrefix
+from tallybook.bookie.ledgers.disposition import LedgerDisposition
+from tallybook.bookie.ledgers.key_verification import LedgerFacts
+from tallybook.bookie.process.boot import boot
+from tallybook.bookie.process.server import IndexThreads
+from tallybook.bookie.process.world import BookieWorld
+from tallybook.bookie.storage.index.port import Index
 from tallybook.core.answers import AddAnswer
-from tallybook.core.config import BookieSettings
 from tallybook.core.errors import Busy, check, error_from_wire
 from tallybook.core.ids import MAX_ID, NO_ENTRY
+from tallybook.core.settings import BookieSettings
 from tallybook.runtime.clock import RealClock
-from tallybook.runtime.disk_real import RealDisk
+from tallybook.runtime.disk.os_disk import RealDisk
 from tallybook.runtime.rng import SystemRng
 from tallybook.runtime.tasks import Tasks, ThreadWorkers
 
 
 @dataclass
 class LocalMetadata:
-    """What a bookie asks of the metadata. Keep it between two lives of a bookie: it has the cookie."""
+    """The metadata that a bookie reads. Reuse it when the bookie restarts: it has the cookie."""
 
     cookies: dict[str, bytes] = field(default_factory=dict)
     deleted: frozenset[int] | range = frozenset()
 
     async def cluster_id(self) -> str:
-        """The same for everybody."""
+        """A constant."""
         return "bench"
 
     async def read_cookie(self, bookie_id: str) -> bytes | None:
-        """The recorded identity."""
+        """The recorded cookie."""
         return self.cookies.get(bookie_id)
 
     async def write_cookie(self, bookie_id: str, cookie: bytes, *, replace: bool = False) -> None:
-        """Record an identity."""
+        """Record a cookie."""
         check(replace or self.cookies.get(bookie_id, cookie) == cookie, "the bookie has another identity")
         self.cookies[bookie_id] = cookie
 
@@ -51,16 +52,16 @@ class LocalMetadata:
         """No ledger has a password."""
         return LedgerFacts(b"")
 
-    async def fate_of(self, ledger_id: int, _bookie_id: str, _identity: bytes) -> Fate:
+    async def disposition_of(self, ledger_id: int, _bookie_id: str, _identity: bytes) -> LedgerDisposition:
         """What becomes of a ledger at its only bookie."""
-        return Fate.RELEASED if ledger_id in self.deleted else Fate.KEPT
+        return LedgerDisposition.RELEASED if ledger_id in self.deleted else LedgerDisposition.KEPT
 
-    async def closed_up_to(self, ledger_id: int) -> Settled:
-        """Nobody repairs anything here."""
-        return Settled(NO_ENTRY, closed=False)
+    async def confirmed_prefix_of(self, ledger_id: int) -> ConfirmedPrefix:
+        """None: nothing is repaired here."""
+        return ConfirmedPrefix(NO_ENTRY, closed=False)
 
     async def id_counter(self) -> int:
-        """Above all ids."""
+        """A value above all ids."""
         return MAX_ID
 
 
@@ -83,8 +84,8 @@ async def local_bookie(settings: BookieSettings, metadata: LocalMetadata) -> Asy
         workers=pure,
         open_index=open_index,
         facts_of=metadata.facts_of,
-        fate_of=metadata.fate_of,
-        closed_up_to=metadata.closed_up_to,
+        disposition_of=metadata.disposition_of,
+        confirmed_prefix_of=metadata.confirmed_prefix_of,
         id_counter=metadata.id_counter,
         registry=metadata,
         fail_safe=ended.append,
@@ -104,10 +105,10 @@ async def local_bookie(settings: BookieSettings, metadata: LocalMetadata) -> Asy
 
 
 async def add(bookie: Bookie, batch: bytes) -> None:
-    """Add a batch, and again after each BUSY, as a client does.
+    """Add a batch; retry after BUSY, as a client does.
 
     Raises:
-        TallybookError: it was refused for another reason.
+        TallybookError: the add failed with another error.
     """
     while True:
         answered: asyncio.Future[AddAnswer] = asyncio.get_running_loop().create_future()

@@ -1,4 +1,4 @@
-"""The machine that figures belong to: a benchmark without it says nothing."""
+"""Facts of the machine that figures belong to."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ LIBRARIES: Final = ("grpcio", "uvloop", "rocksdict", "crc32c")
 
 
 def facts(directory: Path) -> dict[str, str]:
-    """Everything a reader needs to judge the figures; ``directory`` is where both systems keep their data."""
+    """Facts needed to judge the figures; ``directory`` has the data of the systems."""
     return {
         "date": datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC"),
         "processor": f"{_processor()}, {os.cpu_count()} cores",
@@ -40,7 +40,7 @@ def _memory_bytes() -> int:
 
 
 def _disk(directory: Path) -> str:
-    """Device and file system, from the longest mount point above ``directory``."""
+    """Device and file system of the longest mount point above ``directory``."""
     path = directory.resolve()
     mounts = [line.split()[:3] for line in _read("/proc/mounts").splitlines()]
     above = [mount for mount in mounts if path.is_relative_to(mount[1])]
@@ -69,7 +69,7 @@ def _java() -> str:
 
 
 def _output(*command: str) -> str:
-    """What a command prints; nothing where it cannot be run."""
+    """Output of a command; empty if it cannot be run."""
     try:
         done = subprocess.run(command, capture_output=True, text=True, timeout=30, check=False)
     except OSError:

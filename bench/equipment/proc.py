@@ -1,4 +1,4 @@
-"""What the kernel knows about other processes (Linux)."""
+"""Figures of other processes from ``/proc`` (Linux)."""
 
 from __future__ import annotations
 
@@ -7,17 +7,17 @@ from pathlib import Path
 
 
 def peak_memory_bytes(pid: int | str) -> int:
-    """The most physical memory that a process ever had at one time."""
+    """Peak physical memory of a process."""
     return _numbers(Path(f"/proc/{pid}/status").read_text())["VmHWM"] * 1024
 
 
 def memory_bytes(pid: int | str) -> int:
-    """The physical memory that a process has now."""
+    """Current physical memory of a process."""
     return _numbers(Path(f"/proc/{pid}/status").read_text())["VmRSS"] * 1024
 
 
 def written_bytes(pids: Iterable[int]) -> int:
-    """Bytes that processes sent towards block devices, or will have to."""
+    """Bytes that processes have caused to be written to block devices, including dirty pages."""
     return sum(_numbers(Path(f"/proc/{pid}/io").read_text())["write_bytes"] for pid in pids)
 
 

@@ -1,4 +1,4 @@
-"""Other programs, started so that they end with this one."""
+"""Starts other programs such that they end with this process."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ _TIED: Final = Path(__file__).with_name("tied.py")
 
 
 class ProgramFailed(RuntimeError):
-    """A program did not do what it was started for. The message holds the end of what it said."""
+    """A program failed. The message has the end of its output."""
 
 
 def run_json_lines(
     command: Sequence[str], *, timeout_seconds: float, environment: Mapping[str, str] | None = None
 ) -> list[dict[str, Any]]:
-    """Run a program to its end; return the JSON objects that it printed, one a line.
+    """Run a program to its end; returns the JSON objects that it printed, one per line.
 
     Raises:
         ProgramFailed: it cannot be started, failed, took too long, or printed something else.
@@ -49,10 +49,10 @@ def run_json_lines(
 
 
 def parse_json_lines(text: str) -> list[dict[str, Any]]:
-    """The JSON objects in ``text``, one a line.
+    """The JSON objects in ``text``, one per line.
 
     Raises:
-        ProgramFailed: there is something else.
+        ProgramFailed: a line is not a JSON object.
     """
     found = []
     for line in filter(None, map(str.strip, text.splitlines())):
@@ -67,30 +67,30 @@ def parse_json_lines(text: str) -> list[dict[str, Any]]:
 
 
 def module(name: str, *arguments: str) -> list[str]:
-    """The command that runs a module of ours."""
-    # -P: not by way of the current directory, whose folders have the names of the packages.
+    """The command that runs a module of Tallybook."""
+    # -P: do not import from the current directory, whose folders have the same names as packages.
     return [sys.executable, "-P", "-m", name, *arguments]
 
 
 def print_json_line(value: Mapping[str, Any]) -> None:
-    """What a program says to who started it: one line, at once."""
+    """Print a line of JSON for the process that started this program, and flush it."""
     print(json.dumps(value), flush=True)
 
 
 def free_port() -> int:
-    """A port of this machine that nobody listens on now."""
+    """A currently unused port of this machine."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         return int(probe.getsockname()[1])
 
 
 class Server:
-    """A program that runs until it is told to stop, and says in one line of JSON that it is ready."""
+    """A program that runs until it is stopped, and prints a line of JSON when it is ready."""
 
     def __init__(self, command: Sequence[str], output: Path, environment: Mapping[str, str] | None = None) -> None:
         self._output = output
         with open(output, "wb") as out, open(output.with_suffix(".log"), "ab") as log:
-            # A session of its own: Ctrl-C in a terminal reaches the benchmark alone, which then stops its servers.
+            # A session of its own: Ctrl-C reaches only the benchmark, which then stops its servers.
             self._process = subprocess.Popen(
                 _tied(command),
                 stdin=subprocess.DEVNULL,
@@ -119,29 +119,29 @@ class Server:
 
     @property
     def pid(self) -> int:
-        """Its process."""
+        """Its process id."""
         return self._process.pid
 
     @property
     def ended(self) -> int | None:
-        """How it ended, if it did."""
+        """Its exit code, if it has ended."""
         return self._process.poll()
 
     def said(self) -> list[dict[str, Any]]:
-        """The lines of JSON that it has printed until now, whole ones.
+        """The complete lines of JSON printed so far.
 
         Raises:
-            ProgramFailed: it printed something else.
+            ProgramFailed: a line is not JSON.
         """
         return parse_json_lines(self._output.read_text().rpartition("\n")[0])
 
     def kill(self) -> None:
-        """End it at once, without a chance to clean up."""
+        """Kill it with SIGKILL."""
         self._process.kill()
         self._process.wait()
 
     def stop(self) -> None:
-        """Ask it to stop; after a while, do not ask any more. Nothing happens if it has ended."""
+        """Send SIGTERM, and SIGKILL after a timeout. No effect if it has ended."""
         self._process.terminate()
         try:
             self._process.wait(STOP_SECONDS)
@@ -151,6 +151,6 @@ class Server:
 
 
 def _tied(command: Sequence[str]) -> list[str]:
-    """The command that runs ``command`` such that it ends when this process ends, however it does."""
-    # -I and -S: it starts in a few milliseconds, and nothing of the environment reaches it.
+    """The command that runs ``command`` such that it ends when this process ends for any reason."""
+    # -I and -S: starts in a few milliseconds and ignores the environment.
     return [sys.executable, "-I", "-S", str(_TIED), str(os.getpid()), *command]

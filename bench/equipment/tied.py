@@ -1,13 +1,12 @@
-"""Becomes another program, one that is asked to end when its starter does.
+"""Executes another program that gets a signal to end when its starter ends.
 
 python -I -S tied.py STARTER COMMAND [ARGUMENT ...]
 
-``STARTER`` is the process id of who starts it. That the kernel sends the request survives the
-change of program. It is a program of its own, and not a function that the starter runs
-between fork and exec: there gRPC, once it was used, wakes its threads in the child, which end
-it when they meet the descriptors that were closed for the program to come.
+``STARTER`` is the process id of the starter. The kernel's parent-death signal survives exec. This is a separate program
+and not a function between fork and exec, because there gRPC wakes its threads in the child, which crash it when they
+find their descriptors closed.
 
-It imports little and nothing of ours: it runs before each program that a benchmark starts.
+It imports little and nothing of Tallybook, since it runs before each program that a benchmark starts.
 """
 
 import ctypes
@@ -18,16 +17,16 @@ from typing import Final
 
 _PR_SET_PDEATHSIG: Final = 1
 _CANNOT_START: Final = 127
-"""What a shell ends with where it finds no such program."""
+"""Exit code of a shell for a program that is not found."""
 
 
 def main() -> None:
-    """Ask the kernel, and become the program."""
+    """Set the parent-death signal and execute the program."""
     starter, command = int(sys.argv[1]), sys.argv[2:]
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
     if os.getppid() != starter:
-        sys.exit(f"who started {command[0]} has ended")
+        sys.exit(f"the starter of {command[0]} has ended")
     try:
         os.execvp(command[0], command)
     except OSError as error:

@@ -1,8 +1,8 @@
 """A real ZooKeeper server on this machine, for tests and benchmarks.
 
-PySpark bundles the jars of a whole ZooKeeper, so nothing has to be downloaded: what is
-needed is Java and the ``testdata`` requirements. The server listens on loopback, on a free
-port, keeps its data in a directory of the caller's, and dies with ``stop`` or ``kill``.
+PySpark bundles the jars of ZooKeeper, so nothing has to be downloaded: Java and the ``testdata`` requirements are
+enough. The server listens on a free loopback port, has its data in a directory of the caller, and ends with ``stop`` or
+``kill``.
 """
 
 from __future__ import annotations
@@ -20,20 +20,20 @@ from typing import Final, Self
 from .programs import free_port
 
 START_ATTEMPTS: Final = 3
-"""Another process may take the free port before Java has it."""
+"""Another process may take the free port before Java binds it."""
 START_POLLS: Final = 600
 POLL_SECONDS: Final = 0.1
 STOP_SECONDS: Final = 10.0
 STOP_POLLS: Final = 500
 STOP_POLL_SECONDS: Final = 0.01
-"""A signal reaches the threads of a process one by one."""
+"""Polling for stopped threads: a signal reaches the threads of a process one by one."""
 MAX_SESSION_MS: Final = 60_000
-"""Without it ZooKeeper would cut sessions down to 20 ticks."""
+"""Default would be 20 ticks."""
 
 _JVM_OPTIONS: Final = (
     "-Xmx256m",
     "-XX:+UseSerialGC",
-    # The client compiler alone: the server is up twice as fast, and tests do not live long enough to miss the other.
+    # Only the client compiler: the server starts twice as fast, and tests are too short for the server compiler.
     "-XX:TieredStopAtLevel=1",
     "-Dzookeeper.admin.enableServer=false",
     "-Dzookeeper.preAllocSize=1024",
@@ -41,7 +41,7 @@ _JVM_OPTIONS: Final = (
 
 
 def _stopped(status: Path) -> bool:
-    """Whether a thread stands still, or is gone."""
+    """Whether a thread is stopped, or has ended."""
     try:
         return "State:\tT" in status.read_text()
     except OSError:
@@ -56,10 +56,10 @@ class ZooKeeperServer:
     """One stand-alone server. Blocking; a context manager that starts and stops it.
 
     Args:
-        directory: for its data, configuration and log; kept when it stops, so that it can start again.
-        tick_ms: ZooKeeper's unit of time. Sessions may be as short as two of them.
-        durable: wait for the disk at each write, as a server in earnest does.
-        security: directory of certificates, with which it speaks TLS at a second port; ``None``: it does not.
+        directory: data, configuration and log; kept when the server stops, so that it can start again.
+        tick_ms: ZooKeeper's tick time. The shortest session is two ticks.
+        durable: fsync each write, as in production.
+        security: directory of certificates for TLS on a second port; ``None``: no TLS.
     """
 
     def __init__(
@@ -95,10 +95,10 @@ class ZooKeeperServer:
         self.kill()
 
     def start(self) -> None:
-        """Start, and return once it serves. After ``stop`` or ``kill`` it has its old data and port.
+        """Start, and wait until it serves. After ``stop`` or ``kill`` it has its old data and port.
 
         Raises:
-            ZooKeeperNotStarted: Java or the jars are missing, or the server does not come up.
+            ZooKeeperNotStarted: Java or the jars are missing, or the server does not start.
         """
         java, jars = _requirements()
         restarted = self._port != 0
@@ -112,7 +112,7 @@ class ZooKeeperServer:
             if restarted or attempt == START_ATTEMPTS - 1:
                 break
         log = (self._directory / "log").read_text(errors="replace")
-        raise ZooKeeperNotStarted(f"ZooKeeper does not come up on {self.address}; it printed: ...{log[-2000:]}")
+        raise ZooKeeperNotStarted(f"ZooKeeper did not start on {self.address}; it printed: ...{log[-2000:]}")
 
     def _launch(self, java: str, jars: str) -> None:
         self._directory.mkdir(parents=True, exist_ok=True)
@@ -155,14 +155,14 @@ class ZooKeeperServer:
         for _ in range(START_POLLS):
             if self._serves():
                 return True
-            # Waiting for the process serves as the pause between two looks, and notices its end at once.
+            # Waiting for the process is the pause between two polls, and notices its end at once.
             with suppress(subprocess.TimeoutExpired):
                 self._running().wait(POLL_SECONDS)
                 return False
         return False
 
     def _serves(self) -> bool:
-        """Whether this very server answers, and not another one that was given the same free port."""
+        """Whether this server responds, and not another one on the same port."""
         answer = b""
         try:
             with socket.create_connection(("127.0.0.1", self._port), timeout=1.0) as connection:
@@ -174,15 +174,15 @@ class ZooKeeperServer:
         return str(self._directory / "data").encode() in answer
 
     def stop(self) -> None:
-        """End the server in good order."""
+        """Stop the server cleanly."""
         self._end(signal.SIGTERM)
 
     def kill(self) -> None:
-        """End the server at once, even while it is paused. No error if it does not run."""
+        """Kill the server, even while it is paused. No error if it does not run."""
         self._end(signal.SIGKILL)
 
     def pause(self) -> None:
-        """Freeze the server: connections stay, answers stop. Returns when every thread of it stands still."""
+        """Stop the server with SIGSTOP: connections stay open without replies. Returns when all threads are stopped."""
         process = self._running()
         process.send_signal(signal.SIGSTOP)
         for _ in range(STOP_POLLS):
@@ -191,7 +191,7 @@ class ZooKeeperServer:
             time.sleep(STOP_POLL_SECONDS)
 
     def resume(self) -> None:
-        """Let a paused server go on."""
+        """Continue a paused server."""
         self._running().send_signal(signal.SIGCONT)
 
     def _end(self, how: signal.Signals) -> None:

@@ -1,14 +1,14 @@
-"""A writer at a steady rate, one of whose bookies is killed or stopped: how long its callers hear nothing.
+"""Measures an ensemble change: a writer at a steady rate loses a bookie, which is killed or stopped.
 
-    python -m tallybook.bench.change_load --metadata URI --ack-quorum 2 --pid BOOKIE=PID --pid ...
+    python -m tallybook.bench.loads.ensemble_change --metadata URI --ack-quorum 2 --pid BOOKIE=PID --pid ...
 
-The load is an open loop: entries are appended when they are due, whatever the cluster does. Three moments are noted::
+The load is an open loop: entries are appended when they are due, independent of the cluster. Three moments are noted::
 
-    killed ----detection----> the writer looks for another bookie ----change----> the first confirmation under
-                                                                                  the new ensemble
+    killed ----detection----> the writer reads the membership ----change----> first confirmation under the
+                                                                              new ensemble
 
-Detection is patience that settings decide; the change is work. Where the bookies that are left form every ack
-quorum, entries are confirmed all through the detection, and the longest gap shows it.
+Settings determine the detection time; the change is work. If the remaining bookies form every ack quorum, entries are
+confirmed during detection, which the longest gap shows.
 """
 
 from __future__ import annotations
@@ -25,22 +25,22 @@ from typing import Annotated, Any, Final
 
 import typer
 
+from tallybook.cli.measure.pacing import Pacer
 from tallybook.client.client import Client
+from tallybook.client.environment import open_world
 from tallybook.client.ports import ClientWorld
-from tallybook.client.world import open_world
+from tallybook.client.writer.appends.appends import AppendGroup
 from tallybook.client.writer.handle import LedgerWriter
-from tallybook.client.writer.pending import AppendGroup
-from tallybook.core.config import ClientSettings
 from tallybook.core.errors import InvalidArgument, NotEnoughBookies, TallybookError, check
+from tallybook.core.settings import ClientSettings
 from tallybook.metadata.store import BookieInfo, Membership, MembershipWatch, Registration
 from tallybook.runtime.rng import SeededRng
 
-from .gates import Figures
-from .pacing import Pacer
-from .programs import print_json_line
+from ..equipment.programs import print_json_line
+from ..gates import Figures
 
 KILLED_POSITION: Final = 1
-"""Whose bookie is killed: one of three, all alike."""
+"""Ensemble position of the bookie to kill."""
 
 _TURN_NS: Final = 1_000_000
 _NS_PER_S: Final = 1_000_000_000
@@ -49,14 +49,14 @@ _NS_PER_MS: Final = 1_000_000
 
 @dataclass(frozen=True, slots=True)
 class ChangePlan:
-    """What to append, and for how long around the death of a bookie.
+    """The load around the failure of a bookie.
 
     Args:
-        rate: entries a second.
-        before_seconds: steady load before it.
+        rate: entries per second.
+        before_seconds: steady load before the failure.
         after_seconds: load after the ensemble has changed.
-        patience_seconds: how long the change may take before this is given up.
-        hung: how many of those that could take its place hang from that moment on.
+        patience_seconds: timeout of the ensemble change.
+        hung: number of replacement candidates that hang from the failure on.
     """
 
     ack_quorum: int
@@ -68,10 +68,10 @@ class ChangePlan:
     hung: int = 0
 
     def check(self) -> None:
-        """Refuse what cannot be run.
+        """Check the values.
 
         Raises:
-            InvalidArgument: a number lies outside its domain.
+            InvalidArgument: a value is out of range.
         """
         if not 1 <= self.ack_quorum <= 3:
             raise InvalidArgument(f"an ack quorum of {self.ack_quorum} of 3")
@@ -82,11 +82,11 @@ class ChangePlan:
 
 
 def figures_of(confirmed_ns: Sequence[int], killed_ns: int, wanted_ns: int, changed_ns: int) -> Figures:
-    """What the moments say, in milliseconds.
+    """The figures in milliseconds.
 
     Args:
-        confirmed_ns: when batches were confirmed, ascending, from before the death to after the change.
-        changed_ns: the first confirmation under the new ensemble.
+        confirmed_ns: times of confirmations, ascending, from before the failure to after the change.
+        changed_ns: time of the first confirmation under the new ensemble.
     """
     before_ns = [moment for moment in confirmed_ns if moment <= killed_ns]
     check(bool(before_ns), "entries are confirmed before the bookie is killed")
@@ -99,8 +99,8 @@ def figures_of(confirmed_ns: Sequence[int], killed_ns: int, wanted_ns: int, chan
     }
 
 
-class NotedMembership:
-    """The membership as a client sees it; notes when it was asked for bookies first after ``arm``."""
+class RecordingMembership:
+    """The membership of a client; records the first read of bookies after ``arm``."""
 
     def __init__(self, inner: Membership) -> None:
         self._inner = inner
@@ -108,7 +108,7 @@ class NotedMembership:
         self.asked_ns = 0
 
     def arm(self) -> None:
-        """From now on."""
+        """Start recording."""
         self._armed = True
 
     async def bookies(self) -> Mapping[str, BookieInfo]:
@@ -118,11 +118,11 @@ class NotedMembership:
         return await self._inner.bookies()
 
     async def register(self, info: BookieInfo) -> Registration:
-        """As the port has it."""
+        """See the port."""
         return await self._inner.register(info)
 
     def watch(self) -> MembershipWatch:
-        """As the port has it."""
+        """See the port."""
         return self._inner.watch()
 
 
@@ -134,18 +134,18 @@ async def measure_change(
     *,
     hang: Callable[[str], None] | None = None,
 ) -> Figures:
-    """Write a ledger, kill one of its bookies meanwhile, remove the ledger, and say what was measured.
+    """Write a ledger, kill one of its bookies during the load, delete the ledger, and return the figures.
 
     Args:
-        kill: ends the bookie of this id at once, or has it hang.
-        hang: has the bookie of this id hang; for plans in which some do.
+        kill: kills or stops the bookie with this id.
+        hang: stops the bookie with this id, for plans with ``hung``.
 
     Raises:
-        InvalidArgument: the plan cannot be run, or not with so few bookies.
-        TallybookError: the ledger could not be made, written or closed, or its ensemble did not change.
+        InvalidArgument: the plan is invalid, or needs more bookies.
+        TallybookError: the ledger could not be created, written or closed, or its ensemble did not change.
     """
     plan.check()
-    membership = NotedMembership(world.membership)
+    membership = RecordingMembership(world.membership)
     async with Client(replace(world, membership=membership), settings) as client:
         ledger = await client.create_ledger(ack_quorum=plan.ack_quorum)
         members = ledger.metadata.last_fragment.bookies
@@ -162,7 +162,7 @@ async def measure_change(
                 hang(name)
         await load.run(lambda elapsed_s: bool(load.changed_ns) or elapsed_s >= plan.patience_seconds)
         if not load.changed_ns:
-            raise NotEnoughBookies(f"nobody took the place of the bookie within {plan.patience_seconds} s")
+            raise NotEnoughBookies(f"the bookie was not replaced within {plan.patience_seconds} s")
         await load.run(lambda elapsed_s: elapsed_s >= plan.after_seconds)
         await ledger.close()
         await client.delete_ledger(ledger.id)
@@ -174,7 +174,7 @@ async def measure_change(
 
 
 class _SteadyLoad:
-    """Appends at a fixed rate, in turns of a millisecond, and notes each confirmation."""
+    """Appends at a fixed rate, in bursts every millisecond, and records each confirmation."""
 
     def __init__(self, ledger: LedgerWriter, plan: ChangePlan) -> None:
         self._ledger = ledger
@@ -188,7 +188,7 @@ class _SteadyLoad:
         self.errors = 0
 
     async def run(self, over: Callable[[float], bool]) -> None:
-        """Append until ``over`` says so of the seconds since the start of this call."""
+        """Append until ``over`` is true for the seconds since the start of this call."""
         start = time.monotonic_ns()
         sent = 0
         with Pacer() as pacer:
@@ -247,7 +247,7 @@ def main(
         figures = asyncio.run(work())
     finally:
         for process in stopped:
-            # Whoever ends the cluster asks its processes to stop, which one that is stopped does not hear.
+            # Continue stopped bookies: a stopped process does not react to SIGTERM.
             os.kill(process, signal.SIGCONT)
     print_json_line(figures)
 

@@ -1,14 +1,13 @@
-"""What a bookie needs for very many small ledgers: memory, room in the index, time to start and to look for garbage.
+"""Costs of very many small ledgers on a bookie: memory, index size, time to start, and time of garbage collection.
 
-    python -m tallybook.bench.many_ledgers --dir out/many --ledgers 1000000
+    python -m tallybook.bench.loads.many_ledgers --dir out/many --ledgers 1000000
 
-The ledgers, of one small entry each, go through the ordinary way of an add into a bookie of this process
-(local_bookie.py). Each step runs in a process of its own, so that what it reports is its memory and not that of the
-step before:
+The ledgers, each with one small entry, are added through the ordinary add path of a bookie in this process
+(local_bookie.py). Each step runs in a process of its own, so that its memory is measured separately:
 
-1. *fill*: add them all, and stop;
-2. *look*: start; one round of the collector, which lists all and keeps all;
-3. *drop*: start; a round that drops all but one in a hundred ledgers, and another one that compacts what they leave.
+1. *fill*: add all ledgers, and stop;
+2. *look*: start; one pass of the garbage collector, which lists all ledgers and keeps all;
+3. *drop*: start; a pass that drops 99 of 100 ledgers, and another one that compacts the entry logs.
 """
 
 from __future__ import annotations
@@ -26,20 +25,20 @@ import typer
 
 from tallybook.bookie.bookie import Bookie
 from tallybook.core.batch import encode_batch
-from tallybook.core.config import BookieSettings, CollectionSettings, JournalSettings, ScrubSettings, StorageSettings
 from tallybook.core.limits import MIB
+from tallybook.core.settings import BookieSettings, CollectionSettings, JournalSettings, ScrubSettings, StorageSettings
 from tallybook.runtime.tuning import keep_freed_memory
 
-from .local_bookie import LocalMetadata, add, local_bookie
-from .proc import memory_bytes, peak_memory_bytes
+from ..equipment.local_bookie import LocalMetadata, add, local_bookie
+from ..equipment.proc import memory_bytes, peak_memory_bytes
 
 ENTRY: Final = b"an entry of a small ledger, as there are many of them"
-ADDS_AT_ONCE: Final = 500
+ADD_CONCURRENCY: Final = 500
 KEPT_ONE_IN: Final = 100
-"""Of so many ledgers one is kept when the others are dropped."""
+"""One in so many ledgers is kept when the others are dropped."""
 
 MAX_LOOKUPS: Final = 1_000_000
-"""A second: as many as a bookie may be set to."""
+"""Lookups per second: the largest value that a bookie accepts."""
 
 COOKIE_NAME: Final = "cookie-in-metadata"
 
@@ -55,7 +54,7 @@ Figures = dict[str, float]
 
 
 def settings_of(directory: Path) -> BookieSettings:
-    """A bookie as it is by default, that looks for garbage when it is told to, and as fast as it can."""
+    """Default settings, but garbage collection only on demand and without a rate limit."""
     return BookieSettings(
         bookie_id="many",
         data_directory=str(directory / "bookie"),
@@ -74,23 +73,23 @@ def settings_of(directory: Path) -> BookieSettings:
 
 
 async def fill(bookie: Bookie, ledgers: int) -> Figures:
-    """Add ledgers of one entry each, a few at a time."""
-    for first in range(0, ledgers, ADDS_AT_ONCE):
+    """Add ledgers of one entry each, with limited concurrency."""
+    for first in range(0, ledgers, ADD_CONCURRENCY):
         await asyncio.gather(
-            *(add(bookie, _batch(ledger_id)) for ledger_id in range(first, min(first + ADDS_AT_ONCE, ledgers)))
+            *(add(bookie, _batch(ledger_id)) for ledger_id in range(first, min(first + ADD_CONCURRENCY, ledgers)))
         )
     return {}
 
 
 async def look(bookie: Bookie, _ledgers: int) -> Figures:
-    """A round of the collector that finds nothing to drop."""
+    """A garbage collection pass that drops nothing."""
     began = time.monotonic()
     await bookie.collect()
     return {"round_seconds": time.monotonic() - began}
 
 
 async def drop(bookie: Bookie, _ledgers: int) -> Figures:
-    """A round that drops nearly all, and one behind it."""
+    """A garbage collection pass that drops nearly all ledgers, and one more."""
     began = time.monotonic()
     await bookie.collect()
     first_round = time.monotonic() - began
@@ -102,7 +101,7 @@ STEPS: Final[dict[str, Callable[[Bookie, int], Awaitable[Figures]]]] = {"fill": 
 
 
 async def run_step(step: str, directory: Path, ledgers: int, settings: BookieSettings | None = None) -> Figures:
-    """One step, in this process."""
+    """Run one step in this process."""
     cookie = directory / COOKIE_NAME
     metadata = LocalMetadata(cookies={"many": cookie.read_bytes()} if cookie.exists() else {})
     if step == "drop":
@@ -127,7 +126,7 @@ async def run_step(step: str, directory: Path, ledgers: int, settings: BookieSet
 
 
 def memory_bytes_now() -> int:
-    """Of this process."""
+    """Physical memory of this process."""
     return memory_bytes("self")
 
 
@@ -148,7 +147,7 @@ def main(
     ledgers: Annotated[int, typer.Option(min=1, help="How many.")] = 1_000_000,
     step: Annotated[str, typer.Option(help="One step alone, in this process.")] = "",
 ) -> None:
-    """Run every step in a process of its own, and show what each one needed, a line each."""
+    """Run every step in a process of its own, and print a line of figures for each."""
     directory.mkdir(parents=True, exist_ok=True)
     if step:
         keep_freed_memory()

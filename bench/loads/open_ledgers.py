@@ -1,11 +1,10 @@
-"""Very many open ledgers in one client, each of which appends one entry at the same moment.
+"""Very many open ledgers in one client, which all append one entry at the same moment.
 
-    python -m tallybook.bench.open_ledgers --dir out/open --ledgers 20000
+    python -m tallybook.bench.loads.open_ledgers --dir out/open --ledgers 20000
 
-A thousand ledgers and as many as asked for, each lot in a cluster of its own of three bookies, which are processes of
-this machine. All ledgers of a lot append at once, one lot after the other, three times, so that both measure the same
-machine; then a bookie of the lot's cluster is killed, and all append at once again. The time for each of the many
-ledgers is to be at most three times that for each of the thousand.
+There are two groups, a thousand ledgers and ``--ledgers``, each in its own cluster of three local bookie processes. All
+ledgers of a group append at once, alternating between the groups, three times; then a bookie of each cluster is killed
+and all append once more. The time per ledger of the large group may be at most three times that of the small one.
 """
 
 from __future__ import annotations
@@ -24,26 +23,26 @@ import typer
 
 from tallybook.client.client import Client
 from tallybook.client.writer.handle import LedgerWriter
-from tallybook.core.config import ClientSettings
 from tallybook.core.errors import TallybookError
+from tallybook.core.settings import ClientSettings
 
-from .bookies import Bookie, bookies, metadata_in
-from .programs import print_json_line
+from ..equipment.bookies import RestartableBookie, bookies, metadata_in
+from ..equipment.programs import print_json_line
 
 FEW: Final = 1_000
-CREATED_AT_ONCE: Final = 60
+CREATE_CONCURRENCY: Final = 60
 ROUNDS: Final = 3
 QUIET_SECONDS: Final = 2.0
-"""After the ledgers were made, and between two rounds: explicit LACs are told meanwhile."""
-MOST_TIMES: Final = 3.0
-"""What the time for each of the many ledgers may be, against that for each of the few."""
+"""Pause after the ledgers were created, and between two rounds, during which explicit LACs are sent."""
+MAX_RATIO: Final = 3.0
+"""Maximum ratio of the time per ledger, large group to small group."""
 
 
 async def open_ledgers(client: Client, count: int) -> list[LedgerWriter]:
-    """So many ledgers with one entry each."""
+    """Create ``count`` open ledgers with one entry each."""
     writers: list[LedgerWriter] = []
     while len(writers) < count:
-        more = min(CREATED_AT_ONCE, count - len(writers))
+        more = min(CREATE_CONCURRENCY, count - len(writers))
         made = await asyncio.gather(*(client.create_ledger() for _ in range(more)))
         await asyncio.gather(*(writer.append(b"first") for writer in made))
         writers += made
@@ -51,7 +50,7 @@ async def open_ledgers(client: Client, count: int) -> list[LedgerWriter]:
 
 
 async def append_to_all(writers: Sequence[LedgerWriter]) -> dict[str, float]:
-    """One entry to each at the same moment: seconds until the last one is confirmed, and how many are not."""
+    """Append one entry to each concurrently: seconds until the last confirmation, and number of failures."""
     failed: Counter[str] = Counter()
 
     async def append(writer: LedgerWriter) -> None:
@@ -68,22 +67,22 @@ async def append_to_all(writers: Sequence[LedgerWriter]) -> dict[str, float]:
 
 
 @dataclass
-class Lot:
-    """Open ledgers of one client, and what was measured of them."""
+class LedgerGroup:
+    """Open ledgers of one client, with their figures."""
 
-    bookies: list[Bookie]
+    bookies: list[RestartableBookie]
     client: Client
     writers: list[LedgerWriter]
     figures: dict[str, float]
     rounds: list[dict[str, float]] = field(default_factory=list)
 
     async def append(self) -> dict[str, float]:
-        """To all of them at once, after a while of quiet."""
+        """Append to all of them at once, after a pause."""
         await asyncio.sleep(QUIET_SECONDS)
         return await append_to_all(self.writers)
 
     async def append_with_one_killed(self) -> None:
-        """The same at the moment at which a bookie dies; add up what was measured, and abandon the ledgers."""
+        """Append while a bookie is killed; sum the figures, and abandon the ledgers."""
         best = min(self.rounds, key=lambda each: each["seconds"])
         self.figures |= best | {"failed": sum(each["failed"] for each in self.rounds)}
         await asyncio.sleep(QUIET_SECONDS)
@@ -94,20 +93,20 @@ class Lot:
 
 
 @asynccontextmanager
-async def lot_of(directory: Path, count: int) -> AsyncIterator[Lot]:
-    """So many open ledgers in a new cluster."""
+async def ledger_group(directory: Path, count: int) -> AsyncIterator[LedgerGroup]:
+    """``count`` open ledgers in a new cluster."""
     shutil.rmtree(directory, ignore_errors=True)
     with bookies(directory, 3) as running:
         async with Client(metadata_in(directory), ClientSettings()) as client:
             began = time.monotonic()
             writers = await open_ledgers(client, count)
-            yield Lot(running, client, writers, {"ledgers": count, "made_in_s": time.monotonic() - began})
+            yield LedgerGroup(running, client, writers, {"ledgers": count, "made_in_s": time.monotonic() - began})
 
 
 async def measure(directory: Path, counts: Sequence[int]) -> list[dict[str, float]]:
-    """The best round of each lot in a whole cluster, and the one in which a bookie was killed."""
+    """For each group, the best round of a healthy cluster, and the round in which a bookie was killed."""
     async with AsyncExitStack() as open_lots:
-        lots = [await open_lots.enter_async_context(lot_of(directory / str(count), count)) for count in counts]
+        lots = [await open_lots.enter_async_context(ledger_group(directory / str(count), count)) for count in counts]
         for _ in range(ROUNDS):
             for lot in lots:
                 lot.rounds.append(await lot.append())
@@ -120,13 +119,13 @@ def main(
     directory: Annotated[Path, typer.Option("--dir", help="Where the bookies keep their data; emptied.")],
     ledgers: Annotated[int, typer.Option(min=1, help="How many.")] = 20_000,
 ) -> None:
-    """Print the figures, a line of JSON for each lot; exit 1 unless all is confirmed, soon enough."""
+    """Print a line of JSON for each group; exit 1 unless all is confirmed and the ratio is met."""
     few, many = asyncio.run(measure(directory, (FEW, ledgers)))
     times = {name: many[name] / few[name] for name in ("us_a_ledger", "killed_us_a_ledger")}
     for line in (few, many, {"times": times}):
         print_json_line(line)
     kept = not any(each["failed"] or each["killed_failed"] for each in (few, many))
-    raise typer.Exit(0 if kept and max(times.values()) <= MOST_TIMES else 1)
+    raise typer.Exit(0 if kept and max(times.values()) <= MAX_RATIO else 1)
 
 
 if __name__ == "__main__":

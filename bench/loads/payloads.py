@@ -1,7 +1,7 @@
-"""Payloads that say which they are, so that a log need not hold their bytes.
+"""Self-describing payloads, so that a history need not store their bytes.
 
-A payload repeats ``ledger/number/size`` until it is long enough. Whoever reads one can tell
-whether every byte of it is as it was written, and note three numbers in its place.
+A payload repeats ``ledger/number/size`` up to its size. A reader can check every byte of it, and store three numbers
+instead.
 """
 
 from __future__ import annotations
@@ -9,20 +9,20 @@ from __future__ import annotations
 import re
 from typing import Final
 
-LEAST_BYTES: Final = 32
-"""The words that are repeated fit into it."""
+MIN_BYTES: Final = 32
+"""Minimum size, in which the repeated text fits."""
 
 _HEAD: Final = re.compile(rb"(\d{1,19})/(\d{1,9})/(\d{1,8}) ")
 
 
 def payload_of(ledger_id: int, number: int, size: int) -> bytes:
-    """The payload of the ``number``-th append to a ledger, ``size`` bytes long and at least ``LEAST_BYTES``."""
+    """The payload of the ``number``-th append to a ledger, ``size`` bytes long and at least ``MIN_BYTES``."""
     head = b"%d/%d/%d " % (ledger_id, number, size)
     return (head * (size // len(head) + 1))[:size]
 
 
 def identify(ledger_id: int, payload: bytes) -> tuple[int, int] | None:
-    """Number and size of a payload of this ledger; ``None`` where it is not exactly one that was made here."""
+    """Number and size of a payload of this ledger; ``None``: it is not exactly such a payload."""
     match = _HEAD.match(payload)
     if match is None or int(match[1]) != ledger_id:
         return None
@@ -31,7 +31,7 @@ def identify(ledger_id: int, payload: bytes) -> tuple[int, int] | None:
 
 
 class Payloads:
-    """Each payload once in memory, however often it was appended and read."""
+    """Interns payloads: each is in memory once."""
 
     def __init__(self) -> None:
         self._known: dict[tuple[int, int, int], bytes] = {}
@@ -45,6 +45,6 @@ class Payloads:
         return found
 
     def same(self, ledger_id: int, payload: bytes) -> bytes:
-        """``payload``, or an equal one that is known already."""
+        """``payload``, or an equal one already interned."""
         told = identify(ledger_id, payload)
         return payload if told is None else self.of(ledger_id, *told)

@@ -1,11 +1,11 @@
-"""A ledger whose writer died: how long its recovery takes.
+"""Measures the recovery of a ledger whose writer died.
 
-    python -m tallybook.bench.recovery_load write --metadata URI --entries N    writes on and on; says when it has N
-    python -m tallybook.bench.recovery_load recover LEDGER --metadata URI       recovers, and prints the figures
+    python -m tallybook.bench.loads.recovery write --metadata URI --entries N    writes forever; reports N entries
+    python -m tallybook.bench.loads.recovery recover LEDGER --metadata URI       recovers, and prints the figures
 
-The writer is killed from outside, in the middle of its appends. Recovery begins after the last add
-confirmed that bookies know, so what it has to read is the *tail* beyond that, however long the
-ledger is. The tail is read once more afterwards, to tell the reading from everything else.
+The writer is killed from outside during its appends. Recovery starts after the last add confirmed that bookies know, so
+it reads only the *tail* after that, independent of the length of the ledger. The tail is read once more afterwards, to
+separate the time of reading from the rest.
 """
 
 from __future__ import annotations
@@ -19,15 +19,15 @@ from typing import Annotated, Final
 import typer
 
 from tallybook.client.client import Client
-from tallybook.client.writer.pending import AppendGroup
+from tallybook.client.writer.appends.appends import AppendGroup
 from tallybook.core.errors import InvalidArgument
 from tallybook.runtime.rng import SeededRng
 
-from .gates import Figures
-from .programs import print_json_line
+from ..equipment.programs import print_json_line
+from ..gates import Figures
 
 WINDOW: Final = 5000
-"""Entries that the writer has unconfirmed."""
+"""Unconfirmed entries of the writer."""
 
 _BURST: Final = 64
 _MS_PER_S: Final = 1000
@@ -37,14 +37,14 @@ Metadata = Annotated[str, typer.Option(help="URI of the metadata store.")]
 
 
 async def write_for_ever(client: Client, entries: int, entry_bytes: int, tell: Callable[[int, int], None]) -> None:
-    """Append to a new ledger without an end.
+    """Append to a new ledger forever.
 
     Args:
-        tell: called once with the ledger's id and the entries that are confirmed, as soon as ``entries`` are.
+        tell: called once with the ledger id and the number of confirmed entries, when it reaches ``entries``.
 
     Raises:
-        InvalidArgument: no entries are asked for.
-        TallybookError: the ledger cannot be made or written.
+        InvalidArgument: ``entries`` is 0.
+        TallybookError: the ledger cannot be created or written.
     """
     if entries < 1:
         raise InvalidArgument("at least one entry is needed")
@@ -69,11 +69,11 @@ async def write_for_ever(client: Client, entries: int, entry_bytes: int, tell: C
 
 
 async def measure_recovery(client: Client, other: Client, ledger_id: int) -> Figures:
-    """Recover a ledger that nobody writes any more, and say what was measured.
+    """Recover a ledger whose writer is dead, and return the figures.
 
     Args:
-        client: recovers; it has spoken to no bookie before.
-        other: looks at the ledger before and after.
+        client: recovers the ledger; has no connections yet.
+        other: reads the ledger before and after.
 
     Raises:
         TallybookError: it cannot be recovered or read.

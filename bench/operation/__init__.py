@@ -1,6 +1,5 @@
-"""Benchmarks of a cluster as it runs in production: `python -m tallybook.bench.operation`.
+"""Benchmarks of operation in production: `python -m tallybook.bench.operation`.
 
-What TLS costs (`tls`), what becomes of a cluster that is asked for ten times of what it can do (`overload`, with the
-arithmetic in `fairness` and the load in `crowd`), and how long a program waits for its imports (`imports`). What is
-compared takes turns; loads are processes, as a user's would be.
+The cost of TLS (`tls`), a cluster at ten times its peak load (`overload`, with `fairness` and the load `crowd`), and
+import times (`imports`). Compared runs alternate; loads are separate processes, like those of users.
 """

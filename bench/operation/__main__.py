@@ -11,26 +11,27 @@ from typing import Annotated, Final, NoReturn
 
 import typer
 
-from tallybook.bench.gates import Figures
-from tallybook.bench.machine import facts
-from tallybook.bench.pages import Earlier, Report, Topic, admit, conclude, only_option, read_results, wanted_parts
-from tallybook.bench.workloads import Pace
-
+from ..compare.workloads import Pace
+from ..equipment.machine import facts
+from ..gates import Figures
+from ..pages import Earlier, Report, Topic, admit, conclude, only_option, read_results, wanted_parts
 from .gates import GATES, HEAD, IMPORT, OVERLOAD, PARTS, TLS
 from .imports import measure_imports
 from .overload import measure_overload
 from .tls import measure_tls
 
 ROOT: Final = Path(__file__).resolve().parent.parent.parent
-LEAST: Final = {"turns": 3, "seconds": Pace().seconds}
-"""A page of less does not go to docs/."""
+MIN_SIZES: Final = {"turns": 3, "seconds": Pace().seconds}
+"""Minimum sizes of a run whose page goes to docs/."""
 
 
 def main(
     directory: Annotated[
         Path, typer.Option("--dir", help="Where the clusters lie: on a real disk, 40 GB are needed.")
     ] = ROOT / "out" / "bench",
-    turns: Annotated[int, typer.Option(min=1, help="How often what is compared takes turns.")] = int(LEAST["turns"]),
+    turns: Annotated[int, typer.Option(min=1, help="How often what is compared takes turns.")] = int(
+        MIN_SIZES["turns"]
+    ),
     seconds: Annotated[float, typer.Option(min=1.0, help="Measured time of each load.")] = Pace().seconds,
     only: Annotated[str, only_option(PARTS)] = "",
     earlier: Earlier = None,
@@ -39,7 +40,7 @@ def main(
     """Measure, print the figures in one line of JSON, and judge the gates: the exit code is 0 if all are met."""
     wanted, before = wanted_parts(only, PARTS), read_results(earlier)
     sizes = {"turns": turns, "seconds": round(seconds)}
-    admit(report, sizes, LEAST)
+    admit(report, sizes, MIN_SIZES)
     directory.mkdir(parents=True, exist_ok=True)
     machine, pace = facts(directory), Pace(seconds=seconds)
     figures: Figures = {}
@@ -58,6 +59,6 @@ def _terminated(_number: int, _frame: FrameType | None) -> NoReturn:
 
 
 if __name__ == "__main__":
-    # A SIGTERM stops the servers and removes what they wrote, as Ctrl-C does.
+    # SIGTERM stops the servers and removes their data, like Ctrl-C.
     signal.signal(signal.SIGTERM, _terminated)
     typer.run(main)

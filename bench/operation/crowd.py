@@ -1,10 +1,10 @@
-"""Many clients that append at a steady rate of their own, whether the cluster can do it or not.
+"""Load of many clients, each appending at a steady rate, independent of the capacity of the cluster.
 
     python -m tallybook.bench.operation.crowd --metadata URI --clients 50 --rate 300000
 
-Each client has its connections, its ledger and a little memory for what is not confirmed. An entry that finds no room
-there is refused with BUSY; it is counted and not offered again, as a program does that cannot wait. Says in a line of
-JSON when all clients append, goes on until SIGTERM, and then says what became of every client.
+Each client has its own connections, ledger and a small budget for unconfirmed entries. An entry that exceeds the budget
+is refused with BUSY, counted, and not retried. Prints a line of JSON when all clients append, runs until SIGTERM, and
+then prints the figures of every client.
 """
 
 from __future__ import annotations
@@ -19,29 +19,29 @@ from typing import Annotated, Any, Final
 import typer
 import uvloop
 
-from tallybook.bench.programs import print_json_line
 from tallybook.client.background import client_tasks
 from tallybook.client.client import Client
+from tallybook.client.writer.appends.appends import AppendGroup
 from tallybook.client.writer.handle import LedgerWriter
-from tallybook.client.writer.pending import AppendGroup
-from tallybook.core.config import ClientSettings
 from tallybook.core.errors import Busy, TallybookError
 from tallybook.core.limits import KIB, MIB
+from tallybook.core.settings import ClientSettings
 from tallybook.runtime.rng import SeededRng
 from tallybook.runtime.tuning import settle_memory, tune_process
 
+from ..equipment.programs import print_json_line
 from .fairness import SLOT_NS
 
 TURN_SECONDS: Final = 0.1
-"""Between two turns of a client, in which it appends what has become due."""
+"""Interval between two bursts of a client, which append the entries due."""
 BURST: Final = 256
 """Appends in one turn of the event loop."""
 DRAIN_SECONDS: Final = 60.0
 CLOSE_SECONDS: Final = 60.0
 
 
-class Member:
-    """One client of the crowd, with one ledger."""
+class CrowdClient:
+    """One client with one ledger."""
 
     def __init__(self, writer: LedgerWriter, payload: bytes, rate: float) -> None:
         self._writer = writer
@@ -53,9 +53,9 @@ class Member:
         self._drained.set()
         self.slots: Counter[int] = Counter()
         self.refused: Counter[int] = Counter()
-        """Entries that found no room, by slot."""
+        """Entries refused with BUSY, by slot."""
         self.errors: Counter[str] = Counter()
-        """What else went wrong, by the type and the words of the error."""
+        """Other errors, by type and message."""
 
     async def append(self, over: asyncio.Event) -> None:
         """Append at the rate until ``over``, then wait for the last confirmation."""
@@ -73,7 +73,7 @@ class Member:
             await self._drained.wait()
 
     def _burst(self, count: int) -> int:
-        """Append up to ``count`` entries; say how many were taken."""
+        """Append up to ``count`` entries; returns the number accepted."""
         taken = 0
         append = self._writer.append_nowait
         try:
@@ -84,9 +84,9 @@ class Member:
                     self._group = group
                     group.on_complete(self._settled)
         except Busy:
-            pass  # what is not taken is counted by the caller
+            pass  # the caller counts refused entries
         except TallybookError as error:
-            self.errors[_told(error)] += 1
+            self.errors[_error_text(error)] += 1
         self._unconfirmed += taken
         if taken:
             self._drained.clear()
@@ -99,14 +99,14 @@ class Member:
         if group.error is None:
             self.slots[time.monotonic_ns() // SLOT_NS] += group.entry_count
         else:
-            self.errors[_told(group.error)] += group.entry_count
+            self.errors[_error_text(group.error)] += group.entry_count
 
     def record(self) -> dict[str, Any]:
-        """What became of it."""
+        """The figures of this client as JSON."""
         return {"slots": self.slots, "refused": self.refused, "errors": self.errors}
 
 
-def _told(error: BaseException) -> str:
+def _error_text(error: BaseException) -> str:
     return f"{type(error).__name__}: {error}"
 
 
@@ -123,7 +123,7 @@ async def _crowd(
             client = await stack.enter_async_context(Client(metadata, settings))
             writer = await client.create_ledger(ensemble=3, write_quorum=3, ack_quorum=2)
             stack.push_async_callback(_close, writer)
-            members.append(Member(writer, payload, rate / clients))
+            members.append(CrowdClient(writer, payload, rate / clients))
         tasks = client_tasks("crowd")
         stack.push_async_callback(tasks.close)
         settle_memory()

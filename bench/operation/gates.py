@@ -1,15 +1,15 @@
-"""What a cluster in production must reach, and what the page of it says first."""
+"""Gates of the operation benchmarks, and the introduction of their page."""
 
 from __future__ import annotations
 
 from typing import Final
 
-from tallybook.bench.pages import least, most
+from ..pages import lower_bound, upper_bound
 
 HEAD: Final = """# Benchmarks of operation
 
 What TLS costs, what becomes of a cluster that is asked for ten times of what it can do, and how long a program waits
-for its imports. This page is written by `make bench-operation`; it holds whatever was measured, good or bad.
+for its imports. This page is written by `make bench-operation`; it contains all results, good or bad.
 
 *TLS*: two clusters of three bookies, one with certificates on both sides of every connection, one without, loaded in
 turns by one client; bookies and client share the processors of the machine below, so that what encryption takes from
@@ -33,13 +33,15 @@ IMPORT: Final = "import"
 PARTS: Final = (TLS, OVERLOAD, IMPORT)
 
 GATES: Final = (
-    # A workload here is what may be switched off.
-    least("tls_adds_64KiB_ratio", 0.75, "MB/s of adds of 64 KiB with TLS, to those without", TLS),
-    least("tls_reads_64KiB_ratio", 0.75, "MB/s of reads of 64 KiB with TLS, to those without", TLS),
-    least("overload_goodput_ratio", 0.8, "entries/s confirmed under ten times the peak, to the peak", OVERLOAD),
-    least("overload_jain", 0.9, "Jain's index of what 200 clients got; worst turn", OVERLOAD),
-    least("overload_modest_part", 0.95, "what a modest client got, of what it asked for; worst turn", OVERLOAD),
-    most("overload_errors", 0, "errors of other types than BUSY", OVERLOAD),
-    most("overload_memory_growth", 1.1, "memory of a bookie in the second half of it, to the first; worst", OVERLOAD),
-    most("import_client_ms", 300, "ms that a program waits for `import tallybook.client`", IMPORT),
+    # The workload of a gate is the part that an option can switch off.
+    lower_bound("tls_adds_64KiB_ratio", 0.75, "MB/s of adds of 64 KiB with TLS, to those without", TLS),
+    lower_bound("tls_reads_64KiB_ratio", 0.75, "MB/s of reads of 64 KiB with TLS, to those without", TLS),
+    lower_bound("overload_goodput_ratio", 0.8, "entries/s confirmed under ten times the peak, to the peak", OVERLOAD),
+    lower_bound("overload_jain", 0.9, "Jain's index of what 200 clients got; worst turn", OVERLOAD),
+    lower_bound("overload_modest_part", 0.95, "what a modest client got, of what it asked for; worst turn", OVERLOAD),
+    upper_bound("overload_errors", 0, "errors of other types than BUSY", OVERLOAD),
+    upper_bound(
+        "overload_memory_growth", 1.1, "memory of a bookie in the second half of it, to the first; worst", OVERLOAD
+    ),
+    upper_bound("import_client_ms", 300, "ms that a program waits for `import tallybook.client`", IMPORT),
 )

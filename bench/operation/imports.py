@@ -1,8 +1,7 @@
-"""How long a program waits for its import of the client, and of the other modules that programs begin with.
+"""Import times of the client and of other modules that programs import first.
 
-Each run is a new interpreter; what counts is the best of many, since whatever else the machine does only adds to it.
-Runs of all modules take turns, so that all of them meet the same machine. What must not be loaded at all is a matter
-of tests/unit/test_imports.py.
+Each run is a new interpreter; the best of many runs counts, since other load on the machine only adds time. Runs of all
+modules alternate. tests/unit/test_imports.py checks which modules must not be loaded.
 """
 
 from __future__ import annotations
@@ -14,7 +13,7 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Final
 
-from tallybook.bench.gates import Figures
+from ..gates import Figures
 
 MODULES: Final = ("tallybook.client", "tallybook.client.sync", "tallybook.stream", "tallybook.stream.sync")
 BARE: Final = "nothing"
@@ -22,7 +21,7 @@ RUNS: Final = 20
 
 
 def measure_imports(runs: int = RUNS) -> Figures:
-    """The milliseconds that each import adds to a bare interpreter, and those of the interpreter."""
+    """Milliseconds that each import adds to a bare interpreter, and the time of the interpreter."""
     best = best_seconds(MODULES, runs)
     figures: Figures = {"import_interpreter_ms": round(best[BARE] * 1000)}
     for name in MODULES:
@@ -33,7 +32,7 @@ def measure_imports(runs: int = RUNS) -> Figures:
 
 
 def best_seconds(modules: Sequence[str], runs: int, measure: Callable[[str], float] | None = None) -> dict[str, float]:
-    """The shortest run of each module, and of ``BARE``, from the start of its interpreter to the end."""
+    """The shortest run of each module and of ``BARE``, from start to end of the interpreter."""
     names = (BARE, *modules)
     best = dict.fromkeys(names, float("inf"))
     for _ in range(runs):
@@ -43,8 +42,8 @@ def best_seconds(modules: Sequence[str], runs: int, measure: Callable[[str], flo
 
 
 def seconds(module: str) -> float:
-    """Time from the start of an interpreter to its end, with one import in between."""
-    # Compiled code is kept, as in every installation: otherwise half of the time would be the compiler's.
+    """Time of an interpreter that imports one module, from start to end."""
+    # Bytecode is cached, as in every installation: otherwise compilation would take half of the time.
     environment = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
     program = "pass" if module == BARE else f"import {module}"
     started = time.perf_counter()

@@ -1,9 +1,8 @@
-"""What becomes of a cluster that is asked for ten times of what it can do, by very many clients.
+"""A cluster under ten times its peak load from very many clients.
 
-In each turn the peak is measured first: a few clients, each with as much unconfirmed as it likes. Then two hundred
-clients offer ten times that rate. A modest client that asks for little goes on all the time, and the memory of the
-bookies is looked at again and again. Between two turns the ledgers are deleted and the bookies collect them, so that
-all turns find as much room on the disk.
+Each turn first measures the peak, with a few clients without a limit of unconfirmed entries. Then two hundred clients
+offer ten times that rate. A modest client with a low rate runs all the time, and the memory of the bookies is sampled.
+Between two turns all ledgers are deleted and collected, so that all turns start with the same free disk space.
 """
 
 from __future__ import annotations
@@ -20,79 +19,78 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any, Final
 
-from tallybook.bench.cluster import Tallybook
-from tallybook.bench.comparison import running
-from tallybook.bench.gates import Figures
-from tallybook.bench.latency import median
-from tallybook.bench.proc import memory_bytes
-from tallybook.bench.programs import ProgramFailed, Server, module
-from tallybook.bench.workloads import PEAK, Pace
+from tallybook.cli.measure.latency import median
 from tallybook.client.sync import Client
 from tallybook.core.limits import GIB, MIB
 
+from ..compare.cluster import Tallybook
+from ..compare.comparison import running
+from ..compare.workloads import PEAK, Pace
+from ..equipment.proc import memory_bytes
+from ..equipment.programs import ProgramFailed, Server, module
+from ..gates import Figures
 from .fairness import jain_index, window_seconds, within
 
 CLIENTS: Final = 200
 PROCESSES: Final = 2
-"""That the clients are in: the machine has few processors, and it is the bookies that are to be loaded."""
+"""Processes with the clients: few, since the bookies need the processors of the machine."""
 FACTOR: Final = 10
 MODEST_RATE: Final = 100.0
-"""Entries a second of the client that asks for little; a two hundredth of the peak is several times as much."""
+"""Entries per second of the modest client; 1/200 of the peak is several times as much."""
 READY_SECONDS: Final = 180.0
 LOOK_SECONDS: Final = 0.25
 OVERLOADED_SHARE: Final = 4
-"""An overload lasts as many times as long as the load that finds the peak: whether memory grows, and whether somebody
-is left out for long, does not show in some seconds."""
+"""Duration of the overload as a multiple of the peak load: growth of memory and starvation do not show in seconds."""
 WARM_UPS: Final = 2
-"""Turns before those that count. Bookies find their size in them: the read caches are full after the second peak, and
-the C library has by then what a crowd needs at most."""
+"""Uncounted turns, after which bookies have their final size: read caches are full after the second peak, and the C
+library has allocated the most that the clients need."""
 OFTEN: Final = {"TALLYBOOK_COLLECTION__INTERVAL_MS": "5000"}
-"""Rounds of the collectors, so that nobody waits for a minute between two turns."""
+"""A short garbage collection interval, to avoid waiting between turns."""
 COLLECTED_SECONDS: Final = 300.0
-"""For bookies to notice, in a round of their collectors, that ledgers are gone, and to give back their room."""
+"""Timeout for bookies to collect deleted ledgers and free their disk space."""
 LEFT_BYTES: Final = 8 * GIB
-"""That is not given back: journals, and the entry logs that are being written."""
-TOLD_ERRORS: Final = 10
-"""Of what went wrong, in a turn."""
+"""Space not freed: journals, and entry logs being written."""
+REPORTED_ERRORS: Final = 10
+"""Maximum errors printed per turn."""
 _REFUSED_METRIC: Final = "tallybook_bookie_refused_adds_total"
 
 
 @dataclass(frozen=True, slots=True)
-class Window:
-    """A time, in nanoseconds of ``time.monotonic_ns``."""
+class LoadWindow:
+    """An interval in nanoseconds of ``time.monotonic_ns``."""
 
     began_ns: int
     ended_ns: int
 
     @property
     def seconds(self) -> float:
-        """How long the slots in it are."""
+        """Total length of the slots in it."""
         return window_seconds(self.began_ns, self.ended_ns)
 
 
 @dataclass(frozen=True, slots=True)
-class Turn:
-    """What one turn came to."""
+class OverloadTurn:
+    """Figures of one turn."""
 
     goodput: float
     refused_part: float
     jain: float
     modest_part: float
     memory: Mapping[str, Sequence[int]]
-    """Physical memory of every bookie, looked at again and again."""
+    """Samples of the physical memory of every bookie."""
     errors: int
-    """Of other types than BUSY."""
+    """Errors other than BUSY."""
 
 
 def measure_overload(directory: Path, pace: Pace, turns: int) -> Figures:
-    """Overload a cluster in turns; ratios are medians of the turns, memory and fairness the worst.
+    """Overload a cluster in turns; ratios are medians of the turns, memory and fairness the worst turn.
 
     Raises:
         ProgramFailed: a cluster or a load failed.
     """
     cluster = Tallybook(directory / "overload", environment={**os.environ, **OFTEN})
     peaks: list[float] = []
-    found: list[Turn] = []
+    found: list[OverloadTurn] = []
     refusals = 0.0
     with ExitStack() as stack:
         stack.enter_context(running(cluster))
@@ -128,18 +126,18 @@ def _refused(cluster: Tallybook) -> float:
 
 
 def _empty(cluster: Tallybook, directory: Path, least_free: int) -> None:
-    """Delete all ledgers, and wait until the disk has that many free bytes again."""
+    """Delete all ledgers, and wait until the disk has ``least_free`` free bytes again."""
     with Client(cluster.metadata) as client:
         for ledger_id in list(client.list_ledgers()):
             client.delete_ledger(ledger_id)
     until = time.monotonic() + COLLECTED_SECONDS
     while shutil.disk_usage(directory).free < least_free:
         if time.monotonic() > until:
-            raise ProgramFailed(f"the bookies have not given back the room of what was deleted: {directory}")
+            raise ProgramFailed(f"the bookies have not freed the space of deleted ledgers: {directory}")
         time.sleep(1.0)
 
 
-def _overload(cluster: Tallybook, directory: Path, rate: float, pace: Pace) -> Turn:
+def _overload(cluster: Tallybook, directory: Path, rate: float, pace: Pace) -> OverloadTurn:
     directory.mkdir()
     with ExitStack() as stack:
         crowds = [
@@ -152,12 +150,12 @@ def _overload(cluster: Tallybook, directory: Path, rate: float, pace: Pace) -> T
         time.sleep(pace.warm_up_seconds)
         began_ns = time.monotonic_ns()
         memory = _watched(cluster, pace.seconds * OVERLOADED_SHARE)
-        window = Window(began_ns, time.monotonic_ns())
+        window = LoadWindow(began_ns, time.monotonic_ns())
         for each in (*crowds, modest):
             each.stop()
     [asked_little] = _members(modest)
     members = [member for each in crowds for member in _members(each)]
-    for error, count in _errors((*members, asked_little)).most_common(TOLD_ERRORS):
+    for error, count in _errors((*members, asked_little)).most_common(REPORTED_ERRORS):
         print(f"{count} entries: {error}", file=sys.stderr)
     return turn_of(members, asked_little, window, rate, memory)
 
@@ -165,14 +163,14 @@ def _overload(cluster: Tallybook, directory: Path, rate: float, pace: Pace) -> T
 def turn_of(
     crowd: Sequence[Mapping[str, Any]],
     modest: Mapping[str, Any],
-    window: Window,
+    window: LoadWindow,
     rate: float,
     memory: Mapping[str, Sequence[int]],
-) -> Turn:
-    """Judge what the clients say (``crowd.Member.record``)."""
+) -> OverloadTurn:
+    """Compute the figures of a turn from the records of the clients (``crowd.CrowdClient.record``)."""
     confirmed = [_within(member["slots"], window) for member in crowd]
     refused = sum(_within(member["refused"], window) for member in crowd)
-    return Turn(
+    return OverloadTurn(
         goodput=sum(confirmed) / window.seconds,
         refused_part=refused / (rate * window.seconds),
         jain=jain_index(confirmed),
@@ -183,7 +181,7 @@ def turn_of(
 
 
 def _errors(members: Iterable[Mapping[str, Any]]) -> Counter[str]:
-    """What went wrong, in words, and for how many entries."""
+    """Errors by message, with the number of entries."""
     errors: Counter[str] = Counter()
     for member in members:
         errors.update(member["errors"])
@@ -191,9 +189,9 @@ def _errors(members: Iterable[Mapping[str, Any]]) -> Counter[str]:
 
 
 def growth(turns: Sequence[Mapping[str, Sequence[int]]]) -> float:
-    """Mean memory of a bookie in the second half of all that time, to that in the first; the worst bookie.
+    """Ratio of the mean memory of a bookie in the second half of the time to the first half; the worst bookie.
 
-    Memory goes up and down with what happens to be in flight, so single looks say nothing of growth.
+    Memory varies with requests in flight, so single samples do not show growth.
     """
     found = []
     for name in turns[0]:
@@ -203,7 +201,7 @@ def growth(turns: Sequence[Mapping[str, Sequence[int]]]) -> float:
     return max(found)
 
 
-def _within(slots: Mapping[str, int], window: Window) -> int:
+def _within(slots: Mapping[str, int], window: LoadWindow) -> int:
     return within({int(slot): count for slot, count in slots.items()}, window.began_ns, window.ended_ns)
 
 
@@ -226,7 +224,7 @@ def _members(server: Server) -> list[dict[str, Any]]:
 
 
 def _watched(cluster: Tallybook, seconds: float) -> dict[str, list[int]]:
-    """The physical memory of every bookie, looked at for so many seconds."""
+    """Sample the physical memory of every bookie for some seconds."""
     found: dict[str, list[int]] = {name: [] for name in cluster.pids}
     until = time.monotonic() + seconds
     while time.monotonic() < until:

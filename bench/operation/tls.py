@@ -1,7 +1,7 @@
-"""What TLS costs: two clusters of the same code, one with certificates, one without, loaded in turns.
+"""Cost of TLS: two clusters, one with certificates and one without, loaded in turns.
 
-Both clusters run all the time, and one is loaded at a time; who begins changes from turn to turn, and each turn gives
-one ratio. With TLS, every connection between clients and bookies has it, with certificates on both sides.
+Both clusters run all the time, and one is loaded at a time; the order alternates, and each turn gives one ratio. With
+TLS, all connections between clients and bookies use mutual TLS.
 """
 
 from __future__ import annotations
@@ -13,32 +13,33 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Final
 
-from tallybook.bench.cluster import Tallybook
-from tallybook.bench.comparison import running
-from tallybook.bench.gates import Figures
-from tallybook.bench.latency import median
-from tallybook.bench.programs import ProgramFailed
-from tallybook.bench.workloads import PEAK, WORKLOADS, Kind, Pace, Workload
+from tallybook.cli.measure.latency import median
 from tallybook.core.access import Role
 from tallybook.core.limits import KIB
 from tallybook.runtime.security.authority import Authority, Subject
 
+from ..compare.cluster import Tallybook
+from ..compare.comparison import running
+from ..compare.workloads import PEAK, WORKLOADS, Pace, Workload, WorkloadKind
+from ..equipment.programs import ProgramFailed
+from ..gates import Figures
+
 READS: Final = Workload(
-    "reads-64KiB", "64 KiB entries of a closed ledger", Kind.READS, 64 * KIB, entries=500, again=True
+    "reads-64KiB", "64 KiB entries of a closed ledger", WorkloadKind.READS, 64 * KIB, entries=500, again=True
 )
-"""A ledger that fits in the bookies' read caches: what a disk gives varies more than what encryption takes."""
+"""A ledger that fits in the read caches: disk throughput varies more than the cost of encryption."""
 _ADDS: Final = WORKLOADS["adds-64KiB"]
 _RATES: Final[Mapping[str, tuple[Workload, str]]] = {
     "tls_adds_64KiB": (_ADDS, "mb_per_s"),
     "tls_reads_64KiB": (READS, "seq_mb_per_s"),
     "tls_adds_1KiB": (PEAK, "entries_per_s"),
 }
-"""What is compared: its name here, the load, and which of its figures."""
+"""The comparisons: name, load, and figure."""
 _DAYS: Final = 2
 
 
 def measure_tls(directory: Path, pace: Pace, turns: int) -> Figures:
-    """Load both clusters in turns; ratios are with TLS to without, the median of the turns.
+    """Load both clusters in turns; ratios are with TLS to without, medians of the turns.
 
     Raises:
         ProgramFailed: a cluster or a load failed, or a load had errors.
@@ -71,7 +72,7 @@ def _rate(cluster: Tallybook, workload: Workload, figure: str, pace: Pace) -> fl
 
 
 def _certificates(directory: Path) -> Path:
-    """A security directory that every process of a cluster on this machine can have."""
+    """Create a security directory for all processes of a cluster on this machine."""
     made = directory / "security"
     subject = Subject(Role.BOOKIE, "bench", ("127.0.0.1", "localhost"))
     Authority.create(directory / "authority").issue(made, subject, days=_DAYS)

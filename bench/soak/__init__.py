@@ -1,11 +1,6 @@
-"""A cluster that runs for long with everything on: `python -m tallybook.bench.soak` (docs/soak.md).
+"""Soak test: a cluster that runs for long with all features on, `python -m tallybook.bench.soak`.
 
-In the order in which to read them::
-
-    slope      how fast something grows, and whether that is nothing (pure)
-    watch      what the kernel and the processes tell, again and again
-    work       what must have happened (pure)
-    book       which entries must be there (pure)
-    load       writers, readers and whoever deletes, of one client
-    cluster    the processes of a run, and the bookies that are killed and started again
+docs/project/soak.md has the results. ``cluster.py`` starts the processes and kills bookies, ``load.py`` is the client,
+``watch.py`` samples figures of the processes, ``slope.py`` judges growth, ``work.py`` lists what must have happened,
+``book.py`` which entries must exist.
 """

@@ -1,4 +1,4 @@
-"""``python -m tallybook.bench.soak``: a cluster with everything on, for long, and whether any process grows."""
+"""``python -m tallybook.bench.soak``: runs a cluster with all features on, and judges whether any process grows."""
 
 from __future__ import annotations
 
@@ -14,22 +14,22 @@ from typing import Annotated, Final, NoReturn
 
 import typer
 
-from tallybook.bench.gates import Figures
-from tallybook.bench.machine import facts
-from tallybook.bench.programs import print_json_line
-from tallybook.bench.report import table
 from tallybook.core.limits import MIB
 
+from ..compare.report import table
+from ..equipment.machine import facts
+from ..equipment.programs import print_json_line
+from ..gates import Figures
 from .cluster import SoakCluster
 from .slope import PART_PER_HOUR, WARM_UP_PART
-from .watch import ALLOWANCES, Watched
+from .watch import ALLOWANCES, WatchedProcess
 from .work import left_undone
 
 ROOT: Final = Path(__file__).resolve().parent.parent.parent
 LOOK_SECONDS: Final = 5.0
-"""At most, between two looks at all processes; a short run has a hundred of them."""
+"""Maximum interval between two samples of all processes; a short run has a hundred samples."""
 JUDGED_MINUTES: Final = 10.0
-"""A shorter run says nothing of growth: caches still fill, libraries are loaded for the first time."""
+"""Growth is not judged in shorter runs: caches still fill, and libraries are being loaded."""
 IN_MIB: Final = frozenset({"memory", "heap in use", "heap kept"})
 _POLL_SECONDS: Final = 0.2
 _LEAST_LOOKS: Final = 100
@@ -41,32 +41,35 @@ ALLOWED: Final = ", ".join(
 
 HEAD: Final = f"""# Soak
 
-A cluster with everything on, for long: five bookies, two of which are killed or stopped in turns and started again,
-a repair that gives their copies to others meanwhile, writers, readers that follow and readers that catch up, deletions,
-an offloader to a local directory and a gateway with its own load; collection, compaction and scrub within seconds. This
-page is written by `make soak`.
+A cluster runs for a long time with every component: five bookies, writers, readers that follow, catch-up readers,
+deletions, an offloader to a local directory, and a gateway with its own load. Two of the bookies are killed or stopped
+in turns and restarted, while a repair copies their entries to other bookies. Garbage collection, compaction and scrub
+run every few seconds. `make soak` writes this page.
 
-A process is flat if a figure grows by at most {PART_PER_HOUR:.0%} of itself an hour, or in all by no more than
-{ALLOWED}, after a warm-up of {WARM_UP_PART:.0%} of the run;
-one of less than {JUDGED_MINUTES:.0f} minutes says nothing of that. Each entry that was confirmed is read again in the
-end, and the run fails if any is lost, or if anything of what is listed below never happened. What of the memory the C
-library has given out, what it keeps for what comes next, and how many small blocks Python has given out, are shown
-beside it and not judged.
+A process is flat if, after a warm-up of {WARM_UP_PART:.0%} of the run, each figure grows
+by at most {PART_PER_HOUR:.0%} per hour, or in total by at most {ALLOWED}.
+A run of less than {JUDGED_MINUTES:.0f} minutes does not judge this. At the end, every confirmed entry is read again.
+The run fails if an entry is lost, or if one of the events listed below never happened.
+
+Three figures are shown but not judged: the memory that the C library has allocated, the free memory that it keeps, and
+the number of small blocks that Python has allocated.
 """
 
 
 def main(
-    directory: Annotated[Path, typer.Option("--dir", help="Where the cluster lies.")] = ROOT / "out" / "bench",
-    minutes: Annotated[float, typer.Option(help="How long it runs.")] = 30.0,
-    strike_seconds: Annotated[float, typer.Option(help="Pause between a bookie's end and the next one's.")] = 60.0,
+    directory: Annotated[Path, typer.Option("--dir", help="Directory of the cluster.")] = ROOT / "out" / "bench",
+    minutes: Annotated[float, typer.Option(help="Duration of the run.")] = 30.0,
+    strike_seconds: Annotated[float, typer.Option(help="Pause between the end of a bookie and the next one.")] = 60.0,
     samples: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="Write all that was seen there, as JSON.")
+        Path | None, typer.Option(metavar="FILE", help="Write all samples to this file, as JSON.")
     ] = None,
-    report: Annotated[Path | None, typer.Option(metavar="DIR", help="Write a page of it there, as into docs/.")] = None,
+    report: Annotated[
+        Path | None, typer.Option(metavar="DIR", help="Write a page about the run into this directory.")
+    ] = None,
 ) -> None:
-    """Run, print the figures in one line of JSON; the exit code is 0 if nothing was lost and all is flat.
+    """Run, and print the figures in one line of JSON. The exit code is 0 if nothing was lost and no process grows.
 
-    Growth, and whether everything happened that should, is judged in runs of ten minutes and more.
+    Growth, and whether all expected events happened, is judged in runs of ten minutes or more.
     """
     directory.mkdir(parents=True, exist_ok=True)
     machine = facts(directory)
@@ -103,15 +106,15 @@ def _run(cluster: SoakCluster, seconds: float, strike_seconds: float) -> None:
         if now >= look_at:
             look_at = now + look_seconds
             for each in cluster.watched:
-                each.look()
+                each.sample()
         if now >= strike_at:
             strike_at = now + strike_seconds
             cluster.strike()
         time.sleep(_POLL_SECONDS)
 
 
-def rows(watched: Sequence[Watched]) -> list[tuple[str, ...]]:
-    """What became of every figure of every process, the verdict last."""
+def rows(watched: Sequence[WatchedProcess]) -> list[tuple[str, ...]]:
+    """A row for each figure of each process, the verdict last."""
     found: list[tuple[str, ...]] = []
     for process in watched:
         for figure, growth in process.growths().items():
@@ -128,7 +131,7 @@ def rows(watched: Sequence[Watched]) -> list[tuple[str, ...]]:
 def write_page(
     page: Path, machine: dict[str, str], minutes: float, figures: Figures, lines: Sequence[Sequence[str]]
 ) -> Path:
-    """Write the page; return where it is."""
+    """Write the page; returns its path."""
     parts = [
         HEAD,
         table(("machine", ""), [*machine.items(), ("minutes", f"{minutes:g}")]),
@@ -146,6 +149,6 @@ def _terminated(_number: int, _frame: FrameType | None) -> NoReturn:
 
 
 if __name__ == "__main__":
-    # A SIGTERM ends every process that was started, as Ctrl-C does.
+    # SIGTERM ends all started processes, like Ctrl-C.
     signal.signal(signal.SIGTERM, _terminated)
     typer.run(main)

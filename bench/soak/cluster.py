@@ -1,8 +1,8 @@
-"""The processes of a soak: bookies, a repair, an offloader, a gateway, a load; two bookies are killed and restarted.
+"""The processes of a soak test: bookies, repair, offloader, gateway and load; two bookies are killed and restarted.
 
-Three bookies live from the beginning to the end, and are judged by how they grow. The other two are in turns killed
-and stopped, and started again soon after, so there is always something to replace, to recover, to catch up with. They
-are away for longer than the repair waits: it gives their copies to others, and what they bring back is left over.
+Three bookies run from start to end; their growth is judged. The other two are killed and stopped in turns and restarted
+soon after, which causes ensemble changes, recoveries and catch-up. They are away longer than the repair waits, so the
+repair replaces their copies, and they return with over-replicated copies.
 """
 
 from __future__ import annotations
@@ -12,11 +12,10 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Final, Self
 
-from tallybook.bench.bookies import Bookie, metadata_in
-from tallybook.bench.gates import Figures
-from tallybook.bench.programs import ProgramFailed, Server, free_port, module, run_json_lines
-
-from .watch import Watched
+from ..equipment.bookies import RestartableBookie, metadata_in
+from ..equipment.programs import ProgramFailed, Server, free_port, module, run_json_lines
+from ..gates import Figures
+from .watch import WatchedProcess
 
 BOOKIES: Final = 5
 LASTING: Final = 3
@@ -37,30 +36,32 @@ SETTINGS: Final = (
     "collection.unnamed_delay_s=20",
     "scrub.period_s=30",
 )
-"""So small that everything happens all the time."""
+"""Small sizes and intervals, so that all background work happens continuously."""
 REPAIR: Final = ("lost_after_s=2", "open_grace_s=20", "interval_s=2", "lease_s=5", "check_period_s=120")
 OFFLOAD: Final = ("deletion_lag_s=15", "max_set_wait_s=5", "interval_s=3", "tidy_interval_s=30", "orphan_delay_s=10")
 UPKEEP: Final = ("collector_rounds", "ledgers_dropped", "entry_logs_removed", "compacted_bytes", "scrub_rounds")
-"""What every bookie counts."""
+"""Counters of every bookie."""
 REPAIRED: Final = ("rounds", "places", "copied_batches", "copied_bytes")
 _GATEWAY_MIB: Final = "4"
 _POLL_SECONDS: Final = 0.1
 
 
 class SoakCluster:
-    """All processes. Use it in ``with``: leaving ends them."""
+    """All processes; a context manager that ends them."""
 
     def __init__(self, directory: Path) -> None:
         self.directory = directory
         self.metadata = metadata_in(directory)
-        self.bookies = [Bookie(f"b{each}", directory / f"b{each}", self.metadata, SETTINGS) for each in range(BOOKIES)]
-        self.watched: list[Watched] = []
+        self.bookies = [
+            RestartableBookie(f"b{each}", directory / f"b{each}", self.metadata, SETTINGS) for each in range(BOOKIES)
+        ]
+        self.watched: list[WatchedProcess] = []
         self.strikes = 0
-        """How often a bookie was killed or stopped."""
+        """Number of times that a bookie was killed or stopped."""
         self.through_gateway = 0
         """How many loads went through the gateway."""
         self._undo = ExitStack()
-        self._down: tuple[Bookie, float] | None = None
+        self._down: tuple[RestartableBookie, float] | None = None
         self._gateway_address = ""
         self._gateway_load: Server | None = None
 
@@ -76,8 +77,8 @@ class SoakCluster:
             self._watch_offloader(undo)
             self._watch_gateway(undo)
             http = self.load.ready(START_SECONDS)["http"]
-            self.watched += [Watched(each.name, each.pid, each.http_port) for each in self.bookies[:LASTING]]
-            self.watched.append(Watched("load", self.load.pid, _port(http)))
+            self.watched += [WatchedProcess(each.name, each.pid, each.http_port) for each in self.bookies[:LASTING]]
+            self.watched.append(WatchedProcess("load", self.load.pid, _port(http)))
             self._wait_for_answers()
             self._undo = undo.pop_all()
         return self
@@ -86,7 +87,7 @@ class SoakCluster:
         self._undo.close()
 
     def strike(self) -> None:
-        """Kill or stop one of the two bookies, in turns; it is started again by ``tend``."""
+        """Kill or stop one of the two bookies, alternating; ``tend`` restarts it."""
         if self._down is not None:
             return
         bookie = self.bookies[LASTING + self.strikes % (BOOKIES - LASTING)]
@@ -96,7 +97,7 @@ class SoakCluster:
         self._down = (bookie, time.monotonic() + DOWN_SECONDS)
 
     def tend(self) -> None:
-        """Start whoever was down long enough, keep the gateway busy, and see that everybody lives.
+        """Restart bookies that were down long enough, keep the gateway busy, and check that all processes run.
 
         Raises:
             ProgramFailed: a process ended by itself.
@@ -105,7 +106,7 @@ class SoakCluster:
             self._down[0].start()
             self._down = None
         if self._gateway_load is not None and self._gateway_load.ended is not None:
-            # While a bookie is down an append may fail; the next load is another one.
+            # An append may fail while a bookie is down; the next load starts anew.
             self.through_gateway += not self._gateway_load.ended
             self._gateway_load = None
         if self._gateway_load is None:
@@ -120,10 +121,10 @@ class SoakCluster:
             raise ProgramFailed(f"the load ended with {self.load.ended}: see {self.directory / 'load.log'}")
 
     def end(self) -> tuple[Figures, Figures]:
-        """Let everybody come up, end the load, read everything back: what the load did, and what was found.
+        """Wait for all bookies, end the load, and read everything back: figures of the load and of the check.
 
         Raises:
-            ProgramFailed: a process does not do its part.
+            ProgramFailed: a process failed.
         """
         if self._down is not None:
             self._down[0].start()
@@ -140,10 +141,10 @@ class SoakCluster:
         return self.load.said()[-1], run_json_lines(command, timeout_seconds=VERIFY_SECONDS)[-1]
 
     def totals(self) -> Figures:
-        """What the bookies that lived from beginning to end, and the repair, did beside adds and reads.
+        """Background work of the bookies that ran from start to end, and of the repair.
 
         Raises:
-            ProgramFailed: one of them does not answer.
+            ProgramFailed: a process does not respond.
         """
         metrics = [bookie.metrics() for bookie in self.bookies[:LASTING]]
         upkeep = {name: sum(each[f"tallybook_bookie_{name}_total"] for each in metrics) for name in UPKEEP}
@@ -163,12 +164,12 @@ class SoakCluster:
     def _book(self) -> Path:
         return self.directory / "book.json"
 
-    def _watch_repair(self, undo: ExitStack) -> Watched:
+    def _watch_repair(self, undo: ExitStack) -> WatchedProcess:
         port = free_port()
         settings = [*REPAIR, f"http_listen=127.0.0.1:{port}"]
         options = [word for each in settings for word in ("--set", each)]
         repair = self._start(undo, "repair", "tallybook.cli", "repair", "run", *options)
-        self.watched.append(Watched("repair", repair.pid, port))
+        self.watched.append(WatchedProcess("repair", repair.pid, port))
         return self.watched[-1]
 
     def _watch_offloader(self, undo: ExitStack) -> None:
@@ -177,13 +178,13 @@ class SoakCluster:
         settings = [*OFFLOAD, f"http_listen=127.0.0.1:{port}"]
         options = ["--archive", f"file://{archive}", *(word for each in settings for word in ("--set", each))]
         offloader = self._start(undo, "offloader", "tallybook.cli", "offload", "run", *options)
-        self.watched.append(Watched("offloader", offloader.pid, port))
+        self.watched.append(WatchedProcess("offloader", offloader.pid, port))
 
     def _watch_gateway(self, undo: ExitStack) -> None:
         gateway = self._start(undo, "gateway", "tallybook.cli", "gateway", "run", "--json")
         told = gateway.ready(START_SECONDS)
         self._gateway_address = told["ready"]
-        self.watched.append(Watched("gateway", gateway.pid, _port(told["http"])))
+        self.watched.append(WatchedProcess("gateway", gateway.pid, _port(told["http"])))
 
     def _start(self, undo: ExitStack, name: str, program: str, *words: str) -> Server:
         server = Server(module(program, *words, "--metadata", self.metadata), self.directory / f"{name}.json")

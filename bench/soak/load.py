@@ -1,9 +1,9 @@
-"""The clients of a soak, each a program that says what it did in lines of JSON.
+"""The clients of a soak test, programs that print their figures as lines of JSON.
 
 python -m tallybook.bench.soak.load run --metadata URI --book FILE
 python -m tallybook.bench.soak.load verify --metadata URI --book FILE
 
-``run`` writes, follows, catches up and deletes until SIGTERM; which entries must be there then is in the book.
+``run`` writes, tails, catches up and deletes until SIGTERM; the book then has the entries that must exist.
 """
 
 from __future__ import annotations
@@ -18,32 +18,32 @@ from typing import Annotated, Final
 
 import typer
 
-from tallybook.bench.gates import Figures
-from tallybook.bench.payloads import payload_of
-from tallybook.bench.programs import print_json_line
 from tallybook.client.background import client_tasks
 from tallybook.client.client import Client
 from tallybook.client.reader.handle import LedgerReader
 from tallybook.client.writer.handle import LedgerWriter
-from tallybook.core.config import ClientSettings
 from tallybook.core.errors import NoSuchLedger, TallybookError, is_defect
 from tallybook.core.limits import MIB
-from tallybook.runtime.http import HttpServer
-from tallybook.runtime.metrics import Metrics
+from tallybook.core.settings import ClientSettings
+from tallybook.runtime.http.server import HttpServer
+from tallybook.runtime.metrics.registry import Metrics
 from tallybook.runtime.rng import SeededRng
 from tallybook.runtime.tuning import settle_memory, tune_process
 
+from ..equipment.programs import print_json_line
+from ..gates import Figures
+from ..loads.payloads import payload_of
 from .book import Book
 
 WRITERS: Final = 4
 TAILING: Final = 2
 CATCHING_UP: Final = 2
-MOST_LEDGERS: Final = 60
+MAX_LEDGERS: Final = 60
 LEDGER_BURSTS: Final = 40
 BURST: Final = 50
 PAYLOAD_BYTES: Final = 1_000
 BURST_SECONDS: Final = 0.25
-VERIFIED_AT_ONCE: Final = 4
+VERIFY_CONCURRENCY: Final = 4
 _REST_SECONDS: Final = 0.5
 _AFTER_ERROR_SECONDS: Final = 1.0
 _TAIL_SECONDS: Final = 20.0
@@ -72,7 +72,7 @@ def run(metadata: Metadata, book: BookFile) -> None:
 
 @app.command()
 def verify(metadata: Metadata, book: BookFile) -> None:
-    """Read everything that was confirmed, and print what is not there."""
+    """Read all confirmed entries, and print the missing ones."""
 
     async def work() -> Figures:
         wanted = iter(Book.decode(book.read_text()).confirmed.items())
@@ -85,7 +85,7 @@ def verify(metadata: Metadata, book: BookFile) -> None:
                     counts["entries"] += confirmed
                     counts["lost"] += confirmed - await _good_entries(client, ledger_id, confirmed)
 
-            await asyncio.gather(*(some() for _ in range(VERIFIED_AT_ONCE)))
+            await asyncio.gather(*(some() for _ in range(VERIFY_CONCURRENCY)))
         return dict(counts)
 
     tune_process()
@@ -93,7 +93,7 @@ def verify(metadata: Metadata, book: BookFile) -> None:
 
 
 async def _good_entries(client: Client, ledger_id: int, confirmed: int) -> int:
-    """How many of the first entries of a ledger are there, as they were written."""
+    """Number of the first entries of a ledger that exist and are correct."""
     good = 0
     try:
         reader = await client.open_ledger(ledger_id)
@@ -105,7 +105,7 @@ async def _good_entries(client: Client, ledger_id: int, confirmed: int) -> int:
 
 
 def _settings() -> ClientSettings:
-    """Of a client whose bookies are killed all the time, and whose caches are full when the warm-up is over."""
+    """Settings for bookies that fail continuously, and for caches that are full after the warm-up."""
     return ClientSettings(
         max_pending_bytes=16 * MIB,
         away_timeout_ms=1_000,
@@ -116,7 +116,7 @@ def _settings() -> ClientSettings:
 
 
 class _Load:
-    """The actors. What goes wrong because a bookie is away is counted, and tried again."""
+    """The actors. Errors caused by unavailable bookies are counted and retried."""
 
     def __init__(self, client: Client) -> None:
         self.book = Book()
@@ -125,10 +125,10 @@ class _Load:
         self._rng = SeededRng(1)
         self._over = asyncio.Event()
         self._strange: set[int] = set()
-        """Ledgers of others, as of the last look."""
+        """Ledgers of other clients, as of the last listing."""
 
     async def run(self) -> None:
-        """Until SIGTERM, and until everything that was begun has come to its end."""
+        """Run until SIGTERM, and until all work in progress has ended."""
         asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, self._over.set)
         tasks = client_tasks("soak")
         http = HttpServer(Metrics(), lambda: None)
@@ -155,7 +155,7 @@ class _Load:
                 await self._pause(_AFTER_ERROR_SECONDS)
 
     async def _pause(self, seconds: float) -> None:
-        """Wait for a while, or until all is over."""
+        """Wait for some seconds, or until the end of the run."""
         try:
             async with asyncio.timeout(seconds):
                 await self._over.wait()
@@ -163,7 +163,7 @@ class _Load:
             return
 
     async def _write(self) -> None:
-        """One ledger, in bursts."""
+        """Write one ledger in bursts."""
         writer = await self._client.create_ledger()
         self.book.begin(writer.id)
         try:
@@ -176,7 +176,7 @@ class _Load:
             self.counts["closed ledgers"] += 1
         finally:
             if not writer.ended:
-                # Somebody who reads it recovers it.
+                # A reader recovers the ledger.
                 writer.abandon()
             self.book.end(writer.id)
 
@@ -189,7 +189,7 @@ class _Load:
         self.counts["confirmed entries"] += BURST
 
     async def _follow(self) -> None:
-        """Follow a ledger that is written."""
+        """Tail a ledger that is being written."""
         written = self.book.written
         if not written:
             await self._pause(_REST_SECONDS)
@@ -203,7 +203,7 @@ class _Load:
             return
 
     async def _catch_up(self) -> None:
-        """Read a ledger from its beginning to its end."""
+        """Read a whole ledger."""
         ledger_id = self.book.some_ended(self._rng)
         if ledger_id is None:
             await self._pause(_REST_SECONDS)
@@ -215,7 +215,7 @@ class _Load:
                 self.counts["violations"] += 1
             await self._compare(reader, 0, reader.last_add_confirmed)
         except NoSuchLedger:
-            # It was deleted meanwhile.
+            # Deleted concurrently.
             if ledger_id in self.book.confirmed:
                 self.counts["violations"] += 1
         await self._pause(_REST_SECONDS)
@@ -235,8 +235,8 @@ class _Load:
             self.counts["violations"] += 1
 
     async def _delete(self) -> None:
-        """Keep the number of ledgers as it is, those included that others have written and left behind."""
-        while (ledger_id := self.book.ended_above(MOST_LEDGERS, self._rng)) is not None:
+        """Keep the number of ledgers constant, including ledgers that other clients have left behind."""
+        while (ledger_id := self.book.ended_above(MAX_LEDGERS, self._rng)) is not None:
             self.book.forget(ledger_id)
             await self._client.delete_ledger(ledger_id)
             self.counts["deleted ledgers"] += 1

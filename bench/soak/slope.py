@@ -1,8 +1,8 @@
-"""How fast something grows, and whether that is nothing. Pure.
+"""Estimates the growth of a figure, robust against noise. Pure.
 
-Memory of a process is a saw: caches fill and empty, and the allocator gives back when it likes. So a run is cut into
-pieces of which the middle counts, and the slope is the median of those between all pairs of pieces: no single peak, and
-not the moment at which somebody looked, decides about it.
+Memory of a process goes up and down with caches and the allocator. A run is therefore cut into pieces, each represented
+by its median, and the slope is the median slope between all pairs of pieces (Theil-Sen), so that no single peak and no
+sampling moment decides.
 """
 
 from __future__ import annotations
@@ -10,32 +10,32 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final, NamedTuple
 
-from tallybook.bench.latency import median
+from tallybook.cli.measure.latency import median
 from tallybook.core.errors import InvalidArgument
 
 PIECES: Final = 60
 PART_PER_HOUR: Final = 0.01
-"""What grows by less than this part of itself an hour does not grow."""
+"""Growth per hour, relative to the level, below which a figure counts as flat."""
 WARM_UP_PART: Final = 1 / 3
-"""Of a run: caches fill, and the first of everything happens."""
+"""Part of a run that is not judged, while caches fill."""
 
 _SECONDS_PER_HOUR: Final = 3600.0
 
 
-class Sample(NamedTuple):
-    """What was seen at a moment."""
+class SoakSample(NamedTuple):
+    """A value at a moment."""
 
     at_seconds: float
     value: float
 
 
 class Growth(NamedTuple):
-    """What became of one figure of one process after the warm-up.
+    """Growth of one figure of one process after the warm-up.
 
     Attributes:
-        level: the median.
-        per_hour: by how much it grows in an hour.
-        grown: by how much it grew in the time that was looked at, at that rate.
+        level: median of the figure.
+        per_hour: growth per hour.
+        grown: growth over the judged time, at that rate.
     """
 
     level: float
@@ -44,16 +44,16 @@ class Growth(NamedTuple):
 
     @property
     def part_per_hour(self) -> float:
-        """Of itself, in an hour."""
+        """Growth per hour relative to the level."""
         return self.per_hour / self.level if self.level else 0.0
 
     def is_flat(self, allowance: float) -> bool:
-        """Whether it grows by next to nothing: by a small part of itself an hour, or by no more than ``allowance``."""
+        """Whether it grows by less than ``PART_PER_HOUR`` per hour, or by no more than ``allowance`` in total."""
         return self.part_per_hour <= PART_PER_HOUR or self.grown <= allowance
 
 
-def growth(samples: Sequence[Sample]) -> Growth:
-    """What became of a figure, from samples in order of time.
+def growth(samples: Sequence[SoakSample]) -> Growth:
+    """The growth of a figure, from samples in order of time.
 
     Raises:
         InvalidArgument: there are too few samples after the warm-up.
@@ -74,11 +74,11 @@ def growth(samples: Sequence[Sample]) -> Growth:
     return Growth(level, slope * _SECONDS_PER_HOUR, slope * (last - warm))
 
 
-def _pieces(samples: Sequence[Sample]) -> list[Sample]:
-    """The middle of each piece of so many samples, as many at most as ``PIECES``."""
+def _pieces(samples: Sequence[SoakSample]) -> list[SoakSample]:
+    """The medians of at most ``PIECES`` pieces of equal numbers of samples."""
     size = max(1, -(-len(samples) // PIECES))
     found = []
     for start in range(0, len(samples), size):
         piece = samples[start : start + size]
-        found.append(Sample(median([each.at_seconds for each in piece]), median([each.value for each in piece])))
+        found.append(SoakSample(median([each.at_seconds for each in piece]), median([each.value for each in piece])))
     return found

@@ -1,4 +1,4 @@
-"""What the kernel and the processes themselves tell of their size, again and again."""
+"""Samples size figures of processes, from the kernel and from their metrics."""
 
 from __future__ import annotations
 
@@ -8,72 +8,74 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
-from tallybook.bench.gates import Figures
-from tallybook.bench.programs import ProgramFailed
 from tallybook.core.errors import PeerError
 from tallybook.core.limits import MIB
-from tallybook.runtime.metrics_text import fetch_metrics
+from tallybook.runtime.metrics.parsing import fetch_metrics
 
-from .slope import Growth, Sample, growth
+from ..equipment.programs import ProgramFailed
+from ..gates import Figures
+from .slope import Growth, SoakSample, growth
 
 ALLOWANCES: Final[Mapping[str, float]] = {"memory": 8 * MIB, "descriptors": 8, "threads": 4, "tasks": 16}
-"""What is judged, and by how much it may grow in a run of any length."""
-TOLD: Final[Mapping[str, str]] = {
+"""The judged figures, with the growth allowed in a run of any length."""
+REPORTED: Final[Mapping[str, str]] = {
     "heap in use": "tallybook_process_heap_used_bytes",
     "heap kept": "tallybook_process_heap_kept_bytes",
     "python blocks": "tallybook_process_python_blocks",
 }
-"""Metrics that are shown beside, since they say what memory that grows is made of."""
+"""Metrics reported along, which help to explain growing memory."""
 
 _TASKS_METRIC: Final = "tallybook_process_tasks"
 
 
 @dataclass(slots=True)
-class Watched:
-    """One process, for as long as it lives, and what was seen of it."""
+class WatchedProcess:
+    """One process with its samples."""
 
     name: str
     pid: int
     http_port: int
-    samples: dict[str, list[Sample]] = field(default_factory=lambda: {figure: [] for figure in (*ALLOWANCES, *TOLD)})
+    samples: dict[str, list[SoakSample]] = field(
+        default_factory=lambda: {figure: [] for figure in (*ALLOWANCES, *REPORTED)}
+    )
 
     @property
     def answers(self) -> bool:
-        """Whether the process shows its metrics yet."""
+        """Whether the process serves its metrics yet."""
         try:
             return bool(fetch_metrics(self.http_port))
         except PeerError:
             return False
 
     def metrics(self) -> Figures:
-        """What the process shows.
+        """Metrics of the process.
 
         Raises:
-            ProgramFailed: it is gone, or does not answer.
+            ProgramFailed: the process has ended, or does not respond.
         """
         try:
             return fetch_metrics(self.http_port)
         except PeerError as error:
-            raise ProgramFailed(f"{self.name} shows no metrics: {error}") from error
+            raise ProgramFailed(f"cannot read metrics of {self.name}: {error}") from error
 
-    def look(self) -> None:
+    def sample(self) -> None:
         """Take a sample of each figure.
 
         Raises:
-            ProgramFailed: the process is gone, or does not answer.
+            ProgramFailed: the process has ended, or does not respond.
         """
         now = time.monotonic()
         try:
             metrics = self.metrics()
             seen = {**_seen_by_the_kernel(self.pid), "tasks": metrics[_TASKS_METRIC]}
         except OSError as error:
-            raise ProgramFailed(f"{self.name} cannot be looked at: {error}") from error
-        seen |= {figure: metrics[name] for figure, name in TOLD.items()}
+            raise ProgramFailed(f"{self.name} cannot be sampled: {error}") from error
+        seen |= {figure: metrics[name] for figure, name in REPORTED.items()}
         for figure, value in seen.items():
-            self.samples[figure].append(Sample(now, value))
+            self.samples[figure].append(SoakSample(now, value))
 
     def growths(self) -> dict[str, Growth]:
-        """What became of each figure."""
+        """The growth of each figure."""
         return {figure: growth(samples) for figure, samples in self.samples.items()}
 
 

@@ -1,10 +1,10 @@
-"""What a soak must have done: a cluster in which nothing happens does not grow either. Pure."""
+"""Events that a soak test must have caused: an idle cluster would not grow either. Pure."""
 
 from __future__ import annotations
 
 from typing import Final
 
-from tallybook.bench.gates import Figures
+from ..gates import Figures
 
 WANTED: Final = (
     "confirmed entries", "entries read", "closed ledgers", "deleted ledgers", "entries read again",
@@ -12,9 +12,9 @@ WANTED: Final = (
     "collector_rounds", "ledgers_dropped", "entry_logs_removed", "compacted_bytes", "scrub_rounds",
     "repair_rounds", "repair_places", "repair_copied_batches",
 )  # fmt: skip
-"""Of each of these a soak that is judged does something."""
+"""Counters that must be above 0 in a judged soak test."""
 
 
 def left_undone(figures: Figures) -> list[str]:
-    """What never happened."""
+    """The events that never happened."""
     return [name for name in WANTED if not figures.get(name)]

@@ -1,5 +1,6 @@
-"""Benchmarks of what a bookie does beside adds and reads: `python -m tallybook.bench.storage`.
+"""Benchmarks of storage maintenance: `python -m tallybook.bench.storage`.
 
-Room that is given back (`room`), readers that catch up, beside the peer (`catch_up`), a byte that flips on the disk
-(`rot`), a disk that fills up (`brim`). Each has a cluster of its own; loads are processes, as a user's would be.
+Space freed by garbage collection (`room`), catch-up readers compared with the peer (`catch_up`), repair after a bookie
+failure (`repair`), bit rot (`rot`), a full disk (`brim`), a million small ledgers (`many`). Each part has a cluster of
+its own; loads are separate processes, like those of users.
 """

@@ -1,4 +1,4 @@
-"""``python -m tallybook.bench.storage``: what storage upkeep costs, and the gates on it."""
+"""``python -m tallybook.bench.storage``: benchmarks of storage maintenance, with their gates."""
 
 from __future__ import annotations
 
@@ -13,10 +13,9 @@ from typing import Annotated, Final, NoReturn
 
 import typer
 
-from tallybook.bench.gates import Figures
-from tallybook.bench.machine import facts
-from tallybook.bench.pages import Earlier, Report, Topic, admit, conclude, only_option, read_results, wanted_parts
-
+from ..equipment.machine import facts
+from ..gates import Figures
+from ..pages import Earlier, Report, Topic, admit, conclude, only_option, read_results, wanted_parts
 from .brim import measure_brim
 from .catch_up import CatchUpPlan, measure_catch_up
 from .gates import BRIM, CATCH_UP, GATES, HEAD, MANY, PARTS, PEER, REPAIR, ROOM, ROT
@@ -27,12 +26,12 @@ from .rot import measure_rot
 
 ROOT: Final = Path(__file__).resolve().parent.parent.parent
 SETTLE_SECONDS: Final = 15.0
-"""Longer than the flush interval of a bookie, and the time a flush takes."""
+"""Longer than the flush interval of a bookie plus the time of a flush."""
 REPAIR_SECONDS: Final = 1_200.0
-"""Until a dead bookie is named nowhere."""
+"""Timeout until no ledger names a dead bookie."""
 LEAST_READ_MIB: Final = 64
-LEAST: Final = {"turns": 3, "seconds": 20}
-"""A page of less does not go to docs/."""
+MIN_SIZES: Final = {"turns": 3, "seconds": 20}
+"""Minimum sizes of a run whose page goes to docs/."""
 
 
 def main(
@@ -40,8 +39,8 @@ def main(
         Path, typer.Option("--dir", help="Where the clusters lie: on a real disk, five times --gib for each turn.")
     ] = ROOT / "out" / "bench",
     gib: Annotated[float, typer.Option(help="Payload that every bookie is filled with in each turn.")] = 5.0,
-    turns: Annotated[int, typer.Option(help="How often what is compared takes turns.")] = LEAST["turns"],
-    seconds: Annotated[float, typer.Option(help="Measured time of adds, for each turn.")] = LEAST["seconds"],
+    turns: Annotated[int, typer.Option(help="How often what is compared takes turns.")] = MIN_SIZES["turns"],
+    seconds: Annotated[float, typer.Option(help="Measured time of adds, for each turn.")] = MIN_SIZES["seconds"],
     rate: Annotated[float, typer.Option(help="Entries of 1 KiB that are added a second.")] = 2_000.0,
     period: Annotated[int, typer.Option(help="Seconds in which a scrub reads everything once.")] = 30,
     ledgers: Annotated[int, typer.Option(help="Ledgers on five bookies, one of which is killed.")] = 10_000,
@@ -62,7 +61,7 @@ def main(
         "period_of_a_scrub": period, "ledgers_of_a_repair": ledgers, "KiB_of_each_of_these": ledger_kib,
         "MiB_of_the_disk_that_is_filled": brim_mib, "small_ledgers": small,
     }  # fmt: skip
-    admit(report, sizes, LEAST)
+    admit(report, sizes, MIN_SIZES)
     directory.mkdir(parents=True, exist_ok=True)
     machine = facts(directory)
     figures: Figures = {}
@@ -93,7 +92,7 @@ def main(
 
 @contextmanager
 def _scratch(directory: Path) -> Iterator[Path]:
-    """A directory for one part, which is gone afterwards."""
+    """A temporary directory for one part."""
     with tempfile.TemporaryDirectory(dir=directory) as name:
         yield Path(name).resolve()
 
@@ -103,6 +102,6 @@ def _terminated(_number: int, _frame: FrameType | None) -> NoReturn:
 
 
 if __name__ == "__main__":
-    # A SIGTERM stops the servers and removes what they wrote, as Ctrl-C does.
+    # SIGTERM stops the servers and removes their data, like Ctrl-C.
     signal.signal(signal.SIGTERM, _terminated)
     typer.run(main)

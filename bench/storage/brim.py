@@ -1,4 +1,4 @@
-"""A disk that is filled to the brim, in a mount namespace of its own (``brim_load`` has the rest)."""
+"""Fills a disk completely, in a mount namespace of its own; ``brim_load`` is the load."""
 
 from __future__ import annotations
 
@@ -6,19 +6,19 @@ import os
 from pathlib import Path
 from typing import Final
 
-from tallybook.bench.gates import Figures
-from tallybook.bench.programs import module, run_json_lines
+from ..equipment.programs import module, run_json_lines
+from ..gates import Figures
 
 PROGRAM_SECONDS: Final = 900.0
 
 
 def measure_brim(directory: Path, *, mib: int, turns: int) -> Figures:
-    """Fill a small disk so often.
+    """Fill a small disk ``turns`` times.
 
     Raises:
-        ProgramFailed: it went wrong, or no file system may be mounted here.
+        ProgramFailed: the load failed, or mounting a file system is not permitted.
     """
-    # Whoever is not root may mount as the root of a user namespace, where the kernel allows that.
+    # Without root, mount as the root of a user namespace, if the kernel permits it.
     namespace = ["unshare", "--mount", *(["--map-root-user"] if os.geteuid() else [])]
     command = [*namespace, *module("tallybook.bench.storage.brim_load", str(directory))]
     command += ["--mib", str(mib), "--turns", str(turns)]

@@ -1,10 +1,10 @@
-"""Fills a small disk to the brim, three times: a program that prints one line of JSON.
+"""Fills a small disk completely, several times; prints one line of JSON.
 
 python -m tallybook.bench.storage.brim_load DIRECTORY --mib 256 --turns 3
 
-It mounts a file system in memory below DIRECTORY, and so wants a mount namespace of its own (``unshare``). On it lies
-the one bookie of a cluster. In each turn ledgers are written until the bookie takes no more, then every byte that is
-left is taken by somebody else; everything that was confirmed is read back; and half of the ledgers are deleted.
+It mounts a tmpfs below DIRECTORY, so it needs a mount namespace of its own (``unshare``). The only bookie of a cluster
+has its data there. In each turn, ledgers are written until the bookie is read-only, then a filler file takes all
+remaining bytes; all confirmed entries are read back; and half of the ledgers are deleted.
 """
 
 from __future__ import annotations
@@ -19,19 +19,20 @@ from typing import Annotated, Final
 
 import typer
 
-from tallybook.bench.bookies import Bookie, metadata_in
-from tallybook.bench.gates import Figures
-from tallybook.bench.payloads import payload_of
-from tallybook.bench.programs import ProgramFailed, print_json_line
 from tallybook.client.client import Client
-from tallybook.core.config import ClientSettings
 from tallybook.core.errors import PeerError, TallybookError
 from tallybook.core.limits import KIB, MIB
+from tallybook.core.settings import ClientSettings
 from tallybook.runtime.tuning import tune_process
+
+from ..equipment.bookies import RestartableBookie, metadata_in
+from ..equipment.programs import ProgramFailed, print_json_line
+from ..gates import Figures
+from ..loads.payloads import payload_of
 
 ENTRY_BYTES: Final = 64 * KIB
 ENTRIES_PER_LEDGER: Final = 64
-PATIENCE_SECONDS: Final = 120.0
+TIMEOUT_SECONDS: Final = 120.0
 SETTINGS: Final = (
     "journal.segment_bytes=4MiB",
     "journal.segment_count=4",
@@ -48,21 +49,21 @@ _FILLER_PIECES: Final = (MIB, 4 * KIB)
 
 
 class _Brim:
-    """The one bookie, and what must be on it."""
+    """The bookie, with the entries that it must have."""
 
-    def __init__(self, bookie: Bookie, client: Client) -> None:
+    def __init__(self, bookie: RestartableBookie, client: Client) -> None:
         self._bookie = bookie
         self._client = client
         self._confirmed: dict[int, int] = {}
-        """Entries of each ledger that is there."""
+        """Number of entries of each existing ledger."""
         self.figures: Figures = dict.fromkeys(("brim_full", "brim_back", "brim_lost", "brim_back_seconds"), 0)
 
     async def turn(self, filler: Path) -> None:
-        """Fill it, look at everything, make room."""
+        """Fill the disk, check all entries, and free space."""
         await self._write_until_full()
         _take_all_room(filler)
         self.figures["brim_full"] += 1
-        await self.look()
+        await self.check_entries()
         _give_it_back(filler)
         await self._delete_half()
         began = time.monotonic()
@@ -70,8 +71,8 @@ class _Brim:
         self.figures["brim_back"] += 1
         self.figures["brim_back_seconds"] = round(max(self.figures["brim_back_seconds"], time.monotonic() - began), 1)
 
-    async def look(self) -> None:
-        """Read everything, and count what is not as it was written."""
+    async def check_entries(self) -> None:
+        """Read all entries, and count the wrong ones."""
         for ledger_id, count in self._confirmed.items():
             reader = await self._client.open_ledger(ledger_id)
             good = 0
@@ -87,21 +88,21 @@ class _Brim:
         return self._bookie.metrics()[_READ_ONLY] == 1
 
     async def _until(self, condition: Callable[[], bool], what: str) -> None:
-        deadline = time.monotonic() + PATIENCE_SECONDS
+        deadline = time.monotonic() + TIMEOUT_SECONDS
         while not condition():
             if time.monotonic() > deadline:
-                raise ProgramFailed(f"waited {PATIENCE_SECONDS:.0f} s in vain until {what}")
+                raise ProgramFailed(f"timeout: not {what} within {TIMEOUT_SECONDS:.0f} s")
             await asyncio.sleep(_POLL_SECONDS)
 
     async def _write_until_full(self) -> None:
-        deadline = time.monotonic() + PATIENCE_SECONDS
+        deadline = time.monotonic() + TIMEOUT_SECONDS
         while not self._read_only:
             if time.monotonic() > deadline:
-                raise ProgramFailed(f"the disk was not full within {PATIENCE_SECONDS:.0f} s")
+                raise ProgramFailed(f"the disk was not full within {TIMEOUT_SECONDS:.0f} s")
             try:
                 writer = await self._client.create_ledger(ensemble=1, write_quorum=1, ack_quorum=1)
             except PeerError:
-                # It has room again, or none any more, and clients have not heard of it yet.
+                # The bookie's mode has just changed, and the client does not know it yet.
                 await asyncio.sleep(_POLL_SECONDS)
                 continue
             try:
@@ -119,14 +120,14 @@ class _Brim:
 
 
 def _take_all_room(filler: Path) -> None:
-    """Write until nothing more fits."""
+    """Write until the disk is full."""
     with filler.open("wb", buffering=0) as file:
         for size in _FILLER_PIECES:
             try:
                 while True:
                     file.write(bytes(size))
             except OSError:
-                # Full, for pieces of this size.
+                # Full for pieces of this size.
                 continue
 
 
@@ -141,16 +142,16 @@ async def _client_of(directory: Path) -> AsyncIterator[Client]:
         yield client
 
 
-async def _play(directory: Path, bookie: Bookie, turns: int) -> Figures:
+async def _play(directory: Path, bookie: RestartableBookie, turns: int) -> Figures:
     async with _client_of(directory) as client:
         brim = _Brim(bookie, client)
         for _ in range(turns):
             await brim.turn(bookie.directory.parent / "filler")
-        # What was there before a start is there after it.
+        # Entries must survive a restart.
         bookie.kill()
         bookie.start()
         bookie.ready()
-        await brim.look()
+        await brim.check_entries()
         return brim.figures
 
 
@@ -159,12 +160,12 @@ def main(
     mib: Annotated[int, typer.Option(help="Size of the disk.")] = 256,
     turns: Annotated[int, typer.Option(help="How often it is filled.")] = 3,
 ) -> None:
-    """Fill a disk; print what came of it."""
+    """Fill a disk, and print the figures."""
     tune_process()
     disk = directory / "disk"
     disk.mkdir()
     subprocess.run(["mount", "-t", "tmpfs", "-o", f"size={mib}m", "none", disk], check=True)
-    bookie = Bookie("b0", disk / "b0", metadata_in(directory), SETTINGS, logs=directory)
+    bookie = RestartableBookie("b0", disk / "b0", metadata_in(directory), SETTINGS, logs=directory)
     try:
         bookie.start()
         bookie.ready()

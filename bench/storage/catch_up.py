@@ -1,8 +1,8 @@
-"""What adds notice of readers that catch up, here and in the peer.
+"""Effect of catch-up readers on the latency of adds, compared with the peer.
 
-Both systems hold ledgers that nobody has read for long: before each reading the kernel forgets what it keeps of their
-files. Readers go through them at half of the rate that they reach when nothing else happens. Adds are timed in turns:
-ours alone, ours beside readers, the peer's alone, the peer's beside readers.
+Both systems have cold ledgers: the page cache of their files is dropped before each read. Readers read at half of the
+rate that they reach on an idle system. Adds are timed in turns: Tallybook alone, with readers, the peer alone, with
+readers.
 """
 
 from __future__ import annotations
@@ -14,13 +14,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, Protocol
 
-from tallybook.bench.bookies import bookies, forget_pages, metadata_in
-from tallybook.bench.bookkeeper import BookKeeper
-from tallybook.bench.comparison import running
-from tallybook.bench.gates import PEER, TALLYBOOK, Figures
-from tallybook.bench.latency import median
-from tallybook.bench.programs import ProgramFailed, Server, module, run_json_lines
+from tallybook.cli.measure.latency import median
 from tallybook.core.limits import KIB, MIB
+
+from ..compare.bookkeeper import BookKeeper
+from ..compare.comparison import running
+from ..equipment.bookies import bookies, forget_pages, metadata_in
+from ..equipment.programs import ProgramFailed, Server, module, run_json_lines
+from ..gates import PEER, TALLYBOOK, Figures
 
 COPIES: Final = 3
 ENTRY_BYTES: Final = KIB
@@ -28,22 +29,22 @@ ADD_LEDGERS: Final = 4
 LEDGERS: Final = 8
 SETTINGS: Final = ("collection.interval_ms=0", "scrub.period_s=0")
 FIRST_SECONDS: Final = 60.0
-"""Until readers have begun: a JVM takes some seconds."""
+"""Timeout until readers have started: a JVM takes some seconds."""
 PROGRAM_SECONDS: Final = 1_800.0
 WARM_UP_SECONDS: Final = 8.0
-"""Of both programs that add."""
+"""Warm-up of the adds of both systems."""
 _SLACK_SECONDS: Final = 60.0
 
 
 @dataclass(frozen=True, slots=True)
 class CatchUpPlan:
-    """How much, how often.
+    """Sizes and durations.
 
     Args:
-        mib: payload that lies there to be read.
+        mib: payload to read.
         seconds: measured time of adds, and of reading alone.
-        settle_seconds: after writing, until it is in entry logs.
-        rate: entries of 1 KiB added a second.
+        settle_seconds: time after writing until the data are in entry logs.
+        rate: added entries of 1 KiB per second.
     """
 
     mib: int
@@ -57,14 +58,14 @@ class _System(Protocol):
     name: str
 
     def p99_ms(self, plan: CatchUpPlan) -> float:
-        """Of adds at the rate of the plan."""
+        """99th percentile of adds at the rate of the plan."""
 
     def reader(self, bytes_per_second: float, seconds: float) -> Server:
-        """Begin to read what nobody has read for long."""
+        """Start to read the cold ledgers."""
 
 
 class _Ours:
-    """Bookies with ledgers to be read."""
+    """Tallybook bookies with cold ledgers."""
 
     name = TALLYBOOK
 
@@ -91,7 +92,7 @@ class _Ours:
 
 
 class _Peer:
-    """BookKeeper with ledgers to be read."""
+    """BookKeeper with cold ledgers."""
 
     name = PEER
 
@@ -112,10 +113,10 @@ def measure_catch_up(directory: Path, plan: CatchUpPlan, peer_directory: Path | 
     """Read and add in turns.
 
     Args:
-        peer_directory: where the peer lies; without one ours is measured alone.
+        peer_directory: directory of the peer; ``None``: measure Tallybook alone.
 
     Raises:
-        ProgramFailed: a program failed, or readers did not begin.
+        ProgramFailed: a program failed, or readers did not start.
     """
     with ExitStack() as stack:
         stack.enter_context(bookies(directory, COPIES, SETTINGS))
@@ -136,8 +137,8 @@ def measure_catch_up(directory: Path, plan: CatchUpPlan, peer_directory: Path | 
 
 
 @dataclass(frozen=True, slots=True)
-class Turn:
-    """What one system did: adds alone, adds beside readers, and the rate that those reached."""
+class CatchUpTurn:
+    """Figures of one system: adds alone, adds with readers, and the rate of the readers."""
 
     alone_ms: float
     beside_ms: float
@@ -145,17 +146,17 @@ class Turn:
 
     @property
     def ratio(self) -> float:
-        """How much longer adds take beside readers."""
+        """Latency of adds with readers relative to adds alone."""
         return self.beside_ms / self.alone_ms
 
 
-def _turn(system: _System, plan: CatchUpPlan, bytes_per_second: float) -> Turn:
+def _turn(system: _System, plan: CatchUpPlan, bytes_per_second: float) -> CatchUpTurn:
     alone = system.p99_ms(plan)
     with _reading(system, bytes_per_second, plan.seconds + WARM_UP_SECONDS + _SLACK_SECONDS) as reader:
         beside = system.p99_ms(plan)
         if reader.ended is not None:
             raise ProgramFailed(f"the readers of {system.name} ended with {reader.ended} before the adds did")
-    return Turn(alone, beside, rate_of(reader.said()))
+    return CatchUpTurn(alone, beside, rate_of(reader.said()))
 
 
 def _idle_rate(system: _System, seconds: float) -> float:
@@ -175,22 +176,22 @@ def _reading(system: _System, bytes_per_second: float, seconds: float) -> Iterat
 
 
 def rate_of(told: Sequence[Figures]) -> float:
-    """Bytes a second between the first and the last time that readers said how far they were.
+    """Bytes per second between the first and the last progress report of the readers.
 
     Raises:
-        ProgramFailed: they did not say it twice.
+        ProgramFailed: there are fewer than two reports.
     """
     if len(told) < 2:
-        raise ProgramFailed("readers did not say how far they were")
+        raise ProgramFailed("the readers did not report their progress")
     first, last = told[0], told[-1]
     return (last["bytes"] - first["bytes"]) / (last["seconds"] - first["seconds"])
 
 
-def figures_of(turns: Sequence[dict[str, Turn]], rates: dict[str, float]) -> Figures:
-    """Medians of turns, by name of the system, and how ours compare with the peer's, turn by turn.
+def figures_of(turns: Sequence[dict[str, CatchUpTurn]], rates: dict[str, float]) -> Figures:
+    """Medians of the turns by system, and ratios of Tallybook to the peer per turn.
 
     Args:
-        rates: bytes a second that readers were to reach.
+        rates: target rates of the readers in bytes per second.
     """
     figures: Figures = {}
     for name, prefix in ((TALLYBOOK, "catch_up"), (PEER, "peer_catch_up")):

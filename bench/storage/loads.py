@@ -1,4 +1,4 @@
-"""Single loads on a cluster, each a program that says what it did in lines of JSON.
+"""Single loads on a cluster, programs that print their figures as lines of JSON.
 
 python -m tallybook.bench.storage.loads fill --metadata URI --mib 5120 --ledgers FILE
 python -m tallybook.bench.storage.loads delete --metadata URI --ledgers FILE --percent 90
@@ -20,9 +20,7 @@ from typing import Annotated, Any, Final
 
 import typer
 
-from tallybook.bench.add_load import AddPlan, adds_until
-from tallybook.bench.gates import Figures
-from tallybook.bench.programs import print_json_line
+from tallybook.cli.measure.adds import AddPlan, adds_until
 from tallybook.client.background import client_tasks
 from tallybook.client.client import Client
 from tallybook.client.writer.handle import LedgerWriter
@@ -30,14 +28,16 @@ from tallybook.core.limits import KIB, MIB
 from tallybook.runtime.rng import SeededRng
 from tallybook.runtime.tuning import settle_memory, tune_process
 
-from .mixture import Ledger, sizes, some_of
+from ..equipment.programs import print_json_line
+from ..gates import Figures
+from .mixture import WrittenLedger, sizes, some_of
 from .windows import save
 
 MARK: Final = b"tallybook storage benchmark entry"
-"""Begins the payload of every entry that ``fill`` writes: so one is found in an entry log."""
+"""First bytes of every payload of ``fill``, to find payloads in an entry log."""
 
 FILL_WRITERS: Final = 16
-"""So many ledgers are written at a time: so they lie among each other in entry logs."""
+"""Ledgers written concurrently, so that their entries are interleaved in entry logs."""
 
 READERS: Final = 2
 LONGEST_SECONDS: Final = 7_200.0
@@ -45,7 +45,7 @@ _APPEND_BYTES: Final = MIB
 _ADD_BYTES: Final = KIB
 _ADD_LEDGERS: Final = 4
 _ADD_WINDOW: Final = 20_000
-_DELETES_AT_ONCE: Final = 8
+_DELETE_CONCURRENCY: Final = 8
 _TELL_SECONDS: Final = 0.5
 
 app = typer.Typer(help=__doc__)
@@ -64,19 +64,19 @@ def fill(
     count: Annotated[int, typer.Option(help="So many of one size; 0: of mixed sizes.")] = 0,
     beside: Annotated[int, typer.Option(help="How many are written at a time.")] = FILL_WRITERS,
 ) -> None:
-    """Write ledgers beside each other, close them, and note which they are."""
+    """Write ledgers concurrently, close them, and write their list to a file."""
 
     async def work() -> Figures:
         alike = [(mib * MIB // count // KIB * KIB, KIB)] * count if count else []
         wanted, block = iter(alike or sizes(seed, mib * MIB)), SeededRng(seed).token(2 * _APPEND_BYTES)
-        made: list[Ledger] = []
+        made: list[WrittenLedger] = []
 
         async def write() -> None:
             for size, entry_bytes in wanted:
                 writer = await client.create_ledger(ensemble=copies, write_quorum=copies, ack_quorum=copies // 2 + 1)
                 async with writer as ledger:
                     await _append(ledger, size, entry_bytes, block)
-                made.append(Ledger(ledger.id, size))
+                made.append(WrittenLedger(ledger.id, size))
 
         async with Client(metadata) as client:
             await asyncio.gather(*(write() for _ in range(beside)))
@@ -89,7 +89,7 @@ def fill(
 async def _append(ledger: LedgerWriter, size: int, entry_bytes: int, block: bytes) -> None:
     entries_at_once = max(1, _APPEND_BYTES // entry_bytes)
     for number in range(0, size // entry_bytes, entries_at_once):
-        # Each time from another place: no two stretches are alike.
+        # From a different offset each time, so that no two entries are equal.
         source = block[(number + ledger.id) % 4096 :]
         count = min(entries_at_once, size // entry_bytes - number)
         rest = entry_bytes - len(MARK)
@@ -102,10 +102,10 @@ def delete(
     ledgers: Ledgers,
     percent: Annotated[int, typer.Option(help="How many of them, drawn at random.")] = 90,
 ) -> None:
-    """Delete ledgers, and print what they held."""
+    """Delete ledgers, and print their size."""
 
     async def work() -> Figures:
-        chosen = some_of([Ledger(*each) for each in json.loads(ledgers.read_text())], percent)
+        chosen = some_of([WrittenLedger(*each) for each in json.loads(ledgers.read_text())], percent)
         async with Client(metadata) as client:
             left = iter(chosen)
 
@@ -113,7 +113,7 @@ def delete(
                 for each in left:
                     await client.delete_ledger(each.ledger_id)
 
-            await asyncio.gather(*(some() for _ in range(_DELETES_AT_ONCE)))
+            await asyncio.gather(*(some() for _ in range(_DELETE_CONCURRENCY)))
         return {"deleted_ledgers": len(chosen), "deleted_bytes": sum(each.size for each in chosen)}
 
     _print(work())
@@ -147,20 +147,20 @@ def catch_up(
     bytes_per_second: Annotated[float, typer.Option(help="At most; 0 is as fast as goes.")] = 0.0,
     readers: Annotated[int, typer.Option(help="How many read at a time.")] = READERS,
 ) -> None:
-    """Read ledgers from their beginning to their end, one after the other; say again and again how far it is."""
+    """Read whole ledgers one after the other, and report the progress periodically."""
 
     async def work() -> Figures:
         async with Client(metadata) as client:
-            known = [Ledger(*each) for each in json.loads(ledgers.read_text())]
+            known = [WrittenLedger(*each) for each in json.loads(ledgers.read_text())]
             return await _CatchUp(client, known, bytes_per_second).run(seconds, readers)
 
     _print(work())
 
 
 class _CatchUp:
-    """Readers that have much to read, together at a rate."""
+    """Catch-up readers with a common rate limit."""
 
-    def __init__(self, client: Client, known: Sequence[Ledger], bytes_per_second: float) -> None:
+    def __init__(self, client: Client, known: Sequence[WrittenLedger], bytes_per_second: float) -> None:
         self._client = client
         self._next = cycle(known)
         self._rate = bytes_per_second
@@ -174,7 +174,7 @@ class _CatchUp:
             async with asyncio.timeout(seconds):
                 await asyncio.gather(*readers)
         except TimeoutError:
-            # So long was wanted; readers never end by themselves.
+            # The end of the measured time: readers never end by themselves.
             await tasks.close()
         return self._figures()
 

@@ -1,10 +1,9 @@
-"""How fast every ledger has all its copies again after a bookie died, and what readers notice of it.
+"""Speed of the repair after a bookie failure, and its effect on reads.
 
-Five bookies hold many ledgers of three copies each; one bookie is killed. The repair service, a process started by
-command line as an operator would, gives its copies to others until the metadata name it nowhere; in the end every
-copy is read whole. Its rate is compared with what a client reads from bookies, as many ledgers at a time as the repair
-copies, and with what one bookie takes, whichever is slower. Entries are read at random all the while: what that takes
-before is compared with what it takes from the moment of the death to the end of the repair.
+Five bookies have many ledgers with three copies; one bookie is killed. The repair service, started from the command
+line as by an operator, re-replicates its copies until no metadata names it; at the end every copy is read completely.
+The repair rate is compared with the slower of two rates: what a client reads with the same concurrency, and what one
+bookie accepts. Random reads run all the time: their latency during the repair is compared with that before.
 """
 
 from __future__ import annotations
@@ -16,19 +15,19 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from tallybook.bench.bookies import bookies, metadata_in
-from tallybook.bench.gates import Figures
-from tallybook.bench.programs import ProgramFailed, Server, module, run_json_lines
-from tallybook.core.config import RepairSettings
 from tallybook.core.limits import KIB
+from tallybook.core.settings import RepairSettings
 
+from ..equipment.bookies import bookies, metadata_in
+from ..equipment.programs import ProgramFailed, Server, module, run_json_lines
+from ..gates import Figures
 from .catch_up import rate_of
-from .windows import Latencies, Window
+from .windows import Window, WindowedLatencies
 
 BOOKIES: Final = 5
 SETTINGS: Final = ("collection.interval_ms=0", "scrub.period_s=0")
 REPAIR: Final = ("lost_after_s=2", "interval_s=1")
-"""The delay before a bookie counts as lost is for operators; what is measured is the work after it."""
+"""A short delay before a bookie counts as lost: only the work after it is measured."""
 PROGRAM_SECONDS: Final = 1_800.0
 START_SECONDS: Final = 60.0
 _WRITE_SECONDS: Final = 10.0
@@ -38,14 +37,14 @@ _REPAIR_LOADS: Final = "tallybook.bench.storage.repair_loads"
 
 @dataclass(frozen=True, slots=True)
 class RepairPlan:
-    """How much.
+    """Sizes and durations.
 
     Args:
-        ledgers: how many; most of them have a copy on the bookie that dies.
-        ledger_kib: how large they are, on average.
-        quiet_seconds: for which nothing but reads happens.
-        settle_seconds: after writing, until it is in entry logs.
-        deadline_seconds: for the whole repair.
+        ledgers: number of ledgers; most of them have a copy on the killed bookie.
+        ledger_kib: average size.
+        quiet_seconds: time with reads only.
+        settle_seconds: time after writing until the data are in entry logs.
+        deadline_seconds: timeout of the whole repair.
     """
 
     ledgers: int
@@ -56,7 +55,7 @@ class RepairPlan:
 
 
 def measure_repair(directory: Path, plan: RepairPlan) -> Figures:
-    """Kill a bookie and wait until nobody needs it.
+    """Kill a bookie and wait until no ledger names it.
 
     Raises:
         ProgramFailed: a program failed, or the repair did not end in time.
@@ -80,12 +79,12 @@ def measure_repair(directory: Path, plan: RepairPlan) -> Figures:
                 told = _until_unnamed(directory, ledgers, victim.name, plan.deadline_seconds, repair)
             finally:
                 repair.stop()
-        latencies = Latencies.load(samples)
+        latencies = WindowedLatencies.load(samples)
         checked = lacking(directory)
-    # From when the first ledger was repaired: what comes before is the delay that operators set.
+    # Starts with the first repaired ledger, without the configured delay.
     busy = Window(int(told["began_ns"]), int(told["ended_ns"]))
     rate = told["copied_bytes"] / busy.seconds
-    # Readers have no such delay.
+    # Reads have no such delay.
     before, beside = latencies.p99_ms(quiet), latencies.p99_ms(Window(died_ns, busy.end_ns))
     return {
         "repair_ledgers": told["ledgers"],
@@ -101,10 +100,10 @@ def measure_repair(directory: Path, plan: RepairPlan) -> Figures:
 
 
 def lacking(directory: Path) -> float:
-    """How many ledgers lack a good copy, after every one was read whole.
+    """Number of ledgers that lack an intact copy, from reading every copy completely.
 
     Raises:
-        ProgramFailed: they could not be read.
+        ProgramFailed: the check failed.
     """
     command = module(_REPAIR_LOADS, "check", "--metadata", metadata_in(directory))
     return float(run_json_lines(command, timeout_seconds=PROGRAM_SECONDS)[-1]["lacking"])
@@ -152,7 +151,7 @@ def _read_rate(directory: Path, ledgers: Sequence[str], seconds: float) -> float
 
 
 def _write_rate(metadata: Sequence[str]) -> float:
-    """Bytes a second that one bookie takes."""
+    """Bytes per second that one bookie accepts."""
     copies = ["--ensemble", "1", "--write-quorum", "1", "--ack-quorum", "1", "--ledgers", "1"]
     options = [*copies, "--entry-bytes", str(64 * KIB), "--window", "200", "--seconds", str(_WRITE_SECONDS)]
     command = module("tallybook.cli", "bench", "write", *metadata, *options, "--json")

@@ -1,4 +1,4 @@
-"""Loads beside a repair, each a program that says what it did in lines of JSON.
+"""Loads during a repair, programs that print their figures as lines of JSON.
 
 python -m tallybook.bench.storage.repair_loads reads --metadata URI --ledgers FILE --samples FILE
 python -m tallybook.bench.storage.repair_loads check --metadata URI
@@ -19,27 +19,27 @@ from typing import Annotated, Final
 
 import typer
 
-from tallybook.bench.add_load import TimedAdds
-from tallybook.bench.gates import Figures
-from tallybook.bench.pacing import Pacer
-from tallybook.bench.programs import print_json_line
+from tallybook.cli.measure.adds import TimedAdds
+from tallybook.cli.measure.pacing import Pacer
 from tallybook.client.background import client_tasks
 from tallybook.client.client import Client
 from tallybook.core.errors import BookieUnavailable, MetadataUnavailable
-from tallybook.repair.check import CopyCheck
-from tallybook.repair.walk import Findings, all_ledgers
+from tallybook.repair.ledger_walk import WalkFindings, all_ledgers
+from tallybook.repair.status.check import CopyCheck
 from tallybook.runtime.rng import SeededRng
 from tallybook.runtime.tuning import settle_memory, tune_process
 
-from .mixture import Ledger
+from ..equipment.programs import print_json_line
+from ..gates import Figures
+from .mixture import WrittenLedger
 from .windows import save
 
 READS_PER_S: Final = 100.0
 OPEN_LEDGERS: Final = 200
 SAMPLE: Final = 100
-"""Ledgers that are looked at to see when the repair begins."""
-LOOK_SECONDS: Final = 0.05
-_MOST_UNDER_WAY: Final = 1_000
+"""Ledgers polled to detect the start of the repair."""
+POLL_SECONDS: Final = 0.05
+_MAX_IN_FLIGHT: Final = 1_000
 _NS_PER_S: Final = 1_000_000_000
 
 app = typer.Typer(help=__doc__)
@@ -71,16 +71,18 @@ def reads(
 
 @app.command()
 def check(metadata: Metadata) -> None:
-    """Read every copy of every ledger whole, and count the ledgers that lack one."""
+    """Read every copy of every ledger completely, and count the ledgers that lack one."""
 
     async def work() -> Figures:
         async with Client(metadata) as client:
-            copies, findings = CopyCheck(client.world.store, client.world.connections, read=True), Findings()
+            copies, findings = CopyCheck(client.world.store, client.world.connections, read=True), WalkFindings()
             lacking = [
-                each.ledger_id async for each in copies.all(all_ledgers(client.world.store, findings)) if each.lacks
+                each.ledger_id
+                async for each in copies.check_all(all_ledgers(client.world.store, findings))
+                if each.lacks
             ]
         if not findings.complete or findings.unreadable:
-            raise MetadataUnavailable("the listing of ledgers was cut off, or not all of them can be understood")
+            raise MetadataUnavailable("the listing of ledgers is incomplete, or metadata are unreadable")
         return {"ledgers": copies.totals.ledgers, "lacking": len(lacking), "read_bytes": copies.totals.read_bytes}
 
     print_json_line(asyncio.run(work()))
@@ -93,7 +95,7 @@ def until_unnamed(
     bookie: Annotated[str, typer.Option(help="The bookie that is gone.")],
     seconds: Annotated[float, typer.Option(help="How long to wait, at most.")],
 ) -> None:
-    """Wait until no ledger names a bookie; print when the first was changed, when the last, and what they hold."""
+    """Wait until no ledger names a bookie; print the times of the first and last change, and the changed bytes."""
 
     async def work() -> dict[str, int]:
         async with Client(metadata) as client, asyncio.timeout(seconds):
@@ -102,15 +104,15 @@ def until_unnamed(
     try:
         print_json_line(asyncio.run(work()))
     except TimeoutError as error:
-        raise BookieUnavailable(f"after {seconds:.0f} s there are ledgers that name {bookie}") from error
+        raise BookieUnavailable(f"ledgers still name {bookie} after {seconds:.0f} s") from error
 
 
-async def _read_until(client: Client, known: Sequence[Ledger], over: asyncio.Event) -> TimedAdds:
+async def _read_until(client: Client, known: Sequence[WrittenLedger], over: asyncio.Event) -> TimedAdds:
     rng, found = SeededRng(1), TimedAdds(array("q"), array("q"))
     chosen = sorted(known, key=lambda _: rng.random())[:OPEN_LEDGERS]
     readers = [await client.open_ledger(each.ledger_id) for each in chosen]
     tasks = client_tasks("reads")
-    under_way: deque[asyncio.Task[None]] = deque(maxlen=_MOST_UNDER_WAY)
+    in_flight: deque[asyncio.Task[None]] = deque(maxlen=_MAX_IN_FLIGHT)
 
     async def one(due_ns: int) -> None:
         reader = readers[rng.randint(0, len(readers) - 1)]
@@ -124,41 +126,41 @@ async def _read_until(client: Client, known: Sequence[Ledger], over: asyncio.Eve
         while not over.is_set():
             due_ns += round(_NS_PER_S / READS_PER_S)
             await pacer.until(due_ns)
-            under_way.append(tasks.spawn(one(due_ns), name="read"))
-    await asyncio.gather(*under_way)
+            in_flight.append(tasks.spawn(one(due_ns), name="read"))
+    await asyncio.gather(*in_flight)
     await tasks.close()
     return found
 
 
-async def _changes(client: Client, known: Sequence[Ledger], bookie: str) -> dict[str, int]:
-    """When ledgers began to change, and when the last had; with few lookups, not to be what is measured."""
+async def _changes(client: Client, known: Sequence[WrittenLedger], bookie: str) -> dict[str, int]:
+    """Times of the first and last change of ledgers; with few lookups, so as not to disturb the measurement."""
     rng = SeededRng(2)
     naming = sorted([each for each in known if await _names(client, each, bookie)], key=lambda _: rng.random())
     sample, changed = naming[:SAMPLE], 0
     while naming and not changed:
-        await asyncio.sleep(LOOK_SECONDS)
+        await asyncio.sleep(POLL_SECONDS)
         changed = sum([not await _names(client, each, bookie) for each in sample])
     began_ns = time.monotonic_ns()
     for each in naming:
-        # A ledger does not come back, so each is waited for once, and the last one for which that takes any time is
-        # the last one that changes.
+        # A change is final, so each ledger is waited for once; the last one with a wait is
+        # the last one changed.
         while True:
             if not await _names(client, each, bookie):
                 break
-            await asyncio.sleep(LOOK_SECONDS)
+            await asyncio.sleep(POLL_SECONDS)
     ended_ns = time.monotonic_ns()
-    # What was changed before somebody looked is not counted.
+    # Ledgers changed before the first poll are not counted.
     copied = sum(each.size for each in naming) * (1 - changed / max(1, len(sample)))
     return {"ledgers": len(naming), "copied_bytes": round(copied), "began_ns": began_ns, "ended_ns": ended_ns}
 
 
-async def _names(client: Client, ledger: Ledger, bookie: str) -> bool:
+async def _names(client: Client, ledger: WrittenLedger, bookie: str) -> bool:
     found = await client.ledger_metadata(ledger.ledger_id)
     return any(bookie in fragment.bookies for fragment in found.fragments)
 
 
-def _known(path: Path) -> list[Ledger]:
-    return [Ledger(*each) for each in json.loads(path.read_text())]
+def _known(path: Path) -> list[WrittenLedger]:
+    return [WrittenLedger(*each) for each in json.loads(path.read_text())]
 
 
 if __name__ == "__main__":

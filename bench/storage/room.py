@@ -1,8 +1,8 @@
-"""How much room comes back when most ledgers are deleted, how soon, and what adds notice of it.
+"""Space freed by garbage collection after most ledgers are deleted, its speed, and its effect on adds.
 
-In each turn a cluster is filled and left alone until all is in entry logs. Then entries are added at a steady rate, for
-a while beside nothing, and then nine of ten ledgers are deleted, at random: what adds took before is compared with what
-they take from the deletion until two rounds of the collector are over at every bookie.
+In each turn, a cluster is filled and all data are flushed to entry logs. Then entries are added at a steady rate, first
+alone, then while 90 % of the ledgers, chosen at random, are deleted: the latency of adds before is compared with that
+from the deletion until every bookie has completed two garbage collection passes.
 """
 
 from __future__ import annotations
@@ -14,18 +14,18 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from tallybook.bench.bookies import Bookie, bookies, metadata_in
-from tallybook.bench.gates import Figures
-from tallybook.bench.latency import median
-from tallybook.bench.programs import ProgramFailed, Server, module, run_json_lines
+from tallybook.cli.measure.latency import median
 
-from .windows import Latencies, Window
+from ..equipment.bookies import RestartableBookie, bookies, metadata_in
+from ..equipment.programs import ProgramFailed, Server, module, run_json_lines
+from ..gates import Figures
+from .windows import Window, WindowedLatencies
 
 DELETED_PERCENT: Final = 90
 ROUNDS: Final = 2
 COPIES: Final = 3
 LOGS_PER_FILL: Final = 20
-"""An entry log that is still written is not looked at: with so many of them that is not what is measured."""
+"""Entry logs per fill: many, since the one being written is not collected."""
 COLLECTION_MS: Final = 10_000
 PROGRAM_SECONDS: Final = 1_800.0
 _LEAST_LOG_MIB: Final = 4
@@ -39,12 +39,12 @@ _FLUSHED_METRIC: Final = "tallybook_bookie_flushed_bytes_total"
 
 @dataclass(frozen=True, slots=True)
 class RoomPlan:
-    """How much, how often.
+    """Sizes and durations.
 
     Args:
-        mib: payload of a fill, which every bookie has.
-        quiet_seconds: for which nothing but adds happens in each turn.
-        settle_seconds: after a fill, until it is in entry logs.
+        mib: payload of a fill, a copy of which is on every bookie.
+        quiet_seconds: time with adds only, in each turn.
+        settle_seconds: time after a fill until the data are in entry logs.
     """
 
     mib: int
@@ -66,7 +66,7 @@ def measure_room(directory: Path, plan: RoomPlan) -> Figures:
     """Fill and delete in turns.
 
     Raises:
-        ProgramFailed: a program failed, or the rounds of the collectors do not come to their end.
+        ProgramFailed: a program failed, or the garbage collection passes did not end in time.
     """
     log_mib = min(_MOST_LOG_MIB, max(_LEAST_LOG_MIB, plan.mib // LOGS_PER_FILL))
     settings = [f"storage.entry_log_bytes={log_mib}MiB", f"collection.interval_ms={COLLECTION_MS}"]
@@ -75,26 +75,26 @@ def measure_room(directory: Path, plan: RoomPlan) -> Figures:
         return _figures([_turn(directory, cluster, plan, number) for number in range(plan.turns)])
 
 
-def _turn(directory: Path, cluster: Sequence[Bookie], plan: RoomPlan, number: int) -> _Turn:
+def _turn(directory: Path, cluster: Sequence[RestartableBookie], plan: RoomPlan, number: int) -> _Turn:
     ledgers = ["--metadata", metadata_in(directory), "--ledgers", str(directory / f"ledgers-{number}.json")]
     filled = _load("fill", *ledgers, "--mib", str(plan.mib), "--seed", str(number + 1))
     time.sleep(plan.settle_seconds)
     with _steady_adds(directory, plan.rate) as samples:
         quiet = _window(plan.quiet_seconds)
-        before = [_Held.of(bookie) for bookie in cluster]
+        before = [_DiskUse.of(bookie) for bookie in cluster]
         began = time.monotonic_ns()
         deleted = _load("delete", *ledgers, "--percent", str(DELETED_PERCENT))
         _wait_for_rounds(cluster, deadline_seconds=_deadline_seconds(filled["ledgers"] * (number + 1)))
         busy = Window(began, time.monotonic_ns())
-        held = [_Held.of(bookie) for bookie in cluster]
-    regained = min(now.regained_since(then) for now, then in zip(held, before, strict=True))
-    latencies = Latencies.load(samples)
+        now_used = [_DiskUse.of(bookie) for bookie in cluster]
+    regained = min(now.regained_since(then) for now, then in zip(now_used, before, strict=True))
+    latencies = WindowedLatencies.load(samples)
     return _Turn(latencies.p99_ms(quiet), latencies.p99_ms(busy), regained / deleted["deleted_bytes"], busy.seconds)
 
 
 @contextmanager
 def _steady_adds(directory: Path, rate: float) -> Iterator[Path]:
-    """Adds at a steady rate; gives the file with their latencies, which is there afterwards."""
+    """Adds at a steady rate; yields the path of the file with their latencies, complete after the block."""
     samples = directory / "adds.samples"
     options = ["--metadata", metadata_in(directory), "--rate", str(rate), "--samples", str(samples)]
     adds = Server(module("tallybook.bench.storage.loads", "steady", *options), directory / "adds.json")
@@ -119,46 +119,46 @@ def _window(seconds: float) -> Window:
     return Window(began, time.monotonic_ns())
 
 
-def _wait_for_rounds(cluster: Sequence[Bookie], *, deadline_seconds: float) -> None:
-    """Until every bookie has begun and ended two rounds; the one that is under way now does not count."""
+def _wait_for_rounds(cluster: Sequence[RestartableBookie], *, deadline_seconds: float) -> None:
+    """Wait until every bookie has started and ended two passes; the pass running now does not count."""
     wanted = [bookie.metrics()[_ROUNDS_METRIC] + 1 + ROUNDS for bookie in cluster]
     deadline = time.monotonic() + deadline_seconds
     while any(bookie.metrics()[_ROUNDS_METRIC] < number for bookie, number in zip(cluster, wanted, strict=True)):
         if time.monotonic() > deadline:
-            raise ProgramFailed(f"two rounds of the collectors were not over within {deadline_seconds:.0f} s")
+            raise ProgramFailed(f"two garbage collection passes did not end within {deadline_seconds:.0f} s")
         time.sleep(_POLL_SECONDS)
 
 
 def _deadline_seconds(ledgers: float) -> float:
-    """Three rounds with their pauses, each of which asks for every ledger, and far more."""
+    """A generous timeout for three passes with their pauses, each of which looks up every ledger."""
     return 300.0 + _SECONDS_PER_LEDGER * ledgers + 3 * COLLECTION_MS / 1000
 
 
 @dataclass(frozen=True, slots=True)
-class _Held:
-    """What a bookie has on its disk, and what it has put there since it started."""
+class _DiskUse:
+    """Disk use of a bookie, and the bytes that it has flushed since its start."""
 
     disk_bytes: int
     flushed_bytes: float
 
     @classmethod
-    def of(cls, bookie: Bookie) -> _Held:
+    def of(cls, bookie: RestartableBookie) -> _DiskUse:
         flushed = bookie.metrics()[_FLUSHED_METRIC]
         return cls(bytes_on_disk(bookie.directory / "ledgers"), flushed)
 
-    def regained_since(self, before: _Held) -> float:
-        """Room that came back, with what adds have taken meanwhile left out."""
+    def regained_since(self, before: _DiskUse) -> float:
+        """Space freed since ``before``, without the space used by adds since then."""
         return before.disk_bytes + (self.flushed_bytes - before.flushed_bytes) - self.disk_bytes
 
 
 def bytes_on_disk(directory: Path) -> int:
-    """What the files in a directory take on the disk."""
+    """Disk use of the files in a directory."""
     total = 0
     for path in directory.iterdir():
         try:
             total += path.stat().st_blocks * 512
         except FileNotFoundError:
-            # It was removed just now.
+            # Removed concurrently.
             continue
     return total
 

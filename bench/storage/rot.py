@@ -1,8 +1,8 @@
-"""How soon a scrub finds a byte that flipped on the disk, which nobody reads, and how soon there is a good copy again.
+"""Bit rot: time until the scrub finds a flipped byte, and time until it is repaired.
 
-Three bookies with a period of seconds, and the repair. A byte of a payload is flipped in an entry log of one of them,
-at a random place, and then its metrics are watched until it has met a damaged batch, and until it knows of none any
-more. In the end every copy is read whole.
+Three bookies with a scrub period of seconds, and the repair. A byte of a payload is flipped at a random position in an
+entry log of one bookie; its metrics are polled until it has found a damaged batch, and until it has none any more. At
+the end every copy is read completely.
 """
 
 from __future__ import annotations
@@ -15,16 +15,16 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Final
 
-from tallybook.bench.bookies import Bookie, bookies, metadata_in
-from tallybook.bench.gates import Figures
-from tallybook.bench.programs import ProgramFailed, Server, module, run_json_lines
 from tallybook.runtime.rng import SeededRng
 
+from ..equipment.bookies import RestartableBookie, bookies, metadata_in
+from ..equipment.programs import ProgramFailed, Server, module, run_json_lines
+from ..gates import Figures
 from .loads import MARK
 from .repair import REPAIR, lacking
 
 COPIES: Final = 3
-PATIENCE_PERIODS: Final = 5
+TIMEOUT_PERIODS: Final = 5
 PROGRAM_SECONDS: Final = 600.0
 _SETTINGS: Final = (
     "storage.entry_log_bytes=16MiB",
@@ -38,10 +38,10 @@ _KNOWN: Final = "tallybook_bookie_damaged_batches"
 
 
 def measure_rot(directory: Path, *, mib: int, period_seconds: int, flips: int) -> Figures:
-    """Flip so many bytes, one after the other.
+    """Flip ``flips`` bytes, one after the other.
 
     Raises:
-        ProgramFailed: a flipped byte was not found, or not repaired, for a long time.
+        ProgramFailed: a flipped byte was not found or not repaired in time.
     """
     found, mended = [], []
     with bookies(directory, COPIES, [*_SETTINGS, f"scrub.period_s={period_seconds}"]) as cluster, _repair(directory):
@@ -51,10 +51,10 @@ def measure_rot(directory: Path, *, mib: int, period_seconds: int, flips: int) -
         time.sleep(_SETTLE_SECONDS)
         rng, bookie = SeededRng(flips), cluster[0]
         for number in range(flips):
-            # Wherever in its round the scrub is.
+            # At a random point of the scrub pass.
             time.sleep(period_seconds * rng.random())
             log, part = _settled_logs(bookie.directory / "ledgers")[number], rng.random()
-            took = _flip_and_watch(bookie, log, part, period_seconds * PATIENCE_PERIODS)
+            took = _flip_and_watch(bookie, log, part, period_seconds * TIMEOUT_PERIODS)
             found.append(took[0])
             mended.append(took[1])
         left = lacking(directory)
@@ -68,7 +68,7 @@ def measure_rot(directory: Path, *, mib: int, period_seconds: int, flips: int) -
 
 @contextmanager
 def _repair(directory: Path) -> Iterator[None]:
-    """Have copies given back, as an operator would."""
+    """Run the repair service, as an operator would."""
     words = [word for each in REPAIR for word in ("--set", each)]
     command = module("tallybook.cli", "repair", "run", "--metadata", metadata_in(directory), *words)
     server = Server(command, directory / "repair.json")
@@ -79,18 +79,18 @@ def _repair(directory: Path) -> Iterator[None]:
 
 
 def _settled_logs(directory: Path) -> Sequence[Path]:
-    """Entry logs that are not written any more; the youngest is."""
+    """Entry logs that are complete: all but the newest."""
     logs = sorted(directory.glob("entrylog-*.log"))[:-1]
     if not logs:
-        raise ProgramFailed("there is no finished entry log: write more")
+        raise ProgramFailed("there is no complete entry log: write more")
     return logs
 
 
 def flip(log: Path, part: float) -> None:
-    """Flip a bit in a payload that lies about so far into an entry log, 0 to 1.
+    """Flip a bit in a payload at about the given part of an entry log, 0 to 1.
 
     Raises:
-        ProgramFailed: there is no payload.
+        ProgramFailed: the log has no payload of this benchmark.
     """
     descriptor = os.open(log, os.O_RDWR)
     try:
@@ -99,15 +99,15 @@ def flip(log: Path, part: float) -> None:
             if at < 0:
                 at = data.rfind(MARK)
             if at < 0:
-                raise ProgramFailed(f"{log} holds no payload of ours")
+                raise ProgramFailed(f"{log} has no payload of this benchmark")
             byte = data[at]
         os.pwrite(descriptor, bytes([byte ^ 1]), at)
     finally:
         os.close(descriptor)
 
 
-def _flip_and_watch(bookie: Bookie, log: Path, part: float, patience_seconds: float) -> tuple[float, float]:
-    """How long it took until a damaged batch was met, and until none was known any more."""
+def _flip_and_watch(bookie: RestartableBookie, log: Path, part: float, patience_seconds: float) -> tuple[float, float]:
+    """Times until a damaged batch was found, and until none was known any more."""
     met, began = bookie.metrics()[_MET], time.monotonic()
     flip(log, part)
     found = _when(bookie, lambda now: now[_MET] > met, "found", began + patience_seconds)
@@ -115,10 +115,10 @@ def _flip_and_watch(bookie: Bookie, log: Path, part: float, patience_seconds: fl
     return found - began, mended - began
 
 
-def _when(bookie: Bookie, condition: Callable[[Figures], bool], what: str, patience: float) -> float:
-    """When the metrics of a bookie were first seen to be so."""
+def _when(bookie: RestartableBookie, condition: Callable[[Figures], bool], what: str, deadline: float) -> float:
+    """The time at which the metrics of a bookie first met a condition."""
     while not condition(bookie.metrics()):
-        if time.monotonic() > patience:
-            raise ProgramFailed(f"a flipped byte was not {what} within {PATIENCE_PERIODS} periods")
+        if time.monotonic() > deadline:
+            raise ProgramFailed(f"a flipped byte was not {what} within {TIMEOUT_PERIODS} periods")
         time.sleep(_POLL_SECONDS)
     return time.monotonic()

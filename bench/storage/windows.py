@@ -1,4 +1,4 @@
-"""Latencies of one long load, cut into windows: what happened at other times is not in the figure of this one. Pure."""
+"""Latencies of one long load, evaluated per time window. Pure."""
 
 from __future__ import annotations
 
@@ -7,27 +7,27 @@ from bisect import bisect_left
 from pathlib import Path
 from typing import Final, NamedTuple, Self
 
-from tallybook.bench.add_load import TimedAdds
-from tallybook.bench.latency import percentile
+from tallybook.cli.measure.adds import TimedAdds
+from tallybook.cli.measure.latency import percentile
 from tallybook.core.errors import InvalidArgument
 
 _NS_PER_MS: Final = 1e6
 
 
 class Window(NamedTuple):
-    """From one moment to another, in nanoseconds of the machine's monotonic clock."""
+    """An interval in nanoseconds of the monotonic clock."""
 
     begin_ns: int
     end_ns: int
 
     @property
     def seconds(self) -> float:
-        """How long it is."""
+        """Its length."""
         return (self.end_ns - self.begin_ns) / 1e9
 
 
-class Latencies:
-    """Of a load, by when each entry was planned."""
+class WindowedLatencies:
+    """Latencies of a load by the planned time of each entry."""
 
     def __init__(self, adds: TimedAdds) -> None:
         pairs = sorted(zip(adds.planned_ns, adds.latencies_ns, strict=True))
@@ -35,10 +35,10 @@ class Latencies:
         self._latencies = [latency for _, latency in pairs]
 
     def p99_ms(self, window: Window) -> float:
-        """The 99th percentile of what was planned within a window.
+        """99th percentile of the entries planned within a window.
 
         Raises:
-            InvalidArgument: nothing was.
+            InvalidArgument: no entry was planned within it.
         """
         begin, end = (bisect_left(self._planned, moment) for moment in window)
         if begin == end:
@@ -47,7 +47,7 @@ class Latencies:
 
     @classmethod
     def load(cls, path: Path) -> Self:
-        """From what ``save`` wrote."""
+        """Read a file written by ``save``."""
         planned, latencies = array("q"), array("q")
         data = path.read_bytes()
         planned.frombytes(data[: len(data) // 2])
@@ -56,5 +56,5 @@ class Latencies:
 
 
 def save(adds: TimedAdds, path: Path) -> None:
-    """Write a load's latencies down, for another process."""
+    """Write the latencies of a load to a file, for another process."""
     path.write_bytes(adds.planned_ns.tobytes() + adds.latencies_ns.tobytes())

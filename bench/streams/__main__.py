@@ -1,4 +1,4 @@
-"""``python -m tallybook.bench.streams``: what streams cost, and the gates on it."""
+"""``python -m tallybook.bench.streams``: benchmarks of streams, with their gates."""
 
 from __future__ import annotations
 
@@ -8,18 +8,17 @@ from typing import Annotated, Final
 
 import typer
 
-from tallybook.bench.gates import Figures
-from tallybook.bench.machine import facts
-from tallybook.bench.pages import Report, Topic, admit, conclude
-from tallybook.bench.programs import Server, module, run_json_lines
-
+from ..equipment.machine import facts
+from ..equipment.programs import Server, module, run_json_lines
+from ..gates import Figures
+from ..pages import Report, Topic, admit, conclude
 from .gates import GATES, HEAD
 
 ROOT: Final = Path(__file__).resolve().parent.parent.parent
-LEAST: Final = {"turns": 5, "seconds": 15}
-"""A page of less does not go to docs/."""
+MIN_SIZES: Final = {"turns": 5, "seconds": 15}
+"""Minimum sizes of a run whose page goes to docs/."""
 APPEND_SECONDS: Final = 5
-"""Of one turn of appends as fast as goes: longer ones would fill the disk."""
+"""Duration of one turn of appends at full speed: longer turns would fill the disk."""
 START_SECONDS: Final = 120.0
 PROGRAM_SECONDS: Final = 600.0
 
@@ -28,8 +27,8 @@ def main(
     directory: Annotated[
         Path, typer.Option("--dir", help="Where the cluster lies: on a real disk, 60 GB are needed.")
     ] = ROOT / "out" / "bench",
-    rounds: Annotated[int, typer.Option(help="Turns of ledgers and streams.")] = LEAST["turns"],
-    seconds: Annotated[int, typer.Option(help="Time of each load that is asked for latencies.")] = LEAST["seconds"],
+    rounds: Annotated[int, typer.Option(help="Turns of ledgers and streams.")] = MIN_SIZES["turns"],
+    seconds: Annotated[int, typer.Option(help="Time of each load that is asked for latencies.")] = MIN_SIZES["seconds"],
     streams: Annotated[int, typer.Option(help="Streams that are created and listed.")] = 10_000,
     writers: Annotated[int, typer.Option(help="Writers that are open at a time.")] = 2_000,
     followers: Annotated[int, typer.Option(help="Readers that follow one stream.")] = 1_000,
@@ -37,7 +36,7 @@ def main(
 ) -> None:
     """Measure, print the figures in one line of JSON, and judge the gates: the exit code is 0 if all are met."""
     sizes = {"turns": rounds, "seconds": seconds, "streams": streams, "writers": writers, "followers": followers}
-    admit(report, sizes, LEAST)
+    admit(report, sizes, MIN_SIZES)
     directory.mkdir(parents=True, exist_ok=True)
     machine = facts(directory)
     figures: Figures = {}

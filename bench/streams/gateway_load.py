@@ -1,8 +1,8 @@
-"""Appending through a gateway, in turns with appending by the native client: a program that prints one line of JSON.
+"""Appends through a gateway, alternating with appends by the native client; prints one line of JSON.
 
 python -m tallybook.bench.streams.gateway_load --metadata URI --gateway HOST:PORT --mib 256 --rounds 5
 
-Both sides append entries of 64 KiB, as fast as what is acknowledged makes room: one request each through the gateway.
+Both sides append entries of 64 KiB at the rate of the acknowledgements; through the gateway, one request per entry.
 """
 
 from __future__ import annotations
@@ -14,9 +14,7 @@ from typing import Annotated, Any, Final
 import grpc
 import typer
 
-from tallybook.bench.gates import Figures
-from tallybook.bench.latency import median
-from tallybook.bench.programs import print_json_line
+from tallybook.cli.measure.latency import median
 from tallybook.client.background import client_tasks
 from tallybook.client.client import Client
 from tallybook.core.errors import check
@@ -26,12 +24,15 @@ from tallybook.proto.ledger_pb2_grpc import LedgerServiceStub
 from tallybook.runtime.rng import SystemRng
 from tallybook.runtime.tuning import tune_process
 
+from ..equipment.programs import print_json_line
+from ..gates import Figures
+
 REQUEST_BYTES: Final = 64 * KIB
 _GRACE_SECONDS: Final = 300.0
 
 
 async def _native(client: Client, payload: bytes, count: int) -> float:
-    """Seconds that so many appends take."""
+    """Seconds for ``count`` appends."""
     began = time.monotonic()
     async with await client.create_ledger() as writer:
         await writer.append_many([payload] * count)
@@ -39,7 +40,7 @@ async def _native(client: Client, payload: bytes, count: int) -> float:
 
 
 async def _through_gateway(stub: Any, payload: bytes, count: int) -> float:
-    """Seconds that so many appends take."""
+    """Seconds for ``count`` appends."""
     began = time.monotonic()
     call = stub.Append()
     await call.write(pb.AppendRequest(open=pb.AppendOpen(create=pb.CreateRequest())))

@@ -21,30 +21,31 @@ from typing import Annotated, Any, Final, Protocol
 
 import typer
 
-from tallybook.bench.gates import Figures
-from tallybook.bench.latency import median, percentile
-from tallybook.bench.pacing import Pacer
-from tallybook.bench.proc import memory_bytes
-from tallybook.bench.programs import print_json_line
+from tallybook.cli.measure.latency import median, percentile
+from tallybook.cli.measure.pacing import Pacer
 from tallybook.client.background import client_tasks
 from tallybook.client.client import Client
+from tallybook.client.environment import open_world
 from tallybook.client.ports import Connections
-from tallybook.client.world import open_world
-from tallybook.core.config import ClientSettings
 from tallybook.core.errors import Busy, check
 from tallybook.core.limits import MIB
+from tallybook.core.settings import ClientSettings
 from tallybook.runtime.rng import SystemRng
 from tallybook.runtime.tuning import settle_memory, tune_process
 from tallybook.stream import Gap, StreamStore
 
+from ..equipment.proc import memory_bytes
+from ..equipment.programs import print_json_line
+from ..gates import Figures
+
 RATE: Final = 1_000.0
-"""Records a second of the loads that are asked for latencies."""
+"""Records per second of latency measurements."""
 TIMED_BYTES: Final = 100
 ROLL_BYTES: Final = 512 * 1024
-_OPEN_AT_ONCE: Final = 20
+_OPEN_CONCURRENCY: Final = 20
 _PIECE: Final = 1_000
 _GRACE_SECONDS: Final = 120.0
-_MOST_UNDER_WAY: Final = 10_000
+_MAX_IN_FLIGHT: Final = 10_000
 _NS_PER_S: Final = 1_000_000_000
 
 app = typer.Typer(help=__doc__)
@@ -53,7 +54,7 @@ Metadata = Annotated[str, typer.Option(help="URI of the metadata store.")]
 
 
 class _Appends(Protocol):
-    """What a ledger's writer and a stream's have in common."""
+    """Common interface of ledger and stream writers."""
 
     def append_nowait(self, payload: bytes) -> Any: ...
 
@@ -65,7 +66,7 @@ def append(
     seconds: Annotated[float, typer.Option(help="How long each turn appends.")] = 5.0,
     rounds: Annotated[int, typer.Option(help="How many turns each.")] = 5,
 ) -> None:
-    """Append as fast as goes, in turns to a bare ledger and to a stream; print both rates and their ratio."""
+    """Append at full speed, alternating between a bare ledger and a stream; print both rates and their ratio."""
 
     async def work() -> Figures:
         payload, of_ledger, of_stream = SystemRng().token(record_bytes), [], []
@@ -87,7 +88,7 @@ def append(
 
 @app.command()
 def tail(metadata: Metadata, seconds: Annotated[float, typer.Option(help="Measured time.")] = 10.0) -> None:
-    """Append at a steady rate; print how long it takes until a reader, with a client of its own, has each record."""
+    """Append at a steady rate; print the latency until a reader with its own client has each record."""
 
     async def work() -> Figures:
         async with _streams(metadata) as (_, streams), _streams(metadata) as (_, others):
@@ -121,7 +122,7 @@ def roll(
     seconds: Annotated[float, typer.Option(help="Measured time, each.")] = 10.0,
     turns: Annotated[int, typer.Option(help="How many turns each.")] = 3,
 ) -> None:
-    """Append at a steady rate, in turns to a stream that rolls about twice a second and to one that does not."""
+    """Append at a steady rate, alternating between a stream that rolls about twice a second and one that does not."""
 
     async def work() -> Figures:
         of_quiet, of_rolling = [], []
@@ -160,14 +161,14 @@ def many(
             listed = time.monotonic()
             check(len(found) == streams, f"{len(found)} streams are listed, not {streams}")
             opened = []
-            for start in range(0, writers, _OPEN_AT_ONCE):
-                names = (f"many/{number}" for number in range(start, min(writers, start + _OPEN_AT_ONCE)))
+            for start in range(0, writers, _OPEN_CONCURRENCY):
+                names = (f"many/{number}" for number in range(start, min(writers, start + _OPEN_CONCURRENCY)))
                 opened += await asyncio.gather(*map(store.writer, names))
             ready = time.monotonic()
             await asyncio.gather(*(writer.append(b"x" * TIMED_BYTES) for writer in opened))
             held = memory_bytes(os.getpid())
-            for start in range(0, writers, _OPEN_AT_ONCE):
-                await asyncio.gather(*(writer.close() for writer in opened[start : start + _OPEN_AT_ONCE]))
+            for start in range(0, writers, _OPEN_CONCURRENCY):
+                await asyncio.gather(*(writer.close() for writer in opened[start : start + _OPEN_CONCURRENCY]))
         return {
             "create_per_s": round(streams / (created - began)),
             "list_seconds": round(listed - created, 3),
@@ -184,7 +185,7 @@ def followers(
     count: Annotated[int, typer.Option("--followers", help="How many.")] = 1_000,
     records: Annotated[int, typer.Option(help="How many records they all see.")] = 200,
 ) -> None:
-    """Let many follow one stream through one client, and count what is read of its bookies."""
+    """Let many readers follow one stream through one client, and count reads from its bookies."""
 
     async def work() -> Figures:
         world = await open_world(metadata, ClientSettings())
@@ -212,15 +213,15 @@ def followers(
                 await writer.end_stream()
 
             await asyncio.wait_for(asyncio.gather(*map(follow, range(count)), write()), _GRACE_SECONDS)
-        check(set(seen) == {records}, "somebody has not seen every record")
-        # Each append was awaited before the next one, so each is a batch.
+        check(set(seen) == {records}, "a follower has not seen every record")
+        # Each append was awaited before the next one, so each is a batch of its own.
         return {"followers": float(count), "reads_per_batch": round(counting.reads / records, 3)}
 
     _print(work)
 
 
 class _CountingConnections:
-    """Connections that count reads of batches, and waits that bring some along."""
+    """Connections that count reads of batches, and LAC waits that return batches."""
 
     def __init__(self, inner: Connections) -> None:
         self._inner = inner
@@ -236,7 +237,7 @@ class _CountingConnections:
 
 
 class _Counting:
-    """A connection that counts what brings batches, and leaves the rest to another one."""
+    """A connection that counts calls that return batches, and delegates to another one."""
 
     def __init__(self, inner: Any, counts: _CountingConnections) -> None:
         self._inner = inner
@@ -246,12 +247,12 @@ class _Counting:
         return getattr(self._inner, name)
 
     async def read_batches(self, *arguments: Any, **more: Any) -> Any:
-        """Count one, and read."""
+        """Count and read."""
         self._counts.reads += 1
         return await self._inner.read_batches(*arguments, **more)
 
     async def wait_lac(self, *arguments: Any, **more: Any) -> Any:
-        """Wait, and count one if it brings something along."""
+        """Wait, and count the call if it returns batches."""
         answer = await self._inner.wait_lac(*arguments, **more)
         self._counts.reads += bool(answer.batches)
         return answer
@@ -274,9 +275,9 @@ async def _fresh(streams: StreamStore, name: str, **policy: Any) -> Any:
 
 
 async def _rate(writer: _Appends, payload: bytes, seconds: float) -> float:
-    """Append for so long, and have all of it confirmed: records a second until then.
+    """Append for some seconds and wait for all confirmations; returns records per second over the whole time.
 
-    What a client and its bookies buffer is a second's worth, and would otherwise pass for a rate.
+    Buffers of client and bookies have about a second of data, which would otherwise count as throughput.
     """
     began, records, last = time.monotonic(), 0, None
     while time.monotonic() - began < seconds:
@@ -303,16 +304,16 @@ async def _latencies(streams: StreamStore, name: str, seconds: float, **policy: 
         found.append((time.monotonic_ns() - due_ns) / 1e6)
 
     tasks = client_tasks("load")
-    under_way: deque[asyncio.Task[None]] = deque(maxlen=_MOST_UNDER_WAY)
-    await _steadily(count, lambda due_ns: under_way.append(tasks.spawn(one(due_ns), name="append")))
-    await asyncio.gather(*under_way)
+    in_flight: deque[asyncio.Task[None]] = deque(maxlen=_MAX_IN_FLIGHT)
+    await _steadily(count, lambda due_ns: in_flight.append(tasks.spawn(one(due_ns), name="append")))
+    await asyncio.gather(*in_flight)
     await tasks.close()
     await writer.close()
     return sorted(found)
 
 
 async def _steadily(count: int, begin: Callable[[int], object]) -> None:
-    """Begin something so many times at a steady rate, whatever becomes of it; each is told when it was due."""
+    """Start something ``count`` times at a steady rate, without waiting for it; passes each its due time."""
     with Pacer() as pacer:
         start_ns = time.monotonic_ns()
         for number in range(count):

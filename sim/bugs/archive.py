@@ -1,31 +1,31 @@
-"""Bugs planted on purpose in what moves ledgers to the archive, drops their copies, and clears up: see ``bugs``."""
+"""Planted bugs in offload: archiving, releasing copies, and removing objects."""
 
-# A wrong function has the arguments of the right one, and does not look at all of them.
+# A wrong function has the arguments of the correct one, and does not use all of them.
 
 from __future__ import annotations
 
 from dataclasses import replace
 from typing import Any, Final
 
-from tallybook.archive.object_check import Found
-from tallybook.bookie.garbage import Fate
+from tallybook.archive.verifier import VerifiedLedger
+from tallybook.bookie.ledgers.disposition import LedgerDisposition
 from tallybook.client.background import client_tasks
-from tallybook.metadata.model import LedgerMetadata
+from tallybook.metadata.ledger.model import LedgerMetadata
 from tallybook.offload import mover
+from tallybook.offload.bucket.orphans import Owned
 from tallybook.offload.mover import Mover
-from tallybook.offload.orphans import Owned
-from tallybook.runtime.deterministic import SimClock
 
-from . import node
+from ..cluster import bookie_node
+from ..deterministic import SimClock
 from .bug import Bug
 
 FINISHED_LATER_SECONDS: Final = 1.0
 
 
 def _believed(_right: Any) -> Any:
-    async def read_back(_store: Any, _workers: Any, _key: str, encoded: Any) -> dict[int, Found]:
+    async def read_back(_store: Any, _workers: Any, _key: str, encoded: Any) -> dict[int, VerifiedLedger]:
         return {
-            held.ledger_id: Found(held.entries, held.payload_bytes, held.rolling_crc)
+            held.ledger_id: VerifiedLedger(held.entries, held.payload_bytes, held.rolling_crc)
             for held in encoded.directory.ledgers
         }
 
@@ -33,7 +33,7 @@ def _believed(_right: Any) -> Any:
 
 
 class _FinishedLater:
-    """An upload that says to have ended, and ends in a while."""
+    """An upload whose ``finish`` returns at once and finishes later."""
 
     def __init__(self, upload: Any) -> None:
         self._upload = upload
@@ -63,14 +63,14 @@ def _not_waited_for(right: Any) -> Any:
 
 
 def _dropped_early(right: Any) -> Any:
-    async def fate_of(store: Any, ledger_id: int, bookie_id: str, identity: bytes = b"") -> Fate:
-        fate: Fate = await right(store, ledger_id, bookie_id, identity)
-        if fate is not Fate.KEPT:
-            return fate
+    async def disposition_of(store: Any, ledger_id: int, bookie_id: str, identity: bytes = b"") -> LedgerDisposition:
+        disposition: LedgerDisposition = await right(store, ledger_id, bookie_id, identity)
+        if disposition is not LedgerDisposition.KEPT:
+            return disposition
         archived = (await store.read_ledger(ledger_id)).value.archived
-        return fate if archived is None else Fate.RELEASED
+        return disposition if archived is None else LedgerDisposition.RELEASED
 
-    return fate_of
+    return disposition_of
 
 
 def _only_receipts(right: Any) -> Any:
@@ -94,31 +94,31 @@ def _old_one_first(right: Any) -> Any:
 
 ARCHIVE_BUGS: Final[dict[str, Bug]] = {
     "archived before the upload is done": Bug(
-        "a ledger is said to be archived while its object is still being written",
+        "a ledger is committed as archived while its object is still being uploaded",
         "I16 I17",
         [(mover, "write_object", _not_waited_for), (mover, "read_back", _believed)],
         of_archives=True,
     ),
     "archived without reading back": Bug(
-        "what the object store took is believed to be what it was given",
+        "an uploaded object is not read back and verified",
         "I16 I17",
         [(mover, "read_back", _believed)],
         of_archives=True,
     ),
     "dropped before the release": Bug(
-        "a bookie drops what is archived, whether it was released or not",
+        "a bookie drops archived ledgers before their copies are released",
         "I16",
-        [(node, "fate_of", _dropped_early)],
+        [(bookie_node, "disposition_of", _dropped_early)],
         of_archives=True,
     ),
     "announced objects collected": Bug(
-        "an object that is announced, and not committed yet, is taken for garbage",
+        "an announced object that is not committed yet is removed as an orphan",
         "I17",
         [(Owned, "by", _only_receipts)],
         of_archives=True,
     ),
     "old object removed first": Bug(
-        "compaction removes the objects it reads from before it commits the new one",
+        "archive compaction removes its source objects before it commits the new one",
         "I17",
         [(Mover, "_commit", _old_one_first)],
         of_archives=True,

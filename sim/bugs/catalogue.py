@@ -1,12 +1,11 @@
-"""Bugs planted on purpose: what a simulation that is any good finds.
+"""The planted bugs: what a useful simulation must detect.
 
-Each is a way in which the product could be wrong, as a change of one function at run time.
-``planted(name)`` puts one in for a while; ``python -m tallybook.sim bugs`` searches seeds until
-each of them is found. A bug that no seed shows means that the simulation, not the product, has
-to become better.
+Each bug replaces one or a few functions of the product at run time. ``planted(name)`` plants one inside a block;
+``python -m tallybook.sim bugs`` searches seeds until each is detected. If no seed detects a bug, the simulation has to
+be improved.
 """
 
-# A wrong function has the arguments of the right one, and does not look at all of them.
+# A wrong function has the arguments of the correct one, and does not use all of them.
 # ruff: noqa: ARG001
 
 from __future__ import annotations
@@ -17,26 +16,25 @@ from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any, Final
 
-from tallybook.bookie.adds import AddPath
-from tallybook.bookie.commits import Commits
-from tallybook.bookie.enrolment import Enrolment
-from tallybook.bookie.fences import Fences
-from tallybook.bookie.ledger_state import Ledger
-from tallybook.bookie.reads import Reads
+from tallybook.bookie.ledgers.state import Ledger
+from tallybook.bookie.process.registration import BookieRegistration
+from tallybook.bookie.read.read_path import ReadPath
 from tallybook.bookie.storage.checkpoint import Checkpointer
-from tallybook.bookie.storage.stored import StoredBatches
+from tallybook.bookie.storage.flushed_batches import FlushedBatches
+from tallybook.bookie.write.add_path import AddPath
+from tallybook.bookie.write.fencing import LedgerFencing
+from tallybook.bookie.write.pending_acks import PendingAcks
 from tallybook.client import client
 from tallybook.client.reader import entries
 from tallybook.client.recovery import driver as recovery_driver
 from tallybook.client.recovery import window as recovery_window
 from tallybook.client.recovery.machine import RecoveryMachine
-from tallybook.client.writer import appends
 from tallybook.client.writer import driver as writer_driver
 from tallybook.client.writer.actions import ChangeEnsemble
-from tallybook.client.writer.driver import WriterDriver
+from tallybook.client.writer.appends import appends
+from tallybook.client.writer.batch_limits import BatchLimits
+from tallybook.client.writer.ensemble_change import EnsembleChanger
 from tallybook.client.writer.machine import WriterMachine
-from tallybook.client.writer.replacing import Replacing
-from tallybook.client.writer.sizes import BatchSizes
 from tallybook.core.batch import decode_header
 from tallybook.core.errors import (
     OK_CODE,
@@ -52,20 +50,20 @@ from tallybook.core.errors import (
 from tallybook.core.ids import MAX_ID
 from tallybook.core.limits import MAX_BATCH_BYTES
 from tallybook.core.quorum import Quorum
-from tallybook.metadata import update
-from tallybook.metadata.model import LedgerMetadata
+from tallybook.metadata import ledger_update as update
+from tallybook.metadata.ledger.model import LedgerMetadata
+from tallybook.metadata.ledger_update import LedgerUpdater
 from tallybook.metadata.store import WriteResult
-from tallybook.metadata.update import LedgerUpdater
-from tallybook.runtime.deterministic import SimDisk
-from tallybook.runtime.deterministic.file import SimFile
 
-from .archive_bugs import ARCHIVE_BUGS
+from ..cluster.metadata import SimStore
+from ..deterministic import SimDisk
+from ..deterministic.file import SimFile
+from .archive import ARCHIVE_BUGS
 from .bug import Bug
-from .metadata import SimStore
-from .metadata_bugs import METADATA_BUGS
-from .repair_bugs import REPAIR_BUGS
-from .storage_bugs import STORAGE_BUGS
-from .stream_bugs import STREAM_BUGS
+from .metadata import METADATA_BUGS
+from .repair import REPAIR_BUGS
+from .storage import STORAGE_BUGS
+from .streams import STREAM_BUGS
 
 
 def _ack_before_fsync(right: Any) -> Any:
@@ -109,12 +107,11 @@ def _mark_taken_late(_right: Any) -> Any:
         self._wanted.clear()
         waiters, self._waiters = self._waiters, []
         self._flush.begin()
-        await self._flush.finish()
+        await self._flush.finish(wait_for_space=True)
         marks = self._journals.durable_marks()
         if marks > self._marks:
             await self._journals.trim(marks)
             self._marks = marks
-            self._flush.tell_room()
         self.checkpoints += 1
         for waiter in waiters:
             waiter.set_result(None)
@@ -124,7 +121,7 @@ def _mark_taken_late(_right: Any) -> Any:
 
 def _nothing_synced(_right: Any) -> Any:
     async def sync_directory(self: Any, path: str) -> None:
-        """Whoever calls believes that it was done."""
+        """Report success without syncing."""
 
     return sync_directory
 
@@ -290,7 +287,7 @@ def _reads_of_newcomers(_right: Any) -> Any:
     return read
 
 
-_READ: Final = recovery_driver._Run._read  # noqa: SLF001 - the right one
+_READ: Final = recovery_driver._RecoveryRun._read  # noqa: SLF001 - the right one
 
 
 def _fragment_starts_late(right: Any) -> Any:
@@ -331,17 +328,16 @@ def _unverified(_right: Any) -> Any:
     return verify_batch
 
 
-def _any_life(right: Any) -> Any:
-    def connected(self: Any, link: Any, connection: Any) -> None:
-        link.incarnation = None
-        right(self, link, connection)
+def _any_life(_right: Any) -> Any:
+    def identified(self: Any, position: int, life: Any) -> list[Any]:
+        return []
 
-    return connected
+    return identified
 
 
 def _forced_at_once(_right: Any) -> Any:
     async def force(self: Any, ledger_id: int, key: bytes) -> None:
-        """Whoever calls believes that it was done."""
+        """Report success without waiting for the journal."""
 
     return force
 
@@ -355,7 +351,7 @@ def _adopted_again(right: Any) -> Any:
 
 def _any_succession(_right: Any) -> Any:
     def check_succession(before: LedgerMetadata, after: LedgerMetadata) -> None:
-        """Whatever comes after."""
+        """Accept any successor."""
 
     return check_succession
 
@@ -384,34 +380,34 @@ def _any_size_fits(_right: Any) -> Any:
 
 def _owed_from_the_start(_right: Any) -> Any:
     def owed_since(self: Any, first: int) -> None:
-        """From when it was handed over, whether it was sent or not."""
+        """Ignore when the batch was sent: count from the moment it was handed over."""
 
     return owed_since
 
 
 BUGS: Final[dict[str, Bug]] = {
     "ack before fsync": Bug(
-        "a bookie acks what is not durable yet",
+        "a bookie acks adds before they are durable",
         "I1 I2 I10 I11 I12",
-        [(Commits, "append", _ack_before_fsync)],
+        [(PendingAcks, "append", _ack_before_fsync)],
     ),
     "fence kept in memory only": Bug(
-        "a fence is answered before it is durable",
+        "a bookie acks a fence before it is durable",
         "I2 I5 I13",
-        [(Fences, "fence_durably", _fence_in_memory)],
+        [(LedgerFencing, "fence_durably", _fence_in_memory)],
     ),
     "fence without effect": Bug(
-        "a fenced bookie goes on taking the writer's adds",
+        "a fenced bookie still accepts adds of the writer",
         "I2 I5",
         [(Ledger, "_settle", _fence_without_effect)],
     ),
     "mark before index flush": Bug(
-        "the journal's mark moves before entry log and index are flushed",
+        "the journal's trim mark moves before entry log and index are flushed",
         "I1 I2 I10 I11 I12 I13 I14",
         [(Checkpointer, "_checkpoint", _mark_before_flush)],
     ),
     "journal trimmed early": Bug(
-        "the journal's mark is taken after the flush began, not before",
+        "the journal's trim mark is taken after the flush began, not before",
         "I1 I2 I10 I11 I12 I13 I14",
         [(Checkpointer, "_checkpoint", _mark_taken_late)],
     ),
@@ -421,24 +417,24 @@ BUGS: Final[dict[str, Bug]] = {
         [(SimDisk, "sync_directory", _nothing_synced)],
     ),
     "failed fsync retried": Bug(
-        "a sync that failed is called again, and believed",
+        "a failed sync is retried, and its success is believed",
         "I1 I2 I10 I11 I12 I13 boot",
         [(SimFile, "sync", _failed_sync_retried)],
     ),
     "no fence on recovery reads": Bug(
         "a read by a recovery does not fence",
         "I1 I2 I5 I13",
-        [(Reads, "recovery_read", _read_without_fence)],
+        [(ReadPath, "recovery_read", _read_without_fence)],
     ),
     "ABSENT for corrupt": Bug(
-        "a damaged copy is called absent",
+        "a bookie answers ABSENT for a damaged copy",
         "I2 I11",
-        [(StoredBatches, "read_run", _absent_for_corrupt)],
+        [(FlushedBatches, "read_run", _absent_for_corrupt)],
     ),
     "ABSENT in limbo": Bug(
-        "a bookie that may have lost entries calls them absent",
+        "a bookie in limbo answers ABSENT for entries that it may have lost",
         "I2 I11",
-        [(Reads, "_nothing", _absent_in_limbo)],
+        [(ReadPath, "_not_found", _absent_in_limbo)],
     ),
     "recover from 0": Bug(
         "a recovery starts at entry 0, below the last fragment",
@@ -446,7 +442,7 @@ BUGS: Final[dict[str, Bug]] = {
         [(RecoveryMachine, "_read", _recover_from_0)],
     ),
     "LAC from unacked": Bug(
-        "a batch says that all before it is confirmed",
+        "a batch carries a LAC of entries that are not confirmed",
         "I6",
         [(appends, "encode_batch", _lac_of_unacked)],
     ),
@@ -456,22 +452,22 @@ BUGS: Final[dict[str, Bug]] = {
         [(WriterMachine, "_confirm_head", _ack_out_of_order)],
     ),
     "confirm during an ensemble change": Bug(
-        "entries are confirmed while a change is being written",
+        "entries are confirmed while an ensemble change is being written",
         "I1 I2 I10",
         [(WriterMachine, "_confirm_head", _confirm_during_change)],
     ),
     "acks of a replaced bookie kept": Bug(
-        "acks of who was replaced count for who replaced it",
+        "acks of a replaced bookie count for its replacement",
         "I1 I2 I10",
         [(WriterMachine, "changed", _replaced_acks_kept)],
     ),
     "local-only ensemble change": Bug(
-        "a change of the ensemble is not written to the metadata",
+        "an ensemble change is not written to the metadata",
         "I1 I2 I10",
-        [(Replacing, "_write", _local_change)],
+        [(EnsembleChanger, "_write", _local_change)],
     ),
     "off-by-one in write set": Bug(
-        "an entry is looked for in the write set of the next one",
+        "an entry is read from the write set of the next entry",
         "I1 I2 I10",
         [(LedgerMetadata, "bookies_of", _one_entry_further)],
     ),
@@ -481,17 +477,17 @@ BUGS: Final[dict[str, Bug]] = {
         [(Quorum, "absent", _one_absent_too_few)],
     ),
     "silence taken for ABSENT": Bug(
-        "a recovery takes no answer for ABSENT",
+        "a recovery counts a missing answer as ABSENT",
         "I1 I2 I5",
         [(RecoveryMachine, "read_failed", _silence_is_absence)],
     ),
     "recovery writes nothing back": Bug(
-        "a recovery does not add again what it finds",
+        "a recovery does not write back the batches that it reads",
         "I1 I2 I6 I10",
         [(RecoveryMachine, "_take", _nothing_written_back)],
     ),
     "recovery waits for a slow member with each batch": Bug(
-        "a recovery adds one batch after the other again, and waits for all members each time",
+        "a recovery writes back one batch at a time and waits for all members each time",
         "L8",
         [
             (recovery_window, "WINDOW_BATCHES", lambda _right: 1),
@@ -499,19 +495,19 @@ BUGS: Final[dict[str, Bug]] = {
         ],
     ),
     "close without compare-and-set": Bug(
-        "metadata are written whatever their version is",
+        "a metadata update ignores the expected version",
         "I1 I2 I3 I4",
         [(SimStore, "update_ledger", _no_compare)],
     ),
     "unknown outcome taken for not done": Bug(
-        "an update that may have been made is taken for not made",
+        "an update with unknown outcome is reported as not done",
         "I21",
         [(LedgerUpdater, name, _unknown_taken_for_not_done) for name in ("update", "create")],
     ),
     "reads planned on the local replacement": Bug(
-        "a recovery asks those that it has only just put in the place of others",
+        "a recovery reads from replacement bookies that it has just chosen itself",
         "I1 I2 I5",
-        [(recovery_driver._Run, "_read", _reads_of_newcomers)],  # noqa: SLF001
+        [(recovery_driver._RecoveryRun, "_read", _reads_of_newcomers)],  # noqa: SLF001
     ),
     "new fragment starts after the unconfirmed": Bug(
         "a new fragment starts above the last add confirmed + 1",
@@ -519,52 +515,52 @@ BUGS: Final[dict[str, Bug]] = {
         [(WriterMachine, "begin_change", _fragment_starts_late)],
     ),
     "lost registration not noticed": Bug(
-        "a bookie whose registration is gone does not register again",
+        "a bookie that lost its registration does not register again",
         "L0",
-        [(Enrolment, "_until_lost_or_changed", _loss_unnoticed)],
+        [(BookieRegistration, "_until_lost_or_changed", _loss_unnoticed)],
     ),
     "idempotent add ignores the body": Bug(
-        "a bookie acks other bytes for an entry that it holds",
+        "a bookie acks other bytes for an entry that it already holds",
         "I8",
         [(AddPath, "_decide", _any_bytes_held)],
     ),
     "reader believes without a digest": Bug(
-        "a reader does not check what it reads",
+        "a reader does not verify digests",
         "I1 I8 I9",
         [(entries, "verify_batch", _unverified)],
     ),
     "another life taken for the same": Bug(
-        "acks of a bookie count on after another directory answers in its place",
+        "acks of a bookie still count after its directory was replaced",
         "I1 I2 I10",
-        [(WriterDriver, "_connected", _any_life)],
+        [(WriterMachine, "identified", _any_life)],
     ),
     "force does not wait": Bug(
-        "a force is answered before all is durable",
+        "a force is acked before all entries are durable",
         "I1 I2 I10 I11 I12",
         [(AddPath, "force", _forced_at_once)],
     ),
     "adopted a second time": Bug(
-        "a ledger that has an owner is given to another one",
+        "a ledger that has a writer can be adopted by another one",
         "I22",
         [(client, "adopt", _adopted_again), (update, "check_succession", _any_succession)],
     ),
     "cut-off listing taken for whole": Bug(
-        "a page of a listing that was cut off is taken for the last one",
+        "an incomplete page of a listing is taken for the last one",
         "I1",
         [(client.Client, "list_ledgers", _one_page_is_all)],
     ),
     "any key fits": Bug(
-        "a bookie does not look at the ledger's key",
+        "a bookie does not check the ledger's key",
         "I23",
         [(Ledger, "fits", _any_key)],
     ),
     "what a bookie takes not kept to": Bug(
-        "a writer makes batches of any size, whatever its bookies have said that they take",
+        "a writer ignores the maximum batch sizes of its bookies",
         "I24",
-        [(BatchSizes, "limit", _any_size_fits)],
+        [(BatchLimits, "limit", _any_size_fits)],
     ),
     "silence of what was not sent": Bug(
-        "a bookie is taken to be silent for batches that wait at the client",
+        "a bookie counts as silent for batches that still wait in the client",
         "L10",
         [(writer_driver._Link, "owed_since", _owed_from_the_start)],  # noqa: SLF001
     ),
@@ -578,7 +574,7 @@ BUGS: Final[dict[str, Bug]] = {
 
 @contextmanager
 def planted(name: str) -> Iterator[None]:
-    """Put a bug in, for as long as the block runs."""
+    """Plant a bug inside the block."""
     right = [(owner, attribute, getattr(owner, attribute)) for owner, attribute, _ in BUGS[name].changes]
     for owner, attribute, wrong in BUGS[name].changes:
         setattr(owner, attribute, wrong(getattr(owner, attribute)))

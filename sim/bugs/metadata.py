@@ -1,15 +1,15 @@
-"""Bugs planted in what bookies do about a metadata store that is an older copy of itself; see ``bugs``."""
+"""Planted bugs in the handling of a metadata store that was restored from an older copy."""
 
-# A wrong function has the arguments of the right one, and does not look at all of them.
+# A wrong function has the arguments of the correct one, and does not use all of them.
 # ruff: noqa: ARG001
 
 from __future__ import annotations
 
 from typing import Any, Final
 
-from tallybook.bookie.collector import Collector
-from tallybook.bookie.ledger_state import Ledger
-from tallybook.bookie.store_check import StoreAge, StoreCheck
+from tallybook.bookie.gc.collector import GarbageCollector
+from tallybook.bookie.ledgers.state import Ledger
+from tallybook.bookie.recovery.store_check import StoreAge, StoreCheck
 from tallybook.core.ids import NO_IDENTITY
 from tallybook.metadata.memory import MemoryStore
 from tallybook.metadata.store import WriteResult
@@ -36,7 +36,7 @@ def _of_any_identity(right: Any) -> Any:
 
 def _not_raised(_right: Any) -> Any:
     async def raise_id_counter(self: MemoryStore, at_least: int) -> None:
-        """The caller believes that it was."""
+        """Report success without raising it."""
 
     return raise_id_counter
 
@@ -57,41 +57,41 @@ def _never_paused(right: Any) -> Any:
 
 
 def _goes_on(_right: Any) -> Any:
-    def pause(self: Collector) -> None:
-        """The round goes on dropping."""
+    def pause(self: GarbageCollector) -> None:
+        """Continue to drop ledgers."""
 
     return pause
 
 
 METADATA_BUGS: Final = {
     "identity of a ledger ignored": Bug(
-        "a bookie does not compare which ledger of this id is meant",
+        "a bookie does not compare ledger identities",
         "I1 I15",
         [(Ledger, "is_identity", _any_identity)],
         of_restored=True,
     ),
     "deletion of any identity": Bug(
-        "a deletion does not carry which ledger of this id was deleted",
+        "a deletion record lacks the identity of the ledger",
         "I16",
         [(MemoryStore, "delete_ledger", _of_any_identity)],
         of_restored=True,
     ),
     "id counter not raised": Bug(
-        "a store that is an older copy goes on from its old id counter",
+        "a store restored from an older copy continues from its old id counter",
         "I25",
         [(MemoryStore, "raise_id_counter", _not_raised)],
         of_restored=True,
     ),
     "store never compared": Bug(
-        "a bookie does not compare the id counter with what it holds and has seen",
+        "a bookie does not compare the id counter with the ledger ids that it holds and has seen",
         "I16 I25",
         [(StoreCheck, "compare", _not_compared)],
         of_restored=True,
     ),
     "pause ignored": Bug(
-        "the garbage collector believes a store that is known to be an older copy",
+        "the garbage collector trusts a store that is known to be an older copy",
         "I1 I16",
-        [(StoreCheck, "look", _never_paused), (Collector, "_pause", _goes_on)],
+        [(StoreCheck, "look", _never_paused), (GarbageCollector, "_pause", _goes_on)],
         of_restored=True,
     ),
 }

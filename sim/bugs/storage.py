@@ -1,6 +1,6 @@
-"""Bugs planted on purpose in what a bookie does by itself about what it holds: see ``bugs``."""
+"""Planted bugs in background work of a bookie: compaction, garbage collection, scrub, disk watermarks."""
 
-# A wrong function has the arguments of the right one, and does not look at all of them.
+# A wrong function has the arguments of the correct one, and does not use all of them.
 # ruff: noqa: ARG001
 
 from __future__ import annotations
@@ -9,13 +9,14 @@ import asyncio
 from contextlib import aclosing
 from typing import Any, Final
 
-from tallybook.bookie.compaction import Compaction
-from tallybook.bookie.garbage import Fate, Judge
-from tallybook.bookie.scrub import Scrub
-from tallybook.bookie.storage.entry_log import EntryLogs
+from tallybook.bookie.directories.watermarks import DiskLevel, Watermarks
+from tallybook.bookie.gc.compaction import Compaction
+from tallybook.bookie.gc.plan import GarbagePolicy
+from tallybook.bookie.ledgers.disposition import LedgerDisposition
+from tallybook.bookie.scrub.scrubber import Scrubber
+from tallybook.bookie.storage.entry_log.logs import EntryLogs
+from tallybook.bookie.storage.entry_log.truncation import UnlinkedFile
 from tallybook.bookie.storage.log_contents import LogContents
-from tallybook.bookie.storage.remains import Remains
-from tallybook.bookie.watermarks import Level, Watermarks
 
 from .bug import Bug
 
@@ -63,45 +64,47 @@ def _removed_first(right: Any) -> Any:
 
 def _damage_kept_quiet(_right: Any) -> Any:
     def found_damaged(self: Any, row: Any, error: Any) -> None:
-        """Nobody is told."""
+        """Do not report it."""
 
     return found_damaged
 
 
 def _short_for_good(right: Any) -> Any:
-    def level(self: Any, used_part: float, before: Level) -> Level:
-        found: Level = before if before is Level.SHORT else right(self, used_part, before)
+    def level(self: Any, used_part: float, before: DiskLevel) -> DiskLevel:
+        found: DiskLevel = before if before is DiskLevel.SHORT else right(self, used_part, before)
         return found
 
     return level
 
 
 def _gone_at_once(_right: Any) -> Any:
-    def is_garbage(self: Any, ledger_id: int, fate: Fate) -> bool:
-        return fate is not Fate.KEPT
+    def is_garbage(self: Any, ledger_id: int, disposition: LedgerDisposition) -> bool:
+        return disposition is not LedgerDisposition.KEPT
 
     return is_garbage
 
 
 def _missing_twice(right: Any) -> Any:
-    def is_garbage(self: Judge, ledger_id: int, fate: Fate) -> bool:
+    def is_garbage(self: GarbagePolicy, ledger_id: int, disposition: LedgerDisposition) -> bool:
         before = self._before.get(ledger_id)
-        found: bool = right(self, ledger_id, fate)
-        return found or (fate is Fate.MISSING and before is not None and before[0] is Fate.MISSING)
+        found: bool = right(self, ledger_id, disposition)
+        return found or (
+            disposition is LedgerDisposition.MISSING and before is not None and before[0] is LedgerDisposition.MISSING
+        )
 
     return is_garbage
 
 
 def _approval_ends_the_delay(right: Any) -> Any:
-    def is_garbage(self: Judge, ledger_id: int, fate: Fate) -> bool:
-        found: bool = right(self, ledger_id, fate)
-        return found or (fate is Fate.MISSING and self._approved)
+    def is_garbage(self: GarbagePolicy, ledger_id: int, disposition: LedgerDisposition) -> bool:
+        found: bool = right(self, ledger_id, disposition)
+        return found or (disposition is LedgerDisposition.MISSING and self._approved)
 
     return is_garbage
 
 
 def _due_at_once(right: Any) -> Any:
-    def due_at(self: Judge) -> float | None:
+    def due_at(self: GarbagePolicy) -> float | None:
         return None if right(self) is None else 0.0
 
     return due_at
@@ -112,7 +115,7 @@ def _cut_first(right: Any) -> Any:
         unread = asyncio.Event()
         unread.set()
         file = await self._disk.open(self._directories.path_of(log_id))
-        await Remains(file, self.size_of(log_id), self._piece_bytes, unread, self._clock).give_back()
+        await UnlinkedFile(file, self.size_of(log_id), self._piece_bytes, unread, self._clock).give_back()
         removed: int = await right(self, log_id)
         return removed
 
@@ -121,54 +124,54 @@ def _cut_first(right: Any) -> Any:
 
 STORAGE_BUGS: Final[dict[str, Bug]] = {
     "log removed before the index is synced": Bug(
-        "compaction removes a log while rows that point elsewhere now are not durable",
+        "compaction removes a log before the moved index rows are durable",
         "I1 I2 I10 I11 I12",
         [(Compaction, "remove", _index_not_synced)],
     ),
     "copies not synced": Bug(
-        "compaction points rows at copies that are not durable",
+        "compaction moves index rows to copies that are not durable",
         "I1 I2 I10 I11 I12",
         [(Compaction, "_write", _copies_not_synced)],
     ),
     "batch that counts left behind": Bug(
-        "compaction does not copy all that counts, and removes the log",
+        "compaction removes a log without copying all live batches",
         "I1 I2 I10 I11 I12",
         [(LogContents, "live", _last_one_forgotten)],
     ),
     "log removed before its batches have moved": Bug(
-        "compaction removes a log before it has written what it read there",
+        "compaction removes a log before it has written the copied batches",
         "I1 I2 I10 I11 I12",
         [(Compaction, "compact", _removed_first)],
     ),
     "scrub keeps damage quiet": Bug(
-        "a scrub does not put what it finds damaged on the list of damage",
+        "a scrub does not add damaged batches to the damage list",
         "L7",
-        [(Scrub, "_found_damaged", _damage_kept_quiet)],
+        [(Scrubber, "_found_damaged", _damage_kept_quiet)],
     ),
     "read-only for good": Bug(
-        "a bookie that was short of disk takes no adds any more, however much room there is",
+        "a bookie that ran short of disk space stays read-only after space was freed",
         "L2",
         [(Watermarks, "level", _short_for_good)],
     ),
     "unknown ledgers dropped": Bug(
-        "a bookie drops what the metadata cannot tell of now",
+        "a bookie drops ledgers whose metadata cannot be read now",
         "I12 I16",
-        [(Judge, "is_garbage", _gone_at_once)],
+        [(GarbagePolicy, "is_garbage", _gone_at_once)],
     ),
     "missing in two rounds is enough": Bug(
-        "a bookie drops a ledger whose metadata were missing in two rounds, however soon after each other",
+        "a bookie drops a ledger whose metadata were missing in two passes, without a delay",
         "I12 I16",
-        [(Judge, "is_garbage", _missing_twice)],
+        [(GarbagePolicy, "is_garbage", _missing_twice)],
         of_fault="rows_away",
     ),
     "approval ends the delay": Bug(
-        "a bookie drops a missing ledger as soon as an operator approves, however short it has been missing",
+        "a bookie drops a missing ledger as soon as an operator approves, without the delay",
         "I12 I16",
-        [(Judge, "is_garbage", _approval_ends_the_delay), (Judge, "due_at", _due_at_once)],
+        [(GarbagePolicy, "is_garbage", _approval_ends_the_delay), (GarbagePolicy, "due_at", _due_at_once)],
         of_fault="rows_away",
     ),
     "log cut before it is gone": Bug(
-        "the room of a log is given back while it still has its name, and the note its length",
+        "a removed log is truncated before it is unlinked and its noted length is removed",
         "boot",
         [(EntryLogs, "remove", _cut_first)],
     ),

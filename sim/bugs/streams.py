@@ -1,6 +1,6 @@
-"""Bugs planted on purpose in streams and subscriptions: see ``bugs``."""
+"""Planted bugs in streams and subscriptions."""
 
-# A wrong function has the arguments of the right one, and does not look at all of them.
+# A wrong function has the arguments of the correct one, and does not use all of them.
 # ruff: noqa: ARG001
 
 from __future__ import annotations
@@ -10,34 +10,34 @@ from typing import Any, Final
 
 from tallybook.core.errors import Outcome, PositionMismatch
 from tallybook.core.ids import NO_ENTRY
-from tallybook.stream import StreamStore, StreamWriter, SubscriptionReader, head, streams
-from tallybook.stream.dedup import DedupWindow
+from tallybook.stream import StreamStore, StreamWriter, SubscriptionReader, head
 from tallybook.stream.head import SegmentEnd
-from tallybook.stream.keeping import Keeper, expired
-from tallybook.stream.subscription.shelf import Shelf
-from tallybook.stream.writer import opening
-from tallybook.stream.writer.ending import FoundEnd, envelope_at, last_record
-from tallybook.stream.writer.flow import Flow
+from tallybook.stream.records.dedup import DedupWindow
+from tallybook.stream.retention.janitor import StreamJanitor, expired
+from tallybook.stream.subscription.store import SubscriptionRecords
+from tallybook.stream.writer import opening, takeover
+from tallybook.stream.writer.flow import RecordFlow
+from tallybook.stream.writer.segment_end import RecoveredEnd, envelope_at, last_record
 
 from .bug import Bug
 
 
 def _unfenced(_right: Any) -> Any:
-    async def recovered_end(client: Any, segment: Any, before: Any, tag: str, now_ms: int) -> FoundEnd:
+    async def recovered_end(client: Any, segment: Any, before: Any, tag: str, now_ms: int) -> RecoveredEnd:
         reader = await client.open_ledger(segment.ledger_id, recover=False)
         last = reader.last_add_confirmed
         if last == NO_ENTRY:
-            return FoundEnd(SegmentEnd(NO_ENTRY, before, 0, now_ms), None, None)
+            return RecoveredEnd(SegmentEnd(NO_ENTRY, before, 0, now_ms), None, None)
         envelope = await envelope_at(reader, segment.number, last, tag)
         end = SegmentEnd(last, envelope.marks, reader.metadata.length, now_ms)
-        return FoundEnd(end, envelope.kind, await last_record(reader, segment.number, last, tag, envelope))
+        return RecoveredEnd(end, envelope.kind, await last_record(reader, segment.number, last, tag, envelope))
 
     return recovered_end
 
 
 def _any_owner(_right: Any) -> Any:
     def owned(found: Any, owner: Any) -> None:
-        """Whoever it is may go on."""
+        """Accept any owner."""
 
     return owned
 
@@ -128,7 +128,7 @@ def _not_drained(_right: Any) -> Any:
 
 def _sent_again(_right: Any) -> Any:
     def recovered(self: Any, number: int, last_entry: int) -> None:
-        """Nothing of what was sent is believed to be there."""
+        """Ignore what the recovery found in the segment."""
 
     return recovered
 
@@ -144,75 +144,75 @@ def _forgotten(_right: Any) -> Any:
 
 STREAM_BUGS: Final[dict[str, Bug]] = {
     "older writer not fenced": Bug(
-        "who takes a stream over does not fence the segments of the one before",
+        "a stream takeover does not fence the segments of the previous writer",
         "S1 S3 S4 S7",
-        [(opening, "recovered_end", _unfenced)],
+        [(takeover, "recovered_end", _unfenced)],
         of_streams=True,
     ),
     "any owner may add segments": Bug(
-        "a head is changed by a writer that does not own the stream any more",
+        "a writer that no longer owns the stream can change its head",
         "S1 S3 S4 S7",
         [(head, "_owned", _any_owner)],
         of_streams=True,
     ),
     "ids forgotten at a takeover": Bug(
-        "a writer that takes over does not learn the ids of the last records",
+        "a writer that takes over does not read the dedup ids of the last records",
         "S2",
-        [(streams, "read_window", _no_ids)],
+        [(opening, "read_window", _no_ids)],
         of_streams=True,
     ),
     "set in several entries": Bug(
-        "each record of a set is an entry of its own",
+        "each record of a set becomes an entry of its own",
         "S5",
-        [(Flow, "gather", _set_split)],
+        [(RecordFlow, "gather", _set_split)],
         of_streams=True,
     ),
     "deleted before it is truncated": Bug(
-        "segments are deleted before the head says that they were given up",
+        "segments are deleted before the truncation is in the head",
         "S1",
-        [(StreamStore, "truncate", _deleted_first), (Keeper, "_keep", _expired_first)],
+        [(StreamStore, "truncate", _deleted_first), (StreamJanitor, "_keep", _expired_first)],
         of_streams=True,
     ),
     "advance told before it is stored": Bug(
-        "a subscriber is told that an advance is stored before it is",
+        "an advance is confirmed to the subscriber before it is stored",
         "S9",
         [(SubscriptionReader, "_store_once", _told_early)],
         of_streams=True,
     ),
     "cursor ledger not fenced": Bug(
-        "who takes a subscription over believes what readers of its ledger see",
+        "a subscription takeover reads the cursor ledger without fencing it",
         "S9",
-        [(Shelf, "cursor", _cursor_unfenced)],
+        [(SubscriptionRecords, "cursor", _cursor_unfenced)],
         of_streams=True,
     ),
     "numbers off by one": Bug(
-        "a writer that takes over leaves out one number",
+        "a writer that takes over skips one sequence number",
         "S1 S7",
-        [(Flow, "__init__", _numbers_skip)],
+        [(RecordFlow, "__init__", _numbers_skip)],
         of_streams=True,
     ),
     "condition looked at too early": Bug(
-        "a condition is compared before earlier appends are settled",
+        "a condition is checked before the outcome of earlier appends is known",
         "S6",
         [(StreamWriter, "_append_if", _condition_at_once)],
         of_streams=True,
     ),
     "next segment before the last is settled": Bug(
-        "a writer goes on in the next segment while appends to the last one are under way",
+        "a writer continues in the next segment while appends to the last one are in flight",
         "S1 S3 S7",
-        [(Flow, "drained", _not_drained)],
+        [(RecordFlow, "drained", _not_drained)],
         of_streams=True,
     ),
     "sent again though it is there": Bug(
-        "a writer whose segment has failed sends again what was found in it",
+        "a writer whose segment failed sends records again that are already in it",
         "S1 S2 S3 S7",
-        [(Flow, "recovered", _sent_again)],
+        [(RecordFlow, "recovered", _sent_again)],
         of_streams=True,
     ),
     "doomed ledgers forgotten": Bug(
-        "the keeper strikes ledgers off the head without deleting them",
+        "the janitor removes doomed ledgers from the head without deleting them",
         "S10",
-        [(Keeper, "_delete_doomed", _forgotten)],
+        [(StreamJanitor, "_delete_doomed", _forgotten)],
         of_streams=True,
     ),
 }

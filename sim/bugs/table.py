@@ -1,17 +1,17 @@
-"""The table of planted bugs in docs/simulation.md: which there are, and what gave each of them away."""
+"""Writes the table of planted bugs in docs/project/planted-bugs.md: the seed and violation that detected each."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from typing import Final
 
-from .bug_search import Search
-from .bugs import BUGS
+from .catalogue import BUGS
+from .search import Search
 
 BEGIN: Final = "<!-- written by `python -m tallybook.sim bugs --write` -->"
 END: Final = "<!-- end of what was written -->"
 WIDTH: Final = 90
-"""Characters of what was seen that the table shows."""
+"""Maximum characters of a violation's detail in the table."""
 NOT_FOUND: Final = "not found"
 
 
@@ -22,7 +22,7 @@ def _shortly(detail: str) -> str:
 
 
 def row(search: Search) -> str:
-    """One line for the terminal, and one for each run that failed in another way."""
+    """Lines for the terminal: the result, and each run that failed in another way."""
     found = search.found
     how = f"{found.invariant}: {_shortly(found.detail)}" if found else NOT_FOUND.upper()
     lines = [f"{search.bug:42} {search.seeds:5} seeds  {how}"]
@@ -31,7 +31,7 @@ def row(search: Search) -> str:
 
 
 def table(searches: Sequence[Search]) -> str:
-    """The table, as Markdown."""
+    """The table in Markdown."""
     lines = ["| bug | what is broken | seed | invariant | what was seen |", "|---|---|---|---|---|"]
     for search in searches:
         found = search.found
@@ -41,6 +41,6 @@ def table(searches: Sequence[Search]) -> str:
 
 
 def with_table(page: str, searches: Sequence[Search], code: str) -> str:
-    """The page, with this table in the place of the one before; ``code`` is the hash of what the seeds ran."""
+    """The page with this table instead of the old one; ``code`` is the hash of the code that the seeds ran."""
     before, _, rest = page.partition(BEGIN)
     return f"{before}{BEGIN}\n\n{table(searches)}\n\nCode: `{code}`.\n\n{END}{rest.partition(END)[2]}"

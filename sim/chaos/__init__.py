@@ -1,13 +1,13 @@
-"""Chaos with real processes: bookies, clients and ZooKeeper that are killed, stopped and cut off (docs/chaos.md).
+"""Chaos runs: real bookies, clients and ZooKeeper are killed, stopped and disconnected (docs/project/chaos.md).
 
-In the order in which to read them::
+In reading order::
 
-    proxy       the network in between, which holds, delays and breaks what passes
-    processes   bookies and loads as child processes: started, killed, stopped, started again
+    proxy       TCP proxy that blocks, delays and breaks connections
+    processes   bookies and loads as child processes
     load        what a load process does: writers, readers, recoverers
-    watched     connections that note what bookies promise
-    records     the log in which a load process keeps what it did and was told
-    nemesis     what goes wrong and when, drawn from a seed
-    run         the phases of a run
-    audit       everything read again and compared
+    watched     connections that record what bookies promise
+    records     log in which a load process records operations and results
+    nemesis     faults and their times, drawn from a seed
+    run         phases of a run
+    audit       reads everything again and compares
 """

@@ -1,10 +1,9 @@
-"""Chaos from the command line (docs/chaos.md).
+"""Command line of chaos runs (docs/project/chaos.md).
 
     python -m tallybook.sim.chaos --seconds 300 --seed 7 [--keep]
 
-Prints a line for everything that is done to the cluster, and a summary. Ends with 1 where
-something went wrong that must not, and then leaves the directory of the run as it is. The
-command ``load``, which runs the clients, is for the run itself.
+Prints a line for every fault, and a summary. Exits with 1 and keeps the directory of the run if there was a violation.
+A run starts the command ``load`` itself, for its client processes.
 """
 
 from __future__ import annotations
@@ -20,41 +19,41 @@ from pathlib import Path
 
 from tallybook.cli import running
 from tallybook.cli.exits import Interrupted
-from tallybook.cli.parent import die_with_parent
+from tallybook.cli.local.parent import die_with_parent
 from tallybook.client.client import Client
-from tallybook.client.world import open_world
+from tallybook.client.environment import open_world
 from tallybook.core.errors import MetadataUnavailable, TallybookError
 from tallybook.runtime.clock import RealClock
 from tallybook.runtime.rng import SeededRng
 
 from . import tally
-from .load import CANNOT_OPEN, Load, client_settings
+from .load import CANNOT_OPEN, LoadProcess, client_settings
 from .processes import remove
 from .records import Recorder
-from .run import Chaos
+from .run import ChaosRun
 from .watched import WatchedConnections
 
 
 def say(text: str) -> None:
-    """One line on standard output."""
+    """Print one line to standard output."""
     sys.stdout.write(text + "\n")
     sys.stdout.flush()
 
 
 def complain(error: TallybookError) -> None:
-    """One line on standard error: the last words of a load."""
+    """Print an error to standard error, as the last line of a load."""
     sys.stderr.write(f"{error!r}\n")
 
 
-async def run(seconds: float, seed: int, directory: Path) -> Chaos:
-    """One run."""
-    async with Chaos(directory, seed, say) as chaos:
+async def run(seconds: float, seed: int, directory: Path) -> ChaosRun:
+    """Do one run."""
+    async with ChaosRun(directory, seed, say) as chaos:
         await chaos.run(seconds)
     return chaos
 
 
 async def load(arguments: argparse.Namespace) -> int:
-    """The clients of one process; its exit code."""
+    """Run the clients of one load process; return its exit code."""
     die_with_parent(arguments.parent_pipe)
     recorder = Recorder(Path(arguments.log))
     settings = client_settings()
@@ -66,7 +65,7 @@ async def load(arguments: argparse.Namespace) -> int:
         return CANNOT_OPEN
     watched = replace(world, connections=WatchedConnections(world.connections, recorder.note))
     async with Client(watched, settings) as client:
-        actors = Load(
+        actors = LoadProcess(
             arguments.name, client, recorder, RealClock(), SeededRng(arguments.seed),
             writers=3, readers=2, recoverers=1,
         )  # fmt: skip
@@ -76,26 +75,26 @@ async def load(arguments: argparse.Namespace) -> int:
 
 
 def of_this_code(sums: Counter[str]) -> str:
-    """What all runs of this code add up to."""
+    """Line with the sums over all runs of this code."""
     return f"all runs of this code: {json.dumps(sums)}"
 
 
 def run_and_judge(arguments: argparse.Namespace) -> int:
-    """Run, sum up, clean up; the exit code."""
+    """Run, print the summary, clean up; return the exit code."""
     directory = Path(arguments.dir) if arguments.dir else tally.RUNS / f"seed-{arguments.seed}"
     if directory.exists():
         remove(directory)
     directory.mkdir(parents=True)
     code = tally.code()
     try:
-        # A signal leaves no process behind, ZooKeeper included.
+        # Also after a signal all child processes are ended, ZooKeeper included.
         chaos = running.run(run(arguments.seconds, arguments.seed, directory))
     except Interrupted as interrupted:
         return interrupted.code
     say("")
     if not arguments.dir:
         sums = tally.add(arguments.seed, chaos.figures, code)
-        say("the code was changed meanwhile: this run counts for none" if sums is None else of_this_code(sums))
+        say("the code changed during the run: it is not added to the tally" if sums is None else of_this_code(sums))
     say(json.dumps(chaos.figures))
     if chaos.violations:
         kinds = Counter(violation.invariant for violation in chaos.violations)
@@ -108,14 +107,14 @@ def run_and_judge(arguments: argparse.Namespace) -> int:
 
 
 def main() -> int:
-    """Do what the command line says; the exit code."""
+    """Run the command given by ``sys.argv``; return the exit code."""
     parser = argparse.ArgumentParser(prog="python -m tallybook.sim.chaos", description="Chaos with real processes.")
-    parser.add_argument("--seconds", type=float, default=300.0, help="how long things go wrong")
-    parser.add_argument("--seed", type=int, default=1, help="decides what goes wrong, and when")
-    parser.add_argument("--keep", action="store_true", help="keep the directory of a run that went well")
-    parser.add_argument("--dir", default="", help="a directory for the run; it is then not added to the tally")
+    parser.add_argument("--seconds", type=float, default=300.0, help="how long faults are injected")
+    parser.add_argument("--seed", type=int, default=1, help="seed of the faults and their times")
+    parser.add_argument("--keep", action="store_true", help="keep the directory of a run that passed")
+    parser.add_argument("--dir", default="", help="directory of the run, which is then not added to the tally")
     commands = parser.add_subparsers(dest="command")
-    loading = commands.add_parser("load", help="for the run itself")
+    loading = commands.add_parser("load", help="used by the run itself")
     for name in ("--name", "--log", "--metadata", "--seed"):
         loading.add_argument(name, required=True)
     loading.add_argument("--parent-pipe", type=int, required=True)

@@ -1,4 +1,4 @@
-"""The end of a run: every ledger closed, read by two clients, and looked at copy by copy."""
+"""The audit of a chaos run: closes every ledger, reads it with two clients, and checks every copy."""
 
 from __future__ import annotations
 
@@ -7,49 +7,49 @@ from collections.abc import Callable, Coroutine
 from dataclasses import dataclass
 from typing import Any, Final
 
-from tallybook.bench.payloads import Payloads
+from tallybook.bench.loads.payloads import Payloads
 from tallybook.client.client import Client
 from tallybook.client.ports import ClientWorld
 from tallybook.client.reader.handle import LedgerReader
 from tallybook.core.batch import BatchHeader, Buffer, verify_batch
 from tallybook.core.errors import EntryAbsent, InvalidBatch, TallybookError
-from tallybook.metadata.model import Fragment, LedgerMetadata
+from tallybook.metadata.ledger.model import Fragment, LedgerMetadata
 from tallybook.runtime.clock import Clock
 
-from ..history import NO_ENTRY, End, History, Outcome
+from ..workload.history import NO_ENTRY, History, LedgerEnd, OperationOutcome
 from .load import password_of
-from .records import Promises
+from .records import BookiePromises
 
-AT_ONCE: Final = 4
-"""So many ledgers are worked on at the same time."""
+MAX_CONCURRENCY: Final = 4
+"""Maximum number of ledgers that are processed at the same time."""
 
 READ_BYTES: Final = 1024 * 1024
 AHEAD: Final = 1000
-"""So many entries further a bookie may show at once what it holds."""
+"""A read of a bookie's copies may return entries up to so far beyond the wanted one."""
 
 RETRY_SECONDS: Final = 0.3
 
 Wrong = Callable[[str, int, str], None]
-"""Told of a violation: invariant, ledger, detail."""
+"""Called with each violation: invariant, ledger, detail."""
 
 
 @dataclass(frozen=True, slots=True)
-class Auditor:
-    """A client that reads everything."""
+class AuditClient:
+    """A client of the audit."""
 
     name: str
     client: Client
     world: ClientWorld
 
 
-async def close_all(auditor: Auditor, history: History, clock: Clock, seconds: float, wrong: Wrong) -> list[int]:
-    """Recover whatever is not closed, within ``seconds`` from now; the ids of all ledgers.
+async def close_all(auditor: AuditClient, history: History, clock: Clock, seconds: float, wrong: Wrong) -> list[int]:
+    """Recover all ledgers that are not closed, within ``seconds``; return the ids of all ledgers.
 
-    Nobody deletes: every ledger of which a client was told anything has to be among them (I1).
+    No client deletes, so every ledger of which a client got a result must be among them (I1).
     """
     known = [ledger_id async for ledger_id in auditor.client.list_ledgers()]
-    told = {operation.ledger_id for operation in history.operations if operation.outcome is Outcome.OK}
-    for ledger_id in sorted(told - set(known)):
+    reported = {operation.ledger_id for operation in history.operations if operation.outcome is OperationOutcome.OK}
+    for ledger_id in sorted(reported - set(known)):
         confirmed = history.highest_confirmed(ledger_id)
         wrong("I1", ledger_id, f"it is listed no more, and was confirmed up to entry {confirmed}")
     deadline = clock.monotonic() + seconds
@@ -66,36 +66,36 @@ async def close_all(auditor: Auditor, history: History, clock: Clock, seconds: f
                     return
                 await clock.sleep(RETRY_SECONDS)
             else:
-                recover.ok(end=End(closed.last_entry_id, closed.length))
+                recover.ok(end=LedgerEnd(closed.last_entry_id, closed.length))
                 return
 
     await _for_each(known, close)
     return known
 
 
-async def read_all(auditor: Auditor, known: list[int], history: History, payloads: Payloads, wrong: Wrong) -> None:
-    """Read every ledger from its beginning to its end."""
+async def read_all(auditor: AuditClient, known: list[int], history: History, payloads: Payloads, wrong: Wrong) -> None:
+    """Read every ledger completely."""
 
     async def read(ledger_id: int) -> None:
         try:
             metadata = await auditor.client.ledger_metadata(ledger_id)
             if not metadata.closed:
-                return  # said already
+                return  # already reported
             reader = await auditor.client.open_ledger(ledger_id, password=password_of(metadata), recover=False)
             reading = history.reading(auditor.name, ledger_id)
             reading.lac(reader.last_add_confirmed)
             if metadata.last_entry_id >= 0:
                 async for entry in reader.read(0, metadata.last_entry_id):
                     reading.saw(entry.entry_id, payloads.same(ledger_id, entry.payload))
-            reading.done(End(metadata.last_entry_id, metadata.length))
+            reading.done(LedgerEnd(metadata.last_entry_id, metadata.length))
         except TallybookError as error:
             wrong("I1", ledger_id, f"{auditor.name} cannot read it: {error!r}")
 
     await _for_each(known, read)
 
 
-async def count_copies(auditor: Auditor, known: list[int], wrong: Wrong) -> int:
-    """Look at every copy of every closed ledger (I10); the number of changes of ensembles that its metadata show."""
+async def count_copies(auditor: AuditClient, known: list[int], wrong: Wrong) -> int:
+    """Check every copy of every closed ledger (I10); return the number of ensemble changes in their metadata."""
     changes = 0
 
     async def count(ledger_id: int) -> None:
@@ -113,8 +113,8 @@ async def count_copies(auditor: Auditor, known: list[int], wrong: Wrong) -> int:
     return changes
 
 
-async def keep_promises(auditor: Auditor, promises: Promises, wrong: Wrong) -> None:
-    """Every bookie holds what it acked (I12) and knows what it fenced (I13), also where it was replaced."""
+async def keep_promises(auditor: AuditClient, promises: BookiePromises, wrong: Wrong) -> None:
+    """Every bookie holds what it acked (I12) and knows what it fenced (I13), also after an ensemble change."""
 
     async def held(ledger_id: int, bookie_id: str) -> None:
         connection = await auditor.world.connections.get(bookie_id)
@@ -138,8 +138,10 @@ async def keep_promises(auditor: Auditor, promises: Promises, wrong: Wrong) -> N
     await _for_each(sorted({ledger_id for ledger_id, _ in {*promises.acked, *promises.fenced}}), check)
 
 
-async def look_at_lacs(auditor: Auditor, known: list[int], history: History, promises: Promises, wrong: Wrong) -> None:
-    """What readers saw as confirmed is what an ack quorum acked, and was not cut off (I6)."""
+async def check_lacs(
+    auditor: AuditClient, known: list[int], history: History, promises: BookiePromises, wrong: Wrong
+) -> None:
+    """Check that entries that readers saw as confirmed have an ack quorum, and are below the end of the ledger (I6)."""
     seen: dict[int, list[tuple[int, str]]] = {}
     for reading in history.readings:
         seen.setdefault(reading.ledger_id, []).extend((lac, reading.actor) for lac in reading.lacs)
@@ -154,7 +156,7 @@ async def look_at_lacs(auditor: Auditor, known: list[int], history: History, pro
 
 
 class _Copies:
-    """The copies of one ledger at the bookies that its metadata name."""
+    """Checks the copies of one ledger at the bookies that its metadata name."""
 
     def __init__(self, metadata: LedgerMetadata, reader: LedgerReader, world: ClientWorld, wrong: Wrong) -> None:
         self._metadata = metadata
@@ -162,25 +164,25 @@ class _Copies:
         self._world = world
         self._wrong = wrong
         self._copies: dict[int, int] = {}
-        """How many good copies there are of each entry."""
+        """Number of good copies of each entry."""
         self._crcs: dict[int, int] = {}
-        """Of each batch, by its first entry."""
+        """CRC of each batch, by its first entry."""
         self._ends: dict[int, int] = {}
-        """The last entry of the batch that holds an entry, where a bookie lacks it."""
+        """Last entry of the batch of each entry that a bookie lacks."""
 
     async def look(self) -> None:
-        """Compare them with each other, and their number with the ack quorum."""
+        """Compare the copies with each other, and their number with the ack quorum."""
         metadata = self._metadata
         for fragment in metadata.fragments:
             for bookie_id in fragment.bookies:
-                await self._look_at(fragment, bookie_id)
+                await self._check_fragment(fragment, bookie_id)
         needed = metadata.quorum.ack_quorum
         poor = [entry for entry in range(metadata.last_entry_id + 1) if self._copies.get(entry, 0) < needed]
         if poor:
             detail = f"{len(poor)} entries from {poor[0]} have fewer than {needed} copies, {metadata.fragments}"
             self._wrong("I10", metadata.ledger_id, detail)
 
-    async def _look_at(self, fragment: Fragment, bookie_id: str) -> None:
+    async def _check_fragment(self, fragment: Fragment, bookie_id: str) -> None:
         metadata = self._metadata
         entry_id = fragment.first_entry_id
         last = min(metadata.fragment_end(fragment), metadata.last_entry_id)
@@ -192,7 +194,7 @@ class _Copies:
             entry_id = await self._copies_at(bookie_id, entry_id, stripe_end)
 
     async def _copies_at(self, bookie_id: str, first: int, last: int) -> int:
-        """Look at what a bookie has from ``first`` on; the entry to go on from."""
+        """Check the copies of a bookie from ``first`` on; return the next entry to check."""
         ledger_id = self._metadata.ledger_id
         try:
             connection = await self._world.connections.get(bookie_id)
@@ -223,7 +225,7 @@ class _Copies:
 
 
 async def _for_each(known: list[int], work: Callable[[int], Coroutine[Any, Any, None]]) -> None:
-    room = asyncio.Semaphore(AT_ONCE)
+    room = asyncio.Semaphore(MAX_CONCURRENCY)
 
     async def one(ledger_id: int) -> None:
         async with room:

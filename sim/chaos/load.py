@@ -1,9 +1,8 @@
-"""What a load process does: several writers, readers and recoverers of one client, until SIGTERM.
+"""A load process: several writers, readers and recoverers of one client, until SIGTERM.
 
-Each knows of the ledgers of the others by listing them, as strangers would. Everything that
-is done and told goes into the log of the process (``records``). After SIGTERM the writers
-bring their ledgers to an end, and the process ends with 0. SIGUSR1 prints what every task
-waits for, to standard error.
+Actors find ledgers of other actors by listing. Operations and results go into the log of the process (``records``).
+After SIGTERM the writers finish their ledgers, and the process exits with 0. SIGUSR1 prints to standard error where
+every task waits.
 """
 
 from __future__ import annotations
@@ -14,16 +13,16 @@ import sys
 from collections.abc import Awaitable, Callable
 from typing import Final, TypeAlias
 
-from tallybook.bench.payloads import LEAST_BYTES, payload_of
+from tallybook.bench.loads.payloads import MIN_BYTES, payload_of
 from tallybook.client.client import Client
 from tallybook.client.reader.handle import LedgerReader
+from tallybook.client.writer.appends.appends import PendingAppend
 from tallybook.client.writer.handle import LedgerWriter
-from tallybook.client.writer.pending import PendingAppend
-from tallybook.core.config import ClientSettings
 from tallybook.core.errors import Busy, Outcome, PeerError, TallybookError, is_defect
 from tallybook.core.limits import MIB
 from tallybook.core.quorum import Quorum
-from tallybook.metadata.model import DigestType, LedgerMetadata
+from tallybook.core.settings import ClientSettings
+from tallybook.metadata.ledger.model import DigestType, LedgerMetadata
 from tallybook.runtime.clock import Clock
 from tallybook.runtime.rng import Rng
 from tallybook.runtime.tasks import Tasks
@@ -32,12 +31,12 @@ from .records import Recorder
 
 PASSWORD: Final = b"open sesame"
 CANNOT_OPEN: Final = 75
-"""Exit code of a process whose client could not be opened, as the metadata store did not answer."""
+"""Exit code of a process whose client could not be opened because the metadata store did not answer."""
 
 CLOSE_ATTEMPTS: Final = 5
 MAX_BURSTS_PENDING: Final = 3
 SHORT_TAIL: Final = 100
-"""Where a reader does not begin with entry 0, it begins so many before the last one confirmed."""
+"""A reader that does not start at entry 0 starts so many entries before the last add confirmed."""
 
 QUORUMS: Final = (Quorum(3, 3, 2), Quorum(3, 2, 2, 8), Quorum(3, 3, 3), Quorum(4, 3, 2, 16), Quorum(2, 2, 1))
 
@@ -46,7 +45,7 @@ Sent: TypeAlias = list[tuple[int, PendingAppend]]
 
 
 def client_settings() -> ClientSettings:
-    """Of a client that does not wait for long."""
+    """Settings of all clients of a run, with short timeouts."""
     return ClientSettings(
         add_timeout_ms=3_000, away_timeout_ms=500, request_timeout_ms=2_000, connect_timeout_ms=1_500,
         reconnect_ms=100, metadata_timeout_ms=5_000, explicit_lac_ms=50, tail_wait_ms=1_000, quarantine_ms=2_000,
@@ -54,11 +53,11 @@ def client_settings() -> ClientSettings:
     )  # fmt: skip
 
 
-class Load:
+class LoadProcess:
     """The actors of one process.
 
     Args:
-        writers, readers, recoverers: how many of each.
+        writers, readers, recoverers: number of actors of each kind.
     """
 
     def __init__(
@@ -87,7 +86,7 @@ class Load:
         self._over = asyncio.Event()
 
     async def run(self) -> None:
-        """Until SIGTERM, and until everything has come to its end."""
+        """Run all actors until SIGTERM, then let them finish."""
         loop = asyncio.get_running_loop()
         loop.add_signal_handler(signal.SIGTERM, self._over.set)
         loop.add_signal_handler(signal.SIGUSR1, print_tasks)
@@ -111,12 +110,12 @@ class Load:
                 if is_defect(error):
                     self._records.note("violation", "defect", -1, f"{name} met {error!r}")
                 await self._pause(rng, 0.3)
-            except Exception as error:  # noqa: BLE001 - whatever a client raises but its declared errors is a defect
+            except Exception as error:  # noqa: BLE001 - any undeclared error of a client is a defect
                 self._records.note("violation", "client", -1, f"{name} met {error!r}")
                 await self._pause(rng, 0.3)
 
     async def _pause(self, rng: Rng, mean_seconds: float) -> None:
-        """Wait for a while, or until all is over."""
+        """Wait for a random time, or until SIGTERM."""
         try:
             async with asyncio.timeout(2 * mean_seconds * rng.random()):
                 await self._over.wait()
@@ -126,7 +125,7 @@ class Load:
     # -- writers --------------------------------------------------------------------------
 
     async def _writer(self, name: str, rng: Rng) -> None:
-        """One ledger: made, written in bursts, closed or left open."""
+        """Create one ledger, write it in bursts, close it or leave it open."""
         ledger = await self._create(name, rng)
         number, largest = 0, rng.randint(1, 50)
         settling: list[asyncio.Task[None]] = []
@@ -165,11 +164,11 @@ class Load:
         return ledger
 
     def _burst(self, name: str, ledger: LedgerWriter, number: int, count: int, rng: Rng) -> tuple[int, Sent]:
-        """Append some entries; those that were taken."""
+        """Append some entries; return the next entry number and the accepted appends."""
         sent: Sent = []
         for _ in range(count):
-            most_bytes = 60_000 if rng.random() < 0.01 else 1_500
-            size = rng.randint(LEAST_BYTES, most_bytes)
+            max_bytes = 60_000 if rng.random() < 0.01 else 1_500
+            size = rng.randint(MIN_BYTES, max_bytes)
             append = self._records.begin("append", name, ledger.id, number, size)
             try:
                 sent.append((append, ledger.append_nowait(payload_of(ledger.id, number, size))))
@@ -182,14 +181,14 @@ class Load:
 
     async def _settle(self, sent: Sent, before: asyncio.Task[None] | None) -> None:
         if before is not None:
-            # Of two tasks that wait for entries of one batch, the later one may be woken first.
+            # Two tasks that wait for entries of one batch may wake up in any order.
             await asyncio.wait((before,))
         for append, pending in sent:
             try:
                 entry_id = await pending
             except TallybookError as error:
                 self._failed(append, error)
-            except Exception as error:  # noqa: BLE001 - as in _live; nobody else would hear of it
+            except Exception as error:  # noqa: BLE001 - as in _live; the error would be lost
                 self._records.note("violation", "client", -1, f"append {append} ended with {error!r}")
             else:
                 self._records.note("ok", append, entry_id)
@@ -223,7 +222,7 @@ class Load:
             raise
 
     async def _reader(self, name: str, rng: Rng) -> None:
-        """Follow one ledger for a while, perhaps to its end."""
+        """Follow one ledger for some seconds, or to its end."""
         await self._pause(rng, 0.3)
         metadata = await self._some_ledger(rng)
         if metadata is None:
@@ -234,30 +233,30 @@ class Load:
         except TimeoutError:
             return
         except PeerError:
-            # Bookies are away. What was read until then counts.
+            # Bookies are unavailable. The entries read so far count.
             await self._pause(rng, 0.2)
 
     async def _read(self, name: str, metadata: LedgerMetadata, rng: Rng) -> None:
         ledger_id, records = metadata.ledger_id, self._records
         reader = await self._client.open_ledger(ledger_id, password=password_of(metadata), recover=False)
         reading = records.reading(name, ledger_id)
-        lac = self._look(reading, reader, None)
+        lac = self._record_lac(reading, reader, None)
         first = 0 if rng.random() < 0.3 else max(0, lac - SHORT_TAIL)
         async for entry in reader.tail(first):
             records.saw(reading, ledger_id, entry.entry_id, entry.payload)
-            lac = self._look(reading, reader, lac)
-        self._look(reading, reader, lac)
+            lac = self._record_lac(reading, reader, lac)
+        self._record_lac(reading, reader, lac)
         if first == 0:
             records.note("done", reading, reader.metadata.last_entry_id, reader.metadata.length)
 
-    def _look(self, reading: int, reader: LedgerReader, before: int | None) -> int:
+    def _record_lac(self, reading: int, reader: LedgerReader, before: int | None) -> int:
         lac = reader.last_add_confirmed
         if lac != before:
             self._records.note("lac", reading, lac)
         return lac
 
     async def _some_ledger(self, rng: Rng) -> LedgerMetadata | None:
-        """Mostly a young one."""
+        """Draw a ledger, mostly a young one; ``None`` if there is none."""
         known = [ledger_id async for ledger_id in self._client.list_ledgers()]
         if not known:
             return None
@@ -275,12 +274,12 @@ class Load:
 
 
 def password_of(metadata: LedgerMetadata) -> bytes:
-    """What opens a ledger made here."""
+    """Password of a ledger that a load created."""
     return PASSWORD if metadata.key_verifier else b""
 
 
 def print_tasks() -> None:
-    """Every task of the running loop, and where it waits, to standard error."""
+    """Print the stack of every task of the running loop to standard error."""
     for task in sorted(asyncio.all_tasks(), key=asyncio.Task.get_name):
         task.print_stack(file=sys.stderr)
     sys.stderr.flush()

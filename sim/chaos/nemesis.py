@@ -1,9 +1,8 @@
-"""What goes wrong, and when: drawn from a seed before the run begins, then done.
+"""Plans faults of a chaos run from a seed, and injects them.
 
-A plan is a list of strikes. Their kinds come from a shuffled deck, so that every kind has its
-turn in every minute; the first three strikes are always a kill, a stop and a cut, so that even
-a short run has them. At most two bookies are in trouble at the same time, apart from strikes
-that are meant for all.
+A plan is a list of strikes. Their kinds come from a shuffled deck, so that every kind occurs about every minute; the
+first three are always a kill, a stop and a cut, so that even a short run has them. At most two bookies are in trouble
+at the same time, except for strikes against all.
 """
 
 from __future__ import annotations
@@ -15,13 +14,13 @@ from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from tallybook.bench.zookeeper_server import ZooKeeperServer
+from tallybook.bench.equipment.zookeeper_server import ZooKeeperServer
 from tallybook.runtime.clock import Clock
 from tallybook.runtime.rng import Rng
 from tallybook.runtime.tasks import Tasks, ThreadWorkers
 
-from .processes import BookieProcess, Child
-from .proxy import BOTH, Direction, Proxy
+from .processes import BookieProcess, ChildProcess
+from .proxy import BOTH, Direction, TcpProxy
 
 FIRST: Final = ("kill", "stop", "cut")
 DECK: Final = {
@@ -40,25 +39,25 @@ DECK: Final = {
     "store_stop": 1,
 }
 RARE: Final = {"store_cut_all": 1, "store_kill": 1}
-"""Dealt with every third deck only: they hold up everybody."""
+"""Only in every third deck, because they stop all clients."""
 
 MEAN_PAUSE_SECONDS: Final = 1.5
-MOST_IN_TROUBLE: Final = 2
+MAX_IN_TROUBLE: Final = 2
 SESSION_SECONDS: Final = 10.0
-"""Of a bookie at ZooKeeper: a longer cut ends it."""
+"""ZooKeeper session timeout of a bookie: a longer cut expires the session."""
 
 START_SECONDS: Final = 2.0
-"""How long a bookie is taken to need for a start when strikes are planned."""
+"""Assumed start time of a bookie in the plan."""
 
 
 @dataclass(frozen=True, slots=True)
 class Strike:
-    """One thing that goes wrong, ``at`` so many seconds into the run, for so many ``seconds``."""
+    """A fault of this kind, ``at`` so many seconds into the run, for ``seconds``."""
 
     at: float
     kind: str
     target: int
-    """Which bookie, or which load; -1 for all."""
+    """Number of the bookie or load; -1 for all."""
     seconds: float
 
     def __str__(self) -> str:
@@ -66,7 +65,7 @@ class Strike:
 
 
 def plan(rng: Rng, seconds: float, bookies: int, loads: int) -> list[Strike]:
-    """Everything that goes wrong within ``seconds``."""
+    """Plan all strikes within ``seconds``."""
     strikes: list[Strike] = []
     troubled_until = [0.0] * bookies
     at, kinds, decks = 0.5, list(FIRST), 0
@@ -86,7 +85,7 @@ def plan(rng: Rng, seconds: float, bookies: int, loads: int) -> list[Strike]:
             troubled_until[target] = at + lasts + (START_SECONDS if kind.startswith("kill") else 0)
         strikes.append(Strike(at, kind, target, lasts))
         at += 2 * MEAN_PAUSE_SECONDS * rng.random()
-        calm = sorted(troubled_until)[-MOST_IN_TROUBLE] if bookies > MOST_IN_TROUBLE else at
+        calm = sorted(troubled_until)[-MAX_IN_TROUBLE] if bookies > MAX_IN_TROUBLE else at
         at = max(at, min(calm, at + 4.0))
     return strikes
 
@@ -102,32 +101,32 @@ def _seconds(kind: str, rng: Rng) -> float:
 
 
 def _bookie(rng: Rng, at: float, troubled_until: Sequence[float]) -> int:
-    """One that is well, if any is."""
+    """Draw a bookie, one without trouble if there is any."""
     well = [number for number, until in enumerate(troubled_until) if until <= at]
     among = well or list(range(len(troubled_until)))
     return among[rng.randint(0, len(among) - 1)]
 
 
-class Nemesis:
-    """Does what is planned.
+class ChaosNemesis:
+    """Executes a plan.
 
     Args:
-        load_proxies: how each load reaches ZooKeeper.
-        say: told of every strike.
+        load_proxies: proxies between the loads and ZooKeeper.
+        say: called with a line for every strike.
     """
 
     def __init__(
         self,
         bookies: Sequence[BookieProcess],
-        loads: Sequence[Child],
-        load_proxies: Sequence[Proxy],
+        loads: Sequence[ChildProcess],
+        load_proxies: Sequence[TcpProxy],
         server: ZooKeeperServer,
         clock: Clock,
         rng: Rng,
         say: Callable[[str], None],
     ) -> None:
         self.struck: Counter[str] = Counter()
-        """What really happened: kills, stops, cuts, ..."""
+        """Counts of faults that took effect: kills, stops, cuts, ..."""
         self._bookies = bookies
         self._loads = loads
         self._load_proxies = load_proxies
@@ -139,7 +138,7 @@ class Nemesis:
         self._store_busy = asyncio.Lock()
 
     async def run(self, strikes: Sequence[Strike], tasks: Tasks) -> None:
-        """All of them, each at its time; returns when all have ended, and nothing goes wrong any more."""
+        """Execute each strike at its time; return when all have ended."""
         began = self._clock.monotonic()
         running: list[asyncio.Task[None]] = []
         for strike in strikes:
@@ -149,7 +148,7 @@ class Nemesis:
         await asyncio.gather(*running)
 
     async def close(self) -> None:
-        """End the thread that serves ZooKeeper."""
+        """Stop the thread that starts and kills ZooKeeper."""
         await self._threads.close()
 
     async def _strike(self, strike: Strike) -> None:
@@ -193,7 +192,7 @@ class Nemesis:
         self.struck["kills"] += killed
         self.struck["kills of clients"] += killed
 
-    async def _stop(self, child: Child, strike: Strike) -> None:
+    async def _stop(self, child: ChildProcess, strike: Strike) -> None:
         self.struck["stops"] += child.signal(signal.SIGSTOP)
         await self._clock.sleep(strike.seconds)
         child.signal(signal.SIGCONT)
@@ -204,8 +203,8 @@ class Nemesis:
         ways = {"cut_there": (Direction.THERE,), "cut_back": (Direction.BACK,)}.get(strike.kind, BOTH)
         await self._hold((self._bookies[strike.target].proxy,), ways, strike.seconds)
 
-    async def _hold(self, proxies: Sequence[Proxy], ways: tuple[Direction, ...], seconds: float) -> None:
-        """Let nothing through for a while; half of the times the connections do not outlive it."""
+    async def _hold(self, proxies: Sequence[TcpProxy], ways: tuple[Direction, ...], seconds: float) -> None:
+        """Block these proxies for a while; half of them then reset their connections."""
         self.struck["cuts"] += 1
         for proxy in proxies:
             proxy.hold(*ways)

@@ -1,7 +1,7 @@
-"""The processes of a run: bookies and loads, started, killed, stopped and started again.
+"""Child processes of a chaos run: bookies and loads, which are killed, stopped and restarted.
 
-Only what was started here is ever signalled, by its process id. All children die with this
-process, however it ends (``cli.parent``).
+Only processes started here are signalled, by process id. All children die with this process, however it ends
+(``cli/local/parent``).
 """
 
 from __future__ import annotations
@@ -16,10 +16,10 @@ from pathlib import Path
 from typing import Final
 
 from tallybook.cli.exits import Exit
-from tallybook.cli.launcher import how_it_ended, read_run_file, signal_process
+from tallybook.cli.local.launcher import how_it_ended, read_run_file, signal_process
 from tallybook.runtime.clock import Clock
 
-from .proxy import Proxy
+from .proxy import TcpProxy
 
 POLL_SECONDS: Final = 0.02
 START_AGAIN_SECONDS: Final = 0.5
@@ -38,15 +38,15 @@ SMALL: Final = (
     "admission.max_cache_wait_ms=200",
     "admission.stream_credit_bytes=256KiB",
 )
-"""Settings with which everything happens all the time: checkpoints, journal segments used again, BUSY."""
+"""Tiny settings, so that checkpoints, reuse of journal segments and BUSY are frequent."""
 
 
-class Child:
-    """One process after another, of one name.
+class ChildProcess:
+    """A child process that can be started again under the same name.
 
     Args:
         life_pipe: reading end of a pipe that closes with this process.
-        log: where it prints; lives follow each other there.
+        log: file for its output, of all lives.
     """
 
     def __init__(self, name: str, life_pipe: int, log: Path) -> None:
@@ -57,21 +57,21 @@ class Child:
 
     @property
     def pid(self) -> int:
-        """Of the present process, 0 before the first."""
+        """Process id, 0 before the first start."""
         return 0 if self._process is None else self._process.pid
 
     @property
     def running(self) -> bool:
-        """Whether there is one, as far as is known."""
+        """Whether it runs, as far as known."""
         return self._process is not None and self._process.returncode is None
 
     @property
     def returncode(self) -> int | None:
-        """How the last one ended."""
+        """Exit code of the last process."""
         return None if self._process is None else self._process.returncode
 
     async def spawn(self, *words: str) -> None:
-        """Start ``python -m`` with these words."""
+        """Start ``python -m`` with these arguments."""
         with self.log.open("ab") as log:
             self._process = await asyncio.create_subprocess_exec(
                 sys.executable, "-P", "-m", *words, "--parent-pipe", str(self._life_pipe),
@@ -80,44 +80,44 @@ class Child:
             )  # fmt: skip
 
     def signal(self, number: int) -> bool:
-        """Send it a signal; whether there was anybody to get it."""
+        """Send a signal; return whether a process was running."""
         if self._process is None or self._process.returncode is not None:
             return False
         signal_process(self._process, number)
         return True
 
     async def ended(self) -> int:
-        """Wait for the end of the present process; its exit code."""
+        """Wait until the process ends; return its exit code."""
         return 0 if self._process is None else await self._process.wait()
 
     async def kill(self) -> bool:
-        """End it as a crash would, stopped or not; whether there was anything to end."""
+        """Send SIGKILL and wait; return whether a process was running."""
         killed = self.signal(signal.SIGKILL)
         await self.ended()
         return killed
 
     def last_words(self) -> str:
-        """The end of what it printed."""
+        """Last line of its output."""
         lines = self.log.read_bytes().splitlines() if self.log.exists() else []
         return lines[-1].decode(errors="replace") if lines else ""
 
 
 class BookieProcess:
-    """A bookie that is started again whenever it was killed.
+    """A bookie process that is restarted whenever it ends.
 
     Clients reach it through ``proxy`` only, and it reaches ZooKeeper through ``store_proxy``.
 
     Args:
-        wrong: told of an end that nobody brought about.
+        wrong: called when it ended without being killed or stopped.
     """
 
     def __init__(
         self,
-        child: Child,
+        child: ChildProcess,
         directory: Path,
         root: str,
-        proxy: Proxy,
-        store_proxy: Proxy,
+        proxy: TcpProxy,
+        store_proxy: TcpProxy,
         clock: Clock,
         wrong: Callable[[str], None],
     ) -> None:
@@ -140,11 +140,11 @@ class BookieProcess:
 
     @property
     def ready(self) -> bool:
-        """Whether the present process serves."""
+        """Whether it is serving."""
         return self.child.running and self._port() is not None
 
     async def keep(self) -> None:
-        """Start it, and again whenever it has ended, until ``stop``."""
+        """Start it, and restart it whenever it ends, until ``stop``."""
         while not self._stopping:
             self._killed = False
             self.starts += 1
@@ -153,25 +153,25 @@ class BookieProcess:
                 await self.child.ended()
             self.proxy.target = None
             if not self._killed and not self._stopping:
-                self._look_at_its_end()
+                self._check_exit()
             await self._clock.sleep(self._down_seconds if self._killed else START_AGAIN_SECONDS)
 
     async def kill(self, down_seconds: float) -> bool:
-        """SIGKILL; it is started again after ``down_seconds``. Whether it ran."""
+        """Send SIGKILL; it restarts after ``down_seconds``. Return whether it was running."""
         if not self.child.running:
             return False
         self._killed, self._down_seconds = True, down_seconds
         return await self.child.kill()
 
     async def stop(self) -> int:
-        """End it cleanly and for good; its exit code."""
+        """Stop it with SIGTERM, for good; return its exit code."""
         self._stopping = True
         self.child.signal(signal.SIGCONT)
         self.child.signal(signal.SIGTERM)
         return await self.child.ended()
 
     async def end(self) -> None:
-        """End it at once and for good."""
+        """Kill it, for good."""
         self._stopping = True
         await self.child.kill()
 
@@ -188,8 +188,8 @@ class BookieProcess:
         found = read_run_file(self._directory / "run.json")
         return found["ports"]["grpc"] if found is not None and found["pid"] == self.child.pid else None
 
-    def _look_at_its_end(self) -> None:
-        """It may give up while it starts, if ZooKeeper is out of reach; nothing else may end it."""
+    def _check_exit(self) -> None:
+        """Report an unexpected end; only a start without ZooKeeper may fail."""
         code, words = self.child.returncode or 0, self.child.last_words()
         excused = code == Exit.REFUSED_TO_START and '"type": "Metadata' in words
         if not excused:
@@ -203,10 +203,10 @@ class BookieProcess:
 
 
 def remove(directory: Path) -> None:
-    """Remove what a run has left, all of it."""
+    """Remove the directory of a run."""
     shutil.rmtree(directory)
 
 
 def _environment() -> dict[str, str]:
-    """Of a child: nothing that would change what a command does."""
+    """Environment of a child, without variables that would change what a command does."""
     return {name: value for name, value in os.environ.items() if not name.startswith(("TALLYBOOK", "GRPC_"))}

@@ -1,9 +1,8 @@
-"""The network between two processes: a TCP proxy that holds, delays and breaks what passes.
+"""A TCP proxy between two processes that blocks, delays and breaks connections.
 
-A direction that is *held* lets nothing through, and tells nobody: data wait, first here and
-then in the kernel of the sender, as they do on a link that is down. So does the end of a
-connection: a peer that dies meanwhile looks alive. ``heal`` lets everything pass that waits;
-``reset`` breaks every connection and loses it.
+A direction on *hold* passes nothing, and no error is reported: data wait in the proxy, then in the kernel of the
+sender, as on a link that is down. The end of a connection waits, too: a peer that dies meanwhile looks alive. ``heal``
+passes everything that waits; ``reset`` breaks all connections and loses it.
 """
 
 from __future__ import annotations
@@ -17,11 +16,11 @@ from tallybook.runtime.tasks import Tasks
 
 CHUNK_BYTES: Final = 64 * 1024
 MAX_CHUNKS: Final = 16
-"""So many wait in one direction of a connection; beyond it the sender is not read from."""
+"""Maximum number of chunks that wait in one direction of a connection; then the proxy stops to read."""
 
 
 class Direction(Enum):
-    """Which way data go, as seen by who connects."""
+    """Direction of data, as seen by the client."""
 
     THERE = "there"
     BACK = "back"
@@ -31,7 +30,7 @@ BOTH: Final = (Direction.THERE, Direction.BACK)
 
 
 class _Lane:
-    """One direction, of all connections."""
+    """State of one direction, for all connections."""
 
     def __init__(self) -> None:
         self.passing = asyncio.Event()
@@ -39,18 +38,18 @@ class _Lane:
         self.delay_seconds = 0.0
 
 
-class Proxy:
-    """One address that leads to another one, which may change.
+class TcpProxy:
+    """Forwards connections from one address to a target that may change.
 
     Args:
-        tasks: where its connections run.
+        tasks: runs its connections.
     """
 
     def __init__(self, clock: Clock, tasks: Tasks) -> None:
         self.address = ""
-        """``host:port`` to connect to."""
+        """``host:port`` on which it listens."""
         self.target: str | None = None
-        """``host:port`` of who serves; ``None`` where nobody does."""
+        """``host:port`` of the server; ``None`` if there is none."""
         self._clock = clock
         self._tasks = tasks
         self._lanes = {direction: _Lane() for direction in Direction}
@@ -71,35 +70,35 @@ class Proxy:
             self._listener.close()
         self._closed = True
         await self.reset()
-        # What was broken is closed by the loop in its next turn; there may be no loop after that.
+        # The loop closes aborted transports in its next turn; it may not run any longer after this call.
         await self._clock.sleep(0)
 
-    # -- what can be done to it -----------------------------------------------------------
+    # -- faults ---------------------------------------------------------------------------
 
     def hold(self, *directions: Direction) -> None:
-        """Let nothing through these ways."""
+        """Block these directions."""
         for direction in directions:
             self._lanes[direction].passing.clear()
 
     def delay(self, seconds: float, *directions: Direction) -> None:
-        """Let everything wait for so long these ways."""
+        """Delay all data in these directions."""
         for direction in directions:
             self._lanes[direction].delay_seconds = seconds
 
     async def refuse(self) -> None:
-        """Break every connection, and each new one at once."""
+        """Break every connection, also new ones."""
         self._refusing = True
         await self.reset()
 
     async def reset(self) -> None:
-        """Break every connection; what waited is lost."""
+        """Break every connection; waiting data are lost."""
         broken, self._connections = self._connections, []
         for connection in broken:
             connection.cancel()
         await asyncio.gather(*broken, return_exceptions=True)
 
     def heal(self) -> None:
-        """Let everything through at once."""
+        """End all blocks, delays and refusals."""
         self._refusing = False
         for lane in self._lanes.values():
             lane.delay_seconds = 0.0
@@ -109,16 +108,16 @@ class Proxy:
 
     def _accepted(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         if self._closed:
-            # It was accepted before the end, and nobody was told until now.
+            # Accepted by the kernel before the listener was closed.
             writer.transport.abort()
             return
         carried = self._tasks.spawn(self._carry(reader, writer), name="connection")
-        # A task that is cancelled before its first step never gets to its own clean-up.
+        # A task that is cancelled before its first step does not run its own clean-up.
         carried.add_done_callback(lambda _: writer.transport.abort())
         self._connections = [*(other for other in self._connections if not other.done()), carried]
 
     async def _carry(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        """One connection, until the end that one side has made of it has passed."""
+        """Forward one connection until the end of one side was passed on."""
         onward: asyncio.StreamWriter | None = None
         parts: list[asyncio.Task[None]] = []
         try:
@@ -133,7 +132,7 @@ class Proxy:
             ]
             await asyncio.wait(parts, return_when=asyncio.FIRST_COMPLETED)
         except OSError:
-            # Nobody serves there now; who connects learns it by the end of the connection.
+            # The target does not accept connections; the client sees its connection end.
             return
         finally:
             for part in parts:
@@ -159,10 +158,10 @@ class Proxy:
             try:
                 data = await reader.read(CHUNK_BYTES)
             except OSError:
-                # That the sender is gone must pass the lane like everything else.
+                # The end of the connection must wait in the lane like data.
                 data = b""
             await waiting.put((self._clock.monotonic() + lane.delay_seconds, data))
-        # Only the other half may end the connection, once all of this has passed.
+        # Only ``_give`` may end the connection, when all of this has passed.
         await asyncio.Event().wait()
 
     async def _give(
@@ -180,5 +179,5 @@ class Proxy:
                 try:
                     await writer.drain()
                 except OSError:
-                    # It is gone: the other direction brings word of that, when it can.
+                    # The receiver is gone: the other direction reports that, when it may pass.
                     heard = False

@@ -1,19 +1,18 @@
-"""The log of a load process: what its clients did and were told, so that a SIGKILL loses none of it.
+"""Log of a load process: records what its clients did and were identified, and survives SIGKILL.
 
-One line of JSON for each fact, written at once and before anything follows from it. ``replay``
-turns the lines of one log into operations and readings of a ``History``; an operation that
-has no outcome there has an unknown one. A last line that is cut off never counted.
+One JSON line per fact, written at once, before anything follows from it. ``replay`` turns a log into operations and
+readings of a ``History``; an operation without an outcome has an unknown one. An incomplete last line is ignored.
 
-    ["append", op, actor, ledger, number, size]      begun; likewise create, close, recover
+    ["append", op, actor, ledger, number, size]      begun; also create, close, recover
     ["ok", op, entry] ["end", op, last, length]      it succeeded
     ["made", op, ledger] ["failed", op]              a ledger was created; it was certainly not done
-    ["reading", n, actor, ledger]                    a handle was opened
-    ["saw", n, entry, number, size] ["lac", n, lac]  what it showed
-    ["strange", n, entry, hex]                       an entry that nobody made
+    ["reading", n, actor, ledger]                    a reader was opened
+    ["saw", n, entry, number, size] ["lac", n, lac]  what it returned
+    ["strange", n, entry, hex]                       an entry that no writer made
     ["done", n, last, length]                        it has read all of a closed ledger
     ["acked", bookie, ledger, first, count]          a bookie acked a batch (``watched``)
-    ["fenced", bookie, ledger, 0, 0]                 it answered a fence
-    ["violation", invariant, ledger, detail]         what the process itself found wrong
+    ["fenced", bookie, ledger, 0, 0]                 a bookie acked a fence
+    ["violation", invariant, ledger, detail]         a violation that the process found itself
 """
 
 from __future__ import annotations
@@ -24,43 +23,43 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
-from tallybook.bench.payloads import Payloads, identify
+from tallybook.bench.loads.payloads import Payloads, identify
 from tallybook.core.errors import InvalidArgument
 
-from ..history import NO_ENTRY, End, History, Operation, Reading, Violation
+from ..workload.history import NO_ENTRY, History, LedgerEnd, Operation, Reading, Violation
 
 STRANGE_BYTES: Final = 4096
-"""So much of an entry that nobody made is kept."""
+"""Maximum bytes kept of an entry that no writer made."""
 
 
 class Recorder:
-    """The writing side. Blocking, but each line is one small write to the page cache."""
+    """Writes the log. Blocking, but each line is one small write to the page cache."""
 
     def __init__(self, path: Path) -> None:
         self._descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
         self._last = 0
 
     def close(self) -> None:
-        """Nothing more follows."""
+        """Close the file."""
         os.close(self._descriptor)
 
     def begin(self, kind: str, actor: str, *words: int) -> int:
-        """An operation is about to begin; its number."""
+        """Record that an operation begins; return its number."""
         self._last += 1
         self.note(kind, self._last, actor, *words)
         return self._last
 
     def reading(self, actor: str, ledger_id: int) -> int:
-        """A handle was opened; its number."""
+        """Record that a reader was opened; return its number."""
         return self.begin("reading", actor, ledger_id)
 
     def saw(self, reading: int, ledger_id: int, entry_id: int, payload: bytes) -> None:
-        """The next entry that a handle showed."""
-        told = identify(ledger_id, payload)
-        if told is None:
+        """Record the next entry that a reader returned."""
+        identified = identify(ledger_id, payload)
+        if identified is None:
             self.note("strange", reading, entry_id, payload[:STRANGE_BYTES].hex())
         else:
-            self.note("saw", reading, entry_id, *told)
+            self.note("saw", reading, entry_id, *identified)
 
     def note(self, *words: str | int) -> None:
         """Write one line."""
@@ -68,18 +67,18 @@ class Recorder:
 
 
 @dataclass
-class Promises:
-    """What bookies have said that they hold."""
+class BookiePromises:
+    """Adds and fences that bookies acknowledged."""
 
     acked: dict[tuple[int, str], dict[int, int]] = field(default_factory=dict)
-    """By ledger and bookie: the last entry of each batch, by its first."""
+    """By ledger and bookie: last entry of each acked batch, by its first entry."""
     fenced: set[tuple[int, str]] = field(default_factory=set)
-    """Ledgers and bookies."""
+    """Acked fences: ledger and bookie."""
 
     def highest_acked(self, ledger_id: int, ack_quorum: int) -> int:
-        """The highest entry that so many bookies have acked, -1 for none: nothing above it was ever confirmed."""
+        """The highest entry that ``ack_quorum`` bookies acked, -1 for none; no entry above it was ever confirmed."""
         batches = [acked for (ledger, _), acked in self.acked.items() if ledger == ledger_id]
-        # So many bookies hold an entry for the last time where a batch ends.
+        # The number of bookies that acked an entry changes only at batch ends.
         for entry_id in sorted({last for acked in batches for last in acked.values()}, reverse=True):
             holders = sum(any(first <= entry_id <= last for first, last in acked.items()) for acked in batches)
             if holders >= ack_quorum:
@@ -87,15 +86,15 @@ class Promises:
         return NO_ENTRY
 
     def note(self, kind: str, bookie_id: str, ledger_id: int, first: int, count: int) -> None:
-        """One more."""
+        """Add one promise."""
         if kind == "fenced":
             self.fenced.add((ledger_id, bookie_id))
         else:
             self.acked.setdefault((ledger_id, bookie_id), {})[first] = first + count - 1
 
 
-def replay(path: Path, history: History, payloads: Payloads, promises: Promises) -> list[Violation]:
-    """Put one log into ``history`` and ``promises``; what the process itself found wrong."""
+def replay(path: Path, history: History, payloads: Payloads, promises: BookiePromises) -> list[Violation]:
+    """Add one log to ``history`` and ``promises``; return the violations that the process found itself."""
     replayed = _Replay(history, payloads, promises)
     for line in path.read_bytes().split(b"\n")[:-1]:
         replayed.take(*json.loads(line))
@@ -103,9 +102,9 @@ def replay(path: Path, history: History, payloads: Payloads, promises: Promises)
 
 
 class _Replay:
-    """The facts of one log, taken in order."""
+    """Replays one log."""
 
-    def __init__(self, history: History, payloads: Payloads, promises: Promises) -> None:
+    def __init__(self, history: History, payloads: Payloads, promises: BookiePromises) -> None:
         self._promises = promises
         self.violations: list[Violation] = []
         self._history = history
@@ -114,7 +113,7 @@ class _Replay:
         self._readings: dict[int, Reading] = {}
 
     def take(self, kind: str, *words: Any) -> None:
-        """One line."""
+        """Take one line."""
         if kind == "violation":
             self.violations.append(Violation(*words))
         elif kind in ("acked", "fenced"):
@@ -140,7 +139,7 @@ class _Replay:
         if kind == "failed":
             operation.failed()
         elif kind == "end":
-            operation.ok(end=End(*words))
+            operation.ok(end=LedgerEnd(*words))
         elif kind == "made":
             operation.ledger_id = words[0]
             operation.ok()
@@ -155,6 +154,6 @@ class _Replay:
         elif kind == "lac":
             reading.lac(words[0])
         elif kind == "done":
-            reading.done(End(*words))
+            reading.done(LedgerEnd(*words))
         else:
-            raise InvalidArgument(f"a log says {kind!r}, which means nothing")
+            raise InvalidArgument(f"unknown kind of log line: {kind!r}")

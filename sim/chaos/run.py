@@ -1,13 +1,12 @@
-"""One run: start everything, let it go wrong, heal, close, audit.
+"""Phases of one chaos run.
 
-    start    ZooKeeper, bookies and loads, every connection through a proxy
-    chaos    the nemesis strikes; whoever is killed is started again
-    heal     nothing goes wrong any more: every bookie serves, every load comes to its end
+    start    ZooKeeper, bookies and loads, with a proxy in every connection
+    chaos    the nemesis strikes; killed processes restart
+    heal     faults end: every bookie serves, every load finishes
     close    a new ledger can be written; every open one can be recovered
-    audit    two clients read everything, every copy is looked at, and the history is checked
+    audit    two clients read everything, every copy is checked, and the history is checked
 
-What has to happen after healing has a deadline, which is generous: a slow machine is no
-violation.
+Everything that must happen after healing has a generous deadline, so that a slow machine is no violation.
 """
 
 from __future__ import annotations
@@ -22,44 +21,44 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final, Self
 
-from tallybook.bench.payloads import LEAST_BYTES, Payloads
-from tallybook.bench.zookeeper_server import ZooKeeperServer
-from tallybook.cli.launcher import how_it_ended
+from tallybook.bench.equipment.zookeeper_server import ZooKeeperServer
+from tallybook.bench.loads.payloads import MIN_BYTES, Payloads
+from tallybook.cli.local.launcher import how_it_ended
 from tallybook.client.client import Client
-from tallybook.client.world import open_world
+from tallybook.client.environment import open_world
 from tallybook.core.errors import TallybookError
 from tallybook.runtime.clock import RealClock
 from tallybook.runtime.rng import SeededRng
 from tallybook.runtime.tasks import Tasks, ThreadWorkers
 
-from ..history import End, History, Kind, Outcome, Violation, check
-from .audit import RETRY_SECONDS, Auditor, close_all, count_copies, keep_promises, look_at_lacs, read_all
+from ..workload.history import History, LedgerEnd, OperationKind, OperationOutcome, Violation, check
+from .audit import RETRY_SECONDS, AuditClient, check_lacs, close_all, count_copies, keep_promises, read_all
 from .load import CANNOT_OPEN, client_settings
-from .nemesis import Nemesis, Strike, plan
-from .processes import BookieProcess, Child
-from .proxy import Proxy
-from .records import Promises, replay
+from .nemesis import ChaosNemesis, Strike, plan
+from .processes import BookieProcess, ChildProcess
+from .proxy import TcpProxy
+from .records import BookiePromises, replay
 from .watched import WatchedConnections
 
 BOOKIES: Final = 5
 LOADS: Final = 2
 ROOT_NODE: Final = "/chaos"
 DEADLINE_SECONDS: Final = 120.0
-"""For each thing that has to happen once nothing goes wrong any more."""
+"""Deadline of each step after healing."""
 
 POLL_SECONDS: Final = 0.05
 
-MOST_SHOWN: Final = 30
-"""So many violations are printed: one entry that is lost seldom is alone."""
+MAX_SHOWN: Final = 30
+"""Maximum number of printed violations; one cause often has many."""
 
 Say = Callable[[str], None]
 
 
-class Chaos:
+class ChaosRun:
     """A run in ``directory``. Use it in ``async with``: leaving ends every process.
 
     Args:
-        say: told, line by line, what happens.
+        say: called with each line of progress.
     """
 
     def __init__(self, directory: Path, seed: int, say: Say) -> None:
@@ -77,8 +76,8 @@ class Chaos:
         self._life: tuple[int, int] = os.pipe()
         self._server = ZooKeeperServer(directory / "zookeeper")
         self._bookies: list[BookieProcess] = []
-        self._loads: list[Child] = []
-        self._load_proxies: list[Proxy] = []
+        self._loads: list[ChildProcess] = []
+        self._load_proxies: list[TcpProxy] = []
         self._logs: list[Path] = []
         self._over = False
 
@@ -95,9 +94,9 @@ class Chaos:
         await self._undo.aclose()
 
     async def run(self, seconds: float) -> None:
-        """All phases; what went wrong is in ``violations``."""
+        """Run all phases; violations are in ``violations``."""
         await self._start()
-        nemesis = Nemesis(
+        nemesis = ChaosNemesis(
             self._bookies, self._loads, self._load_proxies, self._server, self._clock, self._rng.fork("strikes"),
             self._tell,
         )  # fmt: skip
@@ -119,7 +118,7 @@ class Chaos:
     def _wrong(self, invariant: str, ledger_id: int, detail: str) -> None:
         violation = Violation(invariant, ledger_id, detail)
         self.violations.append(violation)
-        if len(self.violations) <= MOST_SHOWN:
+        if len(self.violations) <= MAX_SHOWN:
             self._tell(f"VIOLATION {violation}")
 
     # -- start ----------------------------------------------------------------------------
@@ -142,7 +141,7 @@ class Chaos:
             self._spawn(self._keep(child, proxy), child.name)
 
     def _spawn(self, work: Coroutine[Any, Any, None], name: str) -> None:
-        """Run what keeps a process running: if it fails itself, the run proves nothing."""
+        """Run the supervisor of a process; its failure is a violation, because the run would prove nothing."""
 
         def ended(task: asyncio.Task[None]) -> None:
             if not task.cancelled() and (error := task.exception()) is not None:
@@ -150,18 +149,18 @@ class Chaos:
 
         self._tasks.spawn(work, name=name).add_done_callback(ended)
 
-    def _child(self, name: str) -> Child:
-        return Child(name, self._life[0], self._directory / f"{name}.log")
+    def _child(self, name: str) -> ChildProcess:
+        return ChildProcess(name, self._life[0], self._directory / f"{name}.log")
 
-    async def _proxy(self, target: str | None) -> Proxy:
-        proxy = Proxy(self._clock, self._tasks)
+    async def _proxy(self, target: str | None) -> TcpProxy:
+        proxy = TcpProxy(self._clock, self._tasks)
         proxy.target = target
         await proxy.start()
         self._undo.push_async_callback(proxy.close)
         return proxy
 
-    async def _keep(self, child: Child, proxy: Proxy) -> None:
-        """Run a load, and another one whenever it was killed."""
+    async def _keep(self, child: ChildProcess, proxy: TcpProxy) -> None:
+        """Run a load, and restart it whenever it ends."""
         lives = 0
         while not self._over:
             log = self._directory / f"{child.name}.{lives}.jsonl"
@@ -189,7 +188,7 @@ class Chaos:
             await self._clock.sleep(POLL_SECONDS)
 
     async def _end_loads(self) -> None:
-        """Let every load finish what it has begun."""
+        """Stop the loads, which first finish what they have begun."""
         self._over = True
         for child in self._loads:
             child.signal(signal.SIGTERM)
@@ -199,18 +198,18 @@ class Chaos:
                 async with asyncio.timeout(max(0.0, deadline - self._clock.monotonic())):
                     await child.ended()
             except TimeoutError:
-                # Its log shows then what every task waits for.
+                # SIGUSR1 makes it log where every task waits.
                 child.signal(signal.SIGUSR1)
                 await self._clock.sleep(1.0)
-                self._wrong("L2", -1, f"{child.name} does not come to its end, see {child.log}")
+                self._wrong("L2", -1, f"{child.name} does not end after SIGTERM, see {child.log}")
                 await child.kill()
         self._tell("loads ended")
 
     # -- close and audit ------------------------------------------------------------------
 
     async def _audit(self) -> None:
-        history, payloads, promises = History(), Payloads(), Promises()
-        # On a thread: without its proxies the cluster would be cut off for as long as this takes.
+        history, payloads, promises = History(), Payloads(), BookiePromises()
+        # In a thread: the proxies run in this loop, and the cluster would be disconnected meanwhile.
         for violation in await self._threads.run(self._replay, history, payloads, promises):
             self._wrong(*violation)
         self._tell("logs read")
@@ -222,32 +221,32 @@ class Chaos:
             self._tell("everything read twice")
             self.figures["ensemble changes"] = await count_copies(one, known, self._wrong)
             await keep_promises(one, promises, self._wrong)
-            await look_at_lacs(one, known, history, promises, self._wrong)
+            await check_lacs(one, known, history, promises, self._wrong)
             self._tell("every copy looked at")
         for violation in await self._threads.run(check, history):
             self._wrong(*violation)
         self._count(history, known, promises)
         await self._stop_bookies()
 
-    def _replay(self, history: History, payloads: Payloads, promises: Promises) -> list[Violation]:
+    def _replay(self, history: History, payloads: Payloads, promises: BookiePromises) -> list[Violation]:
         logs = [log for log in self._logs if log.exists()]
         return [violation for log in logs for violation in replay(log, history, payloads, promises)]
 
     @asynccontextmanager
-    async def _auditor(self, name: str, promises: Promises) -> AsyncIterator[Auditor]:
+    async def _auditor(self, name: str, promises: BookiePromises) -> AsyncIterator[AuditClient]:
         settings = client_settings()
         opened = await open_world(f"zk://{self._server.address}{ROOT_NODE}", settings)
         world = replace(opened, connections=WatchedConnections(opened.connections, promises.note))
         async with Client(world, settings) as client:
-            yield Auditor(name, client, world)
+            yield AuditClient(name, client, world)
 
-    async def _write_one(self, auditor: Auditor, history: History, payloads: Payloads) -> None:
-        """A new writer gets on, now that everything is well."""
+    async def _write_one(self, auditor: AuditClient, history: History, payloads: Payloads) -> None:
+        """Write and close a new ledger (L2)."""
         deadline = self._clock.monotonic() + DEADLINE_SECONDS
         while True:
             try:
                 ledger = await auditor.client.create_ledger(ack_quorum=3)
-                payload = payloads.of(ledger.id, 0, LEAST_BYTES)
+                payload = payloads.of(ledger.id, 0, MIN_BYTES)
                 append = history.append(auditor.name, ledger.id, payload)
                 append.ok(entry_id=await ledger.append(payload))
                 closed = await ledger.close()
@@ -257,30 +256,30 @@ class Chaos:
                     return
                 await self._clock.sleep(RETRY_SECONDS)
             else:
-                history.close(auditor.name, ledger.id).ok(end=End(closed.last_entry_id, closed.length))
+                history.close(auditor.name, ledger.id).ok(end=LedgerEnd(closed.last_entry_id, closed.length))
                 return
 
-    def _count(self, history: History, known: list[int], promises: Promises) -> None:
-        ended = Counter(operation.kind for operation in history.operations if operation.outcome is Outcome.OK)
+    def _count(self, history: History, known: list[int], promises: BookiePromises) -> None:
+        ended = Counter(operation.kind for operation in history.operations if operation.outcome is OperationOutcome.OK)
         self.figures["ledgers"] = len(known)
-        self.figures["acked entries"] = ended[Kind.APPEND]
+        self.figures["acked entries"] = ended[OperationKind.APPEND]
         self.figures["acked batches"] = sum(map(len, promises.acked.values()))
-        self.figures["closes"] = ended[Kind.CLOSE]
-        self.figures["recoveries"] = ended[Kind.RECOVER]
+        self.figures["closes"] = ended[OperationKind.CLOSE]
+        self.figures["recoveries"] = ended[OperationKind.RECOVER]
         self.figures["readings"] = len(history.readings)
         self.figures["bookie starts"] = sum(bookie.starts for bookie in self._bookies)
         self.figures["violations"] = len(self.violations)
 
     async def _stop_bookies(self) -> None:
-        """Each ends cleanly, having gone through everything."""
+        """Stop all bookies; each must exit with 0."""
         for bookie, code in zip(
             self._bookies, await asyncio.gather(*(bookie.stop() for bookie in self._bookies)), strict=True
         ):
             if code != 0:
-                self._wrong("fail-safe", -1, f"{bookie.name} {how_it_ended(code)}, told to stop")
+                self._wrong("fail-safe", -1, f"{bookie.name} {how_it_ended(code)} after SIGTERM")
 
     async def _kill_all(self) -> None:
-        """Leave no process behind."""
+        """Kill all loads and bookies."""
         self._over = True
         for load in self._loads:
             await load.kill()

@@ -1,4 +1,4 @@
-"""What was run so far, kept beside the code: one line for each run, under the hash of the code it ran."""
+"""Results file of chaos runs: one JSON line per run, with the hash of the code that it ran."""
 
 from __future__ import annotations
 
@@ -15,16 +15,16 @@ TALLY: Final = RUNS / "results.jsonl"
 
 
 def code() -> str:
-    """The hash of everything that the processes of a run execute."""
+    """Hash of all code that the processes of a run execute."""
     return code_hash(CHAOS_TOO)
 
 
 def add(seed: int, figures: Mapping[str, int], began_with: str, path: Path = TALLY) -> Counter[str] | None:
-    """Put down one more run; the sums over all runs of this code.
+    """Add one run; return the sums over all runs of this code.
 
     Args:
-        began_with: ``code()`` when the run began. If it is another one by now, the run is put down
-            nowhere, and there are no sums: processes that were started late ran other code.
+        began_with: ``code()`` when the run began. If the code changed since, the run is not added and the result is
+            ``None``: processes that were started late ran other code.
     """
     if began_with != code():
         return None

@@ -1,7 +1,7 @@
-"""Connections that note what bookies promise: each add that was acked, each fence that was answered.
+"""Connections that record what bookies promise: acked adds and acked fences.
 
-A bookie must keep both whatever happens to its process (I12, I13), even where the ledger goes
-on without it. What it answers is noted before the client hears of it.
+A bookie must keep both through any end of its process (I12, I13), even if the ledger continues without it. Each
+promise is recorded before the client gets the answer.
 """
 
 from __future__ import annotations
@@ -9,14 +9,14 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, cast
 
-from tallybook.client.bookie_port import AddCallback, BookieConnection, Sending
+from tallybook.client.connection.port import AddCallback, AddInFlight, BookieConnection
 from tallybook.client.ports import Connections
 from tallybook.core.answers import AddAnswer, FenceAnswer
 from tallybook.core.batch import decode_header
 from tallybook.core.errors import OK_CODE
 
 Note = Callable[[str, str, int, int, int], None]
-"""Told of a promise: "acked" or "fenced", bookie, ledger, first entry and number of entries."""
+"""Called with each promise: "acked" or "fenced", bookie, ledger, first entry and number of entries."""
 
 
 class WatchedConnections:
@@ -36,7 +36,7 @@ class WatchedConnections:
 
 
 class _Watched:
-    """One connection; what is not watched goes straight to it."""
+    """One connection; other calls are passed through."""
 
     def __init__(self, connection: BookieConnection, note: Note) -> None:
         self._connection = connection
@@ -45,8 +45,8 @@ class _Watched:
     def __getattr__(self, name: str) -> Any:
         return getattr(self._connection, name)
 
-    def add(self, batch: bytes, key: bytes, on_answer: AddCallback, **more: Any) -> Sending:
-        """See the port. An add whose durability is deferred promises nothing."""
+    def add(self, batch: bytes, key: bytes, on_answer: AddCallback, **more: Any) -> AddInFlight:
+        """See the port. A deferred add promises nothing."""
 
         def answered(answer: AddAnswer) -> None:
             if answer.code == OK_CODE and not more.get("deferred"):

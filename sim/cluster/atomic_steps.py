@@ -1,4 +1,4 @@
-"""Letting an operation of a store in memory take effect at one moment, outside of whoever asked for it."""
+"""Runs an operation of an in-memory store in one step, independent of the process that sent it."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from tallybook.core.errors import MetadataUnavailable, TallybookError, check
 T = TypeVar("T")
 
 
-def at_once(effect: Callable[[], Awaitable[T]]) -> T | TallybookError:
-    """Run an operation that never waits to its end; what it returns, or the error that it raises."""
+def run_in_one_step(effect: Callable[[], Awaitable[T]]) -> T | TallybookError:
+    """Run an operation that never waits; return its result, or the error that it raised."""
     steps = cast("Coroutine[Any, Any, T]", effect())
     try:
         steps.send(None)

@@ -1,11 +1,11 @@
-"""One bookie of a simulated cluster: the real one, on a simulated disk, through all its lives.
+"""A bookie of a simulated cluster: the production bookie on a simulated disk, through all restarts.
 
-    node.start()                 boot, listen, register; what ``bookie/server`` does in production
-    node.kill(), lose_power()    the process, or the machine, is gone; it starts again after a while
-    node.wipe()                  the directory comes back empty: it must refuse to start until it is replaced
+    node.start()                 boot, listen, register; as ``bookie/process/server`` does in production
+    node.kill(), lose_power()    end the process, or the machine; it starts again after a while
+    node.wipe()                  replace the disk by an empty one: the bookie must refuse to start until it is replaced
 
-Every life begins from the disk alone. A life that ends by itself (a fail-safe, a refused
-start) is followed by another one, as a supervisor would do.
+Each life starts from the disk alone. If a life ends by itself (fail-safe, refused start), the next one follows, as with
+a supervisor.
 """
 
 from __future__ import annotations
@@ -15,21 +15,20 @@ from functools import partial
 from typing import Final
 
 from tallybook.bookie.bookie import Bookie
-from tallybook.bookie.boot import BookieWorld, boot
-from tallybook.bookie.directories import replace_identity
-from tallybook.bookie.enrolment import Enrolment
-from tallybook.bookie.fates import fate_of
-from tallybook.bookie.limbo_count import named_ledgers
-from tallybook.bookie.modes import follow_mode, look_at_mode
-from tallybook.bookie.service import BookieService
-from tallybook.bookie.settled import closed_up_to
-from tallybook.bookie.storage.entry_log_format import parse_log_name
-from tallybook.bookie.storage.index import Index
-from tallybook.bookie.storage.index_memory import MemoryIndex
+from tallybook.bookie.directories.layout import replace_identity
+from tallybook.bookie.ledgers.confirmed_prefix import confirmed_prefix_of
+from tallybook.bookie.ledgers.disposition import disposition_of
+from tallybook.bookie.ledgers.key_verification import facts_of
+from tallybook.bookie.process.boot import boot
+from tallybook.bookie.process.operator_modes import follow_mode, poll_mode
+from tallybook.bookie.process.registration import BookieRegistration
+from tallybook.bookie.process.world import BookieWorld
+from tallybook.bookie.recovery.limbo_count import named_ledgers
+from tallybook.bookie.rpc.service import BookieService
+from tallybook.bookie.storage.entry_log.format import parse_log_name
+from tallybook.bookie.storage.index.port import Index
+from tallybook.bookie.storage.index.survey import RowKey
 from tallybook.bookie.storage.location import IndexRow
-from tallybook.bookie.storage.told import RowKey
-from tallybook.bookie.verifiers import facts_of
-from tallybook.core.config import BookieSettings
 from tallybook.core.errors import (
     DamagedFile,
     DiskFailed,
@@ -42,29 +41,31 @@ from tallybook.core.errors import (
     TallybookError,
     is_defect,
 )
-from tallybook.metadata.behind import BehindRecord, ids_below, read_behind
-from tallybook.metadata.bookie_modes import WantedMode
-from tallybook.metadata.replaced import note_replaced
+from tallybook.core.settings import BookieSettings
+from tallybook.metadata.records.bookie_modes import RequestedMode
+from tallybook.metadata.records.replaced_bookies import record_replacement
+from tallybook.metadata.records.restored_store import RestoreRecordStore, ids_below, read_restore_record
 from tallybook.metadata.store import BookieInfo, BookieMode, MetadataStore
-from tallybook.runtime.deterministic import Latency, SimClock, SimDisk
 from tallybook.runtime.rng import Rng
 from tallybook.runtime.tasks import InlineWorkers, Tasks
 
-from .harm import BatchKey, Harm
-from .observed import ObservedBookie
-from .process import SimProcess, Surroundings
-from .stage.left_disk import logs_cut_short
+from ..deterministic import Latency, SimClock, SimDisk
+from ..faults.injected_damage import BatchKey, InjectedDamage
+from ..memory_bookie.index import MemoryIndex
+from ..oracle.observed_bookie import ObservedBookie
+from ..stage.left_disk import truncated_logs
+from .process import SimEnvironment, SimProcess
 
 PORT: Final = 3181
 
 
 class _WatchedIndex(MemoryIndex):
-    """One that tells of the ledgers of which all rows go, and what lies in a log."""
+    """A memory index that reports dropped ledgers and lists the batches of an entry log."""
 
     on_left: Callable[[int], None]
 
     def in_log(self, path: str) -> list[BatchKey]:
-        """The batches that have their rows in this file, if it is an entry log."""
+        """Batches whose rows point into this file; empty unless it is an entry log."""
         log_id = parse_log_name(path.rpartition("/")[2])
         return [key for key, location in self._locations.items() if location.log_id == log_id]
 
@@ -76,37 +77,37 @@ class _WatchedIndex(MemoryIndex):
         drop_ledgers: Sequence[int] = (),
         drop_rows: Sequence[int] = (),
         drop_keys: Sequence[RowKey] = (),
-        makes_room: bool = False,
+        frees_space: bool = False,
     ) -> None:
         """See the port."""
         for ledger_id in drop_rows:
             self.on_left(ledger_id)
         await super().apply(
-            rows, states, drop_ledgers=drop_ledgers, drop_rows=drop_rows, drop_keys=drop_keys, makes_room=makes_room
+            rows, states, drop_ledgers=drop_ledgers, drop_rows=drop_rows, drop_keys=drop_keys, frees_space=frees_space
         )
 
 
 METADATA_ERRORS: Final = (MetadataUnavailable, MetadataConflict, MetadataOutcomeUnknown)
-"""With these a bookie ends when the metadata store does not let it start, or go on."""
+"""Errors with which a bookie may end when the metadata store is unavailable."""
 
 DISK_ERRORS: Final = ("DiskFailed", "DiskFull")
-"""A fail-safe whose reason names none of these is not the disk's fault."""
+"""Errors that excuse a fail-safe: its reason must name one of them."""
 
 
 class BookieNode:
-    """One bookie id, life after life.
+    """One bookie id with its disk, through all lives.
 
     Args:
         latency: of its disk.
-        restart_seconds: how long a supervisor waits before it starts what ended by itself.
-        has_operator: somebody may want it to be emptied.
+        restart_seconds: pause before a process that ended by itself is restarted.
+        has_operator: whether the nemesis may drain it through its wanted mode.
     """
 
     def __init__(
         self,
         name: str,
         settings: BookieSettings,
-        around: Surroundings,
+        env: SimEnvironment,
         *,
         latency: Latency,
         capacity_bytes: int,
@@ -121,103 +122,103 @@ class BookieNode:
         self.process: SimProcess | None = None
         self.bookie: Bookie | None = None
         self._struck = False
-        """A fault that has been taken back since has made its disk fail in this life."""
+        """A disk fault that was removed meanwhile had struck in this life."""
         self._short_of_disk = False
-        """Its disk was full at some moment of this life."""
+        """Whether its disk was full at some moment of this life."""
         self.memory_fails = False
-        """What it gives out is not what it holds."""
-        self._around = around
-        self._rng = around.rng.fork(name)
+        """Whether reads return corrupted copies."""
+        self._env = env
+        self._rng = env.rng.fork(name)
         self._restart_seconds = restart_seconds
         self._has_operator = has_operator
         self._lives = 0
         self._registered = False
         self._to_replace = False
         self._blank = True
-        """Its disk was empty, and it has not served from it yet."""
+        """Whether it has not served from its present disk yet, which was empty at first."""
         self._directory_uuid = ""
-        """Of the directory that served last."""
+        """Uuid of the directory that served last."""
         self.tasks: Tasks | None = None
         self.service: BookieService | None = None
         self.disk = self._new_disk()
 
     @property
     def damaged(self) -> bool:
-        """Whether anything was done on purpose to the directory that it has now: it may refuse to start."""
-        return self._harm is not None
+        """Whether a fault damaged its present directory, so that it may refuse to start."""
+        return self._injected is not None
 
     @property
-    def _harm(self) -> Harm | None:
-        return self._around.god.harms.of(self._directory_uuid)
+    def _injected(self) -> InjectedDamage | None:
+        return self._env.oracle.injected_damage.of(self._directory_uuid)
 
     @property
     def excused(self) -> bool:
-        """Whether its disk was made to fail in this life, and has failed: it may give up for that."""
+        """Whether an injected disk fault struck in this life, so that it may give up."""
         return self._struck or any(fault.error and fault.seen >= fault.nth for fault in self.disk.faults)
 
     @property
     def ready(self) -> bool:
-        """Whether it serves."""
+        """Whether it is serving."""
         return self.bookie is not None
 
     @property
     def empty(self) -> bool:
-        """Whether it waits to be replaced."""
+        """Whether its disk is lost and it waits for ``bookie init --replace``."""
         return self._to_replace
 
     def start(self) -> None:
-        """Begin a life, unless one is under way."""
+        """Begin a life, unless one is running."""
         if self.process is not None:
             return
         self._lives += 1
-        around = self._around
+        env = self._env
         rng = self._rng.fork(f"life {self._lives}")
-        self.process = SimProcess(self.name, around, self.clock, rng)
+        self.process = SimProcess(self.name, env, self.clock, rng)
         self._struck = False
         self._short_of_disk = self.disk.capacity_bytes < self.capacity_bytes
         self.process.spawn(self._live(self.process))
 
     def start_in(self, seconds: float) -> None:
-        """Begin the next life after a while, unless one has begun by then."""
-        self._around.metadata.later(seconds, self.start)
+        """Begin the next life after ``seconds``, unless one has begun by then."""
+        self._env.metadata.later(seconds, self.start)
 
     def kill(self, down_seconds: float = 0.0) -> None:
-        """End the process, as ``kill -9`` does: what was written stays, what was in memory is gone."""
+        """Kill the process: written data stay, memory is lost. It restarts after ``down_seconds``."""
         if self._end():
             self.disk = self.disk.fork()
         self.start_in(down_seconds)
 
     def lose_power(self, down_seconds: float = 0.0) -> None:
-        """End the process and the machine: what was not durable meets a random fate."""
+        """Power off the machine: writes that were not durable are lost, kept or torn at random."""
         self._end(silent=True)
         self.disk = self.disk.lose_power(self._rng.fork(f"power {self._lives}"))
         self.start_in(down_seconds)
 
     def wipe(self, down_seconds: float = 0.0) -> None:
-        """The machine comes back with an empty disk."""
+        """Restart the machine with an empty disk."""
         self._end(silent=True)
         self._lose_all()
         self.start_in(down_seconds)
 
     def damage(self, path: str, first: int, last: int) -> None:
-        """Sectors ``first .. last`` of a file are changed on purpose, while it serves."""
+        """Record that a fault changes sectors ``first .. last`` of a file while the bookie serves."""
         if self.bookie is not None:
             batches = self._index.in_log(path)
-            self._around.god.harms.damage(self.name, self.bookie.incarnation, path, first, last, batches)
+            self._env.oracle.injected_damage.damage(self.name, self.bookie.incarnation, path, first, last, batches)
 
     def fill_disk(self, left_bytes: int) -> None:
-        """Have so much room left on the disk, and no more."""
+        """Leave only ``left_bytes`` of free space on the disk."""
         self.disk.capacity_bytes = self.disk.state.used_bytes() + left_bytes
         self._short_of_disk = True
 
     def free_disk(self) -> None:
-        """No planned faults, normal latency, all of its capacity."""
+        """Remove planned faults and restore the capacity of the disk."""
         self._struck = self.excused
         self.disk.faults.clear()
         self.disk.capacity_bytes = self.capacity_bytes
 
     def _lose_all(self) -> None:
-        self._around.god.harms.lose(self.name, self._directory_uuid)
+        self._env.oracle.injected_damage.lose(self.name, self._directory_uuid)
         self.disk = self._new_disk()
         self._blank = True
 
@@ -234,60 +235,60 @@ class BookieNode:
         if process is None:
             return False
         if self.disk.state.cuts_without_name():
-            self._around.god.mark("bookie: ends while a removed log is cut")
+            self._env.oracle.mark("bookie: ends while a removed log is cut")
         process.kill(silent=silent)
         return True
 
     def _exit(self, reason: str) -> None:
-        """The process ends itself."""
-        self._around.note(self.name, "exits", reason)
+        """End the process from inside; the supervisor restarts it."""
+        self._env.note(self.name, "exits", reason)
         self.kill(self._restart_seconds)
 
     async def _live(self, process: SimProcess) -> None:
-        """One life, from the directory to the end."""
+        """Run one life, from boot to its end."""
         try:
             await self._serve(process)
         except TallybookError as error:
             if process is self.process:
                 self._refused(error)
-        except Exception as error:  # noqa: BLE001 - whatever a bookie raises but its declared errors is a defect
-            self._around.god.violated("defect", f"{self.name} met {error!r}")
+        except Exception as error:  # noqa: BLE001 - any undeclared error of a bookie is a defect
+            self._env.oracle.violated("defect", f"{self.name} met {error!r}")
 
     def _refused(self, error: TallybookError) -> None:
-        """The process ends in good order: it may not start, or may not go on."""
-        god = self._around.god
+        """Check that the error with which the bookie ended is allowed, and let it restart."""
+        oracle = self._env.oracle
         if is_defect(error):
-            god.violated("defect", f"{self.name} cannot go on: {error!r}")
+            oracle.violated("defect", f"{self.name} cannot go on: {error!r}")
         elif isinstance(error, ForeignDirectory):
-            god.expect(self._blank, "boot", f"{self.name} refuses its own directory: {error.message}")
+            oracle.expect(self._blank, "boot", f"{self.name} refuses its own directory: {error.message}")
             self._to_replace = True
         elif isinstance(error, DamagedFile):
-            harmed = self._harm is not None and self._harm.explains_refusal(error.message)
-            god.expect(harmed, "boot", f"{self.name} finds damage that nobody did: {error.message}")
-            god.mark("bookie: refused to start on a damaged file")
+            harmed = self._injected is not None and self._injected.explains_refusal(error.message)
+            oracle.expect(harmed, "boot", f"{self.name} finds damage that no fault did: {error.message}")
+            oracle.mark("bookie: refused to start on a damaged file")
             self._lose_all()
             self._to_replace = True
         elif isinstance(error, DiskFull):
-            god.expect(self._short_of_disk or self.excused, "boot", f"{self.name}: {error.message}")
+            oracle.expect(self._short_of_disk or self.excused, "boot", f"{self.name}: {error.message}")
         elif isinstance(error, (DiskFailed, EntryUnknown)):
-            god.expect(self.excused, "boot", f"{self.name}: {error.message}")
+            oracle.expect(self.excused, "boot", f"{self.name}: {error.message}")
         else:
             allowed = isinstance(error, METADATA_ERRORS)
-            god.expect(allowed, "boot", f"{self.name} ends for what is no reason: {error!r}")
+            oracle.expect(allowed, "boot", f"{self.name} ends with an error that is no reason to end: {error!r}")
         self._exit(repr(error))
 
     def _fail_safe(self, process: SimProcess, reason: str) -> None:
         if process is not self.process:
             return
-        god = self._around.god
-        god.mark("bookie: fail-safe")
+        oracle = self._env.oracle
+        oracle.mark("bookie: fail-safe")
         excused = self.excused and any(name in reason for name in DISK_ERRORS)
-        god.expect(excused, "fail-safe", f"{self.name} gives up without a reason: {reason}")
+        oracle.expect(excused, "fail-safe", f"{self.name} gives up without a reason: {reason}")
         self._exit(reason)
 
     async def _serve(self, process: SimProcess) -> None:
-        """What ``bookie/server`` does."""
-        store, membership, god = process.session.store, process.session.membership, self._around.god
+        """Boot, listen and register, as ``bookie/process/server`` does."""
+        store, membership, oracle = process.session.store, process.session.membership, self._env.oracle
         if self._to_replace:
             await self._replace(store, process.rng)
         fail_safe = partial(self._fail_safe, process)
@@ -300,33 +301,35 @@ class BookieNode:
             workers=InlineWorkers(),
             open_index=self._open_index,
             facts_of=partial(facts_of, store),
-            fate_of=partial(fate_of, store),
+            disposition_of=partial(disposition_of, store),
             id_counter=store.id_counter,
-            closed_up_to=partial(closed_up_to, store),
+            confirmed_prefix_of=partial(confirmed_prefix_of, store),
             registry=store,
             fail_safe=fail_safe,
             named=partial(named_ledgers, store),
-            behind=BehindRecord(store, self.clock, process.rng.fork("behind")),
+            behind=RestoreRecordStore(store, self.clock, process.rng.fork("behind")),
         )
         bookie = await boot(self.settings, world)
-        god.expect(bool(self.disk.state.directories), "boot", f"{self.name} has booted from nothing")
-        short = [] if self.damaged else logs_cut_short(self.disk, bookie)
-        god.expect(not short, "boot", f"{self.name} finds entry logs cut short that nobody has cut: {short}")
+        oracle.expect(bool(self.disk.state.directories), "boot", f"{self.name} has booted from nothing")
+        short = [] if self.damaged else truncated_logs(self.disk, bookie)
+        oracle.expect(not short, "boot", f"{self.name} finds entry logs that are too short: {short}")
         uuid = bookie.incarnation.directory_uuid
         same = uuid == self._directory_uuid
-        god.expect(same or self._blank, "boot", f"{self.name} comes up as another one, and had lost nothing")
+        oracle.expect(same or self._blank, "boot", f"{self.name} starts with another uuid, and had lost nothing")
         self._directory_uuid, self._blank = uuid, False
-        observed = ObservedBookie(bookie, god, lambda: self.memory_fails)
+        observed = ObservedBookie(bookie, oracle, lambda: self.memory_fails)
         service = BookieService(observed, self.settings, self.clock, tasks, await store.cluster_id(), fail_safe)
         listener = await process.transport.listen(f"{self.name}:{PORT}", service.accept)
         info = BookieInfo(self.name, listener.address, bookie.incarnation)
-        mode = WantedMode.NORMAL
+        mode = RequestedMode.NORMAL
         if self._has_operator:
-            mode = await look_at_mode(store, self.name, bookie.set_read_only)
-        enrolment = Enrolment(membership, info, partial(_mode, bookie), self._free_bytes, self.clock)
+            mode = await poll_mode(store, self.name, bookie.set_read_only)
+        enrolment = BookieRegistration(
+            membership, info, partial(_mode, bookie), self._free_bytes, self.clock, self._rng.fork("registration")
+        )
         await bookie.compare_store()
         await enrolment.enter()
-        await bookie.enrolled()
+        await bookie.registered()
         if self._has_operator:
             following = follow_mode(store, self.name, bookie.set_read_only, self.clock, mode)
             tasks.spawn(following, name="mode", essential=True)
@@ -334,31 +337,31 @@ class BookieNode:
         if not self._registered:
             self._registered = True
         else:
-            await god.restarted(self.name, bookie, lambda: self.excused)
-        self._around.note(self.name, "serves", bookie.incarnation.directory_uuid, bookie.incarnation.boot)
+            await oracle.restarted(self.name, bookie, lambda: self.excused)
+        self._env.note(self.name, "serves", bookie.incarnation.directory_uuid, bookie.incarnation.boot)
         await enrolment.keep()
 
     async def _replace(self, store: MetadataStore, rng: Rng) -> None:
-        """``bookie init --replace``; one that was cut off is finished by the boot."""
-        god = self._around.god
-        god.expect(self._blank, "boot", f"{self.name} is replaced although it lost nothing")
+        """Run ``bookie init --replace``; the next boot completes one that was interrupted."""
+        oracle = self._env.oracle
+        oracle.expect(self._blank, "boot", f"{self.name} is replaced although it lost nothing")
         try:
             await replace_identity(
                 self.settings,
                 self.disk,
                 store,
                 rng,
-                partial(ids_below, store.id_counter, partial(read_behind, store)),
-                note=partial(note_replaced, store),
+                partial(ids_below, store.id_counter, partial(read_restore_record, store)),
+                note=partial(record_replacement, store),
             )
         except ForeignDirectory:
-            god.mark("bookie: replacement found finished")
+            oracle.mark("bookie: replacement found finished")
         self._to_replace = False
-        god.mark("bookie: replaced")
+        oracle.mark("bookie: replaced")
 
     async def _open_index(self, directory: str, create: bool) -> Index:
         index = await _WatchedIndex.open(self.disk, directory, create=create)
-        index.on_left = partial(self._around.god.left, self.name)
+        index.on_left = partial(self._env.oracle.copies_dropped, self.name)
         self._index = index
         return index
 

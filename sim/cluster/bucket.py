@@ -1,10 +1,10 @@
-"""The object store of a simulated cluster, and all that can happen between it and its users.
+"""The object store of a simulated cluster, with the faults between it and its clients.
 
-Every process has a *door* to it: the store that users of archives see in production (``PatientStore``), over one that
-fails as real ones have been seen to (``FaultyStore``), over the way there. On the way, a request travels to
-the store, takes effect there at one moment, and its answer travels back; either may be slow, or be lost. A
-request that was sent lands also if its sender is frozen, dead, or has given up waiting, and then perhaps much later.
-Sometimes the store itself keeps other bytes than it was sent, and says that all is well: only who reads them knows.
+Each process has its own client: the production client (``RetryingStore``) over ``FaultyStore`` (errors as
+real stores return them) over ``BucketLink`` (the network). On the link a request travels to the store, takes effect at
+one moment, and its answer travels back; either may be slow or lost. A request also lands if its sender is frozen, dead
+or has timed out, perhaps much later. Sometimes the store keeps other bytes than it was sent and reports success: only a
+read can tell.
 """
 
 from __future__ import annotations
@@ -14,17 +14,20 @@ from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final, TypeVar, cast
 
-from tallybook.archive.objects.faulty import Fault, FaultyStore, RandomFaults
 from tallybook.archive.objects.memory import MemoryStore
-from tallybook.archive.objects.patience import Patience, PatienceSettings
-from tallybook.archive.objects.patient import PatientStore
 from tallybook.archive.objects.port import ObjectInfo, UnfinishedUpload
+from tallybook.archive.objects.retry_policy import RetryPolicy, RetrySettings
+from tallybook.archive.objects.retrying_store import RetryingStore
+from tallybook.archive.reader import ArchiveReader
+from tallybook.client.background import client_tasks
 from tallybook.core.batch import Buffer
 from tallybook.core.errors import ArchiveUnavailable, Outcome, TallybookError
-from tallybook.runtime.deterministic import SimClock
 from tallybook.runtime.rng import Rng
+from tallybook.runtime.tasks import InlineWorkers
 
-from .at_once import at_once
+from ..deterministic import SimClock
+from .atomic_steps import run_in_one_step
+from .faulty_objects import Fault, FaultyStore, RandomFaults
 
 if TYPE_CHECKING:
     from .process import SimProcess
@@ -32,47 +35,47 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 TIMEOUT_SECONDS: Final = 0.4
-"""How long a user waits for one answer of the store."""
+"""How long a client waits for one answer of the store."""
 LATEST_SECONDS: Final = 2.0
-"""How late a request may still land whose sender has given up waiting."""
+"""Maximum delay after which a request may still land whose sender timed out."""
 PAGE_OBJECTS: Final = 4
-PATIENCE: Final = PatienceSettings(
+PATIENCE: Final = RetrySettings(
     first_pause=0.05, longest_pause=0.5, give_up_after=1.5, slowest_rate=10.0, rate_step=50.0
 )
-"""Short, as all waits here are."""
+"""Retry policy of all clients, with short pauses."""
 FIRST_PARTS: Final = 2
-"""An upload that is torn is torn in one of so many parts that come first."""
+"""A torn upload has its damage in one of its first ``FIRST_PARTS`` parts."""
 FOREIGN_KEY: Final = "notes/readme.txt"
-"""An object of somebody else."""
+"""An object that is not of this cluster, and must not be removed."""
 
 
 @dataclass(slots=True)
 class BucketFaults:
-    """Chances of what goes wrong with one request, or with one upload; times in seconds."""
+    """Probabilities of faults of one request or upload; times in seconds."""
 
     odds: dict[Fault, float] = field(default_factory=dict)
-    """Of what the store, or the way, says that is not so."""
+    """Probability of each error that ``FaultyStore`` can raise."""
     storm: float = 0.0
     lost: float = 0.0
-    """A request does not arrive."""
+    """A request is lost."""
     late: float = 0.0
-    """It arrives after its sender has given up."""
+    """A request arrives after its sender timed out."""
     slow: float = 0.0
-    """Its answer takes so long that the sender may give up before."""
+    """An answer takes so long that the sender may time out first."""
     torn: float = 0.0
-    """An upload ends well, and the object has other bytes, or fewer."""
+    """An upload succeeds, but the object has other or fewer bytes."""
     delay_seconds: tuple[float, float] = (0.0005, 0.01)
     behind: float = 0.0
-    """The store's clock is so far behind: to others, whatever they have just written is old."""
+    """How far the store's clock is behind, so that new objects look old."""
 
 
 class Bucket:
-    """What all doors lead to.
+    """The object store that all clients share.
 
     Args:
-        later: lets something happen after so many seconds in which no process has a hand.
+        later: calls a function after some seconds, outside any simulated process.
         note: adds a line to the trace.
-        mark: told of rare branches that were taken.
+        mark: called with the name of a coverage mark.
     """
 
     def __init__(
@@ -87,76 +90,76 @@ class Bucket:
         self.store = MemoryStore(SimClock(skew_us=-int(faults.behind * 1e6)), name="bucket")
         self.mark = mark
         self.away = False
-        """Nothing arrives."""
+        """Whether the store is unreachable."""
         self.on_removed: Callable[[str], None] = lambda _key: None
-        """Told of every object that is gone, as it goes."""
+        """Called with the key of every object that is deleted."""
         self.on_request: Callable[[str, str], None] = lambda _who, _name: None
-        """Told who sends which request, as it leaves."""
+        """Called with process name and kind of every request that is sent."""
         self._rng = rng
         self._later = later
         self._note = note
-        self._doors: list[RandomFaults] = []
+        self._client_faults: list[RandomFaults] = []
         self._healed = False
-        at_once(lambda: self.store.put(FOREIGN_KEY, b"not of this cluster"))
+        run_in_one_step(lambda: self.store.put(FOREIGN_KEY, b"not of this cluster"))
 
-    def door(self, process: SimProcess) -> PatientStore:
-        """The store as this process sees it."""
-        rng = self._rng.fork(f"door {len(self._doors)}")
-        way = Way(self, process.name, rng.fork("way"))
+    def client_store(self, process: SimProcess) -> RetryingStore:
+        """The store client of one process."""
+        rng = self._rng.fork(f"door {len(self._client_faults)}")
+        way = BucketLink(self, process.name, rng.fork("way"))
         faults = RandomFaults(rng.fork("faults"), process.clock, self.faults.odds, storm=self.faults.storm)
         faults.storm_seconds = 1.5
-        self._doors.append(faults)
+        self._client_faults.append(faults)
         if self._healed:
             faults.ends_at = 0.0
         faulty = FaultyStore(way, faults, process.clock, timeout_seconds=TIMEOUT_SECONDS)
-        return PatientStore(faulty, Patience(process.clock, rng.fork("patience"), PATIENCE))
+        return RetryingStore(faulty, RetryPolicy(process.clock, rng.fork("patience"), PATIENCE))
 
     def heal(self) -> None:
-        """Nothing goes wrong any more; what is late still lands."""
+        """Remove all faults; delayed requests still land."""
         self._healed = True
         self.away = False
         self.faults = BucketFaults()
-        for door in self._doors:
-            door.ends_at = 0.0
+        for faults in self._client_faults:
+            faults.ends_at = 0.0
 
     def storm(self) -> None:
-        """From now on the store refuses everybody for a while."""
-        for door in self._doors:
-            door.begin_storm()
+        """Make the store refuse all requests for a while."""
+        for faults in self._client_faults:
+            faults.begin_storm()
 
-    # -- for those who know it all --------------------------------------------------------
+    # -- for the oracle -------------------------------------------------------------------
 
     def peek(self, key: str) -> bytes | None:
-        """The bytes of an object, if it is there."""
-        info = at_once(lambda: self.store.info(key))
+        """The bytes of an object; ``None`` if it does not exist or is empty."""
+        info = run_in_one_step(lambda: self.store.info(key))
         if not isinstance(info, ObjectInfo) or not info.size_bytes:
             return None
         size = info.size_bytes
-        return cast("bytes", at_once(lambda: self.store.read(key, 0, size)))
+        return cast("bytes", run_in_one_step(lambda: self.store.read(key, 0, size)))
 
     def objects(self) -> list[ObjectInfo]:
-        """Everything that is there."""
-        return cast("list[ObjectInfo]", at_once(lambda: _all_of(self.store)))
+        """All objects."""
+        return cast("list[ObjectInfo]", run_in_one_step(lambda: _all_of(self.store)))
 
     def uploads(self) -> list[UnfinishedUpload]:
-        """What was begun and did not end."""
+        """Unfinished uploads."""
         return [parts.known for parts in self.store.uploads.values()]
 
-    # -- for ways -------------------------------------------------------------------------
+    # -- for links ------------------------------------------------------------------------
 
     def seconds(self, rng: Rng) -> float:
-        """How long a message takes."""
+        """Draw the delay of one message."""
         low, high = self.faults.delay_seconds
         return low + (high - low) * rng.random()
 
     def send(self, seconds: float, who: str, name: str, key: str, effect: Callable[[], Coroutine[Any, Any, T]],
              answer: asyncio.Future[T] | None, back_seconds: float) -> None:  # fmt: skip
-        """Let a request land after a while, and its answer come back after another, if anybody waits for it."""
+        """Execute a request after ``seconds``, and its answer ``back_seconds`` later unless that is ``None``."""
 
         def land() -> None:
             if self.away:
                 return
-            result = at_once(effect)
+            result = run_in_one_step(effect)
             failed = isinstance(result, TallybookError)
             self._note("bucket", who, name, key, type(result).__name__ if failed else "")
             if name == "delete" and not failed:
@@ -165,6 +168,18 @@ class Bucket:
                 self._later(back_seconds, lambda: _settle(answer, result))
 
         self._later(seconds, land)
+
+
+class ProcessArchive(ArchiveReader):
+    """An archive reader with its own client of the bucket; it is closed with its client."""
+
+    def __init__(self, process: SimProcess, bucket: Bucket) -> None:
+        self._background = client_tasks(f"{process.name} archive")
+        super().__init__(bucket.client_store(process), InlineWorkers(), self._background)
+
+    async def close(self) -> None:
+        """See the port."""
+        await self._background.close()
 
 
 def _settle(answer: asyncio.Future[T], result: T | TallybookError) -> None:
@@ -180,8 +195,8 @@ async def _all_of(store: MemoryStore, prefix: str = "", after: str = "") -> list
     return [found async for page in store.list(prefix, after) for found in page]
 
 
-class Way:
-    """An ``ObjectStore`` that is some way off. One for each process."""
+class BucketLink:
+    """An ``ObjectStore`` behind a network with delays and losses. One for each process."""
 
     def __init__(self, bucket: Bucket, who: str, rng: Rng) -> None:
         self._bucket = bucket
@@ -217,7 +232,7 @@ class Way:
         return await self.ask("info", key, lambda: self._store.info(key))
 
     async def list(self, prefix: str = "", after: str = "") -> AsyncIterator[Sequence[ObjectInfo]]:
-        """Page by page, each as things are when it is asked for."""
+        """See the port. Each page shows the objects at the moment of its request."""
 
         async def page() -> list[ObjectInfo]:
             return (await _all_of(self._store, prefix, after))[:PAGE_OBJECTS]
@@ -243,15 +258,15 @@ class Way:
         await self.ask("abort_upload", upload.key, lambda: self._store.abort_upload(upload), changes=True)
 
     async def close(self) -> None:
-        """Nothing is open."""
+        """See the port; nothing is open."""
 
     async def ask(
         self, name: str, key: str, effect: Callable[[], Coroutine[Any, Any, T]], *, changes: bool = False
     ) -> T:
-        """Carry one request to the store, and its answer back.
+        """Send one request to the store and return its answer.
 
         Raises:
-            ArchiveUnavailable: there was no answer. A change may have been made, or may still be made.
+            ArchiveUnavailable: no answer. A change may have been made, or may still be made.
         """
         bucket, rng, faults = self._bucket, self._rng, self._bucket.faults
         bucket.on_request(self._who, name)
@@ -273,9 +288,11 @@ class Way:
 
 
 class _SentUpload:
-    """An ``Upload`` whose parts travel; one of them may be kept as something else."""
+    """An ``Upload`` over a ``BucketLink``; the store may corrupt one of its parts."""
 
-    def __init__(self, way: Way, key: str, upload: Any, torn_part: int | None, mark: Callable[[str], None]) -> None:
+    def __init__(
+        self, way: BucketLink, key: str, upload: Any, torn_part: int | None, mark: Callable[[str], None]
+    ) -> None:
         self._way = way
         self._key = key
         self._upload = upload
@@ -298,7 +315,7 @@ class _SentUpload:
         await self._way.ask("finish", self._key, self._upload.finish, changes=True)
 
     async def abort(self) -> None:
-        """See the port: what does not arrive leaves the upload behind."""
+        """See the port. If the request is lost, the upload stays unfinished."""
         try:
             await self._way.ask("abort", self._key, self._upload.abort)
         except ArchiveUnavailable:

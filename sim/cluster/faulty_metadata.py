@@ -1,9 +1,8 @@
-"""A metadata store that misbehaves on purpose, in every way the port allows.
+"""Fault injection for metadata stores: every fault that the port permits.
 
-``FaultyStore`` wraps one client's store. Before each operation it asks its fault source what
-is to go wrong: a ``Script`` for a test that needs one exact sequence, ``RandomFaults`` for a
-simulation. Both are deterministic, and so is the wrapper: it draws nothing and waits only
-on the clock it is given.
+``FaultyStore`` wraps one client's store. Before each operation it asks a fault source which fault to inject: a
+``Script`` for a test that needs an exact sequence, ``RandomFaults`` for a simulation. Both are deterministic, and so is
+the wrapper: it draws no random numbers and waits only on the given clock.
 """
 
 from __future__ import annotations
@@ -15,36 +14,45 @@ from typing import Final, Protocol, TypeVar
 
 from tallybook.core.errors import MetadataOutcomeUnknown, MetadataUnavailable, TallybookError
 from tallybook.core.ids import NO_IDENTITY
+from tallybook.metadata.ledger.model import LedgerMetadata
+from tallybook.metadata.store import (
+    Deletion,
+    LedgerPage,
+    LedgerWatch,
+    MetadataStore,
+    Record,
+    RecordPage,
+    Unknown,
+    Versioned,
+    WriteResult,
+)
 from tallybook.runtime.clock import Clock
 from tallybook.runtime.rng import Rng
-
-from .model import LedgerMetadata
-from .store import Deletion, LedgerPage, LedgerWatch, MetadataStore, Record, RecordPage, Unknown, Versioned, WriteResult
 
 K = TypeVar("K")
 T = TypeVar("T")
 
 MAX_REMEMBERED: Final = 1_000
-"""Ledgers, and records, whose last value is kept for stale reads."""
+"""Ledgers and records whose last value is kept for stale reads."""
 
 
 class Fault(Enum):
-    """What goes wrong with one operation. Each applies to the operations that can suffer it."""
+    """A fault of one operation. Each applies only to operations that can suffer it."""
 
     UNAVAILABLE = "unavailable"
-    """Refused, and not done."""
+    """The operation is refused and not executed."""
     UNKNOWN_APPLIED = "unknown, applied"
-    """A write takes effect, its answer is lost."""
+    """A write takes effect, but its answer is lost."""
     UNKNOWN_LOST = "unknown, lost"
-    """A write is lost on the way there."""
+    """A write is lost before it takes effect."""
     UNKNOWN_LATE = "unknown, late"
     """A write's answer is lost, and it takes effect just before the next operation but one."""
     STALE = "stale"
-    """A read that need not be linearizable gives what this client saw last."""
+    """A read that need not be linearizable returns the last value that this client saw."""
     PARTIAL = "partial"
-    """A listing breaks off half way, and says so."""
+    """A listing ends early and reports that it is incomplete."""
     DELAYED = "delayed"
-    """A watch tells its next change ``watch_delay_seconds`` late."""
+    """A watch reports its next change ``watch_delay_seconds`` late."""
 
 
 READS: Final = (
@@ -58,14 +66,14 @@ WATCHES: Final = ("changed",)
 
 
 class FaultSource(Protocol):
-    """Decides what goes wrong."""
+    """Decides which faults are injected."""
 
     def next(self, operation: str) -> Fault | None:
-        """The fault of the operation that is about to begin: a method of the store, or ``changed`` of a watch."""
+        """The fault for the next operation: a method name of the store, or ``changed`` for a watch."""
 
 
 class Script:
-    """Exactly the faults given, in their order; each waits for the next operation of its name."""
+    """Injects the given faults in order; each waits for the next operation of its name."""
 
     def __init__(self, steps: Iterable[tuple[str, Fault]]) -> None:
         self._steps = list(steps)
@@ -84,13 +92,13 @@ class Script:
 
 @dataclass
 class RandomFaults:
-    """Each fault with its own probability, drawn afresh for each operation it fits."""
+    """Injects each fault with its own probability, drawn anew for each operation."""
 
     rng: Rng
     rates: Mapping[Fault, float] = field(default_factory=dict)
 
     def next(self, operation: str) -> Fault | None:
-        """The first fault that fits the operation and is drawn."""
+        """The first drawn fault that applies to the operation."""
         for fault in _POSSIBLE.get(operation, ()):
             if self.rng.random() < self.rates.get(fault, 0.0):
                 return fault
@@ -110,7 +118,7 @@ _POSSIBLE: Final[Mapping[str, tuple[Fault, ...]]] = {
 
 
 class FaultyStore:
-    """``store``, as an unlucky client sees it."""
+    """Wraps ``store`` and injects faults."""
 
     def __init__(
         self, store: MetadataStore, faults: FaultSource, clock: Clock, *, watch_delay_seconds: float = 1.0
@@ -124,7 +132,7 @@ class FaultyStore:
         self._late: list[tuple[int, Callable[[], Awaitable[object]]]] = []
 
     async def _begin(self, operation: str) -> Fault | None:
-        """What goes wrong with ``operation``; late writes whose time has come take effect first."""
+        """Choose the fault for ``operation``; late writes that are due take effect first."""
         due = [write for countdown, write in self._late if countdown == 0]
         self._late = [(countdown - 1, write) for countdown, write in self._late if countdown]
         for write in due:
@@ -141,7 +149,7 @@ class FaultyStore:
             await _land(write)
 
     async def _write(self, operation: str, write: Callable[[], Awaitable[T]]) -> T:
-        """Do ``write``, or lose its answer.
+        """Execute ``write``, or lose its answer.
 
         Raises:
             MetadataOutcomeUnknown: the answer was lost.
@@ -189,7 +197,7 @@ class FaultyStore:
 
     async def update_ledger(self, metadata: LedgerMetadata, expected_version: int) -> WriteResult:
         """See ``MetadataStore``."""
-        # Whoever wrote cannot read what was there before, even where the write was refused.
+        # A client that wrote cannot read the earlier value any more, even if the write was refused.
         self._seen.pop(metadata.ledger_id, None)
         try:
             return await self._write("update_ledger", lambda: self._store.update_ledger(metadata, expected_version))
@@ -287,7 +295,7 @@ class _DelayedWatch:
         if not self._owed:
             fault = self._faults.next("changed")
             await self._watch.changed()
-            # A caller who is cancelled during the delay has not been told: the next call tells it.
+            # A caller that is cancelled during the delay was not notified: the next call notifies it.
             self._owed = True
             if fault is Fault.DELAYED:
                 await self._clock.sleep(self._delay_seconds)
@@ -298,7 +306,7 @@ class _DelayedWatch:
 
 
 def _remember(seen: dict[K, T], key: K, value: T) -> None:
-    """Keep what was seen last, and forget what was seen longest ago."""
+    """Store the last seen value, and evict the oldest one."""
     seen.pop(key, None)
     seen[key] = value
     if len(seen) > MAX_REMEMBERED:
@@ -306,7 +314,7 @@ def _remember(seen: dict[K, T], key: K, value: T) -> None:
 
 
 async def _land(write: Callable[[], Awaitable[object]]) -> None:
-    """Let a write take effect whose answer nobody gets, be it a success or a refusal."""
+    """Execute a write whose result, success or refusal, is lost."""
     try:
         await write()
     except TallybookError:

@@ -1,8 +1,8 @@
-"""An object store that misbehaves on purpose, in every way that real ones have been seen to.
+"""An object store that fails in every way in which real ones have been seen to fail.
 
-``FaultyStore`` wraps a store. Before each operation it asks its fault source what is to go wrong: a ``Script``
-for a test that needs one exact sequence, ``RandomFaults`` for a simulation. Both are deterministic, and so is the
-wrapper: it waits only on the clock it is given.
+``FaultyStore`` wraps a store. Before each operation it asks its fault source which fault to inject: a ``Script`` for a
+test that needs an exact sequence, ``RandomFaults`` for a simulation. Both are deterministic, and the wrapper waits only
+on the clock that it is given.
 """
 
 from __future__ import annotations
@@ -13,37 +13,36 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import Final, Protocol, TypeVar
 
+from tallybook.archive.objects.port import ObjectInfo, ObjectStore, UnfinishedUpload, Upload
 from tallybook.core.batch import Buffer
 from tallybook.core.errors import ArchiveBusy, ArchiveDenied, ArchiveUnavailable, ObjectMissing, Outcome
 from tallybook.runtime.clock import Clock
 from tallybook.runtime.rng import Rng
 
-from .port import ObjectInfo, ObjectStore, UnfinishedUpload, Upload
-
 T = TypeVar("T")
 
 
 class Fault(Enum):
-    """What goes wrong with one operation. Each applies to the operations that can suffer it."""
+    """Fault of one operation. Each kind applies to some operations only (``fits``)."""
 
     FAILED = "failed"
-    """A server error, and nothing was done."""
+    """A server error; nothing was done."""
     ANSWER_LOST = "answer lost"
-    """It was done, and the answer is a server error."""
+    """It was done, but the answer is a server error."""
     TIMED_OUT = "timed out"
     """No answer for ``timeout_seconds``; it was not done."""
     BUSY = "busy"
-    """Refused: fewer requests, please."""
+    """Refused because of too many requests."""
     DENIED = "denied"
-    """Refused: not with these keys."""
+    """Refused because of missing permissions."""
     SHORT = "short"
-    """A read gives fewer bytes than it promised: what no store may do."""
+    """A read returns fewer bytes than requested, which violates the port."""
     STALE = "stale"
-    """A read gives the right number of wrong bytes."""
+    """A read returns wrong bytes, in the right number."""
     MISSING = "missing"
-    """The object is not there, for this once."""
+    """The object is reported as missing, once."""
     LEFT_BEHIND = "left behind"
-    """An upload neither ends nor goes away: its finish fails, and so does its abort, unnoticed."""
+    """An upload stays unfinished: its finish fails, and its abort fails without an error."""
 
 
 READS: Final = ("read", "info")
@@ -58,48 +57,48 @@ _FITS: Final[Mapping[str, frozenset[Fault]]] = {
     "finish": _ANYWHERE | {Fault.ANSWER_LOST, Fault.LEFT_BEHIND},
     "delete": _ANYWHERE | {Fault.ANSWER_LOST},
     "abort_upload": _ANYWHERE | {Fault.ANSWER_LOST},
-    "abort": frozenset({Fault.LEFT_BEHIND}),  # it raises nothing, whatever happens
+    "abort": frozenset({Fault.LEFT_BEHIND}),  # abort never raises
 }
 
 
 def fits(operation: str, fault: Fault) -> bool:
-    """Whether that can happen to that operation."""
+    """Whether this fault applies to this operation."""
     return fault in _FITS.get(operation, _ANYWHERE)
 
 
 class FaultSource(Protocol):
-    """Decides what goes wrong."""
+    """Decides which operations fail."""
 
     def next(self, operation: str) -> Fault | None:
         """The fault of the operation that is about to begin, one of ``OPERATIONS``."""
 
 
 class Script:
-    """Exactly the faults given, in their order; each waits for the next operation of its name."""
+    """Injects exactly these faults in order; each one waits for the next operation with its name."""
 
     def __init__(self, steps: Iterable[tuple[str, Fault]]) -> None:
         self._steps = list(steps)
 
     def next(self, operation: str) -> Fault | None:
-        """The first step's fault if it is for ``operation``."""
+        """The next fault if it is for ``operation``."""
         if self._steps and self._steps[0][0] == operation:
             return self._steps.pop(0)[1]
         return None
 
     @property
     def finished(self) -> bool:
-        """Whether every fault has happened."""
+        """Whether all faults were injected."""
         return not self._steps
 
 
 @dataclass
 class RandomFaults:
-    """Each fault with its own probability, drawn afresh for each operation it fits; now and then a storm.
+    """Injects each fault with its own probability, and sometimes a storm of Busy answers.
 
     Args:
-        storm: probability that an operation begins a storm, in which the store is busy.
-        storm_seconds: how long one lasts.
-        ends_at: monotonic time of ``clock`` from which nothing goes wrong any more.
+        storm: probability that an operation starts a storm.
+        storm_seconds: duration of a storm.
+        ends_at: monotonic time of ``clock`` after which no faults are injected.
     """
 
     rng: Rng
@@ -112,17 +111,17 @@ class RandomFaults:
     _storm_until: float = 0.0
 
     def begin_storm(self) -> None:
-        """The store is busy from now on, for as long as a storm lasts."""
+        """Start a storm."""
         self._storm_until = self.clock.monotonic() + self.storm_seconds
 
     def next(self, operation: str) -> Fault | None:
-        """What the dice say."""
+        """Draw the fault of an operation."""
         now = self.clock.monotonic()
         if now >= self.ends_at:
             return None
         if self.rng.random() < self.storm:
             self.begin_storm()
-        # Every draw is made, so that what one fault does leaves those of the others where they were.
+        # Draw for every fault, so that the probability of one does not change the draws of others.
         struck = [fault for fault in Fault if self.rng.random() < self.odds.get(fault, 0.0) and fits(operation, fault)]
         if now < self._storm_until and fits(operation, Fault.BUSY):
             struck.insert(0, Fault.BUSY)
@@ -133,7 +132,7 @@ class RandomFaults:
 
 
 class FaultyUpload:
-    """An ``Upload`` that may fail."""
+    """An ``Upload`` with injected faults."""
 
     def __init__(self, store: FaultyStore, key: str, upload: Upload) -> None:
         self._store = store
@@ -142,15 +141,15 @@ class FaultyUpload:
         self._left_behind = False
 
     async def write(self, data: Buffer) -> None:
-        """Pass bytes on, or fail."""
+        """Write bytes, or fail."""
         await self._store.suffer("write", self._key, lambda: self._upload.write(data))
 
     async def finish(self) -> None:
-        """Make the object appear, or fail."""
+        """Finish the upload, or fail."""
         await self._store.suffer("finish", self._key, self._upload.finish, on_left_behind=self._leave)
 
     async def abort(self) -> None:
-        """Give the upload up, unless that gets lost."""
+        """Abort the upload, or leave it unfinished."""
         await self._store.suffer("abort", self._key, self._abort, on_left_behind=self._leave)
 
     async def _abort(self) -> None:
@@ -162,7 +161,7 @@ class FaultyUpload:
 
 
 class FaultyStore:
-    """An ``ObjectStore`` whose operations fail as ``faults`` says."""
+    """An ``ObjectStore`` with faults from a fault source."""
 
     def __init__(self, store: ObjectStore, faults: FaultSource, clock: Clock, *, timeout_seconds: float = 30.0) -> None:
         self._store = store
@@ -172,7 +171,7 @@ class FaultyStore:
 
     @property
     def url(self) -> str:
-        """Of the store below."""
+        """URL of the wrapped store."""
         return self._store.url
 
     async def put(self, key: str, data: Buffer) -> None:
@@ -184,11 +183,11 @@ class FaultyStore:
         return FaultyUpload(self, key, self._store.upload(key))
 
     async def read(self, key: str, offset: int, size: int) -> bytes:
-        """Part of an object, or something else."""
+        """Read a part of an object, perhaps with wrong bytes."""
         return await self.suffer("read", key, lambda: self._store.read(key, offset, size), spoil=_spoilt)
 
     async def read_many(self, key: str, ranges: Sequence[tuple[int, int]]) -> list[bytes]:
-        """Parts of an object, or something else: near ones share a request, so that all of them suffer at once."""
+        """Read parts of an object; they share a request, so a fault affects all of them."""
 
         def spoilt(fault: Fault, parts: list[bytes]) -> list[bytes]:
             return [_spoilt(fault, part) for part in parts]
@@ -200,7 +199,7 @@ class FaultyStore:
         return await self.suffer("info", key, lambda: self._store.info(key))
 
     async def list(self, prefix: str = "", after: str = "") -> AsyncIterator[Sequence[ObjectInfo]]:
-        """Pages; before each of them something may go wrong."""
+        """List objects; each page may fail."""
         pages = self._store.list(prefix, after)
 
         async def following() -> Sequence[ObjectInfo] | None:
@@ -214,7 +213,7 @@ class FaultyStore:
         await self.suffer("delete", key, lambda: self._store.delete(key))
 
     async def unfinished_uploads(self) -> Sequence[UnfinishedUpload]:
-        """What was begun and did not end."""
+        """Unfinished uploads."""
         return await self.suffer("unfinished_uploads", "", self._store.unfinished_uploads)
 
     async def abort_upload(self, upload: UnfinishedUpload) -> None:
@@ -222,7 +221,7 @@ class FaultyStore:
         await self.suffer("abort_upload", upload.key, lambda: self._store.abort_upload(upload))
 
     async def close(self) -> None:
-        """Close the store below."""
+        """Close the wrapped store."""
         await self._store.close()
 
     async def suffer(
@@ -234,7 +233,7 @@ class FaultyStore:
         spoil: Callable[[Fault, T], T] = lambda _, result: result,
         on_left_behind: Callable[[], None] = lambda: None,
     ) -> T:
-        """Do what ``call`` does, unless something goes wrong with it."""
+        """Do one operation with an injected fault, if there is one."""
         fault, what = self._faults.next(operation), f"{self.url}: {operation} {key}"
         outcome = Outcome.UNKNOWN if operation in CHANGES else Outcome.NOT_DONE
         if fault is Fault.DENIED:

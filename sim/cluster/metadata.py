@@ -1,14 +1,13 @@
-"""The metadata store of a simulated cluster, and all that can happen between it and its clients.
+"""The metadata store of a simulated cluster, with the faults between it and its clients.
 
-Every client and every bookie has a *session*. An operation travels to the store, takes effect
-there at one moment, and its answer travels back; each way takes time, and while the session is *cut* nothing gets
-through. A write whose answer is lost is unknown to the client, whether it took effect or not, and it may still take
-effect later. A session that was not heard of for too long, because it is cut or its process is frozen or dead,
-*expires*, and what follows is what follows with ZooKeeper: its registrations are gone, nobody knows of the writes
-under way, nothing gets through until the process has another session, and then every watch tells, as nobody knows
-what it has missed. Reads that need not be linearizable may be old, and watches may tell late.
+Every client and bookie has a *session*. An operation travels to the store, takes effect at one moment, and its answer
+travels back. Each way takes time, and nothing passes while the session is *cut*. A write whose answer is lost has an
+unknown outcome; it may still take effect later. A session that the store does not hear of for too long, because it is
+cut or its process is frozen or dead, *expires*. Then the same follows as with ZooKeeper: registrations are gone, writes
+in flight have an unknown outcome, nothing passes until the process has a new session, and then every watch fires. Reads
+that need not be linearizable may be stale, and watches may fire late.
 
-What takes effect does so outside of the client's process: a request that was sent lands also if the client is frozen.
+Operations take effect outside the client's process: a request in flight also lands if the client is frozen.
 """
 
 from __future__ import annotations
@@ -21,8 +20,8 @@ from typing import Any, Final, TypeVar, cast
 
 from tallybook.core.errors import MetadataOutcomeUnknown, MetadataUnavailable, NoSuchLedger, TallybookError
 from tallybook.core.ids import NO_IDENTITY
+from tallybook.metadata.ledger.model import LedgerMetadata
 from tallybook.metadata.memory import MemoryMetadata, MemoryRegistration
-from tallybook.metadata.model import LedgerMetadata
 from tallybook.metadata.store import (
     BadVersion,
     BookieInfo,
@@ -38,56 +37,56 @@ from tallybook.metadata.store import (
     WriteResult,
 )
 from tallybook.metadata.watch import Wakeup
-from tallybook.runtime.deterministic import Gate, SimClock, outside
 from tallybook.runtime.rng import Rng
 
-from .at_once import at_once
+from ..deterministic import Gate, SimClock, outside
+from .atomic_steps import run_in_one_step
 from .registration import SimRegistration
 
 T = TypeVar("T")
 
 OnChange = Callable[[int, LedgerMetadata | None, LedgerMetadata | None], None]
-"""Told of every change of a ledger as it takes effect: its id, the value before, the value after."""
+"""Called with each ledger change as it takes effect: ledger id, value before, value after."""
 
 _CLOCK: Final = SimClock()
 
 _EXPIRED: Final = object()
-"""Stands for the answer to what was under way when its session expired."""
+"""Answer to a request that was in flight when its session expired."""
 
 LATEST_SECONDS: Final = 3.0
-"""How late a write may still take effect whose answer was lost."""
+"""Maximum delay after which a write with an unknown outcome may still take effect."""
 
 
 @dataclass(slots=True)
 class MetadataFaults:
-    """Chances of what goes wrong with one operation, and times in seconds."""
+    """Probabilities of faults of one operation, and delays in seconds."""
 
     unavailable: float = 0.0
-    """It is refused, and not done."""
+    """The operation is refused and not done."""
     applied: float = 0.0
     """A write takes effect and its answer is lost."""
     lost: float = 0.0
-    """A write is lost on the way there."""
+    """A write request is lost."""
     late: float = 0.0
-    """A write takes effect after its client was told that nobody knows."""
+    """A write takes effect after its client got an unknown outcome."""
     stale: float = 0.0
-    """A read that need not be linearizable is old."""
+    """A read that need not be linearizable returns a stale value."""
     partial: float = 0.0
     """A listing breaks off half way."""
     slow_watch: float = 0.0
-    """A watch tells late."""
+    """A watch fires late."""
     delay_seconds: tuple[float, float] = (0.0005, 0.003)
     watch_delay_seconds: float = 2.0
     reconnect_seconds: float = 1.0
-    """At most so long after one session has expired the next one begins."""
+    """Maximum time from the expiry of a session to the next one."""
 
 
 class SimMetadata:
-    """What all sessions share.
+    """The store that all sessions share.
 
     Args:
-        faults: may be changed while it runs.
-        session_seconds: how long a session that is not heard of lives on.
+        faults: may be changed during a run.
+        session_seconds: session timeout.
         timeout_seconds: how long a client waits for an answer.
     """
 
@@ -97,46 +96,46 @@ class SimMetadata:
         self.session_seconds = session_seconds
         self.timeout_seconds = timeout_seconds
         self.versions: dict[int, list[Versioned]] = {}
-        """Every value that each ledger ever had, the last one in force unless it is deleted."""
+        """All values of each ledger; the last one is current unless the ledger is deleted."""
         self.lives: Counter[str] = Counter()
-        """How often a record of each name was made."""
-        self.on_change: OnChange = _nobody_listens
+        """How often a record of each name was created."""
+        self.on_change: OnChange = _ignore_change
         self.sessions: dict[str, MetadataSession] = {}
         self.away = False
-        """Nobody gets through."""
+        """Whether the store is unreachable for all sessions."""
         self._rng = rng.fork("network")
         self._context = outside()
         self._sessions = 0
 
     def session(self, name: str, gate: Gate) -> MetadataSession:
-        """A session of the process called ``name``; it takes the place of an earlier one."""
+        """A new session of the process called ``name``; it replaces an earlier one."""
         self._sessions += 1
         session = MetadataSession(self, name, gate, self._rng.fork(f"session {self._sessions}"))
         self.sessions[name] = session
         return session
 
     def value(self, ledger_id: int) -> LedgerMetadata | None:
-        """The value in force."""
+        """The current value of a ledger; ``None`` if there is none."""
         return self.versions[ledger_id][-1].value if ledger_id in self.shared.ledgers else None
 
     def later(self, seconds: float, action: Callable[[], object]) -> None:
-        """Let something happen that no process has a hand in."""
+        """Call ``action`` after ``seconds``, outside any simulated process."""
         asyncio.get_running_loop().call_later(seconds, action, context=self._context)
 
     def go_away(self) -> None:
-        """Let nobody through until ``heal``."""
+        """Disconnect all sessions until ``heal``."""
         self.away = True
         for session in self.sessions.values():
-            session.lose_touch()
+            session.disconnected()
 
     def heal(self) -> None:
-        """Let everybody through again."""
+        """Reconnect all sessions."""
         self.away = False
         for session in self.sessions.values():
             session.heal()
 
     def changed(self, ledger_id: int, after: Versioned | None) -> None:
-        """A change of a ledger has taken effect."""
+        """Record a change of a ledger that took effect."""
         versions = self.versions.setdefault(ledger_id, [])
         before = versions[-1].value if versions else None
         if after is not None:
@@ -145,7 +144,7 @@ class SimMetadata:
 
 
 class MetadataSession:
-    """One process's way to the store: ``store`` and ``membership`` are its ports."""
+    """Connection of one process to the store; ``store`` and ``membership`` are its ports."""
 
     def __init__(self, metadata: SimMetadata, name: str, gate: Gate, rng: Rng) -> None:
         self.metadata = metadata
@@ -159,7 +158,7 @@ class MetadataSession:
         self._closed = False
         self._silences = 0
         self._sessions_due = 0
-        self._under_way: dict[asyncio.Future[Any], None] = {}
+        self._in_flight: dict[asyncio.Future[Any], None] = {}
         self._watches: dict[_SimWatch, None] = {}
         self._client = metadata.shared.client()
         self.registrations: list[MemoryRegistration] = []
@@ -170,49 +169,49 @@ class MetadataSession:
 
     @property
     def inner(self) -> tuple[Any, Any]:
-        """Store and membership as they are at the store itself."""
+        """The in-memory store and membership behind the session."""
         return self._client.store, self._client.membership
 
     @property
     def through(self) -> bool:
-        """Whether anything gets through."""
+        """Whether messages pass."""
         return not self._cut and not self.metadata.away and not self._sessions_due
 
     @property
     def heard(self) -> bool:
-        """Whether the store hears of this process."""
+        """Whether the store gets heartbeats of this process."""
         return self.through and self._gate.open and not self._closed
 
     def cut(self) -> None:
-        """Let nothing through until ``heal``."""
+        """Drop all messages until ``heal``."""
         self._cut = True
-        self.lose_touch()
+        self.disconnected()
 
-    def lose_touch(self) -> None:
-        """Nothing gets through from now on."""
+    def disconnected(self) -> None:
+        """Start to count towards expiry: messages do not pass any more."""
         self._healed.clear()
-        self.watch_over()
+        self.start_timeout()
 
     def heal(self) -> None:
-        """Let everything through again."""
+        """Let messages pass again."""
         self._cut = False
         if self.through:
             self._healed.set()
 
-    def watch_over(self) -> None:
-        """The process may not be heard of from now on; if it stays so, its session expires."""
+    def start_timeout(self) -> None:
+        """Start the session timeout; the session expires if the store gets no heartbeat until its end."""
         self._silences += 1
         self.metadata.later(self.metadata.session_seconds, lambda: self._expire_unless_heard(self._silences))
 
     def end(self) -> None:
-        """The process is dead; the store learns of it when the session expires."""
+        """End the session of a dead process; the store notices when the session expires."""
         self._closed = True
-        self.watch_over()
+        self.start_timeout()
 
     def expire(self) -> None:
-        """The store gives the session up; the process goes on under another one, a little later."""
+        """Expire the session; the process gets a new one a little later."""
         self._leave()
-        for answer in self._under_way:
+        for answer in self._in_flight:
             if not answer.done():
                 answer.set_result(_EXPIRED)
         if not self._closed:
@@ -221,42 +220,42 @@ class MetadataSession:
             self.metadata.later(self.metadata.faults.reconnect_seconds * self.rng.random(), self._begin_again)
 
     def watching(self, watch: _SimWatch) -> None:
-        """A watch that has to tell when another session begins."""
+        """Register a watch that must fire when a new session begins."""
         self._watches[watch] = None
 
     def watched(self, watch: _SimWatch) -> None:
-        """A watch that is over."""
+        """Unregister a closed watch."""
         self._watches.pop(watch, None)
 
     async def close(self) -> None:
-        """Leave in good order."""
+        """Close the session."""
         if not self._closed:
             self._closed = True
             self._leave()
 
     async def until_through(self) -> None:
-        """Return when the store can be heard."""
+        """Return when messages pass."""
         while not self.through:
-            # One whose place another has taken is not told when the store goes away.
+            # A session that was replaced by a newer one is not notified when the store goes away.
             self._healed.clear()
             await self._healed.wait()
 
     async def ask(self, name: str, effect: Callable[[], Coroutine[Any, Any, T]], *, writes: bool = False) -> T:
-        """Carry one operation to the store and its answer back.
+        """Send one operation to the store and return its answer.
 
         Raises:
-            MetadataUnavailable: there was no answer, and the operation had no effect, or was a read.
-            MetadataOutcomeUnknown: there was no answer to a write.
+            MetadataUnavailable: no answer, and the operation had no effect, or was a read.
+            MetadataOutcomeUnknown: no answer to a write.
         """
         if self._closed:
             raise MetadataUnavailable(f"the session of {self.name} is closed")
         while True:
             answer: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
-            self._under_way[answer] = None
+            self._in_flight[answer] = None
             try:
                 found = await self._attempt(name, effect, answer, writes=writes)
             finally:
-                del self._under_way[answer]
+                del self._in_flight[answer]
             if found is not _EXPIRED:
                 return cast("T", found)
             if writes:
@@ -271,7 +270,7 @@ class MetadataSession:
         fault = self._draw(writes)
         certainly_not = fault == "unavailable" or (not self.through and self.rng.random() < 0.5)
         if fault == "late":
-            self.metadata.later(there + LATEST_SECONDS * self.rng.random(), lambda: at_once(effect))
+            self.metadata.later(there + LATEST_SECONDS * self.rng.random(), lambda: run_in_one_step(effect))
         elif fault in ("", "applied") and not certainly_not:
             self.metadata.later(there, lambda: self._land(effect, answer, lost=fault == "applied"))
         if fault and self.through:
@@ -304,7 +303,7 @@ class MetadataSession:
         self.registrations.clear()
 
     def _begin_again(self) -> None:
-        """There is another session."""
+        """Begin the next session: all watches fire."""
         self._sessions_due -= 1
         if self.through:
             self._healed.set()
@@ -312,10 +311,10 @@ class MetadataSession:
             watch.tell()
 
     def _land(self, effect: Callable[[], Coroutine[Any, Any, T]], answer: asyncio.Future[Any], *, lost: bool) -> None:
-        """The request has arrived, if it gets through; the answer goes back, unless it is lost."""
+        """Execute a request that arrives, if messages pass, and send the answer unless that is lost."""
         if not self.through:
             return
-        result = at_once(effect)
+        result = run_in_one_step(effect)
         low, high = self.metadata.faults.delay_seconds
         if not lost:
             self.metadata.later(low + (high - low) * self.rng.random(), lambda: self._answer(answer, result))
@@ -384,7 +383,7 @@ class SimStore:
         return found
 
     def _old(self, ledger_id: int, current: Versioned) -> Versioned:
-        """A value that this session may still see: not older than the last one it saw, and perhaps none yet."""
+        """A stale value, not older than the last one that this session saw; NoSuchLedger if it saw none."""
         seen = self._session.seen.get(ledger_id, 0)
         possible = [old for old in self._metadata.versions[ledger_id] if seen <= old.version <= current.version]
         at = self._session.rng.randint(0 if seen else -1, len(possible) - 1)
@@ -452,7 +451,7 @@ class SimStore:
         await self._session.ask("delete_cookie", lambda: self._inner.delete_cookie(bookie_id), writes=True)
 
     async def read_record(self, name: str, *, linearizable: bool = False) -> Record | None:
-        """See the port. An old answer is what this session saw last."""
+        """See the port. A stale answer is the value that this session saw last."""
         seen = self._session.seen_records
         stale = not linearizable and self._session.rng.random() < self._metadata.faults.stale
         found = await self._session.ask("read_record", lambda: self._inner.read_record(name))
@@ -475,7 +474,7 @@ class SimStore:
         life = self._metadata.lives[name]
 
         async def delete() -> WriteResult:
-            # Versions begin again with another record of that name: nobody could tell it from the one that is meant.
+            # Versions restart when a record is created again, so the expected version could match the wrong record.
             if self._metadata.lives[name] != life:
                 return BadVersion()
             return cast("WriteResult", await self._inner.delete_record(name, expected_version))
@@ -485,7 +484,7 @@ class SimStore:
     async def _write_record(
         self, name: str, operation: str, write: Callable[[], Coroutine[Any, Any, WriteResult]]
     ) -> WriteResult:
-        # Whoever wrote cannot read what was there before.
+        # After a write, this session must not read an older value.
         self._session.seen_records.pop(name, None)
         try:
             return await self._session.ask(operation, write, writes=True)
@@ -500,7 +499,7 @@ class SimStore:
         return cast("RecordPage", page)
 
     async def close(self) -> None:
-        """Leave in good order."""
+        """Close the session."""
         await self._session.close()
 
     def _saw(self, ledger_id: int, version: int) -> None:
@@ -515,7 +514,7 @@ class SimMembership:
         self._inner = session.inner[1]
 
     async def register(self, info: BookieInfo) -> SimRegistration:
-        """See the port. An attempt whose answer is lost may leave an entry, as a session that ended then would."""
+        """See the port. An attempt whose answer is lost may leave an entry, as an ended ZooKeeper session would."""
         session = self._session
         attempted: list[MemoryRegistration] = []
 
@@ -532,7 +531,7 @@ class SimMembership:
         try:
             return SimRegistration(session, await session.ask("register", register, writes=True))
         except MetadataOutcomeUnknown:
-            # Nobody keeps that entry alive. The next attempt makes another one, which stays.
+            # That entry gets no heartbeats and disappears. The next attempt creates another one.
             session.metadata.later(LATEST_SECONDS + session.metadata.session_seconds, forget)
             raise
 
@@ -546,7 +545,7 @@ class SimMembership:
 
 
 class _SimWatch:
-    """A watch that may tell late, and tells nothing while nothing gets through."""
+    """A watch that may fire late, and does not fire while the session is disconnected."""
 
     def __init__(self, inner: Wakeup, session: MetadataSession) -> None:
         self._inner = inner
@@ -555,13 +554,13 @@ class _SimWatch:
         session.watching(self)
 
     def tell(self) -> None:
-        """Tell, for something may have happened."""
+        """Fire: the value may have changed."""
         self._inner.notify()
 
     async def changed(self) -> None:
         if not self._owed:
             await self._inner.changed()
-            # A caller who is cancelled from here on has not been told: the next call tells it.
+            # A caller that is cancelled from here on has not seen the change: the next call returns at once.
             self._owed = True
             faults, rng = self._session.metadata.faults, self._session.rng
             seconds = faults.delay_seconds[1] * rng.random()
@@ -576,5 +575,5 @@ class _SimWatch:
         await self._inner.close()
 
 
-def _nobody_listens(_ledger_id: int, _before: LedgerMetadata | None, _after: LedgerMetadata | None) -> None:
-    """Nobody is told of changes."""
+def _ignore_change(_ledger_id: int, _before: LedgerMetadata | None, _after: LedgerMetadata | None) -> None:
+    """Default ``on_change``: do nothing."""

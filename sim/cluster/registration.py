@@ -1,4 +1,4 @@
-"""A bookie's registration with a metadata store that is some way off."""
+"""A bookie registration over a simulated metadata session."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ class SimRegistration:
         self._landed = 0
 
     async def lost(self) -> None:
-        """Return once the store no longer lists it and this process can hear of it."""
+        """Return once the store no longer lists it and the session is connected."""
         await self._inner.lost()
         await self._session.until_through()
 
     async def update(self, info: BookieInfo) -> None:
-        """See the port. Stores see to it, by versions or by one order, that none lands behind a later one."""
+        """See the port. As in real stores, an update never overwrites a later one."""
         self._updates += 1
         number = self._updates
 

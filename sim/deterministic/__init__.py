@@ -1,15 +1,15 @@
-"""The seams in memory, driven by virtual time and one seed: what simulation and crash tests run on.
+"""Deterministic implementations of the runtime seams, driven by virtual time and one seed.
 
-``run_seed`` runs a scenario on a loop whose clock moves only when nothing is left to do.
-``SimDisk``, ``SimNet`` and ``SimClock`` stand where the real disk, network and clock stand;
-``enumerate_crashes`` tries every power loss of a workload.
+``run_seed`` (``world``) is the entrance: it runs a scenario on a loop whose clock moves only when nothing is left to
+do. ``SimDisk``, ``SimNet`` and ``SimClock`` replace the real disk, network and clock; ``enumerate_crashes`` tries every
+power loss of a workload. Nothing here knows bookies, clients or ledgers.
 """
 
 from .clock import SimClock
 from .content import Content
 from .crash import CrashFound, CrashReport, Promises, enumerate_crashes
+from .crash_outcomes import CrashOptions
 from .disk import SimDisk
-from .fates import CrashOptions
 from .faults import NO_LATENCY, DiskFault, Effect, Latency, Operation
 from .gate import Gate, outside
 from .link import Link

@@ -1,7 +1,7 @@
 """The clock of one simulated node.
 
-Monotonic time is the loop's. Wall time is what the node believes: it may be skewed from the
-start, run fast or slow, and jump either way, and no correct component may care.
+Monotonic time is the loop's. Wall time may be skewed, run fast or slow, and jump in either direction; a correct
+component must tolerate this.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ class SimClock:
     """A ``Clock`` in simulated time.
 
     Args:
-        skew_us: how far the node's wall clock is off from the start.
-        drift: relative error of the wall clock's rate; 1e-4 gains a tenth of a millisecond a second.
-        rng, noise: where given, every sleep takes up to ``noise`` times its length longer.
+        skew_us: initial error of the node's wall clock.
+        drift: relative error of the wall clock's rate; 1e-4 gains 0.1 ms per second.
+        rng, noise: if given, every sleep takes longer by up to ``noise`` times its length.
     """
 
     def __init__(self, *, skew_us: int = 0, drift: float = 0.0, rng: Rng | None = None, noise: float = 0.0) -> None:
@@ -35,7 +35,7 @@ class SimClock:
         return asyncio.get_running_loop().time()
 
     def wall_us(self) -> int:
-        """Microseconds since the epoch, as this node believes."""
+        """Wall time of this node, in microseconds since the epoch."""
         return self._offset_us + int(self.monotonic() * (1 + self._drift) * 1_000_000)
 
     def jump_wall(self, by_us: int) -> None:

@@ -1,8 +1,8 @@
 """The bytes of one simulated file, cheap to copy.
 
-Contents are pages of 4 KiB; a page of zeros is not kept at all. ``fork`` shares the page table
-until one side writes, so that thousands of crash images of one disk cost little more than one.
-The page that was overwritten last is remembered, because a lost write looks exactly like it.
+Contents are pages of 4 KiB; zero pages are not stored. ``fork`` shares the page table until one side writes, so that
+thousands of crash images of one disk need little memory. The previous version of each overwritten page is kept, for
+simulated lost writes.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class Content:
         return twin
 
     def read(self, offset: int, size: int) -> bytes:
-        """Bytes ``offset .. offset + size``, fewer where the file ends before."""
+        """Bytes ``offset .. offset + size``; fewer if the file ends before."""
         end = min(offset + size, self.size)
         if end <= offset:
             return b""
@@ -44,9 +44,9 @@ class Content:
         return joined[start : start + end - offset]
 
     def write(self, offset: int, data: bytes, *, remember: bool = True) -> None:
-        """Put ``data`` at ``offset``; a gap before it reads as zeros.
+        """Write ``data`` at ``offset``; a gap before it reads as zeros.
 
-        With ``remember``, what stood there becomes what ``stale`` returns.
+        With ``remember``, ``stale`` returns the overwritten bytes afterwards.
         """
         if not data:
             return
@@ -75,7 +75,7 @@ class Content:
         self.size = size
 
     def stale(self, offset: int, size: int) -> bytes:
-        """What stood at ``offset`` before the page there was last overwritten; zeros if it never was."""
+        """Bytes at ``offset`` before the page was last overwritten; zeros if it never was."""
         index, within = divmod(offset, PAGE_BYTES)
         return self._previous.get(index, _ZERO_PAGE)[within : within + size]
 

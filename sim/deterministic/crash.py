@@ -1,4 +1,4 @@
-"""Every power loss of a workload, tried one by one.
+"""Enumerates power losses of a workload and checks each one.
 
     async def workload(disk, promises):
         journal = await Journal.open(disk)
@@ -13,13 +13,12 @@
 
     report = enumerate_crashes(workload, check)
 
-The workload runs once. A *crash point* lies where an operation is in flight, where one has ended,
-where a promise was made, and at the end. At each, the crash states of the disk are made, together
-with what had been promised by then; every distinct pair of disk and promises is checked on a
-fresh loop. With ``double_crashes`` the check itself loses power too: its crash states must pass
-the same check.
+The workload runs once. *Crash points* are: while an operation is in flight, after each operation, after each promise,
+and the end. At each one the possible crash states of the disk are created, together with the promises made by then;
+every distinct pair of disk and promises is checked on a fresh loop. With ``double_crashes`` the check itself loses
+power, too; its crash states must pass the same check.
 
-A failure names its crash state as ``point:state``; ``only="point:state"`` runs just that one.
+A failure names its crash state as ``point:state``; ``only="point:state"`` runs that one alone.
 """
 
 from __future__ import annotations
@@ -33,8 +32,8 @@ from typing import Final
 from tallybook.core.errors import InvalidArgument
 from tallybook.runtime.rng import Rng, SeededRng
 
+from .crash_outcomes import ChangeOutcomes, CrashOptions, power_loss_outcomes
 from .disk import SimDisk
-from .fates import CrashOptions, Fates, crash_fates
 from .faults import Operation
 from .loop import DAY_SECONDS
 from .world import World, run_untraced
@@ -42,7 +41,7 @@ from .world import World, run_untraced
 CHANGING: Final = frozenset(
     {"create", "mkdir", "rename", "sync", "sync-directory", "truncate", "unlink", "write", "write-durable"}
 )
-"""Operations after which a crash can look different from before."""
+"""Operations that change the possible crash states."""
 
 _CHECKS_PER_COLLECTION: Final = 256
 _DOUBLES_PER_STATE: Final = 8
@@ -50,19 +49,19 @@ _THEN: Final = " >> "
 
 
 class Promises:
-    """What the workload has told its callers so far, in order. Only ever grows."""
+    """Promises of the workload to its callers, in order; it only grows."""
 
     def __init__(self, on_add: Callable[[], None]) -> None:
         self._items: list[object] = []
         self._on_add = on_add
 
     def add(self, item: object) -> None:
-        """Promise ``item``; a power loss right after is among those tried. Must not be changed afterwards."""
+        """Promise ``item``, which must not change later; adds a crash point directly after it."""
         self._items.append(item)
         self._on_add()
 
     def snapshot(self) -> tuple[object, ...]:
-        """Everything promised so far."""
+        """All promises so far."""
         return tuple(self._items)
 
 
@@ -72,20 +71,22 @@ Check = Callable[[SimDisk, tuple[object, ...]], Awaitable[None]]
 
 @dataclass(slots=True)
 class CrashReport:
-    """What was tried.
+    """Result of an enumeration.
 
     Attributes:
-        points: crash points of the workload.
-        states: crash states made, equal ones counted again.
-        checked: distinct pairs of disk and promises that were checked.
-        doubles: of those, states of a second crash, during the check.
-        broken: of those, states in which a promise was not kept: the check raised AssertionError.
-        stuck: of those, states from which the check did not get so far: it raised anything else.
-        failures: names of the states that failed.
+        points: number of crash points of the workload.
+        states: number of crash states, including duplicates.
+        distinct: number of distinct pairs of disk and promises.
+        checked: how many of those were checked.
+        doubles: how many of the checked ones are states of a second crash, during the check.
+        broken: how many of the checked ones broke a promise: the check raised AssertionError.
+        stuck: how many of the checked ones failed otherwise: the check raised another exception.
+        failures: names of the failed states.
     """
 
     points: int = 0
     states: int = 0
+    distinct: int = 0
     checked: int = 0
     doubles: int = 0
     broken: int = 0
@@ -94,7 +95,7 @@ class CrashReport:
 
 
 class CrashFound(AssertionError):
-    """Some crash states fail the check; the message names them, the first failure is the cause."""
+    """Some crash states fail the check; the message has their names, and the first failure is the cause."""
 
     def __init__(self, message: str, report: CrashReport) -> None:
         super().__init__(message)
@@ -103,7 +104,7 @@ class CrashFound(AssertionError):
 
 @dataclass(frozen=True, slots=True)
 class _Point:
-    """A moment at which power may be lost: the disk as it then stood."""
+    """A crash point, with a copy of the disk."""
 
     name: str
     disk: SimDisk
@@ -116,15 +117,15 @@ class _State:
 
     name: str
     point: _Point
-    fates: Fates
+    outcomes: ChangeOutcomes
 
     def disk(self) -> SimDisk:
         """A fresh disk to boot from."""
-        return self.point.disk.image(self.fates)
+        return self.point.disk.image(self.outcomes)
 
 
 class _Recorder:
-    """Collects the crash points of one run over one disk."""
+    """Collects the crash points of one run on one disk."""
 
     def __init__(self, disk: SimDisk, *, prefix: str = "", promised: tuple[object, ...] | None = None) -> None:
         self.disk = disk
@@ -136,7 +137,7 @@ class _Recorder:
         disk.on_operation = lambda operation: self._operation("after", operation)
 
     def take(self, moment: str) -> None:
-        """Record a crash point here and now."""
+        """Record a crash point."""
         promised = self.promises.snapshot() if self._promised is None else self._promised
         self.points.append(_Point(f"{self._prefix}{len(self.points)} {moment}", self.disk.fork(), promised))
 
@@ -152,33 +153,35 @@ def enumerate_crashes(
     disk: SimDisk | None = None,
     seed: int = 0,
     options: CrashOptions | None = None,
+    sample: int = 1,
     double_crashes: int = 0,
     only: str | None = None,
     max_failures: int = 3,
     deadline_seconds: float = DAY_SECONDS,
 ) -> CrashReport:
-    """Run ``workload`` once, then ``check`` on every distinct crash state.
+    """Run ``workload`` once, then ``check`` on distinct crash states.
 
     Args:
-        workload: gets the disk, and the promises it is to extend whenever it tells a caller something.
+        workload: gets the disk, and adds a promise whenever it acknowledges something to a caller.
         check: boots from the crashed disk and compares with the promises; any exception is a failure.
-        disk: where the workload starts; by default an empty disk without latency.
+        disk: initial disk of the workload; default an empty disk without latency.
         seed: decides the random choices among crash states.
-        options: how many states to make at each crash point.
-        double_crashes: states of a second crash to check as well, at most.
-        only: the name of the one state to check, as a failure gave it.
-        max_failures: stop after so many.
-        deadline_seconds: simulated time that the workload, and each check, may take.
+        options: how many states to create at each crash point.
+        sample: check every ``sample``-th distinct state of the workload; 1 checks all of them.
+        double_crashes: maximum number of states of a second crash to check.
+        only: name of the one state to check, from the message of a failure.
+        max_failures: stop after so many failures.
+        deadline_seconds: simulated time limit of the workload and of each check.
 
     Raises:
         CrashFound: at least one state failed.
         InvalidArgument: there is no state called ``only``.
     """
-    run = _Enumeration(check, seed, options or CrashOptions(), max_failures, deadline_seconds)
+    run = _Enumeration(check, seed, options or CrashOptions(), sample, max_failures, deadline_seconds)
     recorder = _Recorder(disk or SimDisk(SeededRng(seed)))
     with _rare_collection():
         run.record(recorder, workload)
-        gc.freeze()  # the crash points stay to the end: no need to look at them at every collection
+        gc.freeze()  # the crash points live to the end, so later collections need not scan them
         if only is not None:
             run.replay(recorder.points, only)
         else:
@@ -189,15 +192,16 @@ def enumerate_crashes(
 
 
 class _Enumeration:
-    """The work of one ``enumerate_crashes``."""
+    """State of one ``enumerate_crashes``."""
 
     def __init__(
-        self, check: Check, seed: int, options: CrashOptions, max_failures: int, deadline_seconds: float
+        self, check: Check, seed: int, options: CrashOptions, sample: int, max_failures: int, deadline_seconds: float
     ) -> None:
         self._check = check
         self._seed = seed
         self._rng = SeededRng(seed).fork("crashes")
         self._options = options
+        self._sample = sample
         self._max_failures = max_failures
         self._deadline_seconds = deadline_seconds
         self._seen: set[tuple[bytes, int]] = set()
@@ -205,7 +209,7 @@ class _Enumeration:
         self.report = CrashReport()
 
     def record(self, recorder: _Recorder, workload: Workload) -> None:
-        """Run the workload, and add the crash point after its end."""
+        """Run the workload, and add a crash point after its end."""
 
         async def scenario(_world: World) -> None:
             await workload(recorder.disk, recorder.promises)
@@ -215,19 +219,19 @@ class _Enumeration:
         self.report.points = len(recorder.points)
 
     def check_points(self, points: list[_Point]) -> list[_State]:
-        """Check every distinct state of these crash points; return those."""
-        distinct: list[_State] = []
+        """Check every ``sample``-th distinct state of these crash points; return the checked ones."""
+        checked: list[_State] = []
         for point in points:
             for state in self._states(point):
                 if self._enough():
-                    return distinct
+                    return checked
                 self.report.states += 1
-                if self._check_if_new(state):
-                    distinct.append(state)
-        return distinct
+                if self._check_if_new(state, self._sample):
+                    checked.append(state)
+        return checked
 
     def crash_again(self, first: list[_State], limit: int) -> None:
-        """Lose power a second time, while the check of one of these states runs, until ``limit`` states were tried."""
+        """Check states of a second power loss, during the check of one of these states; ``limit`` states at most."""
         rng = self._rng.fork("double")
         for state in _shuffled(first, rng):
             if self.report.doubles >= limit or self._enough():
@@ -248,7 +252,7 @@ class _Enumeration:
         self._check_if_new(states[0])
 
     def finish(self) -> None:
-        """Raise what was found."""
+        """Raise ``CrashFound`` if there was a failure."""
         if self.report.failures:
             names = "\n  ".join(f"only={name!r}" for name in self.report.failures)
             raise CrashFound(
@@ -259,8 +263,8 @@ class _Enumeration:
 
     def _states(self, point: _Point) -> Iterator[_State]:
         pending = point.disk.state.pending()
-        for description, fates in crash_fates(pending, self._rng.fork(point.name), self._options):
-            yield _State(f"{point.name}: {description}", point, fates)
+        for description, outcomes in power_loss_outcomes(pending, self._rng.fork(point.name), self._options):
+            yield _State(f"{point.name}: {description}", point, outcomes)
 
     def _states_of_check(self, state: _State) -> list[_State]:
         """The states of a second crash, during a boot from ``state``."""
@@ -268,18 +272,21 @@ class _Enumeration:
         self._run_check(recorder.disk, state.point.promises)
         return [second for point in recorder.points for second in self._states(point)]
 
-    def _check_if_new(self, state: _State) -> bool:
+    def _check_if_new(self, state: _State, sample: int = 1) -> bool:
         disk = state.disk()
         key = (disk.state.digest(), len(state.point.promises))
         if key in self._seen:
             return False
         self._seen.add(key)
+        self.report.distinct += 1
+        if self.report.distinct % sample:
+            return False
         self.report.checked += 1
         if self.report.checked % _CHECKS_PER_COLLECTION == 0:
             gc.collect()
         try:
             self._run_check(disk, state.point.promises)
-        except Exception as error:  # noqa: BLE001 - whatever a check raises is its verdict
+        except Exception as error:  # noqa: BLE001 - any exception of a check is a failure
             self.report.failures.append(state.name)
             if isinstance(error, AssertionError):
                 self.report.broken += 1
@@ -304,7 +311,7 @@ def _shuffled(states: list[_State], rng: Rng) -> list[_State]:
 
 @contextmanager
 def _rare_collection() -> Iterator[None]:
-    """Collect garbage between checks only: no cycle ends in the middle of one."""
+    """Collect garbage only between checks, so that no object is finalized during one."""
     collecting, set_aside = gc.isenabled(), gc.get_freeze_count() > 0
     gc.disable()
     try:
@@ -315,4 +322,4 @@ def _rare_collection() -> Iterator[None]:
             gc.enable()
         gc.collect()
         if set_aside:
-            gc.freeze()  # as the caller had it, for the sake of collections to come
+            gc.freeze()  # restore the caller's state

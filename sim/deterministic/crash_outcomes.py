@@ -1,8 +1,7 @@
-"""Which outcomes of a power loss to look at: every tolerated one where that is few, else a fair choice.
+"""Chooses outcomes of a power loss: all tolerated ones if they are few, otherwise a sample.
 
-A fate map gives each pending change its fate, as ``state`` defines them. Any subset of the
-pending changes may survive, in any combination; a write may also be torn at any sector, with
-old bytes or garbage where it did not reach.
+A map gives each pending change its outcome, as ``state`` defines them. Any subset of the pending changes may survive; a
+write may also be torn at any sector, with old bytes or garbage in the other sectors.
 """
 
 from __future__ import annotations
@@ -14,19 +13,19 @@ from tallybook.runtime.rng import Rng
 
 from .state import GARBAGE, KEPT, LOST, OLD, Change, Written
 
-Fates = dict[int, str]
+ChangeOutcomes = dict[int, str]
 
 
 @dataclass(frozen=True, slots=True)
 class CrashOptions:
-    """How many crash states to make of one crash point.
+    """How many crash states to create at one crash point.
 
     Args:
-        subsets: random combinations of fates.
-        singles: pending changes of which each is lost alone, and kept alone; the newest count.
-        torn_writes: pending writes that are torn; the newest count.
-        tear_points: sector boundaries at which each of them is torn; both ends are always among them.
-        garbage: whether torn parts may hold garbage besides old bytes.
+        subsets: number of random combinations of outcomes.
+        singles: number of pending changes, the newest ones, that are each lost alone and kept alone.
+        torn_writes: number of pending writes, the newest ones, that are torn.
+        tear_points: number of sector boundaries at which each is torn, always with both ends.
+        garbage: whether torn parts may be garbage, not only old bytes.
     """
 
     subsets: int = 20
@@ -36,8 +35,10 @@ class CrashOptions:
     garbage: bool = True
 
 
-def crash_fates(pending: Sequence[Change], rng: Rng, options: CrashOptions) -> Iterator[tuple[str, Fates]]:
-    """Named fate maps for a power loss with these changes pending. Names are unique."""
+def power_loss_outcomes(
+    pending: Sequence[Change], rng: Rng, options: CrashOptions
+) -> Iterator[tuple[str, ChangeOutcomes]]:
+    """Outcomes of a power loss with these changes pending, each with a unique name."""
     all_kept = {change.number: KEPT for change in pending}
     yield "nothing pending survives", {}
     if not pending:
@@ -49,15 +50,15 @@ def crash_fates(pending: Sequence[Change], rng: Rng, options: CrashOptions) -> I
             yield f"only: {change}", {change.number: KEPT}
     writes = [change for change in pending if isinstance(change, Written)]
     for write in writes[-options.torn_writes :]:
-        for label, fate in _torn(write, rng, options):
-            yield f"{label}: {write}", {**all_kept, write.number: fate}
+        for label, outcome in _torn(write, rng, options):
+            yield f"{label}: {write}", {**all_kept, write.number: outcome}
     if len(pending) > 1 or writes:
         for index in range(options.subsets):
             yield f"subset {index}", _random(pending, rng, garbage=options.garbage)
 
 
-def random_fates(pending: Sequence[Change], rng: Rng) -> Fates:
-    """One power loss: at times all or nothing, mostly something between."""
+def random_outcomes(pending: Sequence[Change], rng: Rng) -> ChangeOutcomes:
+    """Draw the outcome of one power loss: sometimes all or nothing, mostly a mixture."""
     draw = rng.random()
     if draw < 0.1:
         return {}
@@ -83,7 +84,7 @@ def _torn(write: Written, rng: Rng, options: CrashOptions) -> Iterator[tuple[str
 
 
 def _points(sectors: int, rng: Rng, limit: int) -> list[int]:
-    """Sector boundaries inside a write; both ends, and a random choice of the rest where they are many."""
+    """Sector boundaries inside a write; if there are many, both ends and a random sample."""
     inside = list(range(1, sectors))
     if len(inside) <= limit:
         return inside
@@ -93,11 +94,11 @@ def _points(sectors: int, rng: Rng, limit: int) -> list[int]:
     return sorted(chosen)
 
 
-def _random(pending: Sequence[Change], rng: Rng, *, garbage: bool) -> Fates:
-    return {change.number: _random_fate(change, rng, garbage=garbage) for change in pending}
+def _random(pending: Sequence[Change], rng: Rng, *, garbage: bool) -> ChangeOutcomes:
+    return {change.number: _random_outcome(change, rng, garbage=garbage) for change in pending}
 
 
-def _random_fate(change: Change, rng: Rng, *, garbage: bool) -> str:
+def _random_outcome(change: Change, rng: Rng, *, garbage: bool) -> str:
     draw = rng.random()
     if draw < 0.4:
         return KEPT

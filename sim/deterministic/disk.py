@@ -1,13 +1,12 @@
-"""A disk in memory that forgets what was not synced.
+"""A disk in memory that loses what was not synced.
 
-``SimDisk`` implements the ``Disk`` port over a ``DiskState``. Each operation takes some simulated
-time, during which its effect is *in flight*: visible to readers, but open to loss. ``crash``
-makes a random power loss; ``crash_states`` lists all the tolerated ones. Both respect what the
-port promises and nothing more, so code that survives them survives any file system that does.
+``SimDisk`` implements the ``Disk`` port over a ``DiskState``. Each operation takes simulated time, during which its
+effect is *in flight*: visible to readers, but not durable. ``crash`` makes a random power loss; ``crash_states`` lists
+all the tolerated ones. Both guarantee only what the port promises, so code that survives them survives any file system
+that keeps the port's promises.
 
-For tests: ``fail`` makes chosen operations fail, ``rot`` damages durable bytes, ``trace`` holds
-the last operations, ``on_submit`` and ``on_operation`` are called when an operation is in flight
-and when it has ended.
+For tests: ``fail`` makes chosen operations fail, ``rot`` damages durable bytes, ``trace`` has the last operations, and
+the hooks ``on_submit`` and ``on_operation`` are called while an operation is in flight and after it has ended.
 """
 
 from __future__ import annotations
@@ -21,10 +20,10 @@ from crc32c import crc32c
 
 from tallybook.core.errors import DamagedFile, DirectoryInUse, DiskFailed, DiskFull, InvalidArgument, check
 from tallybook.core.limits import GIB
-from tallybook.runtime.disk import Space, WriteSource, check_buffer_bytes
+from tallybook.runtime.disk.port import Space, WriteSource, check_buffer_bytes
 from tallybook.runtime.rng import Rng, SeededRng
 
-from .fates import CrashOptions, crash_fates, random_fates
+from .crash_outcomes import CrashOptions, power_loss_outcomes, random_outcomes
 from .faults import NO_LATENCY, DiskFault, Effect, Latency, Operation
 from .file import SimFile
 from .loop import SimLoop
@@ -41,7 +40,7 @@ Hook = Callable[[Operation], None]
 
 
 def _no_hook(_operation: Operation) -> None:
-    """Nobody listens."""
+    """Default hook: do nothing."""
 
 
 class SimLock:
@@ -52,7 +51,7 @@ class SimLock:
         self._directory = directory
 
     async def release(self) -> None:
-        """Give the directory back."""
+        """Release the lock."""
         if self._locks.get(self._directory) is self:
             del self._locks[self._directory]
 
@@ -64,9 +63,9 @@ class SimDisk:
         rng: decides latencies and random crashes.
         latency: how long operations take in simulated time.
         capacity_bytes: sum of file sizes above which writes raise ``DiskFull``.
-        names_with_sync: the first sync of a file also makes its name durable (as ext4 does);
-            off, because code must not rely on it.
-        state: what it holds; empty by default.
+        names_with_sync: whether the first sync of a file also makes its name durable, as on ext4; false by default,
+            because code must not rely on it.
+        state: its contents; empty by default.
         name: shown in the loop's trace.
     """
 
@@ -110,7 +109,7 @@ class SimDisk:
         direct: bool = False,
         exact: bool = False,
     ) -> SimFile:
-        """Open a file, creating it where asked to."""
+        """Open a file; ``create`` creates it if it is missing."""
         self._directory(split(path)[0])
         if path in self.state.directories:
             raise DiskFailed(f"open {path}: it is a directory")
@@ -136,7 +135,7 @@ class SimDisk:
 
     async def replace_file(self, path: str, data: bytes) -> None:
         """Write a temporary file, sync it, rename it over ``path``, sync the directory."""
-        check(path not in self._replacing, f"two replacements of {path} at a time")
+        check(path not in self._replacing, f"two concurrent replacements of {path}")
         self._replacing[path] = None
         try:
             temporary = path + TEMPORARY_SUFFIX
@@ -165,17 +164,17 @@ class SimDisk:
             await self._make_level("/" + "/".join(parts[:depth]))
 
     async def rename(self, old: str, new: str) -> None:
-        """Rename within a directory, over what has the new name."""
+        """Rename within a directory; an existing file with the new name is replaced."""
         (directory, old_name), (new_directory, new_name) = split(old), split(new)
         if directory != new_directory:
-            raise InvalidArgument(f"rename from {old} to {new} leaves the directory")
+            raise InvalidArgument(f"rename from {old} to {new} is not within one directory")
         if new in self.state.directories:
             raise DiskFailed(f"rename {old}: {new} is a directory")
         self._existing(old)
         await self._act("rename", old, lambda: self.state.rename(directory, old_name, new_name))
 
     async def unlink(self, path: str) -> None:
-        """Remove a file; no error if it is gone."""
+        """Remove a file, if it exists."""
         if path in self.state.directories:
             raise DiskFailed(f"unlink {path}: it is a directory")
         if self.state.inode(path) is not None:
@@ -191,7 +190,7 @@ class SimDisk:
         step.ended()
 
     async def lock(self, directory: str) -> SimLock:
-        """Take the directory until ``release`` or a power loss."""
+        """Lock the directory until ``release`` or a power loss."""
         file = await self.open(f"{directory.rstrip('/')}/{LOCK_NAME}", create=True)
         await file.close()
         if directory in self._locks:
@@ -219,15 +218,15 @@ class SimDisk:
 
     @property
     def rot(self) -> Rot:
-        """Ways to damage what is durable."""
+        """Damages durable bytes."""
         return Rot(self.state)
 
     def free_bytes(self) -> int:
-        """Room left, in bytes."""
+        """Free space in bytes."""
         return max(0, self.capacity_bytes - self.state.used_bytes())
 
     def peek(self, path: str) -> bytes:
-        """The bytes of a file as a reader sees them, without an operation."""
+        """The bytes of a file as readers see them, without counting an operation."""
         content = self.state.files[self._existing(path)].current
         return content.read(0, content.size)
 
@@ -242,46 +241,46 @@ class SimDisk:
         effect: Effect = Effect.NOTHING,
         delay_seconds: float = 0.0,
     ) -> DiskFault:
-        """Plan a failure of the nth operation that matches from now on; see ``DiskFault``."""
+        """Plan a failure of the nth matching operation from now on; see ``DiskFault``."""
         fault = DiskFault(operation, path_part, nth, times, error, effect, delay_seconds)
         self.faults.append(fault)
         return fault
 
     def fork(self) -> SimDisk:
-        """An independent copy as it stands, pending changes included, without locks, faults or hooks."""
+        """An independent copy, including pending changes, without locks, faults and hooks."""
         return self._with(self.state.fork())
 
-    def image(self, fates: Mapping[int, str]) -> SimDisk:
-        """The disk after a power loss in which each pending change met its fate (see ``state``)."""
-        return self._with(self.state.image(fates))
+    def image(self, outcomes: Mapping[int, str]) -> SimDisk:
+        """The disk after a power loss with these outcomes of pending changes (see ``state``)."""
+        return self._with(self.state.image(outcomes))
 
     def crash_states(
         self, rng: Rng, *, subsets: int = 20, options: CrashOptions | None = None
     ) -> Iterator[tuple[str, SimDisk]]:
-        """Every tolerated outcome of a power loss now, described, each as an independent disk."""
+        """Tolerated outcomes of a power loss now: a description, and an independent disk for each."""
         chosen = options or CrashOptions(subsets=subsets)
-        now = self.fork()  # the caller may let this disk go on between two of them
-        fates_now = crash_fates(now.state.pending(), rng, chosen)
-        return ((description, now.image(fates)) for description, fates in fates_now)
+        now = self.fork()  # this disk may change while the caller iterates
+        outcomes_now = power_loss_outcomes(now.state.pending(), rng, chosen)
+        return ((description, now.image(outcomes)) for description, outcomes in outcomes_now)
 
     def crash(self, rng: Rng) -> None:
-        """Lose power, in place: pending changes meet random fates; locks, pumps and open files are gone."""
+        """Lose power in place: pending changes get random outcomes; locks, pumps and open files are gone."""
         self._power_off()
-        self.state = self.state.image(random_fates(self.state.pending(), rng))
+        self.state = self.state.image(random_outcomes(self.state.pending(), rng))
 
     def lose_power(self, rng: Rng) -> SimDisk:
-        """Like ``crash``, but the survivor is a new disk, and every later operation on this one fails.
+        """Like ``crash``, but return a new disk; every later operation on this one fails.
 
-        So nothing that a killed node still does in its last turns can reach its successor.
+        So nothing that a killed node still does can reach its successor.
         """
         self._power_off()
         self._dead = True
-        return self.image(random_fates(self.state.pending(), rng))
+        return self.image(random_outcomes(self.state.pending(), rng))
 
     # -- one operation --------------------------------------------------------------------
 
     def begin(self, name: str, path: str, offset: int = 0, size: int = 0, *, data: bytes = b"") -> Step:
-        """Count and trace an operation, and find out what is planned for it; ``data`` is what it writes."""
+        """Count and trace an operation, and apply planned faults; ``data`` is what it writes."""
         self.check_life(self.life, path)
         self.operations += 1
         operation = Operation(self.operations, name, path, offset, size)
@@ -294,17 +293,17 @@ class SimDisk:
         return Step(self, operation, struck, seconds + (struck.delay_seconds if struck else 0.0))
 
     def _struck(self, operation: Operation) -> DiskFault | None:
-        """The first planned fault that strikes; every one counts the operation."""
+        """The first planned fault that strikes; all faults count the operation."""
         striking = [fault for fault in self.faults if fault.strikes(operation)]
         return striking[0] if striking else None
 
     def check_life(self, life: int, path: str) -> None:
-        """Refuse what began before the last power loss."""
+        """Fail operations of handles from before the last power loss."""
         if self._dead or life != self.life:
             raise DiskFailed(f"{path}: the disk lost power")
 
     def synced(self, inode: int) -> None:
-        """A file was synced: on some file systems its name is durable as well."""
+        """Called after the sync of a file; with ``names_with_sync`` its name is durable, too."""
         if self._names_with_sync:
             self.state.settle_creation(inode)
 
@@ -325,7 +324,7 @@ class SimDisk:
         known = self.state.directories.get(path)
         if known is not None and known.made is None:
             return
-        # Where somebody else is just making it, or failed to, it is not durable yet.
+        # If another task is creating it, or failed to, it is not durable yet.
         step = self.begin("mkdir", path)
         if step.acts and known is None:
             self.state.make_directory(path)

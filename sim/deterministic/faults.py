@@ -1,4 +1,4 @@
-"""What can go wrong with a simulated disk while it runs: latency, and errors on chosen operations."""
+"""Latency and planned faults of a simulated disk."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class Operation(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Latency:
-    """How long operations take: around ``mean_seconds`` for a sync, less for the rest, and a rare long tail."""
+    """Distribution of operation times: about ``mean_seconds`` for a sync, less for others, with a rare long tail."""
 
     mean_seconds: float = 0.0003
     tail_probability: float = 0.01
@@ -38,30 +38,30 @@ class Latency:
 
     @property
     def longest_seconds(self) -> float:
-        """No operation takes longer."""
+        """Maximum time of an operation."""
         return self.mean_seconds * (_LEAST_SPREAD + 1) * self.tail_factor
 
     def draw(self, rng: Rng, operation: str) -> float:
-        """Seconds that this operation takes."""
+        """Draw the time of one operation, in seconds."""
         spread = _LEAST_SPREAD + rng.random()
         seconds = self.mean_seconds * _WEIGHTS.get(operation, _OTHER_WEIGHT) * spread
         return seconds * self.tail_factor if rng.random() < self.tail_probability else seconds
 
 
 NO_LATENCY: Final = Latency(mean_seconds=0.0)
-"""Every operation still yields one turn of the loop, as a real one does."""
+"""Operations take no time, but still yield one turn of the loop, as real ones do."""
 
 
 class Effect(Enum):
-    """What a failing operation did before it failed."""
+    """What a failing operation does before it fails."""
 
     NOTHING = "nothing"
     IN_FLIGHT = "in flight"
-    """All of it was handed over; whether it becomes durable is open. A second sync may succeed."""
+    """All of it is pending and may or may not become durable. A second sync may succeed."""
     PART = "part"
-    """A write: its first half was handed over."""
+    """The first half of a write is pending."""
     CACHE_ONLY = "cache only"
-    """Readers see it, and the next sync succeeds, but it will never be durable: what Linux does after EIO."""
+    """Readers see it and the next sync succeeds, but it never becomes durable, as on Linux after EIO."""
 
 
 @dataclass(slots=True)
@@ -72,11 +72,11 @@ class DiskFault:
         operation: name as in the trace: ``write`` (any kind), ``sync``, ``read``, ``create``,
             ``truncate``, ``rename``, ``unlink``, ``sync-directory``, ``mkdir``; ``*`` is any.
         path_part: only operations whose path contains this.
-        nth: it strikes the nth operation that matches, counting from 1 ...
-        times: ... and the following ones, this many in all.
-        error: ``DiskFailed`` or ``DiskFull``; ``None`` delays only.
-        effect: what the operation did all the same.
-        delay_seconds: extra time the operation takes.
+        nth: number of the first matching operation that fails, from 1.
+        times: how many matching operations fail.
+        error: ``DiskFailed`` or ``DiskFull``; ``None`` only delays.
+        effect: what the failing operation still does.
+        delay_seconds: extra time of the operation.
     """
 
     operation: str
@@ -87,10 +87,10 @@ class DiskFault:
     effect: Effect = Effect.NOTHING
     delay_seconds: float = 0.0
     seen: int = 0
-    """How many operations have matched so far."""
+    """Number of matching operations so far."""
 
     def strikes(self, operation: Operation) -> bool:
-        """Count ``operation`` if it matches, and say whether it is to fail."""
+        """Count ``operation`` if it matches; return whether it is to fail."""
         kind = operation.name.removesuffix("-durable")
         if self.operation not in ("*", kind, operation.name) or self.path_part not in operation.path:
             return False

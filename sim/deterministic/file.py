@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 class SimFile:
-    """A ``DiskFile`` over a ``DiskState``; it dies with the disk's power."""
+    """A ``DiskFile`` over a ``DiskState``; a power loss invalidates it."""
 
     def __init__(self, disk: SimDisk, path: str, inode: int, *, writable: bool, durable: bool, aligned: bool) -> None:
         self._disk = disk
@@ -33,7 +33,7 @@ class SimFile:
 
     @property
     def path(self) -> str:
-        """The name it was opened under."""
+        """Path under which it was opened."""
         return self._path
 
     async def read(self, offset: int, size: int) -> bytes:
@@ -45,7 +45,7 @@ class SimFile:
         return found
 
     async def write(self, offset: int, buffers: Sequence[Buffer]) -> None:
-        """Write ``buffers`` back to back; durable on return where the file was opened so."""
+        """Write ``buffers`` back to back; durable on return if the file was opened durable."""
         data = b"".join(buffers)
         if self._aligned and (offset % BLOCK_BYTES or len(data) % BLOCK_BYTES):
             raise InvalidArgument(f"{self._path}: a write of {offset}+{len(data)} is not aligned")
@@ -113,7 +113,7 @@ class SimFile:
         return self._disk.begin(name, self._path, offset, size, data=data)
 
     def _fitting(self, offset: int, data: bytes) -> bytes:
-        """What the disk has room for: as on a real one, a write may get half way."""
+        """The part of the data for which the disk has space; a write may be partial, as on a real disk."""
         growth = offset + len(data) - self._content.size
         if growth <= 0:
             return data

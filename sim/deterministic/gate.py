@@ -1,10 +1,9 @@
-"""One process of a simulation: what it has scheduled can be frozen, or never run again.
+"""A gate per simulated process, which can freeze or kill everything that the process has scheduled.
 
-Every callback on the loop carries the context of whoever scheduled it, and a ``Gate`` marks
-the context of one process. While the gate is shut, callbacks of that process which are due
-are put aside instead of being run; what others do to it (a message arrives, a timer of the
-network) goes on. So a pause is what SIGSTOP is, and a kill is what ``kill -9`` is: not one more
-line of the process runs, no handler and no clean-up.
+Every callback on the loop has the context in which it was scheduled, and a ``Gate`` marks the context of one process.
+While the gate is closed, due callbacks of the process are put aside; effects of others on it (arriving messages,
+network timers) go on. So a pause works like SIGSTOP, and a kill like ``kill -9``: not one more line of the process
+runs, no handler and no clean-up.
 """
 
 from __future__ import annotations
@@ -35,7 +34,7 @@ class Gate:
         self._context.run(_GATE.set, self)
 
     def spawn(self, work: Coroutine[Any, Any, T], *, name: str) -> asyncio.Task[T]:
-        """Begin a task of this process."""
+        """Start a task of this process."""
         task: asyncio.Task[T] = asyncio.get_running_loop().create_task(work, name=name, context=self._context.copy())
         return task
 
@@ -44,20 +43,20 @@ class Gate:
         self.open = False
 
     def resume(self) -> None:
-        """Let a frozen process go on, with what has become due meanwhile. A dead one stays dead."""
+        """Resume a frozen process, with callbacks that became due meanwhile. A dead one stays dead."""
         if not self.dead:
             self._reopen()
 
     def kill(self) -> None:
-        """Nothing of this process runs any more."""
+        """Kill the process: nothing of it runs any more."""
         self.open, self.dead = False, True
 
     def bury(self) -> None:
-        """At the end of a run: let what is left of the process be cancelled like everything else."""
+        """Open the gate at the end of a run, so that the rest of the process can be cancelled."""
         self._reopen()
 
     def hold(self, handle: asyncio.Handle) -> None:
-        """Put aside what is due."""
+        """Put a due callback aside."""
         self._held.append(handle)
 
     def _reopen(self) -> None:
@@ -70,16 +69,16 @@ class Gate:
 _GATE: ContextVar[Gate | None] = ContextVar("gate", default=None)
 
 _NOTHING: Final[Any] = SimpleNamespace(_cancelled=True)
-"""A loop skips what is cancelled."""
+"""A cancelled handle, which a loop skips."""
 
 
 def outside() -> Context:
-    """A context that belongs to no process: for what the network, or the metadata store, does by itself."""
+    """A context that belongs to no process, for actions of the network or of the metadata store."""
     return Context()
 
 
 class GatedQueue(deque[asyncio.Handle]):
-    """What a loop will run next, without what belongs to processes whose gate is shut."""
+    """The ready queue of a loop, which puts callbacks of closed gates aside."""
 
     def popleft(self) -> asyncio.Handle:
         """The next handle, or one that the loop skips."""

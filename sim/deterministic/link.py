@@ -1,4 +1,4 @@
-"""One direction between two simulated nodes: how long things take, and whether they get through at all."""
+"""One direction of the network between two simulated nodes, with delay and blocking."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ Callback = Callable[[], None]
 
 
 class Link:
-    """Carries callbacks from one node to another. While blocked, what arrives is held at the far end.
+    """Carries callbacks from one node to another. While it is blocked, arriving ones are held.
 
     Args:
-        delay_seconds: least and greatest time under way.
+        delay_seconds: minimum and maximum delay.
     """
 
     def __init__(self, rng: Rng, delay_seconds: tuple[float, float]) -> None:
@@ -29,16 +29,16 @@ class Link:
 
     @property
     def blocked(self) -> bool:
-        """Whether nothing gets through."""
+        """Whether it is blocked."""
         return self._blocked
 
     @property
     def blocks(self) -> int:
-        """How often it was blocked so far: tells one block from a later one."""
+        """Number of blocks so far, to tell one block from a later one."""
         return self._blocks
 
     def carry(self, callback: Callback, not_before: float = 0.0) -> float:
-        """Call ``callback`` at the far end; returns the loop time at which it gets there, if nothing blocks."""
+        """Call ``callback`` at the far end; return the loop time of its arrival, unless it is blocked then."""
         loop = asyncio.get_running_loop()
         low, high = self.delay_seconds
         when = max(loop.time() + low + (high - low) * self._rng.random(), not_before)
@@ -46,12 +46,12 @@ class Link:
         return when
 
     def block(self) -> None:
-        """Let nothing through from now on."""
+        """Block it from now on."""
         self._blocked = True
         self._blocks += 1
 
     def open(self) -> None:
-        """Let through what was held, in order, and all that follows."""
+        """Deliver held callbacks in order, and unblock."""
         self._blocked = False
         held, self._held = self._held, []
         for callback in held:

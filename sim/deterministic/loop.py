@@ -1,13 +1,11 @@
-"""An asyncio loop whose clock moves only when there is nothing left to do.
+"""An asyncio loop with a virtual clock that moves only when nothing is left to do.
 
-A real loop asks its selector to wait for sockets or for the next timer. Here the selector has
-no sockets: asked to wait, it moves the clock to the next timer and returns. A simulated hour
-costs microseconds, and because nothing outside the loop takes part, one seed always gives one
-and the same run. What would bring the outside in (threads, executors, calls from another
-thread) raises ``Leak`` instead.
+A real loop asks its selector to wait for sockets or for the next timer. Here the selector has no sockets: it moves the
+clock to the next timer and returns. A simulated hour costs microseconds, and one seed always gives the same run,
+because nothing outside the loop takes part. Threads, executors and calls from other threads raise ``Leak``.
 
-A run that can make no progress, or that exceeds its deadline in simulated time, ends with
-``Stuck``, which shows where every task stands.
+A run that can make no progress, or that exceeds its deadline in simulated time, ends with ``Stuck``, which shows where
+every task waits.
 """
 
 from __future__ import annotations
@@ -35,19 +33,19 @@ _NOTED_BEFORE_HASHING: Final = 4096
 
 
 class Stuck(RuntimeError):
-    """No task can go on, or simulated time ran out. The message holds the stack of every task."""
+    """No task can continue, or the deadline passed. The message has the stack of every task."""
 
 
 class Leak(RuntimeError):
-    """Something went round the seams: a thread, an executor, a call from another thread."""
+    """Something bypassed the seams: a thread, an executor, a call from another thread."""
 
 
 class Unhandled(RuntimeError):
-    """A callback or a task nobody waits for raised; the cause is chained."""
+    """A callback, or a task that no one awaits, raised; the cause is chained."""
 
 
 class _VirtualTime:
-    """Stands where the selector stands: waiting moves the clock."""
+    """Replaces the selector: waiting moves the clock."""
 
     def __init__(self, loop: SimLoop, deadline_seconds: float) -> None:
         self._loop = loop
@@ -61,7 +59,7 @@ class _VirtualTime:
         self._turns = 0
 
     def select(self, timeout: float | None) -> list[object]:
-        """Advance to the next timer; ``timeout`` is the loop's wish in seconds, ``None`` for ever."""
+        """Advance to the next timer, in ``timeout`` seconds; ``None``: there is no timer."""
         self._loop.before_turn()
         if timeout is None:
             self._loop.stuck("no task can go on and no timer is set")
@@ -70,7 +68,7 @@ class _VirtualTime:
             self._turns = 0
             if self.now > self._deadline_seconds:
                 self._loop.stuck(f"{self._deadline_seconds} simulated seconds have passed")
-        # Exactly what is due: a timer that rang early, by however little, would find that nothing is due yet.
+        # Fire exactly the timers that are due: one that fires slightly early would find nothing due yet.
         self._loop.set_resolution(math.ulp(self.now))
         self._turns += 1
         if self._turns > _MAX_TURNS_AT_ONE_INSTANT:
@@ -83,8 +81,7 @@ class SimLoop(asyncio.BaseEventLoop):
 
     Args:
         deadline_seconds: simulated time after which the run is ``Stuck``.
-        shuffle: where given, the order of what is ready in one turn is drawn from it instead
-            of being first in, first out.
+        shuffle: if given, draws the order of ready callbacks in a turn; otherwise first in, first out.
     """
 
     _ready: deque[asyncio.Handle]  # what the next turn will run; made by the base class
@@ -103,7 +100,7 @@ class SimLoop(asyncio.BaseEventLoop):
         self._noted: list[tuple[float, tuple[object, ...]]] = []
         self._tail: deque[str] = deque(maxlen=KEPT_TRACE_LINES)
         self.on_trace_line: Callable[[str], object] | None = None
-        """Told every line of the trace, sooner or later."""
+        """Called with every line of the trace, perhaps delayed."""
         self.unhandled: list[Unhandled] = []
         self.set_exception_handler(SimLoop._remember_unhandled)
 
@@ -112,16 +109,16 @@ class SimLoop(asyncio.BaseEventLoop):
         return self._virtual.now
 
     def note(self, *event: object) -> None:
-        """Add one line to the trace: the parts of ``event``, none of which may change later.
+        """Add one line to the trace: the parts of ``event``, which must not change later.
 
-        Two runs are the same if their traces are.
+        Two runs are equal if their traces are equal.
         """
         self._noted.append((self._virtual.now, event))
         if len(self._noted) >= _NOTED_BEFORE_HASHING:
             self._hash_noted()
 
     def set_resolution(self, seconds: float) -> None:
-        """Timers that are due within less than ``seconds`` ring now."""
+        """Make timers fire that are due within less than ``seconds``."""
         self._clock_resolution = seconds
 
     def trace_digest(self) -> str:
@@ -135,7 +132,7 @@ class SimLoop(asyncio.BaseEventLoop):
         return list(self._tail)[-lines:]
 
     def _hash_noted(self) -> None:
-        # Put off until many are there, or somebody asks: most short runs are never asked.
+        # Delayed until there are many lines or the digest is read; most short runs never read it.
         for seconds, event in self._noted:
             line = f"{seconds:.9f} {' '.join(map(str, event))}"
             self._hash.update(f"{line}\n".encode())
@@ -151,7 +148,7 @@ class SimLoop(asyncio.BaseEventLoop):
         name: str | None = None,
         context: Context | None = None,
     ) -> asyncio.Task[T]:
-        """Like every loop's, but remembers tasks in order of creation and names them by it."""
+        """As in the base class, but keeps tasks in order of creation, and names them by number."""
         self._tasks_made += 1
         task: asyncio.Task[T] = super().create_task(coro, name=name or f"task-{self._tasks_made}", context=context)
         self._tasks.append(task)
@@ -164,22 +161,22 @@ class SimLoop(asyncio.BaseEventLoop):
         return [task for task in self._tasks if not task.done()]
 
     def forget_ended_tasks(self) -> None:
-        """Drop references to tasks that have ended: those whose error nobody looked at say so then."""
+        """Drop references to ended tasks, so that those with an unretrieved error report it."""
         self._tasks = self.living_tasks()
         self._prune_at = max(_MIN_PRUNE, 2 * len(self._tasks))
 
     def raise_unhandled(self) -> None:
-        """Raise the first error that reached nobody."""
+        """Raise the first unhandled error."""
         if self.unhandled:
             raise self.unhandled[0]
 
     def wind_down(self, seconds: float) -> None:
-        """Allow ``seconds`` more of simulated time, whatever ended the run, for tasks to end in."""
+        """Allow ``seconds`` more of simulated time after the run, for tasks to end."""
         self._leak = None
         self._virtual.extend(seconds)
 
     def before_turn(self) -> None:
-        """Called once a turn, before what is ready runs."""
+        """Called in every turn before the ready callbacks run."""
         if self._leak is not None:
             raise self._leak
         if self._shuffle is not None and len(self._ready) > 1:
@@ -189,7 +186,7 @@ class SimLoop(asyncio.BaseEventLoop):
             self._ready.extend(waiting[int(index)] for index in order)
 
     def stuck(self, reason: str) -> NoReturn:
-        """End the run, with a picture of where every task stands."""
+        """End the run with ``Stuck``, with the stack of every task."""
         out = io.StringIO()
         out.write(f"stuck at {self.time():.6f} simulated seconds: {reason}\n")
         for task in self.living_tasks():
@@ -197,21 +194,21 @@ class SimLoop(asyncio.BaseEventLoop):
         raise Stuck(out.getvalue())
 
     def run_in_executor(self, executor: object, func: Callable[..., object], *args: object) -> NoReturn:
-        """Refused: there are no threads in a simulation."""
+        """Raise ``Leak``: there are no threads in a simulation."""
         raise Leak(f"run_in_executor({func!r}): threads do not exist in simulation")
 
     def _write_to_self(self) -> None:
-        # Raised here it ends only the thread that called; kept, it ends the run as well.
+        # Raising here ends only the calling thread; the stored error ends the run as well.
         self._leak = Leak("call_soon_threadsafe: another thread called into the loop")
         raise self._leak
 
     def _asyncgen_finalizer_hook(self, agen: AsyncGenerator[Any, Any]) -> None:
-        # A real loop expects this from any thread; here there is one, and no collector that could run it at odd times.
+        # A real loop may get this call in any thread; here there is one thread, and gc is disabled.
         if not self.is_closed():
             self.call_soon(self.create_task, agen.aclose())
 
     def _process_events(self, event_list: object) -> None:
-        """No file descriptors, no events."""
+        """Do nothing: there are no file descriptors."""
 
     @staticmethod
     def _remember_unhandled(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:

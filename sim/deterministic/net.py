@@ -1,12 +1,12 @@
-"""A network in memory: links that delay, clog, and cut, and nodes that die.
+"""A network in memory: links that can be delayed, clogged and cut, and nodes that can be killed.
 
-``net.transport("bookie-2")`` is what the node of that name uses as its ``Transport``. Addresses
-are names: a node listens on ``name`` or ``name:port`` (port 0: a free one; any other host is
-replaced by the node's name, so that ``127.0.0.1:0`` works). The nemesis uses ``cut``, ``heal``,
-``clog``, ``reset`` and ``kill``; every effect is drawn from the network's own generator.
+``net.transport("bookie-2")`` is the ``Transport`` of the node with that name. Addresses are names: a node listens on
+``name`` or ``name:port`` (port 0: a free one; any other host is replaced by the node's name, so that ``127.0.0.1:0``
+works). The nemesis uses ``cut``, ``heal``, ``clog``, ``reset`` and ``kill``; all delays are drawn from the network's
+own generator.
 
-What TCP keeps, this keeps: while a stream lives, nothing is lost or reordered. A link that stays
-blocked for ``keepalive_seconds`` breaks every stream between its two nodes.
+As with TCP, nothing is lost or reordered while a stream lives. A link that stays blocked for ``keepalive_seconds``
+breaks every stream between its two nodes.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from typing import Final
 from tallybook.core.errors import BookieUnavailable, InvalidConfig, TallybookError
 from tallybook.core.limits import MIB
 from tallybook.runtime.rng import Rng
-from tallybook.runtime.transport import Acceptor, Lane
+from tallybook.runtime.transport import Acceptor
 
 from .link import Link
 from .stream import Connection, SimStream
@@ -32,10 +32,10 @@ class SimNet:
     """All nodes and the links between them.
 
     Args:
-        rng: decides delays, and what survives a break.
-        delay_seconds: least and greatest time under way, on every link that has none of its own.
-        window_bytes: unread bytes of one stream and direction above which ``send`` waits.
-        keepalive_seconds: how long a blocked link goes unnoticed.
+        rng: draws delays, and what survives a break.
+        delay_seconds: minimum and maximum delay of links without their own.
+        window_bytes: unread bytes per stream and direction above which ``send`` waits.
+        keepalive_seconds: time after which a blocked link is noticed.
     """
 
     def __init__(
@@ -59,7 +59,7 @@ class SimNet:
         self._silent: dict[str, None] = {}
 
     def transport(self, name: str) -> SimTransport:
-        """The transport of node ``name``. Asked again after ``kill``, it is that of the restarted node."""
+        """The transport of node ``name``; after ``kill``, that of the restarted node."""
         if name not in self._nodes:
             self._silent.pop(name, None)
             self._nodes[name] = SimTransport(self, name)
@@ -68,17 +68,17 @@ class SimNet:
     # -- the nemesis ----------------------------------------------------------------------
 
     def set_delay(self, source: str, target: str, delay_seconds: tuple[float, float]) -> None:
-        """Give one direction a delay of its own."""
+        """Set the delay of one direction."""
         self.link(source, target).delay_seconds = delay_seconds
 
     def cut(self, source: str, target: str) -> None:
-        """Let nothing through from ``source`` to ``target`` until ``heal``."""
+        """Block everything from ``source`` to ``target`` until ``heal``."""
         link = self.link(source, target)
         link.block()
         asyncio.get_running_loop().call_later(self._keepalive_seconds, self._notice, source, target, link.blocks)
 
     def heal(self, source: str, target: str) -> None:
-        """Undo ``cut`` or ``clog``: what was held arrives now."""
+        """Undo ``cut`` or ``clog``: held messages arrive now."""
         self.link(source, target).open()
 
     def heal_all(self) -> None:
@@ -95,13 +95,13 @@ class SimNet:
                 self.cut(other, one)
 
     def clog(self, source: str, target: str, seconds: float) -> None:
-        """Hold everything from ``source`` to ``target`` for a while."""
+        """Block everything from ``source`` to ``target`` for ``seconds``."""
         self.cut(source, target)
         blocks = self.link(source, target).blocks
         asyncio.get_running_loop().call_later(seconds, self._unclog, source, target, blocks)
 
     def reset(self, one: str, other: str) -> None:
-        """Break every stream between two nodes; what was under way is lost in part."""
+        """Break every stream between two nodes; messages in flight are lost in part."""
         for connection in self._between(one, other):
             connection.broken("connection reset")
 
@@ -111,10 +111,10 @@ class SimNet:
             connection.broken("connection reset")
 
     def kill(self, name: str, *, silent: bool = False) -> None:
-        """End a node: its streams break, its listeners and their handlers are gone.
+        """Kill a node: its streams break, its listeners and their handlers are gone.
 
-        With ``silent`` the machine itself is gone: nobody is told, and peers notice after the
-        keepalive time. Otherwise its kernel resets the connections.
+        With ``silent`` the machine itself is gone, and peers notice after the keepalive time. Otherwise its kernel
+        resets the connections.
         """
         transport = self._nodes.pop(name, None)
         if transport is None:
@@ -142,11 +142,11 @@ class SimNet:
             self._links[key] = Link(self._rng.fork(f"{source}>{target}"), self._delay_seconds)
         return self._links[key]
 
-    async def connect(self, source: str, address: str, lane: Lane) -> SimStream:
-        """Open a stream from node ``source``; returns once the other side has accepted it."""
+    async def connect(self, source: str, address: str, kind: str) -> SimStream:
+        """Open a stream from node ``source``; return when the other side has accepted it."""
         target = address.partition(":")[0]
         answer: asyncio.Future[SimStream] = asyncio.get_running_loop().create_future()
-        self.link(source, target).carry(lambda: self._knock(source, address, lane, answer))
+        self.link(source, target).carry(lambda: self._knock(source, address, kind, answer))
         try:
             return await answer
         except asyncio.CancelledError:
@@ -155,10 +155,10 @@ class SimNet:
             raise
 
     def bind(self, node: str, address: str, acceptor: Acceptor) -> SimListener:
-        """Make ``acceptor`` answer at ``address``."""
+        """Let ``acceptor`` listen at ``address``."""
         host, colon, port = address.partition(":")
         if not host or (colon and not port.isdecimal()):
-            raise InvalidConfig(f"{address!r} is not an address: name or name:port is wanted")
+            raise InvalidConfig(f"{address!r} is not an address: use name or name:port")
         if colon and int(port) == 0:
             self._ports += 1
             port = str(self._ports)
@@ -169,11 +169,11 @@ class SimNet:
         return listener
 
     def unbind(self, address: str) -> None:
-        """Answer at ``address`` no more."""
+        """Stop to listen at ``address``."""
         self._listeners.pop(address, None)
 
-    def _knock(self, source: str, address: str, lane: Lane, answer: asyncio.Future[SimStream]) -> None:
-        """A request to connect has arrived."""
+    def _knock(self, source: str, address: str, kind: str, answer: asyncio.Future[SimStream]) -> None:
+        """Process a connection request at the target."""
         target = address.partition(":")[0]
         if target in self._silent:
             return
@@ -184,17 +184,17 @@ class SimNet:
             return
         self._connected += 1
         rng = self._rng.fork(f"stream {self._connected}")
-        connection = Connection((source, target), address, lane, (there, back), rng, self._window_bytes)
+        connection = Connection((source, target), address, kind, (there, back), rng, self._window_bytes)
         self._connections[connection] = None
         connection.over.add_done_callback(lambda _: self._connections.pop(connection, None))
-        listener.accept(lane, connection.acceptor)
+        listener.accept(kind, connection.acceptor)
         back.carry(lambda: _welcome(answer, connection.connector))
 
     def _between(self, one: str, other: str) -> list[Connection]:
         return [connection for connection in self._connections if set(connection.names) == {one, other}]
 
     def _notice(self, source: str, target: str, blocks: int) -> None:
-        """The keepalive time has passed since this block began."""
+        """Break streams if the link is still in the same block after the keepalive time."""
         link = self.link(source, target)
         if link.blocked and link.blocks == blocks:
             for connection in self._between(source, target):
@@ -213,12 +213,12 @@ class SimTransport:
         self._name = name
         self.dead = False
 
-    async def connect(self, address: str, lane: Lane, *, timeout_seconds: float) -> SimStream:
+    async def connect(self, address: str, kind: str, *, timeout_seconds: float) -> SimStream:
         """Open a stream; see the port."""
         self._check_alive()
         try:
             async with asyncio.timeout(timeout_seconds):
-                stream = await self._net.connect(self._name, address, lane)
+                stream = await self._net.connect(self._name, address, kind)
         except TimeoutError:
             raise BookieUnavailable(f"{address} did not answer within {timeout_seconds} s") from None
         self._check_alive()
@@ -247,11 +247,11 @@ class SimListener:
 
     @property
     def address(self) -> str:
-        """What clients connect to."""
+        """Address for clients."""
         return self._address
 
     async def close(self, grace_seconds: float) -> None:
-        """Accept nothing more, give streams ``grace_seconds`` to end, then drop them."""
+        """Stop to accept, wait ``grace_seconds`` for streams to end, then abort them."""
         self._net.unbind(self._address)
         serving = dict(self._serving)
         if serving:
@@ -262,18 +262,18 @@ class SimListener:
                 task.cancel()
         await asyncio.gather(*serving, return_exceptions=True)
 
-    def accept(self, lane: Lane, stream: SimStream) -> None:
+    def accept(self, kind: str, stream: SimStream) -> None:
         """Serve one stream in a task of its own."""
         task = asyncio.get_running_loop().create_task(
-            self._serve(lane, stream),
-            name=f"{self._address} {lane.value} from {stream.peer}",
+            self._serve(kind, stream),
+            name=f"{self._address} {kind} from {stream.peer}",
             context=self._context.copy(),
         )
         self._serving[task] = stream
         task.add_done_callback(self._served)
 
     def drop(self) -> None:
-        """The node is dead, and its handlers with it."""
+        """Cancel all handlers, because the node was killed."""
         self._net.unbind(self._address)
         for task in self._serving:
             task.cancel()
@@ -281,11 +281,11 @@ class SimListener:
     def _served(self, task: asyncio.Task[None]) -> None:
         del self._serving[task]
 
-    async def _serve(self, lane: Lane, stream: SimStream) -> None:
+    async def _serve(self, kind: str, stream: SimStream) -> None:
         try:
-            await self._acceptor(lane, stream)
+            await self._acceptor(kind, stream)
         except TallybookError:
-            # The end of a stream in our own words (it broke, the peer broke the rules): it concerns this stream only.
+            # A declared error (the stream broke, or the peer violated the protocol) ends this stream only.
             stream.abort()
         except BaseException:
             stream.abort()
@@ -296,7 +296,7 @@ class SimListener:
 
 def _welcome(answer: asyncio.Future[SimStream], stream: SimStream) -> None:
     if answer.done():
-        stream.abort()  # whoever asked has given up
+        stream.abort()  # the caller has timed out
     else:
         answer.set_result(stream)
 

@@ -1,6 +1,6 @@
-"""Damage to what a simulated disk holds durably: what a real one does in years, at once.
+"""Damages durable bytes of a simulated disk, as years of bit rot would.
 
-Each method changes the durable bytes and what readers see alike, as if nothing were cached.
+Each method changes the durable bytes and the bytes that readers see, as if nothing were cached.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from .state import DiskState, FileState, split
 
 
 class Rot:
-    """Ways to damage the files of one disk. Paths must exist; sectors are 512 bytes."""
+    """Damages files of one disk. Paths must exist; sectors are 512 bytes."""
 
     def __init__(self, state: DiskState) -> None:
         self._state = state
@@ -24,22 +24,22 @@ class Rot:
             content.write(offset, bytes([content.read(offset, 1)[0] ^ (1 << bit)]), remember=False)
 
     def overwrite(self, path: str, offset: int, data: bytes) -> None:
-        """Put other bytes at ``offset``."""
+        """Overwrite bytes at ``offset``."""
         for content in self._both(path):
             content.write(offset, data, remember=False)
 
     def zero_sector(self, path: str, sector: int) -> None:
-        """Clear one sector."""
+        """Zero one sector."""
         for content in self._both(path):
             self._put(content, sector, bytes(SECTOR_BYTES))
 
     def stale_sector(self, path: str, sector: int) -> None:
-        """Bring one sector back as it was before its page was last overwritten: a lost write."""
+        """Restore one sector as before its page was last overwritten: a lost write."""
         for content in self._both(path):
             self._put(content, sector, content.stale(sector * SECTOR_BYTES, SECTOR_BYTES))
 
     def copy_sector(self, path: str, sector: int, from_path: str, from_sector: int) -> None:
-        """Put another file's sector here: a misdirected write."""
+        """Copy another file's sector here: a misdirected write."""
         data = self._file(from_path).durable.read(from_sector * SECTOR_BYTES, SECTOR_BYTES)
         for content in self._both(path):
             self._put(content, sector, data)
@@ -57,13 +57,13 @@ class Rot:
             content.resize(size)
 
     def remove(self, path: str) -> None:
-        """Lose the file's name."""
+        """Remove the file's name."""
         directory, name = split(path)
         for names in (self._state.directories[directory].durable, self._state.directories[directory].current):
             names.pop(name, None)
 
     def duplicate(self, path: str, new_path: str) -> None:
-        """Make a second file with the same bytes."""
+        """Create a second file with the same bytes."""
         source = self._file(path)
         inode = self._state.create(new_path)
         directory, _ = split(new_path)
@@ -71,7 +71,7 @@ class Rot:
         self._state.files[inode] = FileState(source.durable.fork(), source.durable.fork())
 
     def _put(self, content: Content, sector: int, data: bytes) -> None:
-        """Replace a sector without making the file longer."""
+        """Replace a sector without extending the file."""
         start = sector * SECTOR_BYTES
         content.write(start, data[: max(0, content.size - start)], remember=False)
 

@@ -1,15 +1,14 @@
-"""What a simulated disk holds: what is durable, what is pending, and what a power loss can make of it.
+"""Contents of a simulated disk: durable bytes, pending changes, and the results of a power loss.
 
-Every change gets a number and stays pending until it is made durable. A file has its durable
-bytes and the bytes a reader sees; a directory has its durable names and those a reader sees.
-``image`` builds the disk that comes up after a power loss, given the *fate* of every pending
-change. A fate is a string:
+Every change gets a number and is pending until it is made durable. A file has its durable bytes and the bytes that
+readers see; a directory has its durable names and those that readers see. ``image`` builds the disk after a power loss,
+given the *outcome* of every pending change. An outcome is a string:
 
-- of a write, one letter per 512-byte sector it touches: ``k`` kept, ``o`` old bytes (with the
-  file grown over them, as zeros), ``.`` lost altogether, ``g`` garbage;
+- of a write, one letter per 512-byte sector that it touches: ``k`` kept, ``o`` old bytes (if the file grew, zeros),
+  ``.`` lost, ``g`` garbage;
 - of any other change ``k`` or ``.``.
 
-Plain data, no waiting, no I/O: ``SimDisk`` adds those.
+Plain data without waiting and I/O; ``SimDisk`` adds these.
 """
 
 from __future__ import annotations
@@ -39,7 +38,7 @@ def split(path: str) -> tuple[str, str]:
 
 @dataclass(frozen=True, slots=True)
 class Written:
-    """Bytes put into a file."""
+    """A write to a file."""
 
     number: int
     inode: int
@@ -50,7 +49,7 @@ class Written:
 
     @property
     def sectors(self) -> int:
-        """How many sectors it touches."""
+        """Number of sectors that it touches."""
         return (self.offset + len(self.data) - 1) // SECTOR_BYTES - self.offset // SECTOR_BYTES + 1
 
     def __str__(self) -> str:
@@ -59,7 +58,7 @@ class Written:
 
 @dataclass(frozen=True, slots=True)
 class Resized:
-    """A file cut or extended."""
+    """A truncation or extension of a file."""
 
     number: int
     inode: int
@@ -72,7 +71,7 @@ class Resized:
 
 @dataclass(frozen=True, slots=True)
 class Linked:
-    """A name given to a file: created, or renamed when ``old_name`` is set."""
+    """A new name of a file: created, or renamed if ``old_name`` is set."""
 
     number: int
     directory: str
@@ -87,7 +86,7 @@ class Linked:
 
 @dataclass(frozen=True, slots=True)
 class Unlinked:
-    """A name removed."""
+    """A removed name."""
 
     number: int
     directory: str
@@ -99,7 +98,7 @@ class Unlinked:
 
 @dataclass(frozen=True, slots=True)
 class DirectoryMade:
-    """A directory created."""
+    """A created directory."""
 
     number: int
     path: str
@@ -115,7 +114,7 @@ Change: TypeAlias = DataChange | NameChange | DirectoryMade
 
 @dataclass(slots=True)
 class FileState:
-    """One file, whatever its names."""
+    """One file, independent of its names."""
 
     durable: Content
     current: Content
@@ -134,7 +133,7 @@ class DirectoryState:
 
 
 class DiskState:
-    """Files and directories. Paths must exist where a method does not say otherwise."""
+    """Files and directories. Paths must exist unless a method says otherwise."""
 
     def __init__(self, *, power_safe_overwrite: bool = True) -> None:
         self.files: dict[int, FileState] = {}
@@ -144,14 +143,14 @@ class DiskState:
         self._next_inode = 1
 
     def number(self) -> int:
-        """The number of the next change."""
+        """Take the number of the next change."""
         self._next_change += 1
         return self._next_change - 1
 
-    # -- what a running process sees ------------------------------------------------------
+    # -- the view of a running process ----------------------------------------------------
 
     def inode(self, path: str) -> int | None:
-        """The file under ``path``, if there is one."""
+        """Inode of the file ``path``; ``None`` if there is none."""
         directory, name = split(path)
         state = self.directories.get(directory)
         return None if state is None else state.current.get(name)
@@ -163,7 +162,7 @@ class DiskState:
         return sorted([*self.directories[directory].current, *below])
 
     def used_bytes(self) -> int:
-        """Bytes of all files that have a name, or that somebody has open."""
+        """Bytes of all files that have a name or an open handle."""
         named = self._named()
         return sum(file.current.size for inode, file in self.files.items() if file.handles or inode in named)
 
@@ -171,7 +170,7 @@ class DiskState:
         return {inode for state in self.directories.values() for inode in state.current.values()}
 
     def cuts_without_name(self) -> bool:
-        """Whether a file that has no name any more is being cut, and that is not durable."""
+        """Whether a file without a name has a truncation that is not durable."""
         named = self._named()
         return any(
             isinstance(change, Resized) and inode not in named
@@ -182,7 +181,7 @@ class DiskState:
     # -- changes --------------------------------------------------------------------------
 
     def make_directory(self, path: str) -> DirectoryMade:
-        """Create one directory; its parent exists."""
+        """Create one directory; its parent must exist."""
         change = DirectoryMade(self.number(), path)
         self.directories[path] = DirectoryState(made=change)
         return change
@@ -197,7 +196,7 @@ class DiskState:
         return inode
 
     def rename(self, directory: str, old: str, new: str) -> None:
-        """Give the file ``old`` the name ``new``, which may be taken."""
+        """Rename ``old`` to ``new``, which may exist."""
         state = self.directories[directory]
         self._link(state, Linked(self.number(), directory, new, state.current[old], old))
 
@@ -209,7 +208,7 @@ class DiskState:
         _apply_name(state.current, change)
 
     def write(self, inode: int, path: str, offset: int, data: bytes) -> Written:
-        """Put bytes into a file."""
+        """Write bytes to a file."""
         file = self.files[inode]
         change = Written(self.number(), inode, path, offset, data, offset + len(data) > file.current.size)
         file.pending.append(change)
@@ -217,7 +216,7 @@ class DiskState:
         return change
 
     def resize(self, inode: int, path: str, size: int) -> None:
-        """Cut or extend a file."""
+        """Truncate or extend a file."""
         file = self.files[inode]
         file.pending.append(Resized(self.number(), inode, path, size))
         file.current.resize(size)
@@ -229,7 +228,7 @@ class DiskState:
     # -- durability -----------------------------------------------------------------------
 
     def settle_write(self, change: Written) -> None:
-        """A durable write has ended: it, and whatever it overlaps of earlier changes, is durable."""
+        """Make a durable write and all earlier changes that it overlaps durable."""
         file = self.files[change.inode]
         before = [earlier for earlier in file.pending if earlier.number <= change.number and _touch(earlier, change)]
         self.settle(change.inode, {earlier.number for earlier in before})
@@ -243,7 +242,7 @@ class DiskState:
         file.pending = [change for change in file.pending if change.number not in numbers]
 
     def forget(self, inode: int, numbers: set[int]) -> None:
-        """Drop these changes from what can become durable; readers go on seeing them."""
+        """Make these changes never durable; readers still see them."""
         file = self.files[inode]
         file.pending = [change for change in file.pending if change.number not in numbers]
 
@@ -256,7 +255,7 @@ class DiskState:
         state.pending = [change for change in state.pending if change.number not in numbers]
 
     def settle_creation(self, inode: int) -> None:
-        """Make the names given to a file durable, as some file systems do on its first sync."""
+        """Make the names of a file durable, as some file systems do on its first sync."""
         for path, state in self.directories.items():
             numbers = {
                 change.number for change in state.pending if isinstance(change, Linked) and change.inode == inode
@@ -265,7 +264,7 @@ class DiskState:
                 self.settle_names(path, numbers)
 
     def reclaim(self) -> None:
-        """Forget files that no name, no pending change and no open handle can reach."""
+        """Drop files that no name, pending change or open handle refers to."""
         reachable: set[int] = set()
         for state in self.directories.values():
             reachable.update(state.current.values(), state.durable.values())
@@ -277,7 +276,7 @@ class DiskState:
     # -- power loss -----------------------------------------------------------------------
 
     def pending(self) -> list[Change]:
-        """Everything not yet durable, in the order it was done."""
+        """All changes that are not durable, in order."""
         changes: list[Change] = [change for file in self.files.values() for change in file.pending]
         for state in self.directories.values():
             changes.extend(state.pending)
@@ -286,7 +285,7 @@ class DiskState:
         return sorted(changes, key=lambda change: change.number)
 
     def fork(self) -> DiskState:
-        """An independent copy, pending changes and all."""
+        """An independent copy, including pending changes."""
         twin = self._blank()
         for inode, file in self.files.items():
             twin.files[inode] = FileState(file.durable.fork(), file.current.fork(), list(file.pending))
@@ -296,26 +295,26 @@ class DiskState:
             )
         return twin
 
-    def image(self, fates: Mapping[int, str]) -> DiskState:
-        """The disk after a power loss in which each pending change met its fate; one without a fate is lost."""
+    def image(self, outcomes: Mapping[int, str]) -> DiskState:
+        """The disk after a power loss with these outcomes; a change without an outcome is lost."""
         twin = self._blank()
         for path, state in self.directories.items():
-            if state.made is not None and fates.get(state.made.number, LOST) != KEPT:
+            if state.made is not None and outcomes.get(state.made.number, LOST) != KEPT:
                 continue
             names = dict(state.durable)
             for change in state.pending:
-                if fates.get(change.number, LOST) == KEPT:
+                if outcomes.get(change.number, LOST) == KEPT:
                     _apply_name(names, change)
             twin.directories[path] = DirectoryState(names, dict(names))
         for state in twin.directories.values():
             for inode in state.current.values():
                 if inode not in twin.files:
-                    content = self._surviving(self.files[inode], fates)
+                    content = self._surviving(self.files[inode], outcomes)
                     twin.files[inode] = FileState(content, content.fork())
         return twin
 
     def digest(self) -> bytes:
-        """A hash of names and bytes as a reader sees them."""
+        """A hash of names and bytes as readers see them."""
         total = hashlib.blake2b(digest_size=16)
         for path in sorted(self.directories):
             total.update(f"{path}\0".encode())
@@ -329,14 +328,14 @@ class DiskState:
         twin._next_change, twin._next_inode = self._next_change, self._next_inode
         return twin
 
-    def _surviving(self, file: FileState, fates: Mapping[int, str]) -> Content:
+    def _surviving(self, file: FileState, outcomes: Mapping[int, str]) -> Content:
         file.durable.digest()  # computed once here, then inherited by every image that leaves the file alone
         content = file.durable.fork()
         for change in file.pending:
-            fate = fates.get(change.number, LOST)
+            outcome = outcomes.get(change.number, LOST)
             if isinstance(change, Written):
-                _apply_torn(content, change, fate, self.power_safe_overwrite)
-            elif fate == KEPT:
+                _apply_torn(content, change, outcome, self.power_safe_overwrite)
+            elif outcome == KEPT:
                 _apply_data(content, change)
         return content
 
@@ -363,11 +362,11 @@ def _apply_name(names: dict[str, int], change: NameChange) -> None:
     names[change.name] = change.inode
 
 
-def _apply_torn(content: Content, change: Written, fate: str, power_safe_overwrite: bool) -> None:
-    """Write each run of sectors as its letter says."""
-    if len(fate) == 1:
-        fate = fate * change.sectors
-    for letter, start, end in _runs(change, fate):
+def _apply_torn(content: Content, change: Written, outcome: str, power_safe_overwrite: bool) -> None:
+    """Apply the outcome of a write to each run of sectors."""
+    if len(outcome) == 1:
+        outcome = outcome * change.sectors
+    for letter, start, end in _runs(change, outcome):
         if letter == KEPT:
             content.write(start, change.data[start - change.offset : end - change.offset])
         elif letter == OLD and content.size < end:
@@ -378,11 +377,11 @@ def _apply_torn(content: Content, change: Written, fate: str, power_safe_overwri
             content.write(start, garbage(change.number, end - start))
 
 
-def _runs(change: Written, fate: str) -> Iterator[tuple[str, int, int]]:
+def _runs(change: Written, outcome: str) -> Iterator[tuple[str, int, int]]:
     """Runs of equal letters as (letter, first offset, end offset), clipped to the write."""
     base = change.offset // SECTOR_BYTES
     stop = change.offset + len(change.data)
-    for letter, run in groupby(range(len(fate)), key=fate.__getitem__):
+    for letter, run in groupby(range(len(outcome)), key=outcome.__getitem__):
         sectors = list(run)
         start = max((base + sectors[0]) * SECTOR_BYTES, change.offset)
         end = min((base + sectors[-1] + 1) * SECTOR_BYTES, stop)
@@ -391,5 +390,5 @@ def _runs(change: Written, fate: str) -> Iterator[tuple[str, int, int]]:
 
 @lru_cache(maxsize=64)
 def garbage(number: int, size: int) -> bytes:
-    """Bytes that mean nothing; the same for the same change."""
+    """Garbage bytes, the same for the same change."""
     return hashlib.shake_128(number.to_bytes(8, "big")).digest(size)

@@ -1,10 +1,10 @@
-"""One operation of a simulated disk on its way: counted, traced, delayed, perhaps failing.
+"""One operation of a simulated disk: counted, traced, delayed, and perhaps failing.
 
 step = disk.begin("rename", path)
 if step.acts:
-    ...                     # the effect is now in flight: visible, but not durable
-await step.in_flight()      # time passes; raises what was planned, or that power was lost
-...                         # what becomes durable becomes so here
+    ...                     # make the effect pending: visible, but not durable
+await step.in_flight()      # time passes; raises a planned fault, or DiskFailed after a power loss
+...                         # make the effect durable
 step.ended()
 """
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 class Step:
-    """The life of one operation. Made by ``SimDisk.begin``."""
+    """One operation. Created by ``SimDisk.begin``."""
 
     __slots__ = ("_disk", "_fault", "_life", "_seconds", "operation")
 
@@ -33,19 +33,19 @@ class Step:
 
     @property
     def effect(self) -> Effect | None:
-        """What a planned failure leaves of it; ``None`` if it is to succeed."""
+        """Effect of its planned failure; ``None`` if it is to succeed."""
         return self._fault.effect if self._fault is not None and self._fault.error is not None else None
 
     @property
     def acts(self) -> bool:
-        """Whether it has an effect at all."""
+        """Whether it has any effect."""
         return self.effect is not Effect.NOTHING
 
     async def in_flight(self) -> None:
-        """Let its time pass.
+        """Wait for the time that it takes.
 
         Raises:
-            DiskFailed, DiskFull: as planned, or because the disk lost power meanwhile.
+            DiskFailed, DiskFull: a planned fault, or the disk lost power meanwhile.
         """
         self._disk.on_submit(self.operation)
         await asyncio.sleep(self._seconds)
@@ -54,5 +54,5 @@ class Step:
             raise self._fault.error(f"planned failure of {self.operation}")
 
     def ended(self) -> None:
-        """It has succeeded: tell who listens."""
+        """Call the hook of successful operations."""
         self._disk.on_operation(self.operation)

@@ -1,8 +1,7 @@
-"""A stream between two simulated nodes: two ends, and a pipe each way.
+"""A stream between two simulated nodes: two ends, and a pipe for each direction.
 
-Messages arrive in the order they were sent and none is lost while the stream lives. When it
-breaks, any part of what was under way may still arrive; the rest is gone. The two ends learn
-of the break at different times.
+Messages arrive in order, and none is lost while the stream lives. When it breaks, a random part of the messages in
+flight still arrives; the rest is lost. The two ends notice the break at different times.
 """
 
 from __future__ import annotations
@@ -16,7 +15,6 @@ from crc32c import crc32c
 from tallybook.core.access import NOTHING, Presented
 from tallybook.core.errors import BookieUnavailable, check
 from tallybook.runtime.rng import Rng
-from tallybook.runtime.transport import Lane
 
 from .gate import outside
 from .link import Link
@@ -26,45 +24,45 @@ _YIELD_PROBABILITY: Final = 0.25
 
 
 class _Pipe:
-    """One direction. ``None`` among the messages is the end."""
+    """One direction. The message ``None`` is the end."""
 
     def __init__(self, link: Link, window_bytes: int) -> None:
         self._link = link
         self._window_bytes = window_bytes
-        self._under_way: deque[bytes | None] = deque()
+        self._in_flight: deque[bytes | None] = deque()
         self._unread_bytes = 0
         self._last_arrival = 0.0
-        self._room: asyncio.Future[None] | None = None
+        self._window_space: asyncio.Future[None] | None = None
         self._news: asyncio.Future[None] | None = None
         self.arrived: deque[bytes] = deque()
         self.ended = False
         self.lost = False
 
-    def has_room(self, size: int) -> bool:
-        """Whether a message of ``size`` may be put now. An empty pipe takes any."""
+    def has_space(self, size: int) -> bool:
+        """Whether a message of ``size`` may be sent now. An empty pipe takes any."""
         return self.lost or not self._unread_bytes or self._unread_bytes + size <= self._window_bytes
 
     def put(self, message: bytes | None) -> None:
-        """Send a message on its way; into a lost pipe it goes for nothing."""
+        """Send a message; a broken pipe drops it."""
         if self.lost:
             return
-        self._under_way.append(message)
+        self._in_flight.append(message)
         self._unread_bytes += len(message or b"")
         self._last_arrival = self._link.carry(self._arrive, self._last_arrival)
 
     def pop(self) -> bytes:
-        """Take the next message that has arrived."""
+        """Take the next arrived message."""
         message = self.arrived.popleft()
         self._unread_bytes -= len(message)
         self.wake_sender()
         return message
 
     def lose(self, rng: Rng) -> None:
-        """Break: some of what is under way arrives, the rest never will."""
-        for _ in range(rng.randint(0, len(self._under_way))):
+        """Break: some messages in flight arrive, the rest is lost."""
+        for _ in range(rng.randint(0, len(self._in_flight))):
             self._arrive()
         self.lost = True
-        self._under_way.clear()
+        self._in_flight.clear()
         self.wake_sender()
 
     async def news(self) -> None:
@@ -76,14 +74,14 @@ class _Pipe:
         finally:
             self._news = None
 
-    async def room(self) -> None:
-        """Wait for room. One waiter at a time."""
-        check(self._room is None, "two senders on one stream")
-        self._room = asyncio.get_running_loop().create_future()
+    async def window_space(self) -> None:
+        """Wait for space in the window. One waiter at a time."""
+        check(self._window_space is None, "two senders on one stream")
+        self._window_space = asyncio.get_running_loop().create_future()
         try:
-            await self._room
+            await self._window_space
         finally:
-            self._room = None
+            self._window_space = None
 
     def wake_receiver(self) -> None:
         """End ``news``."""
@@ -91,14 +89,14 @@ class _Pipe:
             self._news.set_result(None)
 
     def wake_sender(self) -> None:
-        """End ``room``."""
-        if self._room is not None and not self._room.done():
-            self._room.set_result(None)
+        """End ``window_space``."""
+        if self._window_space is not None and not self._window_space.done():
+            self._window_space.set_result(None)
 
     def _arrive(self) -> None:
-        if not self._under_way:
-            return  # lost meanwhile
-        message = self._under_way.popleft()
+        if not self._in_flight:
+            return  # the pipe broke meanwhile
+        message = self._in_flight.popleft()
         if message is None:
             self.ended = True
         else:
@@ -107,7 +105,7 @@ class _Pipe:
 
 
 class SimStream:
-    """One end: a ``MessageStream``."""
+    """One end of a stream: a ``MessageStream``."""
 
     def __init__(self, connection: Connection, peer: str, outgoing: _Pipe, incoming: _Pipe, *, accepted: bool) -> None:
         self._connection = connection
@@ -120,24 +118,24 @@ class SimStream:
 
     @property
     def presented(self) -> Presented:
-        """Nothing: nobody's access is controlled here."""
+        """Nothing: there is no access control here."""
         return NOTHING
 
     @property
     def peer(self) -> str:
-        """Whom it leads to."""
+        """Name or address of the peer."""
         return self._peer
 
     @property
     def over(self) -> bool:
-        """Whether this end can do nothing more."""
+        """Whether this end is closed or has failed."""
         return self.closed or self._failure is not None
 
     async def send(self, message: bytes) -> None:
-        """Hand over one message; waits while too much is unread at the other end."""
+        """Send one message; wait while the window is full."""
         self._check_sendable()
-        while not self._outgoing.has_room(len(message)):
-            await self._outgoing.room()
+        while not self._outgoing.has_space(len(message)):
+            await self._outgoing.window_space()
             self._check_sendable()
         self._connection.note(self, "sends", len(message), crc32c(message))
         self._outgoing.put(bytes(message))
@@ -158,21 +156,21 @@ class SimStream:
             await self._incoming.news()
 
     async def close(self) -> None:
-        """End the stream; what was sent still arrives."""
+        """End the stream; sent messages still arrive."""
         if not self.over:
             self._connection.note(self, "closes")
             self._outgoing.put(None)
         self._retire()
 
     def abort(self) -> None:
-        """Drop the stream at once, as if this process had died."""
+        """Abort the stream at once, as if this process had died."""
         if not self.over:
             self._connection.note(self, "aborts")
             self._connection.dropped_by(self)
         self._retire()
 
     def fail(self, reason: str) -> None:
-        """Learn that the stream broke."""
+        """Notify this end that the stream broke."""
         if not self.over:
             self._failure = reason
             self._incoming.wake_receiver()
@@ -189,7 +187,7 @@ class SimStream:
     def _check_sendable(self) -> None:
         if self._failure is not None:
             raise BookieUnavailable(f"the stream to {self._peer} broke: {self._failure}")
-        # The acceptor ends the whole stream; the connector only says that it will send no more.
+        # The acceptor ends the whole stream; the connector only ends its own direction.
         if self.closed or (self._incoming.ended and not self._accepted):
             raise BookieUnavailable(f"the stream to {self._peer} has ended")
 
@@ -202,12 +200,12 @@ class Connection:
     """
 
     def __init__(
-        self, names: tuple[str, str], address: str, lane: Lane, links: tuple[Link, Link], rng: Rng, window_bytes: int
+        self, names: tuple[str, str], address: str, kind: str, links: tuple[Link, Link], rng: Rng, window_bytes: int
     ) -> None:
         there, back = (_Pipe(link, window_bytes) for link in links)
         self._links = links
         self._pipes = (there, back)
-        self._lane = lane
+        self._kind = kind
         self.names = names
         self.rng = rng
         self.over = asyncio.get_running_loop().create_future()
@@ -215,11 +213,11 @@ class Connection:
         self.acceptor = SimStream(self, names[0], back, there, accepted=True)
 
     def end_of(self, name: str) -> SimStream:
-        """The end that node ``name`` holds."""
+        """The end of node ``name``."""
         return self.connector if self.names[0] == name else self.acceptor
 
     def broken(self, reason: str, *, unnoticed_seconds: float = 0.0) -> None:
-        """Break it: what is under way is lost in part, and each end learns of it after a while of its own."""
+        """Break it: messages in flight are lost in part, and each end notices after a random time."""
         loop = asyncio.get_running_loop()
         for pipe in self._pipes:
             pipe.lose(self.rng)
@@ -228,20 +226,20 @@ class Connection:
             loop.call_later(seconds, end.fail, reason, context=outside())
 
     def dropped_by(self, end: SimStream) -> None:
-        """One end is gone: the other learns of it over the network."""
+        """One end aborted: notify the other end over the network."""
         other, link = (self.acceptor, self._links[0]) if end is self.connector else (self.connector, self._links[1])
         for pipe in self._pipes:
             pipe.lose(self.rng)
         link.carry(lambda: other.fail("dropped by the peer"))
 
     def end_over(self) -> None:
-        """An end can do nothing more; once both are so, the stream is over."""
+        """Called when an end is over; when both are, the stream is."""
         if self.connector.over and self.acceptor.over and not self.over.done():
             self.over.set_result(None)
 
     def note(self, end: SimStream, *event: object) -> None:
-        """Put an event into the loop's trace."""
+        """Add an event to the loop's trace."""
         loop = asyncio.get_running_loop()
         if isinstance(loop, SimLoop):
             source, target = self.names if end is self.connector else self.names[::-1]
-            loop.note("net", source, target, self._lane.value, *event)
+            loop.note("net", source, target, self._kind, *event)

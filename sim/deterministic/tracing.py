@@ -1,16 +1,16 @@
-"""Spans that stay in memory, numbered in the order in which they began: the twin of ``otel`` for tests."""
+"""A tracer that keeps spans in memory, numbered in order; the counterpart of ``otel`` for tests."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 
-from tallybook.runtime.meter import Reading
-from tallybook.runtime.traceparent import TraceContext, decode_traceparent
-from tallybook.runtime.tracing import NO_TRACER, Attribute, Span, SpanKind, current_span, header_above, is_decided
+from tallybook.runtime.metrics.usage import Reading
+from tallybook.runtime.tracing.port import NO_TRACER, Attribute, Span, SpanKind, current_span, header_above, is_decided
+from tallybook.runtime.tracing.traceparent import TraceContext, decode_traceparent
 
 
 class MemorySpan:
-    """A span, and everything that was said of it."""
+    """A span with its attributes, events and links."""
 
     def __init__(self, tracer: MemoryTracer, name: str, kind: SpanKind, trace: int, parent: int) -> None:
         self._tracer = tracer
@@ -19,12 +19,12 @@ class MemorySpan:
         self.name = name
         self.kind = kind
         self.parent_id = parent
-        """0: none."""
+        """Id of the parent span; 0 for none."""
         self.attributes: dict[str, Attribute] = {}
         self.events: list[str] = []
         self.links: list[str] = []
         self.ends = 0
-        """How often it was ended."""
+        """Number of calls of ``end``."""
         self.error: BaseException | str | None = None
 
     @property
@@ -34,46 +34,46 @@ class MemorySpan:
 
     @property
     def trace_id(self) -> str:
-        """Of the whole trace."""
+        """Id of the trace, in hex."""
         return f"{self.context.trace_id:032x}"
 
     @property
     def traceparent(self) -> str:
-        """For whoever goes on elsewhere."""
+        """Header that continues the trace in another process."""
         return self.context.traceparent
 
     def child(self, name: str, kind: SpanKind = SpanKind.INTERNAL, **attributes: Attribute) -> Span:
-        """A part of this."""
-        return self._tracer.made(name, kind, self.context, attributes)
+        """Start a child span."""
+        return self._tracer.new_span(name, kind, self.context, attributes)
 
     def past(self, name: str, began: float, **attributes: Attribute) -> None:
-        """A part of this that is over."""
-        self._tracer.made(name, SpanKind.INTERNAL, self.context, attributes).end()
+        """Add a child span that has ended."""
+        self._tracer.new_span(name, SpanKind.INTERNAL, self.context, attributes).end()
 
     def set(self, **attributes: Attribute) -> None:
-        """Say more of it."""
+        """Add attributes."""
         self.attributes.update(attributes)
 
     def event(self, name: str, **attributes: Attribute) -> None:
-        """Something happened."""
+        """Add an event."""
         self.events.append(name)
 
     def link(self, traceparent: str) -> None:
-        """It serves another trace, too."""
+        """Link it to another trace."""
         self.links.append(traceparent)
 
     def end(self, error: BaseException | str | None = None) -> None:
-        """It is over."""
+        """End it."""
         self.ends += 1
         self.error = error
 
 
 class MemoryTracer:
-    """A ``Tracer`` that keeps what it is told.
+    """A ``Tracer`` that keeps all spans.
 
     Attributes:
-        sampling: whether it samples what nobody has decided about.
-        around: the header of a trace of the program that surrounds what begins; empty: there is none.
+        sampling: whether it samples traces without a sampling decision.
+        around: trace header of the surrounding program; empty if there is none.
     """
 
     def __init__(self) -> None:
@@ -82,10 +82,10 @@ class MemoryTracer:
         self.around = ""
         self._traces = 0
 
-    def made(
+    def new_span(
         self, name: str, kind: SpanKind, above: TraceContext | None, attributes: Mapping[str, Attribute]
     ) -> MemorySpan:
-        """A span below another one, or one that begins a trace."""
+        """A child span of ``above``, or a new trace."""
         if above is None:
             self._traces += 1
         trace, parent = (self._traces, 0) if above is None else above[:2]
@@ -94,19 +94,21 @@ class MemoryTracer:
         return span
 
     def root(self, name: str, kind: SpanKind = SpanKind.INTERNAL, **attributes: Attribute) -> Span | None:
-        """A span of whatever surrounds the caller, or of a new trace; see the port."""
+        """A child of the current span or of the surrounding program's trace, or a new trace; see the port."""
         above = current_span()
         if above is not None:
             return above.child(name, kind, **attributes)
-        told = decode_traceparent(self.around)
-        if is_decided() or not (told.sampled if told else self.sampling):
+        parent = decode_traceparent(self.around)
+        if is_decided() or not (parent.sampled if parent else self.sampling):
             return None
-        return self.made(name, kind, told, attributes)
+        return self.new_span(name, kind, parent, attributes)
 
     def follow(self, traceparent: str, name: str, **attributes: Attribute) -> Span | None:
-        """The serving end of a request; see the port."""
-        told = decode_traceparent(traceparent)
-        return self.made(name, SpanKind.SERVER, told, attributes) if told is not None and told.sampled else None
+        """A server span of a request; see the port."""
+        parent = decode_traceparent(traceparent)
+        if parent is None or not parent.sampled:
+            return None
+        return self.new_span(name, SpanKind.SERVER, parent, attributes)
 
     def surrounding(self) -> str:
         """The header of the trace that surrounds the caller; see the port."""
@@ -114,8 +116,8 @@ class MemoryTracer:
         return self.around if above is None else above
 
     def readings(self) -> Mapping[str, Reading]:
-        """Nothing is sent."""
+        """See the port: nothing is exported."""
         return NO_TRACER.readings()
 
     async def close(self) -> None:
-        """Nothing is left."""
+        """See the port: nothing to close."""

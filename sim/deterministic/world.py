@@ -1,8 +1,8 @@
-"""Running a scenario from a seed: the world it sees, and the guarantee that it is reproducible.
+"""Runs a scenario from a seed, reproducibly.
 
-``run_seed(7, scenario)`` runs ``await scenario(world)`` on a fresh ``SimLoop``. Same seed, same
-code: same trace digest, in every process. A failure carries the seed, the simulated time and
-the last lines of the trace as notes on the exception.
+``run_seed(7, scenario)`` runs ``await scenario(world)`` on a fresh ``SimLoop``. The same seed and code give the same
+trace digest in every process. A failure has the seed, the simulated time and the last lines of the trace as notes on
+the exception.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _CLEAN_UP_SECONDS: Final = 3600.0
 
 @dataclass(frozen=True, slots=True)
 class World:
-    """What a scenario is given: everything else it builds from these."""
+    """Loop, clock and randomness of a scenario, from which it builds everything else."""
 
     seed: int | str
     loop: SimLoop
@@ -41,7 +41,7 @@ class World:
 
 @dataclass(frozen=True, slots=True)
 class SeedRun(Generic[T]):
-    """How a run went: what the scenario returned, its trace, and the simulated seconds it took."""
+    """Result of a run: value of the scenario, trace digest, and simulated seconds."""
 
     seed: int | str
     value: T
@@ -63,9 +63,9 @@ def run_seed(
         shuffle: also draw the order in which ready callbacks run.
 
     Raises:
-        Stuck: nothing can go on, or the deadline passed.
+        Stuck: no task can continue, or the deadline passed.
         Leak: the scenario used threads, or left one behind.
-        Unhandled: a callback, or a task nobody waited for, raised.
+        Unhandled: a callback, or a task that no one awaits, raised.
     """
     collecting = gc.isenabled()
     gc.disable()
@@ -76,7 +76,7 @@ def run_seed(
         if collecting:
             gc.enable()
         gc.collect()
-    loop.raise_unhandled()  # a task in a reference cycle tells of its error only when it is collected
+    loop.raise_unhandled()  # a task in a reference cycle reports its error only when it is collected
     left = [thread.name for thread in threading.enumerate() if thread not in threads]
     if left:
         raise Leak(f"threads left behind: {sorted(left)}")
@@ -86,7 +86,7 @@ def run_seed(
 def run_once(
     seed: int | str, scenario: Scenario[T], *, deadline_seconds: float = DAY_SECONDS, shuffle: bool = False
 ) -> SeedRun[T]:
-    """``run_seed`` for callers that run thousands and look after garbage collection themselves."""
+    """``run_seed`` for callers that run thousands of seeds and manage garbage collection themselves."""
     loop, value = run_untraced(seed, scenario, deadline_seconds=deadline_seconds, shuffle=shuffle)
     return SeedRun(seed, value, loop.trace_digest(), loop.time())
 
@@ -94,7 +94,7 @@ def run_once(
 def run_untraced(
     seed: int | str, scenario: Scenario[T], *, deadline_seconds: float = DAY_SECONDS, shuffle: bool = False
 ) -> tuple[SimLoop, T]:
-    """``run_once`` for callers who do not need the digest: returns the closed loop, and the value."""
+    """``run_once`` without computing the digest; return the closed loop and the value."""
     rng = SeededRng(seed)
     loop = SimLoop(deadline_seconds=deadline_seconds, shuffle=rng.fork("shuffle") if shuffle else None)
     world = World(seed, loop, rng.fork("world"), SimClock())
@@ -116,7 +116,7 @@ async def _main(scenario: Scenario[T], world: World) -> T:
 
 
 def _clean_up(loop: SimLoop) -> None:
-    """Cancel what the scenario left running, so that nothing outlives the loop."""
+    """Cancel all tasks that the scenario left running."""
     loop.wind_down(_CLEAN_UP_SECONDS)
     living = loop.living_tasks()
     for task in living:
@@ -125,7 +125,7 @@ def _clean_up(loop: SimLoop) -> None:
         loop.run_until_complete(_ended(living))
         loop.run_until_complete(loop.shutdown_asyncgens())
     except (Stuck, Leak) as error:
-        # A task refuses to end. That is not what this run was about: its own outcome counts.
+        # A task does not end. The outcome of the scenario counts, not this.
         loop.note("clean-up cut short", error)
     finally:
         loop.close()

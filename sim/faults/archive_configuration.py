@@ -1,7 +1,7 @@
-"""The part of a run's shape that is about the archive: offloaders, their settings, and how bad the object store is.
+"""Draws the archive part of a run configuration: offloaders, their settings, and faults of the object store.
 
-Two runs in nine have one. It is drawn by itself, so that the other runs are what they would be without.
-In such a run ledgers are short and are closed early, or nothing would get into the archive before the end.
+Two runs in nine have an archive. This part has its own random generator, so that other runs do not depend on it. Such
+runs have short ledgers that are closed early; otherwise nothing would be archived before the end.
 """
 
 from __future__ import annotations
@@ -10,18 +10,18 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Final
 
-from tallybook.archive.objects.faulty import Fault
-from tallybook.core.config import OffloadSettings
 from tallybook.core.limits import KIB
+from tallybook.core.settings import OffloadSettings
 from tallybook.runtime.rng import Rng
 
-from .bucket import BucketFaults
+from ..cluster.bucket import BucketFaults
+from ..cluster.faulty_objects import Fault
 
 if TYPE_CHECKING:
-    from .swarm import Swarm
+    from .run_configuration import RunConfiguration
 
 SHARE: Final = 0.36
-"""Of the runs without a theme that have an archive."""
+"""Share of runs with an archive, among those without a mix."""
 
 ARCHIVE_FAULTS: Final = {
     "offloader_kill_at": 12.0,
@@ -30,29 +30,29 @@ ARCHIVE_FAULTS: Final = {
     "bucket_away": 3.0,
     "bucket_storm": 3.0,
 }
-"""Faults that strike only where there is an archive, with their weights."""
+"""Additional faults of runs with an archive, with their weights."""
 
 LONGER_SECONDS: Final = 2.0
-"""Such runs go on for longer: their work begins when that of others ends."""
-MOST_THINKING_SECONDS: Final = 0.3
-MOST_WRITERS: Final = 2
+"""Extra length of such runs: ledgers are archived after they are closed."""
+MAX_THINK_SECONDS: Final = 0.3
+MAX_WRITERS: Final = 2
 
-LARGEST_LAG_S: Final = 3
-"""Bookies have dropped what was released after so long, or are to keep it beyond the end of the run."""
+MAX_LAG_S: Final = 3
+"""With at most this deletion lag, bookies drop released ledgers within the run; with a longer one they keep them."""
 
 
 @dataclass(frozen=True, slots=True)
-class ArchiveSwarm:
-    """What is there of an archive in one run. Durations in seconds, sizes in bytes of payload."""
+class ArchiveConfiguration:
+    """Offloaders, readers and object store of one run. Durations in seconds, sizes in payload bytes."""
 
     offloaders: int
     rivals: bool
-    """They all lead, all of the time: leading saves work, and no promise rests on it."""
-    historians: int
-    """Readers of what is archived."""
+    """All offloaders lead at the same time. The lead saves work only, so this must be safe."""
+    tiering_readers: int
+    """Number of clients that read archived ledgers."""
     own_object_bytes: int
     set_objects: int
-    """A set object holds so many times what an object of its own holds at least."""
+    """Size of a set object, as a multiple of ``own_object_bytes``."""
     set_object_ledgers: int
     compact_below_bytes: int
     set_wait_s: int
@@ -63,23 +63,23 @@ class ArchiveSwarm:
     lease_s: int
     objects_at_once: int
     store_ms: float
-    """Longest way of a message to the object store, or from it."""
+    """Maximum one-way delay of a message to or from the object store."""
     trouble: float
-    """Chance that something goes wrong with one request."""
+    """Probability of a fault of one request."""
     torn: float
-    """Share of uploads that are kept as something else."""
+    """Share of uploads that the store corrupts."""
     skew_s: float
-    """How far wall clocks of clients and offloaders are off from the start, at most."""
+    """Maximum initial skew of the wall clocks of clients and offloaders."""
     behind_s: float
-    """How far the object store's clock is behind."""
+    """How far the clock of the object store is behind."""
 
     @property
     def releases(self) -> bool:
-        """Whether bookies are to drop what is archived before the run ends."""
-        return not self.keep_copies and self.lag_s <= LARGEST_LAG_S
+        """Whether bookies are to drop archived ledgers before the run ends."""
+        return not self.keep_copies and self.lag_s <= MAX_LAG_S
 
     def settings(self) -> OffloadSettings:
-        """What every offloader runs with."""
+        """Settings of every offloader."""
         return OffloadSettings(
             own_object_bytes=self.own_object_bytes,
             set_object_bytes=self.own_object_bytes * self.set_objects,
@@ -99,7 +99,7 @@ class ArchiveSwarm:
         )
 
     def faults(self) -> BucketFaults:
-        """What goes wrong at the object store, and on the way there."""
+        """Faults of the object store and of the network to it."""
         share = self.trouble / 8
         odds: Mapping[Fault, float] = {fault: share for fault in Fault if fault is not Fault.DENIED}
         return BucketFaults(
@@ -122,21 +122,21 @@ def _log_uniform(rng: Rng, low: float, high: float) -> float:
     return float(low * (high / low) ** rng.random())
 
 
-def _archive(rng: Rng) -> ArchiveSwarm:
+def _archive(rng: Rng) -> ArchiveConfiguration:
     own = _pick(rng, 200, 800, 3_000)
     calm, rivals = rng.random() < 0.3, rng.random() < 0.4
-    # Where nothing else keeps an object, all depends on who has announced it.
+    # With rivals there is no orphan delay: only its announcement protects an object that is being written.
     orphan_s, behind_s = (0, _pick(rng, 0, 3_600)) if rivals else (_pick(rng, 0, 1), _pick(rng, 0, 0, 5, 3_600))
-    return ArchiveSwarm(
+    return ArchiveConfiguration(
         offloaders=2 if rivals else _pick(rng, 1, 2, 2),
         rivals=rivals,
-        historians=_pick(rng, 1, 2),
+        tiering_readers=_pick(rng, 1, 2),
         own_object_bytes=own,
         set_objects=_pick(rng, 2, 4),
         set_object_ledgers=_pick(rng, 2, 4, 8),
         compact_below_bytes=_pick(rng, 0, own, 2 * own),
         set_wait_s=_pick(rng, 0, 1),
-        lag_s=_pick(rng, 0, 1, LARGEST_LAG_S, 600),
+        lag_s=_pick(rng, 0, 1, MAX_LAG_S, 600),
         keep_copies=rng.random() < 0.1,
         ttl_s=_pick(rng, 1, 2, 4),
         orphan_s=orphan_s,
@@ -150,21 +150,21 @@ def _archive(rng: Rng) -> ArchiveSwarm:
     )
 
 
-def with_archive(swarm: Swarm, rng: Rng) -> Swarm:
-    """The same run, which for some has an archive. What dwells on something else is left as it is."""
-    if swarm.theme or rng.random() >= SHARE:
-        return swarm
+def with_archive(config: RunConfiguration, rng: Rng) -> RunConfiguration:
+    """Add an archive to a share of the runs without a mix."""
+    if config.fault_mix or rng.random() >= SHARE:
+        return config
     archive = _archive(rng)
     share = 0.3 + 0.7 * rng.random()
     faults = tuple((name, weight) for name, weight in ARCHIVE_FAULTS.items() if rng.random() < share)
     changed: dict[str, Any] = {
         "archive": archive,
-        "faults": (*swarm.faults, *faults) if swarm.faults else (),
-        "writers": min(swarm.writers, MOST_WRITERS),
-        "recoverers": max(1, swarm.recoverers),
-        "safety_seconds": swarm.safety_seconds + LONGER_SECONDS,
-        "ledger_bursts": min(swarm.ledger_bursts, _pick(rng, 1, 3, 6)),
-        "think_seconds": min(swarm.think_seconds, MOST_THINKING_SECONDS),
+        "faults": (*config.faults, *faults) if config.faults else (),
+        "writers": min(config.writers, MAX_WRITERS),
+        "recoverers": max(1, config.recoverers),
+        "safety_seconds": config.safety_seconds + LONGER_SECONDS,
+        "ledger_bursts": min(config.ledger_bursts, _pick(rng, 1, 3, 6)),
+        "think_seconds": min(config.think_seconds, MAX_THINK_SECONDS),
         "deletions": (0.0, 0.1, 0.3)[_pick(rng, 0, 1, 2)],
     }
-    return replace(swarm, **changed)
+    return replace(config, **changed)

@@ -1,4 +1,4 @@
-"""What goes wrong with offloaders and with the object store, beyond what goes wrong with every client."""
+"""Faults of offloaders and of the object store, in addition to those of every client."""
 
 from __future__ import annotations
 
@@ -8,41 +8,41 @@ from typing import Final
 
 from tallybook.runtime.rng import Rng
 
-from .bucket import Bucket
-from .process import SimProcess, Surroundings
-from .workload import Workload
+from ..cluster.bucket import Bucket
+from ..cluster.process import SimEnvironment, SimProcess
+from ..workload.ledgers import Workload
 
 STRUCK_REQUESTS: Final = ("write", "finish", "finish", "info", "read", "list", "delete")
-MOST_REQUESTS: Final = 3
-"""An offloader is struck at one of so many of its next requests of one kind."""
+MAX_REQUESTS: Final = 3
+"""The fault strikes at one of the next so many requests of one kind."""
 AFTERWARDS_SECONDS: Final = 0.3
-"""Or a little later: between the last request to the store and the commit there are only those to the metadata."""
+"""Maximum extra delay, so that faults also strike between the last object request and the metadata commit."""
 DAY_US: Final = 24 * 3600 * 1_000_000
 SECOND_US: Final = 1_000_000
 
 
 class ArchiveNemesis:
-    """Strikes offloaders and the object store.
+    """Injects faults into offloaders and the object store.
 
     Args:
-        later: undoes something after so many seconds, unless all was undone by then.
+        later: calls a function after some seconds, unless the nemesis has healed everything by then.
     """
 
     def __init__(
         self,
-        around: Surroundings,
+        env: SimEnvironment,
         workload: Workload,
         bucket: Bucket,
         rng: Rng,
         later: Callable[[float, Callable[[], object]], None],
     ) -> None:
-        self._around = around
+        self._env = env
         self._workload = workload
         self._bucket = bucket
         self._rng = rng
         self._later = later
         self._waiting: dict[tuple[str, str], tuple[int, Callable[[], None]]] = {}
-        """By process and kind of request, how many are to pass yet, and what happens at the next one."""
+        """By process and kind of request: how many requests to let pass, and the fault that strikes at the next one."""
         bucket.on_request = self._request
         self.strikes: dict[str, Callable[[], None]] = {
             "offloader_kill_at": lambda: self._strike_at(self._kill),
@@ -53,7 +53,7 @@ class ArchiveNemesis:
         }
 
     def heal(self) -> None:
-        """Nobody is struck any more, and the store works."""
+        """Cancel pending faults and let the store work."""
         self._waiting.clear()
         self._bucket.heal()
 
@@ -65,7 +65,7 @@ class ArchiveNemesis:
         process = self._offloader()
         if process is not None:
             name = STRUCK_REQUESTS[self._rng.randint(0, len(STRUCK_REQUESTS) - 1)]
-            self._waiting[process.name, name] = (self._rng.randint(0, MOST_REQUESTS - 1), partial(strike, process))
+            self._waiting[process.name, name] = (self._rng.randint(0, MAX_REQUESTS - 1), partial(strike, process))
 
     def _request(self, who: str, name: str) -> None:
         if (who, name) not in self._waiting:
@@ -74,14 +74,14 @@ class ArchiveNemesis:
         if left:
             self._waiting[who, name] = (left - 1, strike)
         else:
-            self._around.god.mark("nemesis: struck an offloader at its work")
+            self._env.oracle.mark("nemesis: struck an offloader at its work")
             self._later(AFTERWARDS_SECONDS * self._rng.random() ** 2, strike)
 
     def _kill(self, process: SimProcess) -> None:
         process.kill(silent=self._rng.random() < 0.3)
 
     def _freeze(self, process: SimProcess) -> None:
-        """For about as long as it takes others to take its place, and to finish what it has begun."""
+        """Freeze an offloader for about as long as others need to take over and finish its work."""
         process.freeze()
         self._later(0.5 + 5.0 * self._rng.random(), process.thaw)
 
@@ -92,7 +92,7 @@ class ArchiveNemesis:
             process.clock.jump_wall(self._rng.randint(-span, span))
 
     def _away(self) -> None:
-        """Nothing reaches the store for a while."""
+        """Make the store unreachable for a while."""
         self._bucket.away = True
 
         def back() -> None:

@@ -1,8 +1,7 @@
-"""What was done on purpose to what is durable: nothing else excuses the loss of it.
+"""Log of damage that faults did to durable data: only this excuses a loss.
 
-It is kept by directory, as exactly as the damage is known: all of a directory that was wiped, the
-sectors of an entry log that changed, the journal up to the life that wrote it. Whatever took the
-place of a lost directory begins without any excuse.
+Damage is recorded per directory, as precisely as known: the whole directory if it was wiped, damaged sectors of an
+entry log, the journal up to the boot that wrote it. A replacement directory starts without any damage.
 """
 
 from __future__ import annotations
@@ -11,7 +10,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Final
 
-from tallybook.bookie.storage.entry_log_format import parse_log_name
+from tallybook.bookie.storage.entry_log.format import parse_log_name
 from tallybook.bookie.storage.location import Location
 from tallybook.core.answers import Incarnation
 from tallybook.core.limits import SECTOR_BYTES
@@ -20,33 +19,33 @@ JOURNAL: Final = "journal"
 INDEX: Final = "index"
 
 BatchKey = tuple[int, int]
-"""Ledger and first entry."""
+"""Ledger id and first entry id of a batch."""
 
 
 @dataclass(slots=True)
-class Harm:
-    """What was done to one directory."""
+class InjectedDamage:
+    """Damage of one directory."""
 
     bookie_id: str
     lost: bool = False
-    """All of it is gone."""
+    """Whether the whole directory is gone."""
     files: set[str] = field(default_factory=set)
-    """Paths of what was damaged."""
+    """Paths of damaged files."""
     sectors: set[tuple[int, int]] = field(default_factory=set)
-    """Ids of entry logs, and which of their sectors."""
+    """Damaged sectors: entry log id and sector number."""
     batches: set[BatchKey] = field(default_factory=set)
-    """What lay in a damaged entry log when that was damaged."""
+    """Batches that were in an entry log when it was damaged."""
     index: bool = False
-    """Another index may have been made from the entry logs since, without what could not be found there."""
+    """Whether the index was damaged: a rebuilt one lacks batches that damaged entry logs do not show."""
     journal_boot: int = 0
-    """What its lives up to this one acked may be gone, as far as it stood in the journal alone."""
+    """Batches acked in this boot or an earlier one may be gone if only the journal had them."""
 
     def explains(self, acked_in: int, batch: BatchKey, location: Location | None) -> bool:
-        """Whether a batch may be lost because of this.
+        """Whether this damage may have lost a batch.
 
         Args:
-            acked_in: the boot of the life that acked it.
-            location: of the batch in an entry log; ``None``: in none that the bookie knows of.
+            acked_in: boot number of the incarnation that acked it.
+            location: of the batch in an entry log; ``None`` if the index has none.
         """
         if self.lost or location is None:
             return self.lost or acked_in <= self.journal_boot or (self.index and batch in self.batches)
@@ -54,57 +53,57 @@ class Harm:
         return any((location.log_id, sector) in self.sectors for sector in range(first, last + 1))
 
     def explains_refusal(self, message: str) -> bool:
-        """Whether a start may end with this message, which names the file or the directory that is damaged."""
+        """Whether a boot may fail with this message, which names a damaged file or its directory."""
         return any(path in message or f"{path.rpartition('/')[0]} " in message + " " for path in self.files)
 
 
-class Harms:
-    """Every directory that anything was done to."""
+class InjectedDamageLog:
+    """Damage of all directories."""
 
     def __init__(self) -> None:
-        self._by_directory: dict[str, Harm] = {}
+        self._by_directory: dict[str, InjectedDamage] = {}
 
-    def of(self, directory_uuid: str) -> Harm | None:
-        """What was done to this directory, if anything was."""
+    def of(self, directory_uuid: str) -> InjectedDamage | None:
+        """Damage of this directory, if any."""
         return self._by_directory.get(directory_uuid)
 
     def bookies(self) -> list[str]:
-        """Ids of those of whom any directory, an earlier one included, was damaged or lost; sorted."""
-        return sorted({harm.bookie_id for harm in self._by_directory.values()})
+        """Sorted ids of bookies that have, or had, a damaged or lost directory."""
+        return sorted({injected.bookie_id for injected in self._by_directory.values()})
 
     def lose(self, bookie_id: str, directory_uuid: str) -> None:
-        """A directory is gone."""
-        self._harm(bookie_id, directory_uuid).lost = True
+        """Record that a directory is lost."""
+        self._injected(bookie_id, directory_uuid).lost = True
 
     def is_lost(self, directory_uuid: str) -> bool:
-        """Whether this directory is gone."""
-        harm = self.of(directory_uuid)
-        return harm is not None and harm.lost
+        """Whether this directory is lost."""
+        injected = self.of(directory_uuid)
+        return injected is not None and injected.lost
 
     def damage(
         self, bookie_id: str, life: Incarnation, path: str, first: int, last: int, batches: Iterable[BatchKey] = ()
     ) -> None:
-        """Sectors ``first .. last`` of a file changed.
+        """Record that sectors ``first .. last`` of a file changed.
 
         Args:
-            batches: that lie in this file, if it is an entry log.
+            batches: batches in this file, if it is an entry log.
         """
-        harm = self._harm(bookie_id, life.directory_uuid)
-        harm.files.add(path)
+        injected = self._injected(bookie_id, life.directory_uuid)
+        injected.files.add(path)
         directory, name = path.split("/")[-2:]
         log_id = parse_log_name(name)
         if log_id is not None:
-            harm.sectors.update((log_id, sector) for sector in range(first, last + 1))
-            harm.batches.update(batches)
+            injected.sectors.update((log_id, sector) for sector in range(first, last + 1))
+            injected.batches.update(batches)
         elif directory == INDEX:
-            harm.index = True
+            injected.index = True
         elif directory == JOURNAL:
-            harm.journal_boot = life.boot
+            injected.journal_boot = life.boot
 
     def explain(self, acked_by: Incarnation, batch: BatchKey, location: Location | None) -> bool:
-        """Whether a batch that this life acked may be lost because of what was done to its directory."""
-        harm = self.of(acked_by.directory_uuid)
-        return harm is not None and harm.explains(acked_by.boot, batch, location)
+        """Whether a batch that this incarnation acked may be lost because its directory was damaged."""
+        injected = self.of(acked_by.directory_uuid)
+        return injected is not None and injected.explains(acked_by.boot, batch, location)
 
-    def _harm(self, bookie_id: str, directory_uuid: str) -> Harm:
-        return self._by_directory.setdefault(directory_uuid, Harm(bookie_id))
+    def _injected(self, bookie_id: str, directory_uuid: str) -> InjectedDamage:
+        return self._by_directory.setdefault(directory_uuid, InjectedDamage(bookie_id))

@@ -1,4 +1,4 @@
-"""Copies of a simulated metadata store, as operators keep them, and putting one in the place of the store."""
+"""Copies a simulated metadata store and restores it from a copy, as an operator would."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ from typing import Any, NamedTuple
 
 from tallybook.metadata.store import Deletion, Versioned
 
-from .metadata import SimMetadata
+from ..cluster.metadata import SimMetadata
 
 
 class MetadataCopy(NamedTuple):
-    """What a store held, apart from who was alive."""
+    """Contents of a metadata store, without registrations."""
 
     id_counter: int
     ledgers: dict[int, Any]
@@ -22,14 +22,14 @@ class MetadataCopy(NamedTuple):
 
 
 def copy_of(metadata: SimMetadata) -> MetadataCopy:
-    """What the store holds now."""
+    """Copy the present contents of the store."""
     shared = metadata.shared
     held = (shared.id_counter, shared.ledgers, shared.deletions, shared.cookies, shared.records)
     return deepcopy(MetadataCopy(*held, metadata.versions))
 
 
 def put_back(metadata: SimMetadata, copy: MetadataCopy) -> None:
-    """Make the store an older copy of itself. To be called while no process runs."""
+    """Replace the contents of the store by ``copy``. Call it while no process runs."""
     found, shared = deepcopy(copy), metadata.shared
     shared.id_counter, shared.ledgers, shared.deletions = found.id_counter, found.ledgers, found.deletions
     shared.cookies, shared.records, metadata.versions = found.cookies, found.records, found.versions

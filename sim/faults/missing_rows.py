@@ -1,8 +1,8 @@
-"""Rows of the metadata that are away for a while: an operator has lost some, and brings them back.
+"""Fault ``rows_away``: an operator loses rows of the metadata store and restores them after a while.
 
-Only ledgers that are closed, and belong to no stream and no archive, are struck: what readers are told of one that is
-not there is final. While the rows are away, rounds of the garbage collectors are requested at all bookies, in half of
-the strikes with an operator's approval: they may drop nothing, since a ledger has to be missing for longer (I16).
+Only closed ledgers without stream or archive are struck, because clients treat NoSuchLedger as final. While the rows
+are missing, garbage collection is requested at all bookies, in half of the cases with an operator's approval. No bookie
+may drop anything, because a ledger must be missing for longer (I16).
 """
 
 from __future__ import annotations
@@ -12,42 +12,42 @@ from typing import Any, Final
 
 from tallybook.bookie.bookie import Bookie
 from tallybook.core.errors import Conflict, PeerError
-from tallybook.metadata.model import LedgerMetadata
-from tallybook.runtime.deterministic import SimClock
+from tallybook.metadata.ledger.model import LedgerMetadata
 from tallybook.runtime.rng import Rng
 
-from .god import God
-from .metadata import LATEST_SECONDS
-from .node import BookieNode
-from .process import Surroundings
-from .stream_ledgers import KEYS
+from ..cluster.bookie_node import BookieNode
+from ..cluster.metadata import LATEST_SECONDS
+from ..cluster.process import SimEnvironment
+from ..deterministic import SimClock
+from ..oracle.oracle import Oracle
+from ..oracle.stream_ledgers import KEYS
 
 _CLOCK: Final = SimClock()
 
-SHORTEST_SECONDS: Final = 2.0
-LONGEST_SECONDS: Final = 6.0
-"""Shorter than the delay after which a missing ledger may be dropped (``swarm.MISSING_SECONDS``)."""
+MIN_SECONDS: Final = 2.0
+MAX_SECONDS: Final = 6.0
+"""Shorter than the delay after which a missing ledger may be dropped (``run_configuration.MISSING_SECONDS``)."""
 ROUNDS: Final = 3
-"""Rounds that are requested while rows are away."""
+"""Number of garbage collection passes that are requested while rows are missing."""
 APPROVED_SHARE: Final = 0.5
 
 
 class RowsAway:
-    """Takes rows of closed ledgers out of the store, and puts them back.
+    """Removes rows of closed ledgers from the store, and puts them back.
 
     Args:
-        later: does something after so many seconds, unless all was undone by then.
+        later: calls a function after some seconds, unless the nemesis has healed everything by then.
     """
 
     def __init__(
         self,
-        around: Surroundings,
+        env: SimEnvironment,
         nodes: dict[str, BookieNode],
         rng: Rng,
         later: Callable[[float, Callable[[], object]], None],
     ) -> None:
-        self._god: God = around.god
-        self._shared = around.metadata.shared
+        self._oracle: Oracle = env.oracle
+        self._shared = env.metadata.shared
         self._nodes = nodes
         self._rng = rng
         self._later = later
@@ -55,28 +55,30 @@ class RowsAway:
         self.strikes: dict[str, Callable[[], None]] = {"rows_away": self._take}
 
     def heal(self) -> None:
-        """All rows are back."""
+        """Put all rows back."""
         self._put_back()
 
     def _take(self) -> None:
-        """Take about half of the rows out that may go, each once in a run."""
+        """Remove about half of the rows that may be missing, each at most once in a run."""
         struck = [ledger_id for ledger_id in self._candidates() if self._rng.random() < 0.5]
         if self._away or not struck:
             return
-        self._god.mark("nemesis: rows of the metadata are away")
-        self._god.missed.update(struck)
+        self._oracle.mark("nemesis: rows of the metadata are away")
+        self._oracle.missed.update(struck)
         self._away = {ledger_id: self._shared.ledgers.pop(ledger_id) for ledger_id in struck}
         self._tell(struck)
-        seconds = SHORTEST_SECONDS + (LONGEST_SECONDS - SHORTEST_SECONDS) * self._rng.random()
+        seconds = MIN_SECONDS + (MAX_SECONDS - MIN_SECONDS) * self._rng.random()
         approved = self._rng.random() < APPROVED_SHARE
         for number in range(ROUNDS):
             self._later(seconds * number / ROUNDS, lambda: self._request_rounds(approved=approved))
         self._later(seconds, self._put_back)
 
     def _candidates(self) -> list[int]:
-        # Not those just created: a creation whose answer was lost may land once more while the row is away.
+        # Not new ledgers: a delayed creation request could create the ledger again while its row is missing.
         latest_ms = (_CLOCK.wall_us() // 1000) - int(1000 * (LATEST_SECONDS + 1))
-        known = [(each, ledger.metadata) for each, ledger in self._god.ledgers.items() if each not in self._god.missed]
+        known = [
+            (each, ledger.metadata) for each, ledger in self._oracle.ledgers.items() if each not in self._oracle.missed
+        ]
         return [each for each, metadata in known if metadata.created_at_ms < latest_ms and _may_be_away(metadata)]
 
     def _put_back(self) -> None:
@@ -100,7 +102,7 @@ class RowsAway:
 
 
 async def _approve_drop(bookie: Bookie) -> None:
-    """An approved round, or one as any other where an approval is refused, since nothing may be dropped yet."""
+    """Request an approved pass; if the bookie refuses because nothing may be dropped yet, a normal one."""
     try:
         await bookie.approve_drop()
     except (Conflict, PeerError):

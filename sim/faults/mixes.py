@@ -1,9 +1,8 @@
-"""What a run may dwell on: a few faults and sizes that go together, where all of them at random seldom meet.
+"""Fault mixes: a few faults and sizes that together make a rare situation frequent.
 
-Some bugs show only in the middle of a situation that takes several steps to reach: a bookie that
-fails while the change that replaces another one is on its way to a slow metadata store. Most
-runs draw everything by itself; the others take one of these themes on top, and so spend their
-time where such situations are common.
+Some bugs appear only in a situation that takes several steps to reach, such as a bookie that fails while the ensemble
+change that replaces another one is on its way to a slow metadata store. Most runs draw faults and sizes independently;
+``SHARE`` of them use one of these mixes, which spend their time in such situations.
 """
 
 from __future__ import annotations
@@ -14,16 +13,16 @@ from typing import Any, Final
 from tallybook.runtime.rng import Rng
 
 SHARE: Final = 0.4
-"""Of the runs that have a theme."""
+"""Share of runs that have a fault mix."""
 
 
 @dataclass(frozen=True, slots=True)
-class Theme:
-    """One of them.
+class FaultMix:
+    """A fault mix.
 
     Attributes:
-        faults: those that strike, and no others.
-        fixed: fields of the swarm that are not drawn.
+        faults: the kinds of faults that strike; no others do.
+        fixed: fields of the run configuration that are not drawn.
     """
 
     name: str
@@ -31,9 +30,9 @@ class Theme:
     fixed: dict[str, Any] = field(default_factory=dict)
 
 
-THEMES: Final = (
-    # Members fail, again and again, under writers with much in flight, and each change takes its time.
-    Theme(
+FAULT_MIXES: Final = (
+    # Ensemble members fail again and again while writers have much in flight, and each ensemble change is slow.
+    FaultMix(
         "changes",
         ("kill", "absence", "stumble", "stumble", "one_way_cut", "kill_client"),
         {
@@ -53,11 +52,11 @@ THEMES: Final = (
             "away_timeout_ms": 400,
             "quarantine_ms": 0,
             "metadata_ms": 450.0,
-            "unlike": 0.0,
+            "write_mode_share": 0.0,
         },
     ),
-    # Nobody knows what became of a change: the store is lost in the middle of it.
-    Theme(
+    # Metadata updates with unknown outcome: sessions are cut during ensemble changes.
+    FaultMix(
         "doubts",
         ("stumble", "stumble", "stumble", "metadata_cut"),
         {
@@ -76,11 +75,11 @@ THEMES: Final = (
             "explicit_lac_ms": 300,
             "metadata_ms": 300.0,
             "metadata_faults": 0.25,
-            "unlike": 0.2,
+            "write_mode_share": 0.2,
         },
     ),
-    # Recoveries of what is still written, while bookies die and some are slow: who has the last entries?
-    Theme(
+    # Recoveries race with writers, while bookies die and some are slow to ack the last entries.
+    FaultMix(
         "races",
         ("kill", "slow_disk", "one_way_cut", "cut", "freeze", "kill_client"),
         {
@@ -99,11 +98,11 @@ THEMES: Final = (
             "explicit_lac_ms": 2000,
             "disk_ms": 5.0,
             "net_delay_ms": 20.0,
-            "unlike": 0.0,
+            "write_mode_share": 0.0,
         },
     ),
-    # Disks that lie about what is durable, and lose power.
-    Theme(
+    # Failing syncs and power losses.
+    FaultMix(
         "syncs",
         ("sync_error", "sync_error", "write_error", "power", "power_at", "slow_disk"),
         {
@@ -113,11 +112,11 @@ THEMES: Final = (
             "think_seconds": 0.15,
             "flush_ms": 500,
             "write_cache_bytes": 8192,
-            "unlike": 0.7,
+            "write_mode_share": 0.7,
         },
     ),
-    # Bookies that have lost something, or come back as another one.
-    Theme(
+    # Bookies that have lost data, or come back with a new directory.
+    FaultMix(
         "losses",
         ("rot", "rot", "rot", "wipe", "wipe", "bad_memory", "contradict", "kill", "cut"),
         {
@@ -135,8 +134,8 @@ THEMES: Final = (
 )
 
 
-def theme_of(rng: Rng) -> Theme | None:
-    """What the run of this generator dwells on; for most runs nothing in particular."""
+def draw_fault_mix(rng: Rng) -> FaultMix | None:
+    """Draw the fault mix of a run; ``None`` for most runs."""
     if rng.random() >= SHARE:
         return None
-    return THEMES[rng.randint(0, len(THEMES) - 1)]
+    return FAULT_MIXES[rng.randint(0, len(FAULT_MIXES) - 1)]

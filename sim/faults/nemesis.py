@@ -1,9 +1,8 @@
-"""What goes wrong during a run, and when.
+"""Injects faults during a run.
 
-The nemesis draws one fault after the other and lets it end after a while. It stays within the
-fault model: it never damages what is durable on more bookies than every acked entry can lose
-(``Swarm.most_damaged``), and what it does to a disk it notes at the bookie, which may give up
-for it.
+The nemesis draws one fault after the other and ends it after a while. It stays within the fault model: it never damages
+durable data of more bookies than every acked entry can lose (``RunConfiguration.max_damaged``). Disk faults are noted
+at the bookie, which may give up because of them.
 """
 
 from __future__ import annotations
@@ -12,54 +11,56 @@ from collections.abc import Callable, Collection
 from functools import partial
 from typing import Final
 
-from tallybook.bookie.directories import Layout
-from tallybook.bookie.index_home import NUMBERS
-from tallybook.core.config import BookieSettings
+from tallybook.bookie.directories.index_home import NUMBERS
+from tallybook.bookie.directories.layout import DirectoryLayout
 from tallybook.core.errors import DiskFailed, DiskFull
 from tallybook.core.limits import SECTOR_BYTES
-from tallybook.metadata.model import LedgerState
-from tallybook.runtime.deterministic import Effect, Operation, SimClock, SimDisk
+from tallybook.core.settings import BookieSettings
+from tallybook.metadata.ledger.model import LedgerState
 from tallybook.runtime.rng import Rng
 
+from ..cluster.bookie_node import BookieNode
+from ..cluster.process import SimEnvironment, SimProcess
+from ..deterministic import Effect, Operation, SimClock, SimDisk
+from ..workload.ledgers import Workload
+from ..workload.repairers import MAX_FREEZE_SECONDS as REPAIRERS_FREEZE_SECONDS
+from ..workload.repairers import RepairNemesis
 from .archive_faults import ArchiveNemesis
-from .intruder import contradict
-from .node import BookieNode
-from .process import SimProcess, Surroundings
-from .repairing import LONGEST_FREEZE_SECONDS as REPAIRERS_FREEZE_SECONDS
-from .repairing import RepairNemesis
-from .rows_away import RowsAway
-from .swarm import Swarm, pick
-from .workload import Workload
+from .forged_adds import contradict
+from .missing_rows import RowsAway
+from .run_configuration import RunConfiguration, pick
 
 MAX_DOWN_SECONDS: Final = 10.0
-SHORTEST_FREEZE_SECONDS: Final = 0.001
-LONGEST_FREEZE_SECONDS: Final = 600.0
+MIN_FREEZE_SECONDS: Final = 0.001
+MAX_FREEZE_SECONDS: Final = 600.0
 LONG_FREEZE_SECONDS: Final = 10.0
 SLEEPS_ON: Final = 0.3
-"""Share of the runs, of those in which clients are frozen, in which one is so until all others are long through."""
+"""Share of runs with ``freeze_client`` in which one client stays frozen until all others have finished."""
 STRUCK_OPERATIONS: Final = (
     *((name, "") for name in ("write", "write-durable", "sync", "sync-directory", "rename", "create", "unlink")),
     ("truncate", "/entrylog-"),
 )
-"""Kinds of operations, and what their paths have in them: of those that cut a file, the ones that give room back."""
+"""Disk operations at which a bookie is struck, with a part of their path; truncations only of entry logs."""
 ROTTING_PARTS: Final = ("ledgers", "journal", "index")
 
 
 class Nemesis:
-    """Strikes, until ``stop``; ``heal`` undoes all that has not ended by itself."""
+    """Injects faults until ``heal``, which also ends those that are still active."""
 
-    def __init__(self, swarm: Swarm, around: Surroundings, nodes: dict[str, BookieNode], workload: Workload) -> None:
+    def __init__(
+        self, config: RunConfiguration, env: SimEnvironment, nodes: dict[str, BookieNode], workload: Workload
+    ) -> None:
         self.struck: dict[str, int] = {}
-        """How often each fault struck."""
-        self._swarm = swarm
-        self._around = around
+        """How often each fault was injected."""
+        self._config = config
+        self._env = env
         self._nodes = nodes
         self._workload = workload
         self._clock = SimClock()
-        self._rng = around.rng.fork("nemesis")
+        self._rng = env.rng.fork("nemesis")
         self._stopped = False
         self._asleep_until: dict[SimProcess, float] = {}
-        """When those who were frozen are to go on."""
+        """When frozen processes are to resume."""
         self._strikes: dict[str, Callable[[], None]] = {
             "kill": lambda: self._node().kill(self._down_seconds()),
             "power": lambda: self._node().lose_power(self._down_seconds()),
@@ -81,7 +82,7 @@ class Nemesis:
             "one_way_cut": lambda: self._cut_between(*self._two(), one_way=True),
             "partition": self._partition,
             "swizzle": self._swizzle,
-            "reset": lambda: around.net.reset(*self._two()),
+            "reset": lambda: env.net.reset(*self._two()),
             "metadata_cut": self._metadata_cut,
             "metadata_away": self._metadata_away,
             "expire": self._expire,
@@ -91,36 +92,36 @@ class Nemesis:
             "contradict": self._contradict,
         }
         self._archive: ArchiveNemesis | None = None
-        if around.bucket is not None:
+        if env.bucket is not None:
             rng = self._rng.fork("archive")
-            self._archive = ArchiveNemesis(around, workload, around.bucket, rng, self._later)
+            self._archive = ArchiveNemesis(env, workload, env.bucket, rng, self._later)
             self._strikes |= self._archive.strikes
         self._repair: RepairNemesis | None = None
-        if swarm.repair is not None:
-            self._repair = RepairNemesis(around, list(nodes), workload, self._rng.fork("repair"), self._later)
+        if config.repair is not None:
+            self._repair = RepairNemesis(env, list(nodes), workload, self._rng.fork("repair"), self._later)
             self._strikes |= self._repair.strikes
-        self._rows = RowsAway(around, nodes, self._rng.fork("rows"), self._later)
+        self._rows = RowsAway(env, nodes, self._rng.fork("rows"), self._later)
         self._strikes |= self._rows.strikes
 
     async def run(self) -> None:
-        """Strike again and again."""
-        kinds = [name for name, _ in self._swarm.faults]
-        weights = [weight for _, weight in self._swarm.faults]
+        """Inject faults until the nemesis is stopped."""
+        kinds = [name for name, _ in self._config.faults]
+        weights = [weight for _, weight in self._config.faults]
         while kinds and not self._stopped:
-            await self._clock.sleep(2 * self._swarm.fault_seconds * self._rng.random())
+            await self._clock.sleep(2 * self._config.fault_seconds * self._rng.random())
             if not self._stopped:
                 kind = _weighted(self._rng, kinds, weights)
-                self._around.note("nemesis", kind)
+                self._env.note("nemesis", kind)
                 self.struck[kind] = self.struck.get(kind, 0) + 1
                 self._strikes[kind]()
 
     def heal(self) -> None:
-        """Strike no more; everything works again, and every bookie starts from its disk. Clients may sleep on."""
+        """End all faults and restart most bookies from their disks. One client may stay frozen."""
         self._let_one_sleep()
         self._stopped = True
-        self._around.note("nemesis", "heals")
-        self._around.net.heal_all()
-        self._around.metadata.heal()
+        self._env.note("nemesis", "heals")
+        self._env.net.heal_all()
+        self._env.metadata.heal()
         if self._archive is not None:
             self._archive.heal()
         if self._repair is not None:
@@ -146,16 +147,16 @@ class Nemesis:
         return self._nodes[pick(self._rng, list(self._nodes))]
 
     def _client(self) -> SimProcess | None:
-        """A client, one that writes twice as often as another one."""
+        """Draw a client; writers and producers are twice as likely."""
         slots = list(self._workload.processes)
         slots += [slot for slot in slots if slot.startswith(("writer", "producer"))]
         return self._workload.processes[pick(self._rng, slots)].process if slots else None
 
-    def _everybody(self) -> list[str]:
+    def _all_processes(self) -> list[str]:
         return [*self._nodes, *(client.name for client in self._workload.processes.values())]
 
     def _two(self) -> tuple[str, str]:
-        """A client and a bookie: nobody else speaks to each other."""
+        """Draw a client and a bookie: only such pairs talk to each other."""
         client = self._client()
         return (client.name if client else pick(self._rng, list(self._nodes))), pick(self._rng, list(self._nodes))
 
@@ -163,17 +164,17 @@ class Nemesis:
         return float(MAX_DOWN_SECONDS * self._rng.random() ** 3)
 
     def _later(self, seconds: float, action: Callable[[], object]) -> None:
-        """Undo something, unless all was undone by then."""
-        self._around.metadata.later(seconds, lambda: None if self._stopped else action())
+        """Call ``action`` after ``seconds``, unless everything was healed by then."""
+        self._env.metadata.later(seconds, lambda: None if self._stopped else action())
 
     def _seconds(self, longest: float) -> float:
         return float(0.05 + longest * self._rng.random() ** 2)
 
     # -- processes ------------------------------------------------------------------------
 
-    def _freeze(self, process: SimProcess | None, shortest_seconds: float = SHORTEST_FREEZE_SECONDS) -> None:
+    def _freeze(self, process: SimProcess | None, shortest_seconds: float = MIN_FREEZE_SECONDS) -> None:
         if process is not None:
-            span = LONGEST_FREEZE_SECONDS / shortest_seconds
+            span = MAX_FREEZE_SECONDS / shortest_seconds
             seconds = shortest_seconds * span ** self._rng.random()
             if self._repair is not None and process in self._repair.repairers():
                 seconds = min(seconds, REPAIRERS_FREEZE_SECONDS)
@@ -182,22 +183,22 @@ class Nemesis:
             self._asleep_until[process] = self._clock.monotonic() + seconds
 
     def _let_one_sleep(self) -> None:
-        """A client stands still in the middle of what it does, and goes on when all others are long through."""
-        if "freeze_client" in dict(self._swarm.faults) and self._rng.random() < SLEEPS_ON:
+        """Freeze a client until long after all others have finished, in some runs."""
+        if "freeze_client" in dict(self._config.faults) and self._rng.random() < SLEEPS_ON:
             self._freeze(self._client(), LONG_FREEZE_SECONDS)
 
     def _wake(self, process: SimProcess) -> None:
-        """Let a client go on, unless it is to stand still for long yet."""
+        """Resume a client, unless it is to stay frozen for long."""
         left_seconds = self._asleep_until.get(process, 0.0) - self._clock.monotonic()
         if process.frozen and left_seconds >= LONG_FREEZE_SECONDS / 2:
-            self._around.note("nemesis", f"{process.name} sleeps on for {left_seconds:.0f} s")
-            self._around.metadata.later(left_seconds, process.thaw)
+            self._env.note("nemesis", f"{process.name} sleeps on for {left_seconds:.0f} s")
+            self._env.metadata.later(left_seconds, process.thaw)
         else:
             process.thaw()
 
     def _stumble(self) -> None:
-        """A bookie is away just until writers give it up, and is back while they look for another one."""
-        node, patience_seconds = self._node(), self._swarm.add_timeout_ms / 1000
+        """Stop a bookie for about the add timeout: it is back while writers look for a replacement."""
+        node, patience_seconds = self._node(), self._config.add_timeout_ms / 1000
         if self._rng.random() < 0.5:
             node.kill(patience_seconds * (0.2 + self._rng.random()))
         elif node.process is not None:
@@ -205,11 +206,11 @@ class Nemesis:
             self._later(patience_seconds * (0.9 + 1.5 * self._rng.random()), node.process.thaw)
 
     def _absence(self) -> None:
-        """A bookie is away for so long that it is replaced; it comes back without what was written meanwhile."""
+        """Stop a bookie for so long that it is replaced; it comes back without the entries written meanwhile."""
         self._node().kill(MAX_DOWN_SECONDS * (0.3 + 0.4 * self._rng.random()))
 
     def _bad_memory(self) -> None:
-        """A bookie gives out copies that are not what it holds."""
+        """Let a bookie return corrupted copies for a while."""
         node = self._node()
         node.memory_fails = True
 
@@ -219,10 +220,10 @@ class Nemesis:
         self._later(self._seconds(6.0), exchanged)
 
     def _contradict(self) -> None:
-        """Somebody with the right key, or with another one, sends other bytes for entries that a bookie holds."""
+        """Send a bookie other bytes for entries that it holds, with the right key or a wrong one."""
         node = self._node()
         if node.bookie is not None and not node.damaged:
-            contradict(node.bookie, self._around.god, self._rng)
+            contradict(node.bookie, self._env.oracle, self._rng)
 
     def _kill_client(self) -> None:
         process = self._client()
@@ -237,7 +238,7 @@ class Nemesis:
             client.clock.jump_wall(self._rng.randint(-day_us, day_us))
 
     def _strike_at(self, strike: Callable[[BookieNode, float], None]) -> None:
-        """End a bookie while one of its next disk operations of some kind is in flight."""
+        """Stop a bookie while one of its next disk operations of some kind is in flight."""
         node, (kind, part), left = self._node(), pick(self._rng, STRUCK_OPERATIONS), self._rng.randint(1, 5)
         disk, down_seconds = node.disk, self._down_seconds()
 
@@ -245,7 +246,7 @@ class Nemesis:
             nonlocal left
             left -= operation.name == kind and part in operation.path
             if not left and node.disk is disk and not self._stopped:
-                self._around.god.mark("nemesis: struck in the middle of an operation")
+                self._env.oracle.mark("nemesis: struck in the middle of an operation")
                 strike(node, down_seconds)
 
         disk.on_submit = look
@@ -253,19 +254,20 @@ class Nemesis:
     # -- disks ----------------------------------------------------------------------------
 
     def _sync_error(self) -> None:
-        """A sync fails. After one that leaves all in the cache only, not even a restart shows what is not durable.
+        """Let a sync fail. With ``CACHE_ONLY`` the data stay readable, even after a restart, but are not durable.
 
-        Such a one strikes where it must not matter: the index in memory, which stands for a database, trusts its file.
+        That effect strikes only entry logs and journals: the in-memory index, which stands in for RocksDB, trusts its
+        file.
         """
         node = self._node()
         effect = pick(self._rng, (Effect.NOTHING, Effect.IN_FLIGHT, Effect.CACHE_ONLY, Effect.CACHE_ONLY))
         kind, part, latest = pick(self._rng, (("sync", "", 6), ("sync-directory", "", 6), ("write-durable", "", 6)))
         if effect is Effect.CACHE_ONLY:
-            # Entry logs are synced once a checkpoint.
+            # Entry logs are synced once per checkpoint.
             kind, part, latest = pick(self._rng, (("sync", "/ledgers/entrylog", 2), ("write-durable", "/journal/", 6)))
         node.disk.fail(kind, part, nth=self._rng.randint(1, latest), effect=effect)
         if self._rng.random() < 0.5:
-            # Who goes on as if nothing had been lost is found out by the next power loss.
+            # A power loss exposes a bookie that ignored the failed sync.
             self._later(0.5 + self._seconds(4.0), lambda: node.lose_power(self._down_seconds()))
 
     def _write_error(self) -> None:
@@ -292,13 +294,13 @@ class Nemesis:
         self._later(self._seconds(8.0), room)
 
     def damageable(self, members: Collection[str] | None = None) -> BookieNode | None:
-        """A bookie whose durable data may be damaged, so that every entry keeps a clean copy.
+        """Draw a bookie whose durable data may be damaged, so that every entry keeps a good copy.
 
         Args:
-            members: one of these; without them, any.
+            members: choose among these; ``None`` for all bookies.
         """
-        damaged = self._around.god.harms.bookies()
-        names = list(self._nodes) if len(damaged) < self._swarm.most_damaged else damaged
+        damaged = self._env.oracle.injected_damage.bookies()
+        names = list(self._nodes) if len(damaged) < self._config.max_damaged else damaged
         names = [name for name in names if self._nodes[name].ready and (members is None or name in members)]
         return self._nodes[pick(self._rng, names)] if names else None
 
@@ -308,21 +310,21 @@ class Nemesis:
             node.wipe(self._down_seconds())
 
     def replace_disk_of(self, members: Collection[str]) -> bool:
-        """One of these bookies comes back with an empty disk; false if none may."""
+        """Restart one of these bookies with an empty disk; return false if none may be damaged."""
         node = self.damageable(members)
         if node is not None:
             node.wipe()
         return node is not None
 
     def _replaced_disk(self) -> None:
-        """The disk of a member of an open ledger is replaced. Half of the time its writer is gone, too."""
-        known = [each.metadata for each in self._around.god.ledgers.values()]
+        """Replace the disk of a member of an open ledger. Half of the time a client is killed, too."""
+        known = [each.metadata for each in self._env.oracle.ledgers.values()]
         grows = [metadata.last_fragment.bookies for metadata in known if metadata.state is LedgerState.OPEN]
         if grows and self.replace_disk_of(pick(self._rng, grows)) and self._rng.random() < 0.5:
             self._kill_client()
 
     def _rot(self) -> None:
-        """Something durable changes. Half of the time the bookie starts again soon, and looks at it."""
+        """Corrupt one sector of durable data. Half of the time the bookie restarts and reads it."""
         node = self.damageable()
         if node is None:
             return
@@ -330,7 +332,7 @@ class Nemesis:
         used = rotting(node.disk, node.settings, part)
         if not used:
             return
-        self._around.god.mark(f"nemesis: rot in {part}")
+        self._env.oracle.mark(f"nemesis: rot in {part}")
         path = pick(self._rng, list(used))
         sector = pick(self._rng, used[path])
         node.damage(path, sector, sector)
@@ -351,7 +353,7 @@ class Nemesis:
     # -- network --------------------------------------------------------------------------
 
     def _cut_between(self, one: str, other: str, *, one_way: bool) -> None:
-        net = self._around.net
+        net = self._env.net
         if self._rng.random() < 0.5:
             one, other = other, one
         ways = [(one, other)] if one_way else [(one, other), (other, one)]
@@ -361,19 +363,19 @@ class Nemesis:
             self._later(seconds, partial(net.heal, source, target))
 
     def _partition(self) -> None:
-        """Two groups, or one node against all others."""
-        names = self._rng.shuffled(self._everybody())
+        """Partition all processes into two groups, or one against all others."""
+        names = self._rng.shuffled(self._all_processes())
         size = 1 if self._rng.random() < 0.4 else self._rng.randint(1, len(names) - 1)
         seconds = self._seconds(6.0)
         for one in names[:size]:
             for other in names[size:]:
                 for source, target in ((one, other), (other, one)):
-                    self._around.net.cut(source, target)
-                    self._later(seconds, partial(self._around.net.heal, source, target))
+                    self._env.net.cut(source, target)
+                    self._later(seconds, partial(self._env.net.heal, source, target))
 
     def _swizzle(self) -> None:
-        """Cut some nodes off one by one, and let them in again in another order."""
-        net, names = self._around.net, self._everybody()
+        """Disconnect some nodes one by one, and reconnect them in another order."""
+        net, names = self._env.net, self._all_processes()
         chosen = self._rng.shuffled(names)[: self._rng.randint(1, len(names))]
         for moment, name in enumerate(chosen):
             for other in names:
@@ -387,23 +389,23 @@ class Nemesis:
     # -- metadata -------------------------------------------------------------------------
 
     def _metadata_cut(self) -> None:
-        sessions = self._around.metadata.sessions
-        session = sessions[pick(self._rng, self._everybody())]
+        sessions = self._env.metadata.sessions
+        session = sessions[pick(self._rng, self._all_processes())]
         session.cut()
         self._later(self._seconds(8.0), session.heal)
 
     def _metadata_away(self) -> None:
-        metadata = self._around.metadata
+        metadata = self._env.metadata
         metadata.go_away()
         self._later(self._seconds(4.0), metadata.heal)
 
     def _expire(self) -> None:
-        self._around.metadata.sessions[pick(self._rng, self._everybody())].expire()
+        self._env.metadata.sessions[pick(self._rng, self._all_processes())].expire()
         open_ledgers = [
-            known for known in self._around.god.ledgers.values() if known.metadata.state is LedgerState.OPEN
+            known for known in self._env.oracle.ledgers.values() if known.metadata.state is LedgerState.OPEN
         ]
         if open_ledgers:
-            self._around.god.mark("nemesis: session expired while ledgers are open")
+            self._env.oracle.mark("nemesis: session expired while ledgers are open")
 
 
 def _weighted(rng: Rng, names: list[str], weights: list[float]) -> str:
@@ -416,9 +418,9 @@ def _weighted(rng: Rng, names: list[str], weights: list[float]) -> str:
 
 
 def _vouched_bytes(data: bytes) -> int:
-    """How much of the index in memory a later record vouches for.
+    """Length of the prefix of the memory index file that a later record confirms.
 
-    Damage behind it looks like a torn end to the index that stands in here; the one of production keeps a mark for it.
+    The memory index takes damage behind it for a torn tail; the production index can tell the difference.
     """
     at = vouched = 0
     while data[at : at + 4] == b"TMIX":
@@ -428,12 +430,12 @@ def _vouched_bytes(data: bytes) -> int:
 
 
 def rotting(disk: SimDisk, settings: BookieSettings, part: str) -> dict[str, list[int]]:
-    """Files of one part of a bookie, wherever it lies, and their sectors that hold anything."""
-    layout = Layout(settings.data_directory)
+    """Files of one part (journal, ledgers, index) of a bookie, with their non-empty sectors."""
+    layout = DirectoryLayout(settings.data_directory)
     directories = {
         "journal": settings.journal_directories or (layout.journal,),
         "ledgers": settings.ledger_directories or (layout.ledgers,),
-        # Whichever is in use: after a loss it is one beside the first.
+        # After a loss the index has a new directory beside the first one.
         "index": tuple(map(layout.index, NUMBERS)),
     }[part]
     there = [directory for directory in directories if directory in disk.state.directories]
@@ -448,6 +450,6 @@ def rotting(disk: SimDisk, settings: BookieSettings, part: str) -> dict[str, lis
 
 
 def _used_sectors(data: bytes) -> list[int]:
-    """Whole sectors that are not all zero."""
+    """Complete sectors that are not all zero."""
     whole = range(len(data) // SECTOR_BYTES)
     return [sector for sector in whole if any(data[sector * SECTOR_BYTES : (sector + 1) * SECTOR_BYTES])]

@@ -1,8 +1,8 @@
-"""The part of a run's shape that is about the repair: how many take part, and how soon they give a bookie up.
+"""Draws the repair part of a run configuration: repairers, and how soon they replace a lost bookie.
 
-A part of the runs without a theme has one. It is drawn by itself, so that the other runs are what they would be
-without. Such a run has enough bookies for others to take the places of a lost one, and all of them scrub: rot that
-nobody has met is mended by nobody.
+A quarter of the runs without a mix have a repair. This part has its own random generator, so that other runs do not
+depend on it. Such runs have enough bookies to replace a lost one, and all bookies scrub: a repair fixes only damage
+that a bookie has found.
 """
 
 from __future__ import annotations
@@ -10,39 +10,39 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
 
-from tallybook.core.config import RepairSettings
 from tallybook.core.limits import KIB
+from tallybook.core.settings import RepairSettings
 from tallybook.runtime.rng import Rng
 
 if TYPE_CHECKING:
-    from .swarm import Swarm
+    from .run_configuration import RunConfiguration
 
 SHARE: Final = 0.25
-"""Of the runs without a theme that have a repair."""
+"""Share of runs with a repair, among those without a mix."""
 
-FEWEST_BOOKIES: Final = 5
+MIN_BOOKIES: Final = 5
 REPAIR_FAULTS: Final = {"drain": 10.0, "absence": 6.0, "repairer_kill": 4.0, "replaced_disk": 4.0}
-"""Faults that strike there, with their weights, besides the others."""
+"""Additional faults of runs with a repair, with their weights."""
 
 LOSING_SHARE: Final = 0.6
-"""Of these runs, those in which a disk may be replaced under any ledger: none has a password or is confirmed by one."""
+"""Share of these runs in which disks may be replaced: no ledger has a password or an ack quorum of one."""
 LOSING_QUORUMS: Final = ((3, 3, 2, 1), (4, 3, 2, 2), (2, 2, 2, 1))
 
 LONGER_SECONDS: Final = 2.0
-"""Such runs go on for longer: only what is closed is repaired."""
-MOST_THINKING_SECONDS: Final = 0.3
+"""Extra length of such runs: mostly closed ledgers are repaired."""
+MAX_THINK_SECONDS: Final = 0.3
 
 LEFTOVERS_SECONDS: Final = 15
-"""Bookies keep copies that others have now for so long: longer than from a look at them to the metadata."""
+"""Delay before bookies drop over-replicated copies; longer than a repairer needs from reading copies to its update."""
 
 
 @dataclass(frozen=True, slots=True)
-class RepairSwarm:
-    """What there is of a repair in one run. Durations in seconds."""
+class RepairConfiguration:
+    """Repairers and repair settings of one run. Durations in seconds."""
 
     repairers: int
     rivals: bool
-    """They all audit, all of the time: that one does it saves work, and no promise rests on it."""
+    """All repairers audit at the same time. The lead saves work only, so this must be safe."""
     lost_after_s: int
     open_grace_s: int
     check_period_s: int
@@ -50,7 +50,7 @@ class RepairSwarm:
     bytes_per_second: int
 
     def settings(self) -> RepairSettings:
-        """What every repairer runs with."""
+        """Settings of every repairer."""
         return RepairSettings(
             lost_after_s=self.lost_after_s,
             open_grace_s=self.open_grace_s,
@@ -66,9 +66,9 @@ def _pick(rng: Rng, *choices: int) -> int:
     return choices[rng.randint(0, len(choices) - 1)]
 
 
-def _repair(rng: Rng) -> RepairSwarm:
+def _repair(rng: Rng) -> RepairConfiguration:
     repairers = _pick(rng, 1, 2, 2)
-    return RepairSwarm(
+    return RepairConfiguration(
         repairers=repairers,
         rivals=repairers > 1 and rng.random() < 0.5,
         lost_after_s=_pick(rng, 0, 1, 3),
@@ -79,23 +79,23 @@ def _repair(rng: Rng) -> RepairSwarm:
     )
 
 
-def with_repair(swarm: Swarm, rng: Rng) -> Swarm:
-    """The same run, which for some has a repair."""
-    if swarm.theme or rng.random() >= SHARE:
-        return swarm
-    faults = dict(swarm.faults) | REPAIR_FAULTS if swarm.faults else {}
+def with_repair(config: RunConfiguration, rng: Rng) -> RunConfiguration:
+    """Add a repair to a share of the runs."""
+    if config.fault_mix or rng.random() >= SHARE:
+        return config
+    faults = dict(config.faults) | REPAIR_FAULTS if config.faults else {}
     repair, losing = _repair(rng), rng.random() < LOSING_SHARE
     return replace(
-        swarm,
+        config,
         repair=repair,
-        quorums=LOSING_QUORUMS if losing else swarm.quorums,
-        passwords=swarm.passwords and not losing,
-        hmac=swarm.hmac and not losing,
-        bookies=max(swarm.bookies, FEWEST_BOOKIES),
+        quorums=LOSING_QUORUMS if losing else config.quorums,
+        passwords=config.passwords and not losing,
+        hmac=config.hmac and not losing,
+        bookies=max(config.bookies, MIN_BOOKIES),
         faults=tuple(faults.items()),
-        recoverers=max(1, swarm.recoverers),
-        scrub_period_s=max(5, swarm.scrub_period_s),
-        safety_seconds=swarm.safety_seconds + LONGER_SECONDS,
-        ledger_bursts=min(swarm.ledger_bursts, _pick(rng, 1, 2, 6)),
-        think_seconds=min(swarm.think_seconds, MOST_THINKING_SECONDS),
+        recoverers=max(1, config.recoverers),
+        scrub_period_s=max(5, config.scrub_period_s),
+        safety_seconds=config.safety_seconds + LONGER_SECONDS,
+        ledger_bursts=min(config.ledger_bursts, _pick(rng, 1, 2, 6)),
+        think_seconds=min(config.think_seconds, MAX_THINK_SECONDS),
     )

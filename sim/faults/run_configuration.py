@@ -1,8 +1,8 @@
-"""From a seed to the shape of a run: sizes, limits, and how often each fault strikes.
+"""Draws the configuration of a run from its seed: sizes, limits, and the faults with their rates.
 
-Most runs have only some of the faults, and each at a rate of its own: a cluster in which
-everything fails all the time meets fewer strange situations than one in which a single thing
-does. All limits are tiny, so that their edges are near.
+Most runs have only some of the faults, each at its own rate (swarm testing): a cluster in which everything fails all
+the time reaches fewer unusual states than one in which a single thing does. All limits are tiny, so that their edges
+are reached often.
 """
 
 from __future__ import annotations
@@ -11,9 +11,11 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Final, TypeVar
 
-from tallybook.bookie.places import JOURNAL, LEDGERS
+from tallybook.bookie.directories.storage_directories import JOURNAL, LEDGERS
 from tallybook.bookie.storage.write_cache import BATCH_OVERHEAD_BYTES
-from tallybook.core.config import (
+from tallybook.core.limits import KIB, MAX_ENTRY_BYTES, MIB
+from tallybook.core.quorum import Quorum
+from tallybook.core.settings import (
     AdmissionSettings,
     BookieSettings,
     ClientSettings,
@@ -22,39 +24,37 @@ from tallybook.core.config import (
     ScrubSettings,
     StorageSettings,
 )
-from tallybook.core.limits import KIB, MAX_ENTRY_BYTES, MIB
-from tallybook.core.quorum import Quorum
-from tallybook.runtime.deterministic import Latency
 from tallybook.runtime.rng import Rng, SeededRng
 
-from .archive_swarm import ArchiveSwarm, with_archive
-from .repair_swarm import LEFTOVERS_SECONDS, RepairSwarm, with_repair
-from .stream_swarm import MAX_ENVELOPE_BYTES, StreamSwarm, with_streams
-from .themes import theme_of
+from ..deterministic import Latency
+from .archive_configuration import ArchiveConfiguration, with_archive
+from .mixes import draw_fault_mix
+from .repair_configuration import LEFTOVERS_SECONDS, RepairConfiguration, with_repair
+from .stream_configuration import MAX_ENVELOPE_BYTES, StreamConfiguration, with_streams
 
 T = TypeVar("T")
 
 MAX_FRAME_BYTES: Final = 200
-"""What is around an entry that is alone in its batch, with the name that makes it one of its own."""
+"""Overhead of a batch with one entry, with its dedup fields."""
 
 ADDS_IN_FLIGHT: Final = 6
-"""Batches of full size that a bookie takes at once: less than some runs have under way."""
+"""Full-size batches that a bookie admits at the same time; fewer than some runs have in flight."""
 
 COLLECT_MS: Final = 1_500
 DELETED_SECONDS: Final = 3
 MISSING_SECONDS: Final = 15
-"""Pause between two rounds of a bookie that drops what was deleted: several fit into every run."""
+"""Garbage collection: interval, and delays before deleted and missing ledgers are dropped. Several passes fit a run."""
 
 LOOKUPS_PER_SECOND: Final = 40
 COMPACT_ALL_MS: Final = 4_000
 COMPACT_BYTES_PER_SECOND: Final = 256 * KIB
 
-GIVE_BACK_BYTES: Final = 4 * KIB
-"""The smallest entry logs that are removed go in several pieces, too."""
+TRIM_BYTES: Final = 4 * KIB
+"""Piece size of incremental truncation: even the smallest removed entry log takes several pieces."""
 
 UNEQUAL_SHARE: Final = 0.25
 UNEQUAL_COMMIT_BYTES: Final = (8 * KIB, 12 * KIB, 16 * KIB)
-"""Largest group commits of the bookies of an unequal run, in turn: the largest batch of each is a little less."""
+"""Maximum group commit sizes of the bookies of an unequal run, in turn; they limit the batch size of each bookie."""
 
 ROOT: Final = "/data/bookie"
 
@@ -87,38 +87,38 @@ FAULTS: Final = {
     "freeze_client": 4.0,
     "contradict": 3.0,
 }
-"""Every kind of fault, with the weight it has where it takes part in a run."""
+"""Every kind of fault, with its weight in runs that have it."""
 
 LOSSES_OF_METADATA: Final = {"rows_away": 15.0}
-"""Faults that strike the store itself in some of the runs without a theme and an archive, with their weights."""
+"""Faults of the metadata store's contents, for runs without a mix and an archive, with their weights."""
 ROWS_AWAY_SHARE: Final = 0.5
 RESTORED_SHARE: Final = 0.5
 
 
 @dataclass(frozen=True, slots=True)
-class Swarm:
-    """One run, decided before it begins. ``str`` gives it on one line."""
+class RunConfiguration:
+    """Configuration of one run, drawn before it begins. ``str`` gives it on one line."""
 
-    theme: str
-    """What the run dwells on; see ``themes``. Empty: nothing in particular."""
+    fault_mix: str
+    """Name of the fault mix (``mixes``), or empty."""
     bookies: int
     quorums: tuple[tuple[int, int, int, int], ...]
-    """E, Qw, Qa and stripe entries, one of which is drawn for each ledger."""
+    """Choices for a ledger: ensemble, write quorum, ack quorum, stripe entries."""
     writers: int
     recoverers: int
     readers: int
     faults: tuple[tuple[str, float], ...]
-    """Kinds of faults that strike, with their weights."""
+    """Kinds of faults of this run, with their weights."""
     fault_seconds: float
     """Mean time between two faults."""
     safety_seconds: float
     burst: int
-    """Most entries appended at once."""
+    """Maximum number of entries in a burst."""
     entry_bytes: int
     think_seconds: float
     """Mean pause of a writer between bursts."""
     ledger_bursts: int
-    """Most bursts into one ledger."""
+    """Maximum number of bursts per ledger."""
     write_cache_bytes: int
     segment_bytes: int
     commit_bytes: int
@@ -137,12 +137,12 @@ class Swarm:
     disk_ms: float
     session_seconds: float
     metadata_ms: float
-    """Longest way of a message to the metadata store, or from it."""
+    """Maximum one-way delay of a message to or from the metadata store."""
     metadata_faults: float
     stale_reads: float
     passwords: bool
     hmac: bool
-    unlike: float
+    write_mode_share: float
     """Share of ledgers written with deferred sync, under chosen ids, or adopted."""
     deletions: float
     """Share of recoveries after which the ledger is deleted."""
@@ -152,40 +152,40 @@ class Swarm:
     journals: int = 1
     ledger_directories: int = 1
     unequal: bool = False
-    """Clients would make larger batches than some bookies take, and bookies take unequal ones."""
-    archive: ArchiveSwarm | None = None
-    """Offloaders and an object store, where there are any."""
-    streams: StreamSwarm | None = None
-    """Clients that work with streams, where there are any."""
-    repair: RepairSwarm | None = None
-    """Who gives bookies back what they lost, where there is anybody."""
+    """Bookies have different maximum batch sizes, and clients are configured for larger ones than some bookies take."""
+    archive: ArchiveConfiguration | None = None
+    """Offloaders and an object store, if the run has them."""
+    streams: StreamConfiguration | None = None
+    """Stream clients, if the run has them."""
+    repair: RepairConfiguration | None = None
+    """Repairers, if the run has them."""
     restored_after: float | None = None
-    """After which part of the run the metadata store is copied, which goes back to that copy in the end; never."""
+    """Fraction of the safety phase after which the metadata store is copied, to be restored in the end; None: never."""
 
     def __str__(self) -> str:
         return " ".join(f"{name}={_short(value)}" for name, value in asdict(self).items())
 
     @property
-    def most_damaged(self) -> int:
-        """How many bookies may lose durable data: every acked entry keeps a clean copy."""
+    def max_damaged(self) -> int:
+        """Maximum number of bookies whose durable data may be damaged, so that every acked entry keeps a good copy."""
         return min(ack for _, _, ack, _ in self.quorums) - 1
 
     @property
     def add_bytes(self) -> int:
-        """What a bookie counts for the largest batch; a large entry has one of its own."""
+        """Bytes that a bookie counts for the largest batch; a large entry is alone in its batch."""
         largest = max(self.entry_bytes, MAX_ENVELOPE_BYTES if self.streams is not None else 0)
         return max(self.batch_bytes, largest + MAX_FRAME_BYTES) + BATCH_OVERHEAD_BYTES
 
     def quorum(self, rng: Rng) -> Quorum:
-        """The replication of the next ledger."""
+        """Draw the quorum of the next ledger."""
         return Quorum(*pick(rng, self.quorums))
 
     def latency(self) -> Latency:
-        """How slow disks are."""
+        """Latency of disks."""
         return Latency(self.disk_ms / 1000)
 
     def bookie_settings(self, number: int = 0) -> BookieSettings:
-        """What the bookie of this number runs with."""
+        """Settings of the bookie with this number."""
         commits = UNEQUAL_COMMIT_BYTES if self.unequal else (self.commit_bytes,)
         return BookieSettings(
             bookie_id="b0",
@@ -200,7 +200,7 @@ class Swarm:
                 write_cache_bytes=self.write_cache_bytes,
                 read_cache_bytes=8 * KIB,
                 entry_log_bytes=self.entry_log_bytes,
-                give_back_bytes=GIVE_BACK_BYTES,
+                give_back_bytes=TRIM_BYTES,
                 min_free_bytes=0,
                 flush_interval_ms=self.flush_ms,
             ),
@@ -223,7 +223,7 @@ class Swarm:
         )
 
     def client_settings(self) -> ClientSettings:
-        """What every client runs with."""
+        """Settings of every client."""
         return ClientSettings(
             max_entry_bytes=MAX_ENTRY_BYTES if self.streams is None else MAX_ENVELOPE_BYTES,
             max_batch_bytes=self.batch_bytes,
@@ -243,7 +243,7 @@ class Swarm:
 
 
 def _directories(kind: str, count: int) -> tuple[str, ...]:
-    """The first of these is a part of the data directory; where it is the only one, the settings name none."""
+    """Directories of one kind, the first one below the data directory; empty if that is the only one."""
     others = tuple(f"/data/disk{number}/{kind}" for number in range(2, count + 1))
     return (f"{ROOT}/{kind}", *others) if others else ()
 
@@ -257,7 +257,7 @@ def _short(value: object) -> str:
 
 
 def pick(rng: Rng, choices: Sequence[T]) -> T:
-    """One of ``choices``."""
+    """Draw one of ``choices``."""
     return choices[rng.randint(0, len(choices) - 1)]
 
 
@@ -273,7 +273,7 @@ def _log_uniform(rng: Rng, low: float, high: float) -> float:
 
 
 def _faults(rng: Rng) -> tuple[tuple[str, float], ...]:
-    """Some of the faults, or all of them, or none."""
+    """Draw the faults of a run: none, all, or a random subset."""
     draw = rng.random()
     if draw < 0.05:
         return ()
@@ -283,35 +283,35 @@ def _faults(rng: Rng) -> tuple[tuple[str, float], ...]:
     return tuple((name, weight) for name, weight in FAULTS.items() if rng.random() < share)
 
 
-def swarm_of(rng: Rng) -> Swarm:
-    """The shape of one run."""
+def draw_configuration(rng: Rng) -> RunConfiguration:
+    """Draw the configuration of one run."""
     archive, streams, storage, repair = (rng.fork(part) for part in ("archive", "streams", "storage", "repair"))
-    swarm = _with_disks(_with_storage(_any_swarm(rng), storage), rng.fork("disks"))
-    theme = theme_of(rng)
-    if theme is not None:
-        faults = tuple((name, FAULTS[name]) for name in theme.faults)
-        swarm = replace(swarm, theme=theme.name, faults=faults, **theme.fixed)
-    swarm = with_repair(with_streams(with_archive(swarm, archive), streams), repair)
-    return _with_losses_of_metadata(_with_unequal_bookies(swarm, rng.fork("unequal")), rng.fork("metadata losses"))
+    config = _with_disks(_with_storage(_draw_base(rng), storage), rng.fork("disks"))
+    fault_mix = draw_fault_mix(rng)
+    if fault_mix is not None:
+        faults = tuple((name, FAULTS[name]) for name in fault_mix.faults)
+        config = replace(config, fault_mix=fault_mix.name, faults=faults, **fault_mix.fixed)
+    config = with_repair(with_streams(with_archive(config, archive), streams), repair)
+    return _with_losses_of_metadata(_with_unequal_bookies(config, rng.fork("unequal")), rng.fork("metadata losses"))
 
 
-def _with_losses_of_metadata(swarm: Swarm, rng: Rng) -> Swarm:
-    """With a store that loses rows for a while, or goes back to an older copy, in some of the runs."""
-    if swarm.theme or swarm.archive is not None:
-        return swarm
-    if swarm.faults and rng.random() < ROWS_AWAY_SHARE:
-        swarm = replace(swarm, faults=(*swarm.faults, *LOSSES_OF_METADATA.items()))
-    if swarm.streams is None and rng.random() < RESTORED_SHARE:
-        swarm = replace(swarm, restored_after=rng.random())
-    return swarm
+def _with_losses_of_metadata(config: RunConfiguration, rng: Rng) -> RunConfiguration:
+    """Add metadata losses to some runs: missing rows, or a restore from an older copy."""
+    if config.fault_mix or config.archive is not None:
+        return config
+    if config.faults and rng.random() < ROWS_AWAY_SHARE:
+        config = replace(config, faults=(*config.faults, *LOSSES_OF_METADATA.items()))
+    if config.streams is None and rng.random() < RESTORED_SHARE:
+        config = replace(config, restored_after=rng.random())
+    return config
 
 
-def _with_unequal_bookies(swarm: Swarm, rng: Rng) -> Swarm:
-    """With entries and batches about as large as what bookies take, in some of the runs without theme and streams."""
-    if swarm.theme or swarm.streams is not None or rng.random() >= UNEQUAL_SHARE:
-        return swarm
+def _with_unequal_bookies(config: RunConfiguration, rng: Rng) -> RunConfiguration:
+    """Make some runs (without a mix and streams) unequal: batches as large as the bookies' different limits."""
+    if config.fault_mix or config.streams is not None or rng.random() >= UNEQUAL_SHARE:
+        return config
     return replace(
-        swarm,
+        config,
         unequal=True,
         burst=12,
         entry_bytes=6 * KIB,
@@ -323,33 +323,33 @@ def _with_unequal_bookies(swarm: Swarm, rng: Rng) -> Swarm:
     )
 
 
-def swarm_of_seed(seed: int) -> Swarm:
-    """The shape of the run of this seed."""
-    return swarm_of(SeededRng(seed).fork("world").fork("swarm"))
+def configuration_of_seed(seed: int) -> RunConfiguration:
+    """The configuration of the run of this seed."""
+    return draw_configuration(SeededRng(seed).fork("world").fork("swarm"))
 
 
-def _with_storage(swarm: Swarm, rng: Rng) -> Swarm:
-    """With what bookies do by themselves about what they hold."""
+def _with_storage(config: RunConfiguration, rng: Rng) -> RunConfiguration:
+    """Draw entry log size, compaction and scrub settings."""
     return replace(
-        swarm,
+        config,
         entry_log_bytes=pick(rng, (12 * KIB, 24 * KIB, 64 * KIB)),
         compact_below_percent=pick(rng, (0, 20, 70, 100)),
         scrub_period_s=pick(rng, (0, 5, 20)),
     )
 
 
-def _with_disks(swarm: Swarm, rng: Rng) -> Swarm:
-    """With bookies that have more than one journal, or more than one directory of entry logs."""
-    return replace(swarm, journals=pick(rng, (1, 1, 2)), ledger_directories=pick(rng, (1, 1, 2)))
+def _with_disks(config: RunConfiguration, rng: Rng) -> RunConfiguration:
+    """Draw the number of journals and of ledger directories."""
+    return replace(config, journals=pick(rng, (1, 1, 2)), ledger_directories=pick(rng, (1, 1, 2)))
 
 
-def _any_swarm(rng: Rng) -> Swarm:
+def _draw_base(rng: Rng) -> RunConfiguration:
     bookies = rng.randint(3, 7)
     batch_bytes = pick(rng, (256, 512, 1 * KIB, 2 * KIB))
     commit_bytes = pick(rng, (8 * KIB, 12 * KIB))
     calm = rng.random() < 0.4
-    return Swarm(
-        theme="",
+    return RunConfiguration(
+        fault_mix="",
         bookies=bookies,
         quorums=tuple(_quorum(rng, bookies) for _ in range(rng.randint(1, 2))),
         writers=rng.randint(1, 3),
@@ -384,6 +384,6 @@ def _any_swarm(rng: Rng) -> Swarm:
         stale_reads=0.0 if calm else 0.5 * rng.random(),
         passwords=rng.random() < 0.3,
         hmac=rng.random() < 0.2,
-        unlike=pick(rng, (0.0, 0.3, 0.7)),
+        write_mode_share=pick(rng, (0.0, 0.3, 0.7)),
         deletions=pick(rng, (0.0, 0.0, 0.3)),
     )

@@ -1,8 +1,8 @@
-"""The part of a run's shape that is about streams: who writes and reads them, and how small everything is.
+"""Draws the stream part of a run configuration: stream clients and tiny stream limits.
 
-A third of the runs have some. It is drawn by itself, so that the other runs are what they would be without. In such a
-run fewer clients work on ledgers of their own. Limits that are constants of the product are lowered for its time, or no
-run would come to a second chapter, or see a session end.
+A third of the runs have streams. This part has its own random generator, so that other runs do not depend on it. Runs
+with streams have fewer clients that work on plain ledgers. ``small_limits`` lowers constants of the product during such
+a run; otherwise no run would reach a second chapter or the end of a session lease.
 """
 
 from __future__ import annotations
@@ -14,28 +14,30 @@ from typing import TYPE_CHECKING, Any, Final
 
 from tallybook.core.limits import KIB
 from tallybook.runtime.rng import Rng
-from tallybook.stream import head, keeping, sessions, streams
+from tallybook.stream import head, sessions
+from tallybook.stream.retention import janitor as keeping
 from tallybook.stream.subscription import handle as subscription
+from tallybook.stream.writer import opening
 
 if TYPE_CHECKING:
-    from .swarm import Swarm
+    from .run_configuration import RunConfiguration
 
 SHARE: Final = 0.33
-"""Of all runs."""
+"""Share of all runs that have streams."""
 
 MORE_FAULTS: Final = {"kill_client": 6.0, "freeze_client": 8.0}
-"""Faults that are more frequent in such runs, unless they dwell on others: streams change hands with them."""
+"""Weights of faults that are more frequent in runs with streams and without a mix: they force stream takeovers."""
 LIES: Final = "bad_memory"
 LONGER_SECONDS: Final = 2.0
-"""Such runs go on for longer: streams have to be made first."""
+"""Extra length of runs with streams, which have to be created first."""
 
 MAX_ENVELOPE_BYTES: Final = KIB
-"""Largest entry of a segment: about what a large entry of a ledger has."""
+"""Maximum entry size of a segment: about the size of a large ledger entry."""
 
 
 @dataclass(frozen=True, slots=True)
-class StreamSwarm:
-    """What there is of streams in one run. Durations in seconds."""
+class StreamConfiguration:
+    """Stream clients and stream settings of one run. Durations in seconds."""
 
     streams: int
     producers: int
@@ -43,7 +45,7 @@ class StreamSwarm:
     subscribers: int
     keepers: int
     meddlers: int
-    """Who rename, delete and change streams, and recover segments behind the backs of those who write them."""
+    """Clients that rename, delete and change streams, and recover segments that are being written."""
     roll_bytes: int
     roll_after_s: int
     retention_s: int | None
@@ -54,15 +56,15 @@ class StreamSwarm:
     burst: int
     think_seconds: float
     identified: float
-    """Share of records that have an id, and are appended again until they are confirmed."""
+    """Share of records that have a dedup id and are retried until they are confirmed."""
     head_segments: int
-    """How many segments a head has room for."""
+    """Maximum number of segments in a head."""
     lease_s: float
     advances: int
-    """How many advances a cursor ledger takes."""
+    """Maximum number of advances in a cursor ledger."""
 
     def policy(self) -> dict[str, Any]:
-        """What every stream is made with, but for its quorums."""
+        """Policy of every stream, without quorums."""
         return {
             "roll_bytes": self.roll_bytes,
             "roll_after": self.roll_after_s,
@@ -77,8 +79,8 @@ def _pick(rng: Rng, *choices: Any) -> Any:
     return choices[rng.randint(0, len(choices) - 1)]
 
 
-def _streams(rng: Rng) -> StreamSwarm:
-    return StreamSwarm(
+def _streams(rng: Rng) -> StreamConfiguration:
+    return StreamConfiguration(
         streams=_pick(rng, 1, 1, 2),
         producers=_pick(rng, 1, 2, 3, 3),
         followers=_pick(rng, 1, 2),
@@ -101,45 +103,45 @@ def _streams(rng: Rng) -> StreamSwarm:
     )
 
 
-def with_streams(swarm: Swarm, rng: Rng) -> Swarm:
-    """The same run, which for some has streams."""
+def with_streams(config: RunConfiguration, rng: Rng) -> RunConfiguration:
+    """Add streams to a share of the runs."""
     if rng.random() >= SHARE:
-        return swarm
+        return config
     return replace(
-        swarm,
+        config,
         streams=_streams(rng),
-        faults=_faults(swarm, rng),
+        faults=_faults(config, rng),
         writers=1,
-        recoverers=min(swarm.recoverers, 1),
-        readers=min(swarm.readers, 1),
-        safety_seconds=swarm.safety_seconds + LONGER_SECONDS,
+        recoverers=min(config.recoverers, 1),
+        readers=min(config.readers, 1),
+        safety_seconds=config.safety_seconds + LONGER_SECONDS,
     )
 
 
-def _faults(swarm: Swarm, rng: Rng) -> tuple[tuple[str, float], ...]:
+def _faults(config: RunConfiguration, rng: Rng) -> tuple[tuple[str, float], ...]:
     more = {name: weight for name, weight in MORE_FAULTS.items() if rng.random() < 0.6}
-    if swarm.theme or not swarm.faults:
-        return swarm.faults
-    faults = {**dict(swarm.faults), **more}
+    if config.fault_mix or not config.faults:
+        return config.faults
+    faults = {**dict(config.faults), **more}
     if rng.random() < 0.8:
-        # While copies fail their digests that are good, readers are told that records are lost.
+        # Bookies with bad memory return good copies corrupted, so readers would report lost records.
         faults.pop(LIES, None)
     return tuple(faults.items())
 
 
 @contextmanager
-def small_limits(swarm: StreamSwarm | None) -> Iterator[None]:
-    """Lower some limits of the product for as long as the block runs."""
-    if swarm is None:
+def small_limits(config: StreamConfiguration | None) -> Iterator[None]:
+    """Lower some limits of the product inside the block."""
+    if config is None:
         yield
         return
     wanted: list[tuple[Any, str, Any]] = [
-        (head, "MAX_SEGMENTS", swarm.head_segments),
-        (head, "CHAPTER_SEGMENTS", swarm.head_segments * 2 // 3),
-        (sessions, "LEASE_SECONDS", swarm.lease_s),
-        (keeping, "LEASE_SECONDS", swarm.lease_s),
-        (streams, "WRITERS_LOOK_SECONDS", 1.0),
-        (subscription, "ADVANCES", swarm.advances),
+        (head, "MAX_SEGMENTS", config.head_segments),
+        (head, "CHAPTER_SEGMENTS", config.head_segments * 2 // 3),
+        (sessions, "LEASE_SECONDS", config.lease_s),
+        (keeping, "LEASE_SECONDS", config.lease_s),
+        (opening, "WRITER_SWEEP_SECONDS", 1.0),
+        (subscription, "ADVANCES", config.advances),
     ]
     before = [(module, name, getattr(module, name)) for module, name, _ in wanted]
     for module, name, value in wanted:

@@ -1,12 +1,13 @@
-"""A whole bookie in memory: everything the protocol asks of one, and nothing else.
+"""A whole bookie in memory that implements ``bookie/port.LedgerStore``, for tests and simulation.
 
-It implements ``bookie/port.LedgerStore`` for tests and for simulation. It is neither fast nor lasting, but it answers
-as a real one must: the fence is checked before "already held", an identical resend is acked only when the first copy
-is durable, other bytes under held ids are CONFLICT, a fence (and a recovery read, which fences too) answers only when
-everything taken before it is durable, and ABSENT, CORRUPT and UNKNOWN are three answers.
+It is neither fast nor durable, but it answers like a real one: the fence is checked before duplicates; an identical
+resend is acked only when the first copy is durable; other bytes under existing ids are CONFLICT; a fence (and a
+recovery read, which fences) is answered only when everything accepted before is durable; ABSENT, CORRUPT and UNKNOWN
+are three answers.
 
-What was taken is visible at once and durable ``commit_seconds`` later. ``kill`` loses the difference; ``restart``
-begins the next life from what was durable. Helpers hold answers back, freeze it and plant faults. It is not random.
+Accepted data are visible at once and durable ``commit_seconds`` later. ``kill`` loses the difference; ``restart``
+begins the next life from the durable state. Other methods hold answers back, freeze the bookie or plant faults. It is
+deterministic.
 """
 
 from __future__ import annotations
@@ -16,8 +17,9 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Seque
 from contextlib import asynccontextmanager, suppress
 from typing import Any, TypeAlias
 
-from tallybook.bookie.settled import Settled, SettledLedgers, SettledLookup
-from tallybook.bookie.verifiers import FactsLookup
+from tallybook.bookie.ledgers.confirmed_prefix import ConfirmedPrefix, ConfirmedPrefixes, ConfirmedPrefixLookup
+from tallybook.bookie.ledgers.key_verification import FactsLookup
+from tallybook.core.add_kind import AddKind
 from tallybook.core.answers import (
     AddAnswer,
     BookieStatus,
@@ -54,26 +56,37 @@ from tallybook.core.limits import MAX_BATCH_BYTES
 from tallybook.runtime.clock import Clock
 from tallybook.runtime.tasks import Tasks
 
-from . import memory_inspection as inspection
-from .memory_faults import MemoryFaults
-from .memory_journal import MemoryJournal
-from .memory_ledger import MemoryLedger, fits
-from .memory_life import Add, AddCallback, Life, Waiter, check_identity, lac_of, ledger_of, open_door, settle, wake
+from . import inspection
+from .faults import MemoryFaults
+from .journal import MemoryJournal
+from .ledger import MemoryLedger, fits
+from .life import (
+    AddCallback,
+    MemoryAdd,
+    MemoryLife,
+    Waiter,
+    check_identity,
+    lac_of,
+    ledger_of,
+    resume_calls,
+    settle,
+    wake,
+)
 
-Gate: TypeAlias = Callable[[str, int], Awaitable[None]]
-"""Awaited with (method name, ledger id) before an answer leaves: a test's place to hold one back."""
+AnswerGate: TypeAlias = Callable[[str, int], Awaitable[None]]
+"""Awaited with (method name, ledger id) before an answer leaves, so that a test can hold it back."""
 
 
 class MemoryBookie:
     """One bookie's ledgers, in memory.
 
     Args:
-        bookie_id: its identity in ledger metadata; the uuids of its directories are made from it.
-        facts_of: how it learns key verifier and identity of a ledger it meets for the first time.
-        clock: for the delay of commits and the timeouts of long polls.
-        tasks: where its background work runs.
+        bookie_id: its id in ledger metadata; the uuids of its directories are derived from it.
+        facts_of: looks up key verifier and identity of a ledger, on its first use.
+        clock: for commit delays and long poll timeouts.
+        tasks: runs its background work.
         commit_seconds: how long a record takes to become durable; 0 is the next turn of the loop.
-        closed_up_to: at which entries of a ledger there can be no writer; without it, at none.
+        confirmed_prefix_of: looks up the confirmed prefix of a ledger; by default it is empty.
     """
 
     def __init__(
@@ -84,16 +97,16 @@ class MemoryBookie:
         clock: Clock,
         tasks: Tasks,
         commit_seconds: float = 0.0,
-        closed_up_to: SettledLookup | None = None,
+        confirmed_prefix_of: ConfirmedPrefixLookup | None = None,
     ) -> None:
         self._bookie_id = bookie_id
         self._facts_of = facts_of
         self._clock = clock
         self._tasks = tasks
         self._commit_seconds = commit_seconds
-        self._settled = SettledLedgers(closed_up_to or _never_settled)
+        self._confirmed_prefixes = ConfirmedPrefixes(confirmed_prefix_of or _nothing_confirmed)
         self._began = clock.monotonic()
-        self.gate: Gate | None = None
+        self.gate: AnswerGate | None = None
         self.read_only = False
         self.max_batch_bytes = MAX_BATCH_BYTES
         """Larger batches are refused as too large."""
@@ -104,21 +117,19 @@ class MemoryBookie:
         self.faults = MemoryFaults(bookie_id)
         self._life = self._new_life()
 
-    def _new_life(self) -> Life:
+    def _new_life(self) -> MemoryLife:
         clock, delay = self._clock, self._commit_seconds
         journal = MemoryJournal(self._bookie_id, clock=clock, tasks=self._tasks, commit_seconds=delay)
-        return Life(journal, self._disk)
-
-    # The port.
+        return MemoryLife(journal, self._disk)
 
     @property
     def bookie_id(self) -> str:
-        """Its identity in ledger metadata."""
+        """Its id in ledger metadata."""
         return self._bookie_id
 
     @property
     def incarnation(self) -> Incarnation:
-        """This life of it."""
+        """Its present incarnation."""
         which = f"-{self._directories}" if self._directories > 1 else ""
         return Incarnation(f"directory-of-{self._bookie_id}{which}", self._boot)
 
@@ -128,25 +139,23 @@ class MemoryBookie:
         key: bytes,
         on_answer: AddCallback,
         *,
-        recovery: bool = False,
-        deferred: bool = False,
-        repair: bool = False,
-        beside: bool = False,
+        kind: AddKind = AddKind.ORDINARY,
+        others_in_flight: bool = False,
         identity: bytes = NO_IDENTITY,
     ) -> None:
-        """Take one batch; see the port. Bytes that are no batch are answered with ids of -1."""
+        """Add one batch; see the port. Bytes that are no batch are answered with ids of -1."""
         try:
             header = verify_batch(batch)
         except InvalidBatch as error:
             _soon(on_answer, AddAnswer(NO_ENTRY, NO_ENTRY, 0, error.wire_code))
             return
-        add = Add(bytes(batch), header, key, on_answer, recovery or repair, deferred, repair, identity)
+        add = MemoryAdd(bytes(batch), header, key, on_answer, kind, identity)
         if header.last_entry_id > MAX_NEW_ENTRY_ID and not add.recovery:
             self._refuse(add, InvalidArgument())
             return
-        if repair:
+        if add.repair:
             self._background(self._admit_repair(add), "repair add")
-        elif self._life.door is None:
+        elif self._life.frozen_calls is None:
             self._admit(add)
         else:
             self._background(self._admit_later(add), "frozen add")
@@ -173,7 +182,7 @@ class MemoryBookie:
         return False
 
     async def force(self, ledger_id: int, key: bytes) -> None:
-        """Make durable what was taken of the ledger; see the port."""
+        """Make all adds of the ledger durable; see the port."""
         life = await self._enter()
         await self._check_key(life, ledger_id, key)
         self.faults.raise_limbo(ledger_id)
@@ -183,7 +192,7 @@ class MemoryBookie:
         await self._leave(life, "force", ledger_id)
 
     async def fence(self, ledger_id: int, key: bytes) -> FenceAnswer:
-        """Fence the ledger, durably; see the port. Of a ledger in limbo it fences and then says UNKNOWN."""
+        """Fence the ledger durably; see the port. A ledger in limbo is fenced and answered with UNKNOWN."""
         life = await self._enter()
         await self._fence(life, ledger_id, key)
         await self._leave(life, "fence", ledger_id)
@@ -192,13 +201,13 @@ class MemoryBookie:
         return FenceAnswer(ledger.lac, ledger.last_held)
 
     async def read_batches(self, ledger_id: int, first: int, last: int, max_bytes: int) -> ReadAnswer:
-        """Whole batches from the one that holds ``first``; see the port."""
+        """Batches from the one with entry ``first``; see the port."""
         life = await self._enter()
         await self._leave(life, "read_batches", ledger_id)
         return self._read(life, ledger_id, first, last, max_bytes)
 
     async def recovery_read(self, ledger_id: int, entry_id: int, key: bytes, max_bytes: int = 0) -> ReadAnswer:
-        """Fence, then the batch that holds ``entry_id`` and what follows; see the port."""
+        """Fence, then read the batch with ``entry_id`` and following ones; see the port."""
         life = await self._enter()
         await self._fence(life, ledger_id, key)
         await self._leave(life, "recovery_read", ledger_id)
@@ -238,8 +247,6 @@ class MemoryBookie:
         await life.journal.durable(lambda: ledger_of(self._disk, ledger_id, identity).see_lac(lac))
         await self._leave(life, "write_lac", ledger_id)
 
-    # Repair and inspection.
-
     async def held(self, ledger_id: int, first: int, last: int) -> HeldAnswer:
         """What is held of a ledger, all of it durable; see the port."""
         life = await self._enter()
@@ -263,10 +270,10 @@ class MemoryBookie:
     async def end_limbo(self, ledger_id: int) -> None:
         """All of a ledger was given back; see the port."""
         life = await self._enter()
-        settled = await self._settled.settled_at(ledger_id, self._bookie_id)
+        prefix = await self._confirmed_prefixes.confirmed_at(ledger_id, self._bookie_id)
         self._check_alive(life)
         if self.faults.in_limbo(ledger_id):
-            if settled.closed:
+            if prefix.closed:
                 await self._set_fence(life, ledger_id)
             self.faults.end_limbo(ledger_id)
         await self._leave(life, "end_limbo", ledger_id)
@@ -284,7 +291,7 @@ class MemoryBookie:
         await self._leave(life, "trace", ledger_id)
         return inspection.trace(life.ledgers, self.faults, ledger_id, entry_id)
 
-    # Life and death.
+    # MemoryLife and death.
 
     @property
     def alive(self) -> bool:
@@ -292,21 +299,21 @@ class MemoryBookie:
         return self._life.alive
 
     def kill(self) -> None:
-        """Die at once. What was not durable is gone; everyone still waiting hears BookieUnavailable."""
+        """Kill the process. State that is not durable is lost; waiting calls fail with BookieUnavailable."""
         life = self._life
         if not life.alive:
             return
         life.alive = False
         life.journal.kill()
-        unmet, life.unmet = life.unmet, {}
-        for add in (add for adds in unmet.values() for add in adds):
+        awaiting_facts, life.awaiting_facts = life.awaiting_facts, {}
+        for add in (add for adds in awaiting_facts.values() for add in adds):
             self._refuse(add, BookieUnavailable())
         for ledger_id in list(life.lac_waiters):
             wake(life, ledger_id)
-        open_door(life)
+        resume_calls(life)
 
     def restart(self) -> None:
-        """Begin the next life from what was durable."""
+        """Begin the next life from the durable state."""
         self.kill()
         self._boot += 1
         self._life = self._new_life()
@@ -315,8 +322,8 @@ class MemoryBookie:
         """Die with the disk; a newcomer takes the id, on empty directories with a uuid of their own.
 
         Args:
-            limbo_below: ledgers with lower ids may have been acked under this id, so the newcomer cannot say ABSENT
-                of them. 0 plays a newcomer that does not know of its predecessor, which no real one may be.
+            limbo_below: ledgers with lower ids may have been acked under this id, so the replacement cannot say ABSENT
+                of them. 0 simulates a replacement that does not know of its predecessor, which is forbidden.
         """
         self.kill()
         self._directories += 1
@@ -327,48 +334,46 @@ class MemoryBookie:
         self._life = self._new_life()
 
     def pause(self) -> None:
-        """Freeze: nothing that comes is looked at, nothing becomes durable, until ``resume``."""
+        """Freeze: no call is processed and nothing becomes durable until ``resume``."""
         self._life.journal.hold()
-        if self._life.door is None:
-            self._life.door = []
+        if self._life.frozen_calls is None:
+            self._life.frozen_calls = []
 
     def resume(self) -> None:
-        """Go on after ``pause``, in the order in which things came."""
+        """Continue after ``pause``, in the order of arrival."""
         self._life.journal.release()
-        open_door(self._life)
+        resume_calls(self._life)
 
     def hold_commits(self) -> None:
-        """Take work, but let nothing become durable, hence nothing be acked, until ``release_commits``."""
+        """Accept adds, but let none become durable, so that none is acked, until ``release_commits``."""
         self._life.journal.hold()
 
     def release_commits(self) -> None:
-        """Make durable what ``hold_commits`` held back."""
+        """Commit what ``hold_commits`` held back."""
         self._life.journal.release()
 
     # For tests; faults are planted through ``faults``.
 
     def drop(self, ledger_id: int, entry_id: int) -> None:
-        """Lose the batch that holds this entry and do not know it: it reads as ABSENT from now on."""
+        """Lose the batch with this entry without noticing: it reads as ABSENT from now on."""
         for ledgers in (self._life.ledgers, self._disk):
             ledger_of(ledgers, ledger_id).drop(entry_id)
 
     def delete(self, ledger_id: int) -> None:
-        """Forget a ledger that the metadata no longer names."""
+        """Drop a ledger."""
         for ledgers in (self._life.ledgers, self._disk):
             ledgers.pop(ledger_id, None)
         self._life.verifiers.pop(ledger_id, None)
 
     def durable_batches(self, ledger_id: int) -> dict[int, bytes]:
-        """What a crash would leave of the ledger, by first entry id, in order."""
+        """Durable batches of the ledger by first entry id, in order."""
         return self._disk[ledger_id].batches if ledger_id in self._disk else {}
 
     def durably_fenced(self, ledger_id: int) -> bool:
-        """Whether the ledger would still be fenced after a crash."""
+        """Whether the ledger is durably fenced."""
         return ledger_id in self._disk and self._disk[ledger_id].fenced
 
-    # Adds.
-
-    async def _admit_later(self, add: Add) -> None:
+    async def _admit_later(self, add: MemoryAdd) -> None:
         try:
             await self._enter()
         except BookieUnavailable as error:
@@ -376,20 +381,20 @@ class MemoryBookie:
         else:
             self._admit(add)
 
-    async def _admit_repair(self, add: Add) -> None:
-        """The metadata are asked instead of the key, whatever is known of the ledger already."""
+    async def _admit_repair(self, add: MemoryAdd) -> None:
+        """A repair add is checked against the metadata, not by a key."""
         try:
             life = await self._enter()
             await self._learn_verifier(life, add.ledger_id)
-            await self._settled.check_entry(add.ledger_id, add.header.last_entry_id)
+            await self._confirmed_prefixes.check_entry(add.ledger_id, add.header.last_entry_id)
             self._check_alive(life)
         except TallybookError as error:
             self._refuse(add, error)
         else:
             self._take(life, add)
 
-    def _admit(self, add: Add) -> None:
-        """Everything that may wait comes first: the key verifier of a ledger met for the first time."""
+    def _admit(self, add: MemoryAdd) -> None:
+        """Check what needs no ledger state, and look up the key verifier on the first use of a ledger."""
         life = self._life
         if not life.alive:
             self._refuse(add, BookieUnavailable())
@@ -399,28 +404,28 @@ class MemoryBookie:
             self._refuse(add, EntryTooLarge())
         elif self.read_only and not add.recovery:
             self._refuse(add, BookieReadOnly())
-        elif add.ledger_id in life.unmet:
-            life.unmet[add.ledger_id].append(add)
+        elif add.ledger_id in life.awaiting_facts:
+            life.awaiting_facts[add.ledger_id].append(add)
         elif add.ledger_id in life.verifiers:
             self._take(life, add)
         else:
-            life.unmet[add.ledger_id] = [add]
-            self._background(self._introduce(life, add.ledger_id), "introduce")
+            life.awaiting_facts[add.ledger_id] = [add]
+            self._background(self._look_up_facts(life, add.ledger_id), "introduce")
 
-    async def _introduce(self, life: Life, ledger_id: int) -> None:
+    async def _look_up_facts(self, life: MemoryLife, ledger_id: int) -> None:
         error: TallybookError | None = None
         try:
             await self._learn_verifier(life, ledger_id)
         except TallybookError as reason:
             error = reason
-        for add in life.unmet.pop(ledger_id, []):
+        for add in life.awaiting_facts.pop(ledger_id, []):
             if error is None:
                 self._take(life, add)
             else:
                 self._refuse(add, error)
 
-    def _take(self, life: Life, add: Add) -> None:
-        """Fence, key and overlap are looked at in one step with taking the batch; the fence first."""
+    def _take(self, life: MemoryLife, add: MemoryAdd) -> None:
+        """Check fence, key and overlap, the fence first, and store the batch, all in one step."""
         header = add.header
         try:
             check_identity(life, add.ledger_id, add.identity)
@@ -452,34 +457,32 @@ class MemoryBookie:
                 _ignore if add.deferred else lambda code: self._tell(add, code),
             )
         elif overlapping == [add.batch]:
-            # It queues behind the first copy, hence is answered only when that one is durable.
+            # It queues behind the first copy, so it is answered only when that one is durable.
             life.journal.write(self._mending(add) if add.recovery else _nothing, lambda code: self._tell(add, code))
         else:
             self._refuse(add, Conflict())
 
-    def _mending(self, add: Add) -> Callable[[], None]:
+    def _mending(self, add: MemoryAdd) -> Callable[[], None]:
         header = add.header
         return lambda: self.faults.mend(header.ledger_id, header.first_entry_id, header.last_entry_id)
 
-    def _refuse(self, add: Add, error: TallybookError) -> None:
+    def _refuse(self, add: MemoryAdd, error: TallybookError) -> None:
         self._tell(add, error.wire_code, error.retry_after_ms if isinstance(error, Busy) else 0)
 
-    def _tell(self, add: Add, code: int, retry_after_ms: int = 0) -> None:
+    def _tell(self, add: MemoryAdd, code: int, retry_after_ms: int = 0) -> None:
         answer = add.answer(code, retry_after_ms)
         if self.gate is None:
             _soon(add.on_answer, answer)
         else:
             self._background(self._tell_through(self.gate, add, answer), "gated answer")
 
-    async def _tell_through(self, gate: Gate, add: Add, answer: AddAnswer) -> None:
+    async def _tell_through(self, gate: AnswerGate, add: MemoryAdd, answer: AddAnswer) -> None:
         life = self._life
         await gate("repair_add" if add.repair else "recovery_add" if add.recovery else "add", add.ledger_id)
-        # A killed process sends nothing, whatever it had decided to send.
+        # A killed process sends no answer.
         add.on_answer(answer if life.alive else add.answer(BookieUnavailable.wire_code))
 
-    # Keys and fences.
-
-    async def _learn_verifier(self, life: Life, ledger_id: int) -> bytes:
+    async def _learn_verifier(self, life: MemoryLife, ledger_id: int) -> bytes:
         known = life.verifiers.get(ledger_id)
         if known is not None:
             return known
@@ -491,15 +494,15 @@ class MemoryBookie:
         life.identities[ledger_id] = facts.identity
         return facts.verifier
 
-    async def _check_key(self, life: Life, ledger_id: int, key: bytes) -> None:
+    async def _check_key(self, life: MemoryLife, ledger_id: int, key: bytes) -> None:
         if not fits(key, await self._learn_verifier(life, ledger_id)):
             raise Unauthorized(f"{self._bookie_id}: the key does not fit ledger {ledger_id}")
 
-    async def _fence(self, life: Life, ledger_id: int, key: bytes) -> None:
+    async def _fence(self, life: MemoryLife, ledger_id: int, key: bytes) -> None:
         await self._check_key(life, ledger_id, key)
         await self._set_fence(life, ledger_id)
 
-    async def _set_fence(self, life: Life, ledger_id: int) -> None:
+    async def _set_fence(self, life: MemoryLife, ledger_id: int) -> None:
         identity = life.identities.get(ledger_id, NO_IDENTITY)
         ledger_of(life.ledgers, ledger_id, identity).fenced = True
         wake(life, ledger_id)
@@ -509,9 +512,7 @@ class MemoryBookie:
 
         await life.journal.durable(apply)
 
-    # Reads.
-
-    def _read(self, life: Life, ledger_id: int, first: int, last: int, max_bytes: int) -> ReadAnswer:
+    def _read(self, life: MemoryLife, ledger_id: int, first: int, last: int, max_bytes: int) -> ReadAnswer:
         self.faults.raise_error(ledger_id, first, first)
         ledger = life.ledgers.get(ledger_id)
         found: list[Buffer] = []
@@ -533,9 +534,7 @@ class MemoryBookie:
         self.faults.raise_limbo(ledger_id)
         raise EntryAbsent(f"{self._bookie_id}: entry {first} of ledger {ledger_id} is not here")
 
-    # Waiting.
-
-    async def _wait_for_news(self, life: Life, ledger_id: int, above: int, timeout_seconds: float) -> None:
+    async def _wait_for_news(self, life: MemoryLife, ledger_id: int, above: int, timeout_seconds: float) -> None:
         deadline = self._clock.monotonic() + timeout_seconds
         while True:
             answer, left = lac_of(life, ledger_id), deadline - self._clock.monotonic()
@@ -557,23 +556,23 @@ class MemoryBookie:
         await self._clock.sleep(seconds)
         settle(waiter)
 
-    async def _enter(self) -> Life:
-        """Wait while the process is frozen; then the life this call belongs to."""
+    async def _enter(self) -> MemoryLife:
+        """Wait while the process is frozen; return the life that this call belongs to."""
         life = self._life
-        while life.door is not None:
+        while life.frozen_calls is not None:
             waiter: Waiter = asyncio.get_running_loop().create_future()
-            life.door.append(waiter)
+            life.frozen_calls.append(waiter)
             await waiter
         self._check_alive(life)
         return life
 
-    async def _leave(self, life: Life, name: str, ledger_id: int) -> None:
+    async def _leave(self, life: MemoryLife, name: str, ledger_id: int) -> None:
         if self.gate is not None:
             await self.gate(name, ledger_id)
         await self._enter()
         self._check_alive(life)
 
-    def _check_alive(self, life: Life) -> None:
+    def _check_alive(self, life: MemoryLife) -> None:
         if not life.alive:
             raise BookieUnavailable(f"bookie {self._bookie_id} is down")
 
@@ -581,19 +580,19 @@ class MemoryBookie:
         return self._tasks.spawn(work, name=f"{self._bookie_id} {name}")
 
 
-async def _never_settled(_ledger_id: int) -> Settled:
-    """Metadata that say of no ledger that there is no writer."""
-    return Settled(NO_ENTRY, closed=False)
+async def _nothing_confirmed(_ledger_id: int) -> ConfirmedPrefix:
+    """Default ``confirmed_prefix_of``: the confirmed prefix is empty."""
+    return ConfirmedPrefix(NO_ENTRY, closed=False)
 
 
 def _soon(on_answer: AddCallback, answer: AddAnswer) -> None:
-    # Never from within ``add``: a caller need not be ready for the answer before the call returns.
+    # Never inside ``add``: the caller may not be ready for the answer before the call returns.
     asyncio.get_running_loop().call_soon(on_answer, answer)
 
 
 def _ignore(_code: int) -> None:
-    """What becomes of an add that was acked before."""
+    """Journal callback of a deferred add, which was acked before."""
 
 
 def _nothing() -> None:
-    """What an identical resend changes on disk."""
+    """Journal record without an effect."""

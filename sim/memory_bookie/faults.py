@@ -1,4 +1,4 @@
-"""Faults planted in what an in-memory bookie stores: the three wrong answers, and rot."""
+"""Faults of stored batches in an in-memory bookie: errors, rot and limbo."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from tallybook.core.errors import EntryCorrupt, EntryUnknown, StorageError
 
 
 class MemoryFaults:
-    """What goes wrong when stored batches are read. Nothing, until a test says so.
+    """Faults for reads of stored batches; none at first.
 
     Args:
         owner: the bookie's id, for messages.
@@ -26,21 +26,21 @@ class MemoryFaults:
         self._errors[ledger_id, entry_id] = error
 
     def rot(self, ledger_id: int, entry_id: int) -> None:
-        """Hand out the batch that holds this entry with one bit flipped, until ``heal``."""
+        """Return the batch with this entry with one bit flipped, until ``heal``."""
         self._rotten[ledger_id, entry_id] = None
 
     def limbo(self, ledger_id: int) -> None:
-        """Make it unknown what was held of the ledger: what is not there is UNKNOWN, not ABSENT."""
+        """Put the ledger into limbo: entries that it lacks are UNKNOWN, not ABSENT."""
         self._given_back.discard(ledger_id)
         self._limbo.add(ledger_id)
 
     def limbo_below(self, ledger_id: int) -> None:
-        """Make it unknown what was held of every ledger with a lower id."""
+        """Put every ledger with a lower id into limbo."""
         self._given_back.clear()
         self._limbo_below = ledger_id
 
     def heal(self) -> None:
-        """Take everything back."""
+        """Remove all faults."""
         self._errors.clear()
         self._rotten.clear()
         self._limbo.clear()
@@ -48,21 +48,21 @@ class MemoryFaults:
         self._given_back.clear()
 
     def in_limbo(self, ledger_id: int) -> bool:
-        """Whether it is unknown what was held of the ledger."""
+        """Whether the ledger is in limbo."""
         return ledger_id not in self._given_back and (ledger_id in self._limbo or ledger_id < self._limbo_below)
 
     @property
     def limbo_marker(self) -> tuple[int, int]:
-        """How often something may have been lost, and below which id ledgers are concerned."""
+        """Number of limbo events, and the id below which ledgers are in limbo."""
         below = max([self._limbo_below, *(ledger_id + 1 for ledger_id in self._limbo)])
         return int(below > 0), below
 
     def end_limbo(self, ledger_id: int) -> None:
-        """All that may have been lost of the ledger was given back."""
+        """End the limbo of the ledger."""
         self._given_back.add(ledger_id)
 
     def mend(self, ledger_id: int, first: int, last: int) -> None:
-        """There is a good copy of these entries again."""
+        """Remove faults of these entries, because a good copy was added."""
         for faulty in [*self._errors, *self._rotten]:
             if faulty[0] == ledger_id and first <= faulty[1] <= last:
                 self._errors.pop(faulty, None)
@@ -88,7 +88,7 @@ class MemoryFaults:
                 raise error(f"{self._owner}: entry {entry_id} of ledger {ledger_id}: planted fault")
 
     def as_stored(self, batch: bytes, header: BatchHeader) -> bytes:
-        """The batch as the disk gives it back."""
+        """The batch as a read returns it."""
         for ledger_id, entry_id in self._rotten:
             if ledger_id == header.ledger_id and header.first_entry_id <= entry_id <= header.last_entry_id:
                 return batch[:-1] + bytes([batch[-1] ^ 1])

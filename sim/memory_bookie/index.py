@@ -1,21 +1,20 @@
-"""The index in memory, over a log of its changes: for simulation and tests.
+"""An index in memory, with a log of its changes on disk, for simulation and tests.
 
-It answers from memory and writes each write batch as one record to a file, so whatever the
-disk under it does in a crash (lose, tear, reorder) happens to the index as well, and crash
-tests of a whole bookie need nothing special for it. Opening reads the file and keeps the
-records up to the first that is not whole. The file is never made smaller.
+It answers from memory and appends each write batch as one record to a file. So crashes of a simulated disk (lost, torn
+or reordered writes) affect the index like everything else. Opening reads the file and keeps the records before the
+first incomplete one. The file never shrinks.
 
 Record, little-endian::
 
      0  4  magic "TMIX"
      4  4  bytes of the body
      8  8  number of this record, from 0
-    16  8  vouched: below this offset all was durable when the record was written
+    16  8  vouched: everything below this offset was durable when the record was written
     24  4  reserved, zero
     28  4  CRC-32C of the 28 bytes before it and of the body
     32     body: for each change 1 byte, 4 bytes value length, key, value
 
-A change is: 0 drop a ledger, 1 put a row, 2 put a state, 3 drop the rows of a ledger, 4 drop one row.
+Kinds of changes: 0 drop a ledger, 1 put a row, 2 put a state, 3 drop the rows of a ledger, 4 drop one row.
 """
 
 from __future__ import annotations
@@ -28,13 +27,7 @@ from typing import Final, NamedTuple, Self
 
 from crc32c import crc32c
 
-from tallybook.core.errors import DamagedFile, DiskFailed, DiskFull, EntryUnknown
-from tallybook.core.ids import NO_ENTRY
-from tallybook.runtime.disk import Disk, DiskFile
-
-from .index import MAX_FIND_ROWS, CacheBytes, WriteBatch, write_batches
-from .index_figures import TableFigures
-from .index_format import (
+from tallybook.bookie.storage.index.format import (
     ROW_KEY_BYTES,
     STATE_KEY_BYTES,
     decode_row,
@@ -46,8 +39,23 @@ from .index_format import (
     split_state_key,
     state_key,
 )
-from .location import IndexRow, Location
-from .told import END, LedgersTold, RowKey, Told, Untold, Walked, next_key, told, undamaged
+from tallybook.bookie.storage.index.port import MAX_FIND_ROWS, CacheBytes, WriteBatch, write_batches
+from tallybook.bookie.storage.index.rocksdb_stats import TableFigures
+from tallybook.bookie.storage.index.survey import (
+    END,
+    LedgerSurvey,
+    RangeSurvey,
+    RowKey,
+    SurveyStep,
+    UnreadableRange,
+    collect_survey,
+    next_key,
+    undamaged,
+)
+from tallybook.bookie.storage.location import IndexRow, Location
+from tallybook.core.errors import DamagedFile, DiskFailed, DiskFull, EntryUnknown
+from tallybook.core.ids import NO_ENTRY
+from tallybook.runtime.disk.port import Disk, DiskFile
 
 FILE_NAME: Final = "changes.log"
 
@@ -74,7 +82,7 @@ class _Record(NamedTuple):
 
 
 class MemoryIndex:
-    """An ``Index`` whose rows are all in memory. Made by ``open``."""
+    """An ``Index`` with all rows in memory. Created by ``open``."""
 
     def __init__(self, file: DiskFile) -> None:
         self._file = file
@@ -87,20 +95,20 @@ class MemoryIndex:
         self._failed = ""
         self._changing = asyncio.Lock()
         self.damaged: set[RowKey] = set()
-        """Rows that fail their check, for as long as no other one takes their place."""
-        self.unreadable: Untold | None = None
-        """A part of the index that cannot be read, whatever is put there."""
+        """Keys of damaged rows; a new row under the key replaces one."""
+        self.unreadable: UnreadableRange | None = None
+        """A key range that cannot be read, also after writes."""
         self.compacted: list[tuple[int, int]] = []
-        """What it was asked to compact: it never does, since what was dropped takes no room in memory."""
+        """Ranges for which ``compact`` was called; there is nothing to do in memory."""
 
     @property
     def cache_bytes(self) -> CacheBytes:
-        """None of it is a cache."""
+        """See the port: it has no caches."""
         return CacheBytes(0, 0)
 
     @property
     def figures(self) -> TableFigures:
-        """It has no tables."""
+        """See the port: it has no tables."""
         return TableFigures()
 
     @classmethod
@@ -108,10 +116,10 @@ class MemoryIndex:
         """Open the index in ``directory``.
 
         Args:
-            create: it may be made where there is none.
+            create: whether to create a missing index.
 
         Raises:
-            DamagedFile: there is none, or durable changes are damaged; the message names the directory.
+            DamagedFile: it is missing, or durable changes are damaged; the message names the directory.
             DiskFailed: it cannot be read.
         """
         path = f"{directory}/{FILE_NAME}"
@@ -129,7 +137,7 @@ class MemoryIndex:
     # -- reading -----------------------------------------------------------------------------
 
     async def find(self, ledger_id: int, entry_id: int) -> IndexRow | None:
-        """The row of the batch that holds the entry."""
+        """The row of the batch with this entry."""
         rows = await self.find_range(ledger_id, entry_id, entry_id, 1)
         return rows[0] if rows else None
 
@@ -143,7 +151,7 @@ class MemoryIndex:
         return [row for row in rows if row.last_entry_id >= first][: min(limit, MAX_FIND_ROWS)]
 
     async def known_among(self, rows: Sequence[IndexRow]) -> list[IndexRow]:
-        """Those of ``rows`` that it has exactly so."""
+        """The rows among ``rows`` that it has, with the same location."""
         await self._touch()
         for row in rows:
             self._check_readable(RowKey(*row[:2]), next_key(*row[:2]))
@@ -181,7 +189,7 @@ class MemoryIndex:
         self._check_readable(RowKey(after + 1, 0), END)
         return sorted(each for each in self._firsts if each > after)[:limit]
 
-    async def survey(self, ledger_id: int, first: int, last: int, limit: int) -> Told:
+    async def survey(self, ledger_id: int, first: int, last: int, limit: int) -> RangeSurvey:
         """Rows that overlap ``first .. last``."""
         limit = min(limit, MAX_FIND_ROWS)
         if not self.damaged and self.unreadable is None:
@@ -190,35 +198,35 @@ class MemoryIndex:
         before = bisect_right(self._firsts.get(ledger_id, []), first) - 1
         start = first if before < 0 else self._firsts[ledger_id][before]
         end = next_key(ledger_id, last)
-        found = told(self._walk(RowKey(ledger_id, start), end), end, limit)
+        found = collect_survey(self._walk(RowKey(ledger_id, start), end), end, limit)
         return found._replace(rows=[row for row in found.rows if row.last_entry_id >= first])
 
-    async def survey_from(self, start: RowKey, limit: int) -> Told:
+    async def survey_from(self, start: RowKey, limit: int) -> RangeSurvey:
         """Rows of all ledgers."""
         if not self.damaged and self.unreadable is None:
             return undamaged(await self.rows_after(start.ledger_id, start.first_entry_id - 1, limit), limit, END)
         await self._touch()
-        return told(self._walk(start, END), END, limit)
+        return collect_survey(self._walk(start, END), END, limit)
 
-    async def survey_ledgers(self, after: int, limit: int) -> LedgersTold:
-        """Ledgers with a row, those in a part that cannot be read among what cannot be told."""
+    async def survey_ledgers(self, after: int, limit: int) -> LedgerSurvey:
+        """Ledgers with a row; those in the unreadable range are reported as unknown."""
         await self._touch()
         steps = self._walk(RowKey(after + 1, 0), END)
         seen = {step.key.ledger_id for step in steps if step.behind is None}
         found = sorted(seen)[:limit]
         lost = self.unreadable
-        untold = [] if lost is None or lost.end <= RowKey(after + 1, 0) else [lost.ledgers()]
-        return LedgersTold(found, untold, found[-1] if len(found) == limit else None)
+        unknown = [] if lost is None or lost.end <= RowKey(after + 1, 0) else [lost.ledgers()]
+        return LedgerSurvey(found, unknown, found[-1] if len(found) == limit else None)
 
-    def _walk(self, at: RowKey, end: RowKey) -> list[Walked]:
+    def _walk(self, at: RowKey, end: RowKey) -> list[SurveyStep]:
         lost = self.unreadable
         steps = [
-            Walked(RowKey(*key), None if key in self.damaged else self._row(*key))
+            SurveyStep(RowKey(*key), None if key in self.damaged else self._row(*key))
             for key in self._locations
             if at <= key < end and not (lost is not None and lost.begin <= key < lost.end)
         ]
         if lost is not None and at < lost.end and lost.begin < end:
-            steps.append(Walked(max(at, lost.begin), behind=lost.end, refused=lost.refused))
+            steps.append(SurveyStep(max(at, lost.begin), behind=lost.end, refused=lost.refused))
         return sorted(steps, key=lambda step: step.key)
 
     def _check_readable(self, begin: RowKey, end: RowKey) -> None:
@@ -236,9 +244,9 @@ class MemoryIndex:
         drop_ledgers: Sequence[int] = (),
         drop_rows: Sequence[int] = (),
         drop_keys: Sequence[RowKey] = (),
-        makes_room: bool = False,
+        frees_space: bool = False,
     ) -> None:
-        """Record and show one write batch after the other."""
+        """Append and apply one write batch after the other."""
         async with self._changing:
             for batch in write_batches(rows, states, drop_ledgers, drop_rows, drop_keys):
                 await self._record(b"".join(_encode_changes(batch)))
@@ -255,7 +263,7 @@ class MemoryIndex:
             self._durable_bytes = self._size
 
     async def compact(self, first_ledger: int, last_ledger: int) -> None:
-        """Remember that it was asked for."""
+        """Only record the call."""
         self._check_usable()
         await self._touch()
         self.compacted.append((first_ledger, last_ledger))
@@ -321,7 +329,7 @@ class MemoryIndex:
         return IndexRow(ledger_id, first_entry_id, self._locations[ledger_id, first_entry_id])
 
     async def _touch(self) -> None:
-        """Take the time that a look at the disk takes, and fail when the disk does."""
+        """Do a read of the file, to take its time and to fail if the disk fails."""
         try:
             await self._file.read(0, 1)
         except DiskFailed as error:
@@ -342,7 +350,7 @@ class MemoryIndex:
         self._durable_bytes = self._size
 
     def _check_torn(self, data: memoryview) -> None:
-        """What is not whole may be cut off only if nothing vouches for it."""
+        """Refuse to cut an incomplete record off if a later record vouches for it."""
         for at in range(self._size, len(data) - _HEAD_BYTES + 1):
             record = _decode_record(data, at) if bytes(data[at : at + 4]) == _MAGIC else None
             if record is not None and record.vouched > self._size:
@@ -375,7 +383,7 @@ def _decode_changes(body: memoryview) -> Iterator[tuple[int, bytes, bytes]]:
 
 
 def _decode_record(data: memoryview, at: int) -> _Record | None:
-    """The record at ``at``, or ``None`` where there is no whole one."""
+    """The record at ``at``; ``None`` if it is incomplete or damaged."""
     if at + _HEAD_BYTES > len(data):
         return None
     magic, size, number, vouched, _ = _RECORD.unpack_from(data, at)

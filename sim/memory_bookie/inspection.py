@@ -1,6 +1,6 @@
-"""What an in-memory bookie says of what it holds: the answers that repair and inspection ask for, as plain functions.
+"""Answers of an in-memory bookie to repair and inspection requests, as pure functions.
 
-It has no caches and no entry logs: a copy lies in its write cache, and is damaged where a test has planted that.
+It has no caches and no entry logs: a copy counts as in its write cache, and is damaged if a test planted a fault.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ from tallybook.core.batch import BatchHeader, decode_header
 from tallybook.core.ids import NO_ENTRY
 from tallybook.core.limits import MAX_PAGE
 
-from .memory_faults import MemoryFaults
-from .memory_ledger import MemoryLedger
+from .faults import MemoryFaults
+from .ledger import MemoryLedger
 
 Ledgers = Mapping[int, MemoryLedger]
 

@@ -1,8 +1,8 @@
-"""The journal of an in-memory bookie: what was taken, in order, and when it becomes durable.
+"""Journal of an in-memory bookie: an ordered queue of records, and when they become durable.
 
-All records that wait at one moment become durable together, ``commit_seconds`` later, and
-only then is anyone told. A journal belongs to one life of the bookie: killed, it applies
-nothing more and tells everyone who still waits that the bookie is gone.
+All records that wait at one moment become durable together, ``commit_seconds`` later; then their callbacks are called.
+A journal belongs to one life of the bookie: after a kill it applies nothing more, and fails all waiting records with
+BookieUnavailable.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from tallybook.runtime.tasks import Tasks
 
 
 class _Record(NamedTuple):
-    """What becomes true on disk, and whom to tell (with a wire code)."""
+    """A change of the durable state, and a callback for the result (a wire code)."""
 
     apply: Callable[[], None]
     tell: Callable[[int], None]
@@ -42,7 +42,7 @@ class MemoryJournal:
         self._dead = False
 
     def write(self, apply: Callable[[], None], tell: Callable[[int], None]) -> None:
-        """Queue a record; ``tell`` is called once, with 0 when it is durable, else with BookieUnavailable's code."""
+        """Queue a record. ``tell`` is called once: with 0 when it is durable, else with BookieUnavailable.wire_code."""
         if self._dead:
             tell(BookieUnavailable.wire_code)
             return
@@ -50,7 +50,7 @@ class MemoryJournal:
         self._start()
 
     async def durable(self, apply: Callable[[], None]) -> None:
-        """Queue a record and wait until it, and everything before it, is durable.
+        """Queue a record and wait until it and everything before it are durable.
 
         Raises:
             BookieUnavailable: the bookie was killed first.
@@ -61,16 +61,16 @@ class MemoryJournal:
             raise BookieUnavailable(f"bookie {self._owner} died")
 
     def hold(self) -> None:
-        """Let nothing more become durable."""
+        """Stop commits."""
         self._held = True
 
     def release(self) -> None:
-        """Go on after ``hold``."""
+        """Continue commits after ``hold``."""
         self._held = False
         self._start()
 
     def kill(self) -> None:
-        """Lose what is not durable."""
+        """Lose all records that are not durable."""
         self._dead = True
         lost, self._records = self._records, []
         for record in lost:

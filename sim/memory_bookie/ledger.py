@@ -1,7 +1,7 @@
-"""One ledger as an in-memory bookie holds it: batches by first entry id, the fence, the LAC.
+"""One ledger of an in-memory bookie: batches by first entry id, fence, LAC.
 
-A plain value with no clock and no waiting. ``memory_bookie`` keeps two of them per ledger:
-what a reader sees now, and what would be left after a crash.
+A plain value without clock and waiting. ``memory_bookie`` keeps two per ledger: what a reader sees now, and what is
+durable.
 """
 
 from __future__ import annotations
@@ -11,11 +11,11 @@ from collections.abc import Iterator
 
 from tallybook.core.batch import decode_header
 from tallybook.core.ids import NO_ENTRY, NO_IDENTITY
-from tallybook.core.keys import key_fits
+from tallybook.core.keys import key_matches
 
 
 class MemoryLedger:
-    """The entries and the state of one ledger. Whoever puts a batch has checked that none overlaps it."""
+    """Entries and state of one ledger. The caller of ``put`` has checked that no batch overlaps."""
 
     def __init__(self) -> None:
         self.fenced = False
@@ -26,7 +26,7 @@ class MemoryLedger:
         self._last_of: dict[int, int] = {}
 
     def copy(self) -> MemoryLedger:
-        """An equal ledger that shares nothing which may change."""
+        """An independent copy."""
         twin = MemoryLedger()
         twin.fenced, twin.lac, twin.identity = self.fenced, self.lac, self.identity
         twin._firsts = list(self._firsts)
@@ -45,7 +45,7 @@ class MemoryLedger:
         return {first: self._batches[first] for first in self._firsts}
 
     def put(self, batch: bytes) -> None:
-        """Hold a batch, and believe its LAC."""
+        """Store a batch, and take over its LAC."""
         header = decode_header(batch)
         insort(self._firsts, header.first_entry_id)
         self._batches[header.first_entry_id] = batch
@@ -71,13 +71,13 @@ class MemoryLedger:
             batch = self._batches.get(decode_header(batch).last_entry_id + 1)
 
     def overlapping(self, first: int, last: int) -> list[bytes]:
-        """Every held batch that has an entry in ``first .. last``."""
+        """All batches with an entry in ``first .. last``."""
         start = max(bisect_right(self._firsts, first) - 1, 0)
         stop = bisect_right(self._firsts, last)
         return [self._batches[held] for held in self._firsts[start:stop] if self._last_of[held] >= first]
 
     def drop(self, entry_id: int) -> None:
-        """Lose the batch that holds ``entry_id``, as if it had never come; no error if there is none."""
+        """Remove the batch with ``entry_id``, if there is one."""
         batch = self.find(entry_id)
         if batch is not None:
             first = decode_header(batch).first_entry_id
@@ -87,4 +87,4 @@ class MemoryLedger:
 
 def fits(key: bytes, verifier: bytes) -> bool:
     """Whether a key opens a ledger: one without a password has an empty verifier, and only the empty key fits it."""
-    return key_fits(key, verifier) if verifier else not key
+    return key_matches(key, verifier) if verifier else not key

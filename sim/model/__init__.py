@@ -1,11 +1,11 @@
-"""An exhaustive search of small worlds: every order of requests, losses and crashes, on the machines of production.
+"""Exhaustive search of small worlds: every order of requests, losses and crashes, with the production state machines.
 
-Three things are simpler than life. A metadata update is one step, so its outcome is always known. In worlds of more
-than one batch an answer is heard when it is given, or never; ``Limits.late_acks`` says why that hides nothing from a
-writer. And who waits too long is told so as soon as a message is lost, since there is no time.
+Three simplifications: a metadata update is one step, so its outcome is always known; in worlds of more than one batch
+an answer arrives at once or never (``ModelLimits.late_acks`` tells why this hides no writer bug); and there is no time,
+so a timeout occurs as soon as a message is lost.
 """
 
-from .search import Found, Report, explore
-from .world import Limits, Model
+from .search import BrokenWorld, SearchReport, explore
+from .world import Model, ModelLimits
 
-__all__ = ["Found", "Limits", "Model", "Report", "explore"]
+__all__ = ["BrokenWorld", "Model", "ModelLimits", "SearchReport", "explore"]

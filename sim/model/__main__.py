@@ -1,7 +1,7 @@
-"""``python -m tallybook.sim.model``: search the worlds below to their end, and find the planted defect.
+"""``python -m tallybook.sim.model``: search the worlds below completely, and find the planted defect.
 
-Takes about an hour of one processor. Exits with 1 if a world is broken or was not searched to its end, or if the defect
-is not found.
+Takes about one hour of one processor. Exits with 1 if a world violates an invariant or was not searched completely, or
+if the defect is not found.
 """
 
 from __future__ import annotations
@@ -13,21 +13,21 @@ from typing import Final
 from tallybook.core.quorum import Quorum
 from tallybook.runtime.clock import RealClock
 
-from .search import Found, explore
-from .world import Limits, Model
+from .search import BrokenWorld, explore
+from .world import Model, ModelLimits
 
 WORLDS: Final = (
-    Limits(batches=1, recoverers=1, losses=1, spares=1),
-    Limits(batches=1, recoverers=1, losses=1, spares=1, crashes=1),
-    Limits(batches=1, recoverers=2, losses=0),
-    Limits(batches=1, recoverers=2, losses=1, late_answers=False),
-    Limits(batches=2, recoverers=1, losses=1, late_answers=False),
-    Limits(batches=2, recoverers=1, losses=0, spares=1, crashes=1, late_answers=False),
-    Limits(Quorum(3, 2, 2), batches=2, recoverers=1, losses=1, late_answers=False),
-    Limits(batches=2, recoverers=2, losses=1, late_answers=False),
-    Limits(batches=3, recoverers=2, losses=0, late_answers=False),
+    ModelLimits(batches=1, recoverers=1, losses=1, replacements=1),
+    ModelLimits(batches=1, recoverers=1, losses=1, replacements=1, crashes=1),
+    ModelLimits(batches=1, recoverers=2, losses=0),
+    ModelLimits(batches=1, recoverers=2, losses=1, late_answers=False),
+    ModelLimits(batches=2, recoverers=1, losses=1, late_answers=False),
+    ModelLimits(batches=2, recoverers=1, losses=0, replacements=1, crashes=1, late_answers=False),
+    ModelLimits(Quorum(3, 2, 2), batches=2, recoverers=1, losses=1, late_answers=False),
+    ModelLimits(batches=2, recoverers=2, losses=1, late_answers=False),
+    ModelLimits(batches=3, recoverers=2, losses=0, late_answers=False),
 )
-DEFECT: Final = Limits(batches=2, recoverers=1, losses=1, late_answers=False, reads_fence=False)
+DEFECT: Final = ModelLimits(batches=2, recoverers=1, losses=1, late_answers=False, reads_fence=False)
 
 
 def _say(text: str) -> None:
@@ -36,10 +36,10 @@ def _say(text: str) -> None:
 
 
 def main() -> int:
-    """Search, and say what was found."""
+    """Search all worlds and print the results; return the exit code."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--max-states", type=int, default=20_000_000, help="where to stop a search that does not end")
-    parser.add_argument("--only", type=int, choices=range(len(WORLDS)), help="number of the one world to search")
+    parser.add_argument("--max-states", type=int, default=20_000_000, help="stop a search after so many states")
+    parser.add_argument("--only", type=int, choices=range(len(WORLDS)), help="search only the world with this number")
     options = parser.parse_args()
     clock = RealClock()
     good = True
@@ -49,7 +49,7 @@ def main() -> int:
         started = clock.monotonic()
         try:
             report = explore(Model(limits), max_states=options.max_states)
-        except Found as found:
+        except BrokenWorld as found:
             _say(f"{number}: {limits}\n  BROKEN {found}")
             good = False
             continue
@@ -60,7 +60,7 @@ def main() -> int:
         _say(f"{number}: {limits}\n  {size}, {end}, {took:,.0f} s")
     try:
         explore(Model(DEFECT))
-    except Found as found:
+    except BrokenWorld as found:
         _say(f"planted defect: {DEFECT}\n  found: {found}")
     else:
         _say("the planted defect was not found")

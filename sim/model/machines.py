@@ -1,7 +1,7 @@
-"""The machines of production as tables: a state and an event give the next state and the actions, worked out once.
+"""The production state machines as cached tables: state and event give next state and actions, computed once.
 
-A state is a number. Two machines that cannot be told apart have the same one, so what no longer
-matters to a machine (answers to a question that is settled) is forgotten before it is numbered.
+A state is a number. Two machines that behave the same have the same number, so data that no longer matter (answers to
+questions that are decided) are dropped before numbering.
 """
 
 from __future__ import annotations
@@ -14,29 +14,29 @@ from tallybook.client.recovery import machine as recovery
 from tallybook.client.recovery.machine import Phase, RecoveryMachine
 from tallybook.client.writer import actions as writing
 from tallybook.client.writer.machine import WriterMachine
-from tallybook.client.writer.rules import WriterRules
+from tallybook.client.writer.policy import WriterPolicy
 from tallybook.core import errors
 from tallybook.core.answers import AddAnswer, FenceAnswer
 from tallybook.core.batch import decode_header, encode_batch
 from tallybook.core.quorum import Quorum
-from tallybook.metadata.model import Fragment, LedgerMetadata
+from tallybook.metadata.ledger.model import Fragment, LedgerMetadata
 
 from .symmetry import Order, move_recovery, move_writer
 
 LEDGER = 1
-_RULES = WriterRules(add_timeout_s=1.0, away_timeout_s=1.0, lag_limit_bytes=1 << 30, max_changes=2)
+_RULES = WriterPolicy(add_timeout_s=1.0, away_timeout_s=1.0, lag_limit_bytes=1 << 30, max_changes=2)
 
 Machine = TypeVar("Machine", WriterMachine, RecoveryMachine)
 
 
 @cache
 def batch_of(entry_id: int, lac: int) -> bytes:
-    """Every batch holds one entry."""
+    """A batch of one entry."""
     return encode_batch(LEDGER, entry_id, [b"x"], lac=lac, ledger_length=entry_id + 1, written_at_us=0)
 
 
 class _Numbered(Generic[Machine]):
-    """Machines by number."""
+    """Numbers machine states by their pickled bytes."""
 
     def __init__(self) -> None:
         self._bytes: list[bytes] = []
@@ -51,13 +51,13 @@ class _Numbered(Generic[Machine]):
         return number
 
     def machine(self, number: int) -> Machine:
-        """A machine of its own in this state."""
+        """A new machine in this state."""
         thawed: Machine = pickle.loads(self._bytes[number])  # noqa: S301 - written by ``number``
         return thawed
 
 
 class WriterView(NamedTuple):
-    """What the world around needs to know of a writer."""
+    """The part of a writer's state that the model needs."""
 
     lac: int
     lac_length: int
@@ -68,7 +68,7 @@ class WriterView(NamedTuple):
 
 
 class Writers:
-    """States of the writer."""
+    """States of the writer machine."""
 
     def __init__(self, quorum: Quorum, names: list[str]) -> None:
         self._quorum = quorum
@@ -80,19 +80,19 @@ class Writers:
         self.view = cache(self._view)
 
     def start(self) -> int:
-        """A writer that is connected to all."""
+        """State of a writer that is connected to all bookies."""
         machine = WriterMachine(LEDGER, self._quorum, self._names, _RULES, now=0.0)
         for position in range(self._quorum.ensemble):
             machine.connected(position, 0.0)
         return self._number(machine, self._same)
 
     def _number(self, machine: WriterMachine, order: Order) -> int:
-        # Also where nothing is exchanged: it puts whatever has no order into one.
+        # Also without an exchange, because it sorts unordered collections.
         move_writer(machine, order)
         return self._states.number(machine)
 
     def _moved(self, state: int, order: Order) -> int:
-        """The same state after an exchange of bookies."""
+        """The state after an exchange of bookies."""
         return self._number(self._states.machine(state), order)
 
     def _step(self, state: int, event: str, *facts: Any) -> tuple[int, tuple[writing.Action, ...]]:
@@ -129,12 +129,12 @@ class Writers:
 
     @cache  # noqa: B019 - lives as long as the search
     def holder(self, state: int, position: int) -> str:
-        """Who holds a position."""
+        """The bookie of an ensemble position."""
         return self._states.machine(state).bookie_of(position)
 
 
 class RecoveryView(NamedTuple):
-    """What the world around needs to know of a recovery."""
+    """The part of a recovery's state that the model needs."""
 
     metadata: LedgerMetadata
     phase: Phase
@@ -146,7 +146,7 @@ class RecoveryView(NamedTuple):
 
 
 class Recoverers:
-    """States of recoveries."""
+    """States of the recovery machine."""
 
     def __init__(self, positions: int) -> None:
         self._states: _Numbered[RecoveryMachine] = _Numbered()
@@ -156,7 +156,7 @@ class Recoverers:
         self.view = cache(self._view)
 
     def start(self, metadata: LedgerMetadata) -> tuple[int, tuple[recovery.Action, ...]]:
-        """A recovery that begins with these metadata."""
+        """State and first actions of a recovery that begins with these metadata."""
         machine = RecoveryMachine(metadata)
         actions = machine.start()
         return self._number(machine, self._same), tuple(actions)
@@ -192,8 +192,8 @@ class Recoverers:
                 actions = machine.add_failed(facts[0], facts[1], no_answer)
             case "late":
                 actions = machine.stragglers_late(facts[0])
-            case "spares":
-                actions = machine.spares_found(dict(facts))
+            case "replacements":
+                actions = machine.replacements_found(dict(facts))
             case "end":
                 entry_id, lac = facts
                 actions = machine.end_read(decode_header(batch_of(entry_id, lac)))
@@ -208,7 +208,7 @@ class Recoverers:
 
 
 def _forget(machine: RecoveryMachine) -> None:
-    """Drop answers to questions that are settled."""
+    """Drop answers that no longer matter."""
     held: dict[str, Any] = machine.__dict__
     for name, phase in (("_fences", Phase.FENCING), ("_reads", Phase.READING)):
         if machine.phase is not phase:

@@ -1,8 +1,7 @@
-"""Breadth first through every world that can be reached: the first one that is broken is a shortest way to it.
+"""Breadth-first search through all reachable worlds; the first violation found has a shortest path.
 
-Worlds that were seen are remembered by a hash of 128 bits; so many of them fit into memory, and two
-different ones are mistaken for each other once in 10^20 searches. The way to a broken world is found
-again by going it: for each world it is known which step of which world led there first.
+Visited worlds are stored as 128-bit hashes, which saves memory; the chance of a collision is about 1 in 10^20 per
+search. To show the path to a broken world, each world stores its parent and the number of the step that led from there.
 """
 
 from __future__ import annotations
@@ -12,18 +11,18 @@ from array import array
 from dataclasses import dataclass
 from hashlib import blake2b
 
-from .world import Model, World
+from .world import Model, ModelWorld
 
 
 @dataclass(frozen=True, slots=True)
-class Report:
-    """A search that came to its end.
+class SearchReport:
+    """Result of a search without a violation.
 
     Attributes:
-        states: distinct worlds.
-        steps: ways from one to another.
-        depth: the longest of the shortest ways.
-        closed: every world that can be reached was looked at.
+        states: number of distinct worlds.
+        steps: number of transitions.
+        depth: length of the longest shortest path.
+        closed: whether every reachable world was visited.
     """
 
     states: int
@@ -32,12 +31,12 @@ class Report:
     closed: bool
 
 
-class Found(AssertionError):
-    """A world is broken; the message says how it is reached."""
+class BrokenWorld(AssertionError):
+    """A world violates an invariant; the message has the path to it."""
 
 
 class _Seen:
-    """Worlds in the order in which they were reached, and where each came from."""
+    """Visited worlds in order, with the parent of each."""
 
     def __init__(self) -> None:
         self._keys: set[bytes] = set()
@@ -48,16 +47,16 @@ class _Seen:
     def __len__(self) -> int:
         return len(self._keys)
 
-    def met(self, world: World) -> bool:
-        """Whether a world was met before in this very form: then there is no need to look for its one form."""
+    def met(self, world: ModelWorld) -> bool:
+        """Whether this world was met before in exactly this form, so that normalizing it is not necessary."""
         key = _hash(world)
         if key in self._likes:
             return True
         self._likes.add(key)
         return False
 
-    def add(self, world: World, parent: int, ordinal: int) -> bool:
-        """Whether it is a new one."""
+    def add(self, world: ModelWorld, parent: int, ordinal: int) -> bool:
+        """Add a normalized world; return whether it is new."""
         key = _hash(world)
         if key in self._keys:
             return False
@@ -67,7 +66,7 @@ class _Seen:
         return True
 
     def way(self, index: int) -> list[int]:
-        """Which step to take, time after time, to come there from the start."""
+        """Step numbers of the path from the start to a world."""
         ordinals: list[int] = []
         while index:
             ordinals.append(self._ordinals[index])
@@ -75,11 +74,11 @@ class _Seen:
         return ordinals[::-1]
 
 
-def explore(model: Model, *, max_states: int = 10_000_000) -> Report:
-    """Look at every world, up to ``max_states``.
+def explore(model: Model, *, max_states: int = 10_000_000) -> SearchReport:
+    """Visit every reachable world, up to ``max_states``.
 
     Raises:
-        Found: one of them is broken.
+        BrokenWorld: one of them violates an invariant.
     """
     start = model.start()
     seen = _Seen()
@@ -87,40 +86,40 @@ def explore(model: Model, *, max_states: int = 10_000_000) -> Report:
     frontier = [(0, start)]
     steps = depth = 0
     while frontier:
-        following: list[tuple[int, World]] = []
+        following: list[tuple[int, ModelWorld]] = []
         for index, world in frontier:
             for ordinal, (_, reached) in enumerate(model.steps(world)):
                 steps += 1
-                # Of the step itself, so also where it leads to a world that was met before.
+                # Check the step itself, also if it leads to a known world.
                 wrong = model.broken_by(world, reached)
                 if wrong is not None:
-                    raise Found("\n".join([wrong, *_told(model, [*seen.way(index), ordinal])]))
+                    raise BrokenWorld("\n".join([wrong, *_describe_path(model, [*seen.way(index), ordinal])]))
                 if seen.met(reached):
                     continue
-                form = model.in_one_form(reached)
+                form = model.normalized(reached)
                 if not seen.add(form, index, ordinal):
                     continue
                 wrong = model.broken(reached)
                 if wrong is not None:
-                    raise Found("\n".join([wrong, *_told(model, seen.way(len(seen) - 1))]))
+                    raise BrokenWorld("\n".join([wrong, *_describe_path(model, seen.way(len(seen) - 1))]))
                 following.append((len(seen) - 1, form))
         if len(seen) > max_states:
-            return Report(len(seen), steps, depth, closed=False)
+            return SearchReport(len(seen), steps, depth, closed=False)
         frontier = following
         depth += bool(following)
-    return Report(len(seen), steps, depth, closed=True)
+    return SearchReport(len(seen), steps, depth, closed=True)
 
 
-def _hash(world: World) -> bytes:
+def _hash(world: ModelWorld) -> bytes:
     return blake2b(pickle.dumps(world.key(), protocol=5), digest_size=16).digest()
 
 
-def _told(model: Model, way: list[int]) -> list[str]:
-    """What happened, from the start on."""
+def _describe_path(model: Model, way: list[int]) -> list[str]:
+    """Descriptions of the steps of a path."""
     world, lines = model.start(), []
     for ordinal in way:
         step, reached = list(model.steps(world))[ordinal]
-        world = model.in_one_form(reached)
-        # From here on bookies may go by each other's names.
-        lines.append(f"  {model.told(step)}{'' if world == reached else '   (exchanged)'}")
+        world = model.normalized(reached)
+        # After a normalization, bookies may have exchanged names.
+        lines.append(f"  {model.describe(step)}{'' if world == reached else '   (exchanged)'}")
     return lines

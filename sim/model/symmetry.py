@@ -1,8 +1,8 @@
-"""Worlds that differ only in which bookie is called which, and which recoverer came first, are one.
+"""Symmetry reduction: worlds that differ only in names of bookies or order of recoverers count as one.
 
-Where every entry goes to all bookies of the ensemble, exchanging two of them, names and positions
-together, changes nothing that the protocol can see. Of all the worlds that arise in this way the
-search keeps the one with the least key: a twelfth of them, for three bookies and two recoverers.
+If every entry goes to all bookies of the ensemble, exchanging two of them (names and positions together) changes
+nothing that the protocol can see. Of all such worlds the search keeps the one with the least key: one in twelve, for
+three bookies and two recoverers.
 """
 
 from __future__ import annotations
@@ -15,15 +15,15 @@ from typing import Any, TypeAlias
 
 from tallybook.client.recovery.machine import RecoveryMachine
 from tallybook.client.writer.machine import WriterMachine
-from tallybook.client.writer.outbox import Outbox
-from tallybook.metadata.model import Fragment, LedgerMetadata
+from tallybook.client.writer.outbox import MemberOutbox
+from tallybook.metadata.ledger.model import Fragment, LedgerMetadata
 
 Order: TypeAlias = tuple[int, ...]
-"""Where each position goes."""
+"""New index of each position."""
 
 
 def arrangements(signatures: tuple[Any, ...]) -> Iterator[Order]:
-    """The orders that sort the positions by what can be seen of each; more than one where some look alike."""
+    """Orders that sort the positions by their signatures; several if some signatures are equal."""
     ranked = sorted(range(len(signatures)), key=signatures.__getitem__)
     groups: list[list[int]] = []
     for position in ranked:
@@ -41,18 +41,18 @@ def arrangements(signatures: tuple[Any, ...]) -> Iterator[Order]:
 
 @cache
 def renamed(name: str, order: Order) -> str:
-    """The name of a bookie after an exchange. A spare keeps its own."""
+    """The name of a bookie after an exchange. A replacement bookie keeps its name."""
     return f"b{order[int(name[1:])]}" if name.startswith("b") else name
 
 
 @cache
 def moved_fragment(fragment: Fragment, order: Order) -> Fragment:
-    """The same fragment after an exchange."""
+    """The fragment after an exchange."""
     return Fragment(fragment.first_entry_id, _moved([renamed(name, order) for name in fragment.bookies], order))
 
 
 def moved_metadata(metadata: LedgerMetadata, order: Order) -> LedgerMetadata:
-    """The same metadata after an exchange."""
+    """The metadata after an exchange."""
     return replace(metadata, fragments=tuple(moved_fragment(each, order) for each in metadata.fragments))
 
 
@@ -89,9 +89,9 @@ def move_recovery(machine: RecoveryMachine, order: Order) -> None:
     held["_missed"] = dict(sorted((renamed(name, order), ranges) for name, ranges in held["_missed"].items()))
 
 
-def _in_order(outbox: Outbox) -> Outbox:
-    """The same, sent in the order of its ids. Nobody is busy here, so nothing is left to be sent later."""
-    fresh = Outbox()
+def _in_order(outbox: MemberOutbox) -> MemberOutbox:
+    """The outbox with its batches in id order. No bookie is BUSY in the model, so nothing waits for a resend."""
+    fresh = MemberOutbox()
     for first in sorted(outbox.unanswered):
         fresh.sent(first, 0.0)
     return fresh

@@ -1,13 +1,12 @@
-"""A small world of one ledger in which everything that can happen is listed.
+"""A small world of one ledger, with an enumeration of everything that can happen in it.
 
-One writer, some recoverers, a few bookies and perhaps a spare. The writer and the recoverers are
-the machines of ``client/writer`` and ``client/recovery``; bookies, network and metadata are the
-plainest thing that keeps the rules of docs/protocol.md. Messages travel in any order. A world is a
-value: ``Model.steps`` gives every world that may follow it, ``Model.broken`` what is wrong with it.
+One writer, some recoverers, a few bookies and perhaps replacement bookies. The writer and the recoverers are the
+machines of ``client/writer`` and ``client/recovery``; bookies, network and metadata are the simplest ones that follow
+docs/understand/protocol.md. Messages travel in any order. A world is a value: ``Model.steps`` enumerates its
+successors, ``Model.broken`` tells which invariant it violates.
 
-Time does not exist here. A message that is lost, or sent to a crashed bookie, comes back to who
-sent it as a failure, as a timeout would tell it. A metadata update (read, transition,
-compare-and-set, again on a conflict) takes place in one step, at any later moment.
+There is no time. A message that is lost, or sent to a crashed bookie, returns to its sender as a failure, like a
+timeout. A metadata update (read, transition, compare-and-set, retry) is one step, at any later moment.
 """
 
 from __future__ import annotations
@@ -23,16 +22,23 @@ from tallybook.client.recovery.machine import Phase
 from tallybook.client.writer import actions as writing
 from tallybook.core.errors import BookieReadOnly, LedgerFenced, TallybookError
 from tallybook.core.quorum import Quorum
-from tallybook.metadata.model import Fragment, LedgerMetadata, LedgerState, begin_recovery, change_ensemble, close
+from tallybook.metadata.ledger.model import (
+    Fragment,
+    LedgerMetadata,
+    LedgerState,
+    begin_recovery,
+    change_ensemble,
+    close,
+)
 
 from .machines import LEDGER, Recoverers, Writers
 from .symmetry import Order, arrangements, moved_fragment, renamed
 
-NOBODY: Final = -1
-"""Stands for the writer among the senders of messages, and for a writer that has ended."""
+NO_STATE: Final = -1
+"""The writer as sender of a message; also the state of a writer that has ended, and "no change"."""
 
 GAVE_UP: Final = (-2, 0)
-"""The end of a recovery that failed."""
+"""Stands for the end that a failed recovery reports."""
 
 _REFUSED: Final = BookieReadOnly.wire_code
 
@@ -42,57 +48,57 @@ class Message(NamedTuple):
 
     kind: str
     sender: int
-    """The recoverer that asks, or ``NOBODY`` for the writer."""
+    """Number of the recoverer, or ``NO_STATE`` for the writer."""
     position: int
     bookie: str
     entry_id: int
-    told: int = 0
-    """Of an answer: a LAC, or the code of a refusal."""
+    value: int = 0
+    """Value of an answer: a LAC, or an error code."""
 
 
-class Bookie(NamedTuple):
-    """What one bookie holds: bits of entries, and whether it is fenced and alive. Whatever it took is durable."""
+class ModelBookie(NamedTuple):
+    """A bookie: bit set of its entries, fence and liveness. Everything that it accepts is durable."""
 
     held: int = 0
     fenced: bool = False
     alive: bool = True
 
     def holds(self, entry_id: int) -> bool:
-        """Whether it has the entry."""
+        """Whether it holds the entry."""
         return bool(self.held >> entry_id & 1)
 
 
 Ledger: TypeAlias = tuple[str, tuple[Fragment, ...], int, int]
-"""State, fragments, last entry and length: all of the metadata that changes here."""
+"""State, fragments, last entry and length: the metadata that change here."""
 
 
 Change: TypeAlias = tuple[Fragment, Fragment]
-"""The fragment that a writer knows, and the one that it wants."""
+"""The fragment that the writer knows, and the one that it wants to write."""
 
 Step: TypeAlias = tuple[str, int]
-"""What happens, and the number of the message or bookie that it happens to."""
+"""Kind of step, and number of the message or bookie that it affects."""
 
 
-class World(NamedTuple):
-    """Everything there is. Its parts are numbers of what the tables of the model hold."""
+class ModelWorld(NamedTuple):
+    """A world. Its fields are numbers into the tables of the model."""
 
     writer: int
-    """The state of its machine, or ``NOBODY``."""
+    """State of its machine, or ``NO_STATE``."""
     recoverers: tuple[int, ...]
-    """For each that has started the state of its machine; below zero, the end that it reported."""
+    """State of each started recoverer; below zero: the end that it reported."""
     bookies: tuple[int, ...]
     messages: frozenset[int]
     ledger: int
     change: int
-    """That is being written to the metadata, or ``NOBODY``."""
-    sealed: tuple[int, ...]
+    """Ensemble change that is being written, or ``NO_STATE``."""
+    batch_lacs: tuple[int, ...]
     """The LAC that each batch carries."""
     confirmed: int
     losses: int
     crashes: int
 
     def key(self) -> tuple[object, ...]:
-        """Equal for equal worlds, whatever the order in which they were put together."""
+        """Key that is equal for equal worlds, independent of the order of messages."""
         return (*self[:3], tuple(sorted(self.messages)), *self[4:])
 
 
@@ -100,7 +106,7 @@ T = TypeVar("T", bound=Hashable)
 
 
 class _Table(Generic[T]):
-    """Values by number, in the order in which they first came."""
+    """Numbers values in the order of their first use."""
 
     def __init__(self) -> None:
         self._values: list[T] = []
@@ -118,45 +124,44 @@ class _Table(Generic[T]):
 
 
 @dataclass(frozen=True, slots=True)
-class Limits:
-    """How large the world is."""
+class ModelLimits:
+    """Size of a world, and what may go wrong in it."""
 
     quorum: Quorum = field(default_factory=lambda: Quorum(3, 3, 2))
     batches: int = 2
     recoverers: int = 2
     losses: int = 1
     crashes: int = 0
-    spares: int = 0
+    replacements: int = 0
     late_answers: bool = True
-    """Answers are messages as well. Without, they are heard when they are given, or lost; refusals stay messages."""
+    """Answers travel as messages. Otherwise they arrive at once or are lost; refusals always travel."""
     reads_fence: bool = True
-    """Off plants a defect: a recovery read leaves the bookie unfenced."""
+    """False plants a defect: a recovery read does not fence."""
 
     @property
     def late_acks(self) -> bool:
-        """Whether a writer may hear late of what a bookie holds.
+        """Whether acks to the writer may be delayed.
 
-        That matters where acks can be taken back by a change of the ensemble. Where none can, a writer that hears
-        early confirms no less and can do all else that one that hears late can: what that one still sends with an
-        older LAC, this one has appended before.
+        That matters if an ensemble change can discard acks. Otherwise a writer that gets its acks early can do
+        everything that one with late acks can: batches with an older LAC are covered by appends before the ack.
         """
-        return self.late_answers or self.spares > 0
+        return self.late_answers or self.replacements > 0
 
 
 class Model:
-    """What may happen in such a world."""
+    """Enumerates the steps of worlds of this size, and checks their invariants."""
 
-    def __init__(self, limits: Limits) -> None:
+    def __init__(self, limits: ModelLimits) -> None:
         self.limits = limits
         members = tuple(f"b{index}" for index in range(limits.quorum.ensemble))
-        self._names = (*members, *(f"s{index}" for index in range(limits.spares)))
+        self._names = (*members, *(f"s{index}" for index in range(limits.replacements)))
         self._base = LedgerMetadata(LEDGER, limits.quorum, (Fragment(0, members),), "creator", 0)
         self._writers = Writers(limits.quorum, list(members))
         self._recoverers = Recoverers(limits.quorum.ensemble)
-        self._heard_at_once = {"again"} if limits.late_answers else {"again", "fence", "read"}
+        self._answered_at_once = {"again"} if limits.late_answers else {"again", "fence", "read"}
         if not limits.late_acks:
-            self._heard_at_once.add("add")
-        self._bookies: _Table[Bookie] = _Table()
+            self._answered_at_once.add("add")
+        self._bookies: _Table[ModelBookie] = _Table()
         self._messages: _Table[Message] = _Table()
         self._ledgers: _Table[Ledger] = _Table()
         self._changes: _Table[Change] = _Table()
@@ -167,27 +172,27 @@ class Model:
         self._moved_ledger = cache(self._ledger_after)
         self._moved_change = cache(self._change_after)
 
-    def start(self) -> World:
-        """The ledger was created, and the writer is connected to every bookie."""
-        bookies = (self._bookies.number(Bookie()),) * len(self._names)
-        return World(
-            self._writers.start(), (), bookies, frozenset(), self._ledgers.number(_brief(self._base)), NOBODY, (), -1,
+    def start(self) -> ModelWorld:
+        """The first world: a new ledger with a writer that is connected to every bookie."""
+        bookies = (self._bookies.number(ModelBookie()),) * len(self._names)
+        return ModelWorld(
+            self._writers.start(), (), bookies, frozenset(), self._ledgers.number(_brief(self._base)), NO_STATE, (), -1,
             self.limits.losses, self.limits.crashes,
         )  # fmt: skip
 
-    def steps(self, world: World) -> Iterator[tuple[Step, World]]:
-        """Everything that may happen next."""
+    def steps(self, world: ModelWorld) -> Iterator[tuple[Step, ModelWorld]]:
+        """All steps from a world, with the worlds that they lead to."""
         for step, reached in self._all_steps(world):
-            yield step, self._without_noise(reached)
+            yield step, self._without_useless_messages(reached)
 
-    def told(self, step: Step) -> str:
-        """A step in words."""
+    def describe(self, step: Step) -> str:
+        """Description of a step."""
         what, number = step
         if what in ("deliver", "lose", "lose the answer to"):
             return f"{what} {self._messages[number]}"
         return f"{what} {self._names[number] if what == 'crash' else number}"
 
-    def _all_steps(self, world: World) -> Iterator[tuple[Step, World]]:
+    def _all_steps(self, world: ModelWorld) -> Iterator[tuple[Step, ModelWorld]]:
         yield from self._writer_steps(world)
         yield from self._recoverer_steps(world)
         for number in sorted(world.messages):
@@ -197,7 +202,7 @@ class Model:
             if world.losses:
                 lost = rest._replace(losses=world.losses - 1)
                 yield ("lose", number), self._answered(lost, _failure(message))
-                if message.kind in self._heard_at_once:
+                if message.kind in self._answered_at_once:
                     yield ("lose the answer to", number), self._at_bookie(lost, message, answered=False)
         if world.crashes:
             for at, number in enumerate(world.bookies):
@@ -208,120 +213,124 @@ class Model:
 
     # -- the writer -------------------------------------------------------------------
 
-    def _writer_steps(self, world: World) -> Iterator[tuple[Step, World]]:
-        if world.writer == NOBODY:
+    def _writer_steps(self, world: ModelWorld) -> Iterator[tuple[Step, ModelWorld]]:
+        if world.writer == NO_STATE:
             return
         view = self._writers.view(world.writer)
-        entry_id = len(world.sealed)
+        entry_id = len(world.batch_lacs)
         if entry_id < self.limits.batches:
-            sealed = world._replace(sealed=(*world.sealed, view.lac))
-            yield ("append", entry_id), self._wrote(sealed, "submit", entry_id)
-        if world.change != NOBODY:
+            batch_lacs = world._replace(batch_lacs=(*world.batch_lacs, view.lac))
+            yield ("append", entry_id), self._writer_event(batch_lacs, "submit", entry_id)
+        if world.change != NO_STATE:
             yield ("write the change", world.change), self._change_written(world, *self._changes[world.change])
-        elif found := self._free(view.fragment.bookies, view.wanted):
-            yield ("begin to replace", found[0][0]), self._wrote(world, "begin", *found)
+        elif found := self._replacements(view.fragment.bookies, view.wanted):
+            yield ("begin to replace", found[0][0]), self._writer_event(world, "begin", *found)
         elif not view.pending:
             yield ("close at", view.lac), self._writer_closes(world, view.lac, view.lac_length)
 
-    def _free(self, ensemble: Iterable[str], positions: Iterable[int]) -> tuple[tuple[int, str], ...]:
-        """Who may take these positions."""
-        spares = (name for name in self._names[self.limits.quorum.ensemble :] if name not in ensemble)
-        return tuple(zip(positions, spares, strict=False))
+    def _replacements(self, ensemble: Iterable[str], positions: Iterable[int]) -> tuple[tuple[int, str], ...]:
+        """Replacement bookies for these positions."""
+        candidates = (name for name in self._names[self.limits.quorum.ensemble :] if name not in ensemble)
+        return tuple(zip(positions, candidates, strict=False))
 
-    def _change_written(self, world: World, known: Fragment, wanted: Fragment) -> World:
-        world = world._replace(change=NOBODY)
+    def _change_written(self, world: ModelWorld, known: Fragment, wanted: Fragment) -> ModelWorld:
+        world = world._replace(change=NO_STATE)
         try:
             fresh = change_ensemble(self._metadata(world.ledger), known, wanted.first_entry_id, wanted.bookies)
         except TallybookError:
-            return self._wrote(world, "die")
-        return self._wrote(world._replace(ledger=self._ledgers.number(_brief(fresh))), "changed")
+            return self._writer_event(world, "die")
+        return self._writer_event(world._replace(ledger=self._ledgers.number(_brief(fresh))), "changed")
 
-    def _writer_closes(self, world: World, lac: int, length: int) -> World:
-        metadata, ended = self._metadata(world.ledger), world._replace(writer=NOBODY, change=NOBODY)
+    def _writer_closes(self, world: ModelWorld, lac: int, length: int) -> ModelWorld:
+        metadata, ended = self._metadata(world.ledger), world._replace(writer=NO_STATE, change=NO_STATE)
         try:
             if metadata.state is LedgerState.IN_RECOVERY:
                 raise LedgerFenced("it is being recovered")
             return ended._replace(ledger=self._ledgers.number(_brief(close(metadata, lac, length))))
         except TallybookError:
-            # In the hands of a recovery, or closed at another end.
+            # A recovery has begun, or has closed the ledger at another end.
             return ended
 
-    def _wrote(self, world: World, event: str, *facts: object) -> World:
-        """The world after the writer's machine has heard of an event."""
+    def _writer_event(self, world: ModelWorld, event: str, *facts: object) -> ModelWorld:
+        """The world after an event of the writer's machine."""
         writer, actions = self._writers.step(world.writer, event, *facts)
         messages, confirmed, change = set(world.messages), world.confirmed, world.change
         for action in actions:
             if isinstance(action, writing.Send):
                 bookie = self._writers.holder(writer, action.position)
-                add = Message("add", NOBODY, action.position, bookie, action.first_entry_id)
+                add = Message("add", NO_STATE, action.position, bookie, action.first_entry_id)
                 messages.add(self._messages.number(add))
             elif isinstance(action, writing.Confirmed):
                 confirmed = action.last_entry_id
             elif isinstance(action, writing.ChangeEnsemble):
                 change = self._changes.number((action.known, action.wanted))
         if self._writers.view(writer).dead:
-            writer = change = NOBODY
+            writer = change = NO_STATE
         return world._replace(writer=writer, messages=frozenset(messages), confirmed=confirmed, change=change)
 
     # -- recoverers -------------------------------------------------------------------
 
-    def _recoverer_steps(self, world: World) -> Iterator[tuple[Step, World]]:
+    def _recoverer_steps(self, world: ModelWorld) -> Iterator[tuple[Step, ModelWorld]]:
         for at, state in enumerate(world.recoverers):
             if state >= 0 and (waiting := self._recoverers.view(state).waiting):
                 late = self._recoverers.step(state, "late", waiting)
-                yield ("waits no longer: recoverer", at), self._recovered(world, at, *late)
+                yield ("waits no longer: recoverer", at), self._recoverer_event(world, at, *late)
         number = len(world.recoverers)
         if number == self.limits.recoverers:
             return
         metadata = begin_recovery(self._metadata(world.ledger))
-        begun = world._replace(recoverers=(*world.recoverers, NOBODY))
+        begun = world._replace(recoverers=(*world.recoverers, NO_STATE))
         if metadata.closed:
             end = (metadata.last_entry_id, metadata.length)
             yield ("finds it closed: recoverer", number), self._ended(begun, number, end)
             return
         state, actions = self._recoverers.start(metadata)
         begun = begun._replace(ledger=self._ledgers.number(_brief(metadata)))
-        yield ("begins: recoverer", number), self._recovered(begun, number, state, actions)
+        yield ("begins: recoverer", number), self._recoverer_event(begun, number, state, actions)
 
-    def _recovered(self, world: World, number: int, state: int, actions: tuple[recovery.Action, ...]) -> World:
-        """The world after a recoverer's machine has said ``actions``."""
+    def _recoverer_event(
+        self, world: ModelWorld, number: int, state: int, actions: tuple[recovery.Action, ...]
+    ) -> ModelWorld:
+        """The world after the actions of a recoverer's machine."""
         messages = set(world.messages)
         metadata = self._recoverers.view(state).metadata
         asked = metadata.last_fragment.bookies
         for action in actions:
             match action:
-                case recovery.Fence(position):
+                case recovery.FenceMember(position):
                     request = Message("fence", number, position, asked[position], -1)
-                case recovery.RecoveryRead(position, entry_id):
+                case recovery.ReadMember(position, entry_id):
                     request = Message("read", number, position, asked[position], entry_id)
-                case recovery.RecoveryAdd(position, bookie, entry_id, _):
+                case recovery.WriteBack(position, bookie, entry_id, _):
                     request = Message("again", number, position, bookie, entry_id)
                 case recovery.AwaitStragglers():
                     continue
-                case recovery.FindSpares(ensemble, positions):
-                    found = self._free(ensemble, positions)
-                    return self._recovered(world, number, *self._recoverers.step(state, "spares", *found))
+                case recovery.FindReplacements(ensemble, positions):
+                    found = self._replacements(ensemble, positions)
+                    return self._recoverer_event(world, number, *self._recoverers.step(state, "replacements", *found))
                 case recovery.ReadEnd(entry_id):
                     event = self._end_of(world, metadata, entry_id)
-                    return self._recovered(world, number, *self._recoverers.step(state, *event))
+                    return self._recoverer_event(world, number, *self._recoverers.step(state, *event))
                 case recovery.Close():
-                    return self._closes(world, number, metadata, action)
+                    return self._recoverer_closes(world, number, metadata, action)
                 case _:
                     return self._ended(world, number, GAVE_UP)
             messages.add(self._messages.number(request))
         recoverers = (*world.recoverers[:number], state, *world.recoverers[number + 1 :])
         return world._replace(recoverers=recoverers, messages=frozenset(messages))
 
-    def _end_of(self, world: World, metadata: LedgerMetadata, entry_id: int) -> tuple[str, *tuple[int, ...]]:
-        """What a reader learns who looks for the last batch among the bookies that the metadata name."""
+    def _end_of(self, world: ModelWorld, metadata: LedgerMetadata, entry_id: int) -> tuple[str, *tuple[int, ...]]:
+        """Event of a read of the last batch at the bookies that the metadata name."""
         for name in metadata.bookies_of(entry_id):
             bookie = self._bookies[world.bookies[self._names.index(name)]]
             if bookie.alive and bookie.holds(entry_id):
-                return ("end", entry_id, world.sealed[entry_id])
+                return ("end", entry_id, world.batch_lacs[entry_id])
         return ("no end",)
 
-    def _closes(self, world: World, number: int, known: LedgerMetadata, end: recovery.Close) -> World:
-        """One attempt: who finds the last fragment changed would start over, which is another recoverer."""
+    def _recoverer_closes(
+        self, world: ModelWorld, number: int, known: LedgerMetadata, end: recovery.Close
+    ) -> ModelWorld:
+        """One attempt to close. If the last fragment changed it gives up; a restart equals another recoverer."""
         try:
             closed = closed_at(known, replace(end, missed=()), self._metadata(world.ledger))
         except LastFragmentChanged:
@@ -329,78 +338,77 @@ class Model:
         world = world._replace(ledger=self._ledgers.number(_brief(closed)))
         return self._ended(world, number, (closed.last_entry_id, closed.length))
 
-    def _ended(self, world: World, number: int, end: tuple[int, int]) -> World:
+    def _ended(self, world: ModelWorld, number: int, end: tuple[int, int]) -> ModelWorld:
         reported = -1 - self._ends.number(end)
         return world._replace(recoverers=(*world.recoverers[:number], reported, *world.recoverers[number + 1 :]))
 
     # -- messages ---------------------------------------------------------------------
 
-    def _delivered(self, world: World, message: Message) -> World:
+    def _delivered(self, world: ModelWorld, message: Message) -> ModelWorld:
         if message.kind in _REQUESTS:
             return self._at_bookie(world, message)
-        if message.sender == NOBODY:
+        if message.sender == NO_STATE:
             if self._writers.holder(world.writer, message.position) != message.bookie:
                 return world
-            if message.told:
-                return self._wrote(world, "refused", message.position, message.entry_id, message.told)
-            return self._wrote(world, "acked", message.position, message.entry_id, message.bookie)
+            if message.value:
+                return self._writer_event(world, "refused", message.position, message.entry_id, message.value)
+            return self._writer_event(world, "acked", message.position, message.entry_id, message.bookie)
         facts: tuple[int, ...] = (message.position, message.entry_id)
         if message.kind in ("fenced", "not fenced"):
-            facts = (message.position, message.told)
+            facts = (message.position, message.value)
         elif message.kind == "copy":
-            facts = (*facts, message.told)
+            facts = (*facts, message.value)
         state = world.recoverers[message.sender]
-        return self._recovered(world, message.sender, *self._recoverers.step(state, message.kind, *facts))
+        return self._recoverer_event(world, message.sender, *self._recoverers.step(state, message.kind, *facts))
 
-    def _at_bookie(self, world: World, message: Message, *, answered: bool = True) -> World:
+    def _at_bookie(self, world: ModelWorld, message: Message, *, answered: bool = True) -> ModelWorld:
         at = self._names.index(message.bookie)
         bookie = self._bookies[world.bookies[at]]
         if not bookie.alive:
             return self._answered(world, _failure(message))
-        told = 0
+        value = 0
         match message.kind:
             case "add" if bookie.fenced:
-                kind, told = "acked", LedgerFenced.wire_code
+                kind, value = "acked", LedgerFenced.wire_code
             case "add" | "again":
                 bookie = bookie._replace(held=bookie.held | 1 << message.entry_id)
                 kind = "acked" if message.kind == "add" else "held again"
             case "fence":
                 bookie = bookie._replace(fenced=True)
-                kind, told = "fenced", self._lac(world, bookie)
+                kind, value = "fenced", self._lac(world, bookie)
             case _:
                 bookie = bookie._replace(fenced=bookie.fenced or self.limits.reads_fence)
                 kind = "copy" if bookie.holds(message.entry_id) else "absent"
-                told = world.sealed[message.entry_id] if kind == "copy" else 0
-        answer = message._replace(kind=kind, told=told) if answered else _failure(message)
+                value = world.batch_lacs[message.entry_id] if kind == "copy" else 0
+        answer = message._replace(kind=kind, value=value) if answered else _failure(message)
         return self._answered(self._with(world, at, bookie), answer)
 
-    def _answered(self, world: World, answer: Message) -> World:
-        """An answer is on its way, or there at once if it cannot matter when it comes.
+    def _answered(self, world: ModelWorld, answer: Message) -> ModelWorld:
+        """Send an answer, or deliver it at once if a delay cannot matter.
 
-        An answer to what a recovery adds again that comes late is the same as a late request: either may be overtaken
-        by the end of the wait for stragglers.
+        A late answer to a recovery add is equivalent to a late request: the wait for stragglers may end before either.
         """
-        if answer.sender == NOBODY:
-            if not answer.told and "add" in self._heard_at_once:
-                return self._delivered(world, answer) if world.writer != NOBODY else world
+        if answer.sender == NO_STATE:
+            if not answer.value and "add" in self._answered_at_once:
+                return self._delivered(world, answer) if world.writer != NO_STATE else world
         elif not self.limits.late_answers or answer.kind in ("held again", "not held"):
             sender = world.recoverers[answer.sender]
             return self._delivered(world, answer) if self._is_heard(answer, sender) else world
         return world._replace(messages=world.messages | {self._messages.number(answer)})
 
-    def _lac(self, world: World, bookie: Bookie) -> int:
-        return max((lac for entry_id, lac in enumerate(world.sealed) if bookie.holds(entry_id)), default=-1)
+    def _lac(self, world: ModelWorld, bookie: ModelBookie) -> int:
+        return max((lac for entry_id, lac in enumerate(world.batch_lacs) if bookie.holds(entry_id)), default=-1)
 
-    def _with(self, world: World, at: int, bookie: Bookie) -> World:
+    def _with(self, world: ModelWorld, at: int, bookie: ModelBookie) -> ModelWorld:
         number = self._bookies.number(bookie)
         return world._replace(bookies=(*world.bookies[:at], number, *world.bookies[at + 1 :]))
 
-    def _without_noise(self, world: World) -> World:
-        """The same world without messages that can change nothing any more."""
+    def _without_useless_messages(self, world: ModelWorld) -> ModelWorld:
+        """The world without messages that have no effect any more."""
         kept = []
         for number in world.messages:
             message = self._messages[number]
-            sender = world.writer if message.sender == NOBODY else world.recoverers[message.sender]
+            sender = world.writer if message.sender == NO_STATE else world.recoverers[message.sender]
             if self._matters(number, sender, world.bookies[self._names.index(message.bookie)]):
                 kept.append(number)
         return world if len(kept) == len(world.messages) else world._replace(messages=frozenset(kept))
@@ -419,8 +427,8 @@ class Model:
         return not bookie.fenced and (message.kind == "fence" or self.limits.reads_fence)
 
     def _is_heard(self, message: Message, sender: int) -> bool:
-        """Whether an answer would mean anything to who asked."""
-        if message.sender == NOBODY or sender < 0:
+        """Whether an answer still matters to its receiver."""
+        if message.sender == NO_STATE or sender < 0:
             return sender >= 0
         view = self._recoverers.view(sender)
         if message.kind in ("fence", "fenced", "not fenced"):
@@ -436,43 +444,43 @@ class Model:
 
     # -- symmetry ---------------------------------------------------------------------
 
-    def in_one_form(self, world: World) -> World:
-        """Of all worlds that differ from this one in names only, the one with the least key."""
+    def normalized(self, world: ModelWorld) -> ModelWorld:
+        """Normalize a world: of all worlds that differ only in names, the one with the least key."""
         quorum = self.limits.quorum
         if quorum.striped:
             return world
         seen: list[list[tuple[object, ...]]] = [[] for _ in range(quorum.ensemble)]
         for number in world.messages:
             message = self._messages[number]
-            seen[message.position].append((message.kind, message.entry_id, message.told))
+            seen[message.position].append((message.kind, message.entry_id, message.value))
         signatures = tuple((world.bookies[at], sorted(seen[at])) for at in range(quorum.ensemble))
         senders = [tuple(range(len(world.recoverers)))]
         if len(world.recoverers) == 2:
             senders.append((1, 0))
         likes = (self._exchanged(world, order, who) for order in arrangements(signatures) for who in senders)
-        return min(likes, key=World.key)
+        return min(likes, key=ModelWorld.key)
 
-    def _exchanged(self, world: World, order: Order, senders: Order) -> World:
+    def _exchanged(self, world: ModelWorld, order: Order, senders: Order) -> ModelWorld:
         """The world after an exchange of bookies and of recoverers."""
         bookies = list(world.bookies)
         for at, to in enumerate(order):
             bookies[to] = world.bookies[at]
-        recoverers = [NOBODY] * len(senders)
+        recoverers = [NO_STATE] * len(senders)
         for at, to in enumerate(senders):
             state = world.recoverers[at]
             recoverers[to] = state if state < 0 else self._recoverers.moved(state, order)
         return world._replace(
-            writer=world.writer if world.writer == NOBODY else self._writers.moved(world.writer, order),
+            writer=world.writer if world.writer == NO_STATE else self._writers.moved(world.writer, order),
             recoverers=tuple(recoverers),
             bookies=tuple(bookies),
             messages=frozenset(self._moved_message(number, order, senders) for number in world.messages),
             ledger=self._moved_ledger(world.ledger, order),
-            change=world.change if world.change == NOBODY else self._moved_change(world.change, order),
+            change=world.change if world.change == NO_STATE else self._moved_change(world.change, order),
         )
 
     def _message_after(self, number: int, order: Order, senders: Order) -> int:
         message = self._messages[number]
-        sender = message.sender if message.sender == NOBODY else senders[message.sender]
+        sender = message.sender if message.sender == NO_STATE else senders[message.sender]
         moved = message._replace(
             sender=sender, position=order[message.position], bookie=renamed(message.bookie, order)
         )  # fmt: skip
@@ -489,16 +497,16 @@ class Model:
 
     # -- what must hold ---------------------------------------------------------------
 
-    def broken_by(self, before: World, world: World) -> str | None:
-        """What is wrong with the step from ``before`` to ``world``; ``None`` if nothing is."""
+    def broken_by(self, before: ModelWorld, world: ModelWorld) -> str | None:
+        """The invariant that the step from ``before`` to ``world`` violates, or ``None``."""
         if before.ledger != world.ledger and self._ledgers[before.ledger][0] == LedgerState.CLOSED.value:
             return "I3: a closed ledger changed"
         if world.confirmed < before.confirmed:
             return f"I6: the last add confirmed fell from {before.confirmed} to {world.confirmed}"
         return None
 
-    def broken(self, world: World) -> str | None:
-        """What is wrong with ``world``; ``None`` if nothing is."""
+    def broken(self, world: ModelWorld) -> str | None:
+        """The invariant that ``world`` violates, or ``None``."""
         state, fragments, last, length = self._ledgers[world.ledger]
         closed = state == LedgerState.CLOSED.value
         if closed and world.confirmed > last:
@@ -525,10 +533,10 @@ _FAILURES: Final = {
 
 
 def _failure(message: Message) -> Message:
-    """What who asked is told in the end, where the request or its answer got lost."""
-    if message.sender == NOBODY:
-        return message._replace(kind="acked", told=_REFUSED)
-    return message._replace(kind=_FAILURES.get(message.kind, message.kind), told=0)
+    """The failure that the sender gets if its request or the answer is lost."""
+    if message.sender == NO_STATE:
+        return message._replace(kind="acked", value=_REFUSED)
+    return message._replace(kind=_FAILURES.get(message.kind, message.kind), value=0)
 
 
 def _brief(metadata: LedgerMetadata) -> Ledger:

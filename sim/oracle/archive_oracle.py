@@ -1,8 +1,7 @@
-"""What must hold of the archive at every moment of a run (I16, I17).
+"""Archive invariants that hold at every moment of a run (I16, I17).
 
-Whenever the metadata say that a ledger is in an object, or that bookies may drop it, the bytes of that object are
-read as any reader of Parquet would, by no code of the product, and compared with what writers were told. Whenever an
-object goes, no ledger may be in it.
+When the metadata say that a ledger is archived, or that bookies may drop it, this module reads the object with pyarrow
+(no product code) and compares it with what writers were told. When an object is removed, no ledger may be in it.
 """
 
 from __future__ import annotations
@@ -14,62 +13,62 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from tallybook.archive.schema import object_id_of
-from tallybook.metadata.model import LedgerMetadata
+from tallybook.archive.format.schema import object_id_of
+from tallybook.metadata.ledger.model import LedgerMetadata
 
-from .bucket import Bucket
-from .god import God
-from .history import History
+from ..cluster.bucket import Bucket
+from ..workload.history import History
+from .oracle import Oracle
 
 if TYPE_CHECKING:
-    from .node import BookieNode
+    from ..cluster.bookie_node import BookieNode
 
 
 @dataclass(frozen=True, slots=True)
-class Contents:
-    """An object as anybody may read it."""
+class ObjectContents:
+    """Contents of an archive object, read with pyarrow."""
 
     size_bytes: int
     sha256: bytes
     ledgers: dict[int, list[tuple[int, bytes]]]
-    """Ids and payloads of each ledger, in the order of the rows."""
+    """Entry ids and payloads of each ledger, in row order."""
     damage: str = ""
 
 
-class Archivist:
-    """Compares the bucket with the metadata, at each change of either."""
+class ArchiveOracle:
+    """Compares the bucket with the metadata whenever one of them changes."""
 
-    def __init__(self, god: God, history: History, bucket: Bucket) -> None:
-        self._god = god
+    def __init__(self, oracle: Oracle, history: History, bucket: Bucket) -> None:
+        self._oracle = oracle
         self._history = history
         self._bucket = bucket
-        self._read: dict[str, Contents] = {}
+        self._read: dict[str, ObjectContents] = {}
         bucket.on_removed = self.removed
 
     def changed(self, before: LedgerMetadata | None, after: LedgerMetadata | None) -> None:
-        """The metadata of a ledger have changed."""
+        """Check one change of a ledger's metadata."""
         if before is None or after is None:
             return
         if after.archived != before.archived:
-            self._look_at_receipt(before, after)
+            self._check_receipt(before, after)
         if after.copies_released != before.copies_released:
             detail = f"ledger {after.ledger_id} was released"
-            self._god.expect(after.copies_released, "I3", f"{detail}, and is to be kept again")
+            self._oracle.expect(after.copies_released, "I3", f"{detail}, and is to be kept again")
             problem = self.problem_of(after)
-            self._god.expect(not problem, "I16", f"{detail}, and {problem}")
+            self._oracle.expect(not problem, "I16", f"{detail}, and {problem}")
 
     def removed(self, key: str) -> None:
-        """An object is gone. Whoever announces one has a claim to it from before it is there."""
+        """Check that no ledger is in a removed object, nor announced for it."""
         self._read.pop(key, None)
-        for ledger_id, known in self._god.ledgers.items():
+        for ledger_id, known in self._oracle.ledgers.items():
             archived, archiving = known.metadata.archived, known.metadata.archiving
             if archived is not None and archived.key == key:
-                self._god.violated("I17", f"object {key} was removed, and ledger {ledger_id} is in it")
+                self._oracle.violated("I17", f"object {key} was removed, and ledger {ledger_id} is in it")
             if archiving is not None and archiving.object_id == object_id_of(key):
-                self._god.violated("I17", f"object {key} was removed, and ledger {ledger_id} is on its way into it")
+                self._oracle.violated("I17", f"object {key} was removed, and ledger {ledger_id} is on its way into it")
 
     def problem_of(self, metadata: LedgerMetadata) -> str:
-        """Why the archive does not hold the whole ledger, as its metadata say; empty where it does."""
+        """Why the archive does not hold the whole ledger of these metadata; empty if it does."""
         ledger_id, receipt = metadata.ledger_id, metadata.archived
         if receipt is None:
             return "is in no object"
@@ -89,12 +88,14 @@ class Archivist:
                 return f"its entry {append.entry_id} was {append.payload[:40]!r} when it was confirmed"
         return ""
 
-    def _look_at_receipt(self, before: LedgerMetadata, after: LedgerMetadata) -> None:
+    def _check_receipt(self, before: LedgerMetadata, after: LedgerMetadata) -> None:
         problem = self.problem_of(after)
-        self._god.expect(not problem, "I17", f"ledger {after.ledger_id} is said to be archived, and {problem}")
-        self._god.mark("archive: a ledger was committed" if before.archived is None else "archive: a ledger was moved")
+        self._oracle.expect(not problem, "I17", f"ledger {after.ledger_id} is said to be archived, and {problem}")
+        self._oracle.mark(
+            "archive: a ledger was committed" if before.archived is None else "archive: a ledger was moved"
+        )
 
-    def _contents(self, key: str) -> Contents | None:
+    def _contents(self, key: str) -> ObjectContents | None:
         if key not in self._read:
             data = self._bucket.peek(key)
             if data is None:
@@ -103,7 +104,7 @@ class Archivist:
         return self._read[key]
 
 
-def _contents_of(data: bytes) -> Contents:
+def _contents_of(data: bytes) -> ObjectContents:
     ledgers: dict[int, list[tuple[int, bytes]]] = {}
     damage = ""
     try:
@@ -112,13 +113,13 @@ def _contents_of(data: bytes) -> Contents:
             ledgers.setdefault(ledger_id, []).append((entry_id, payload))
     except (pa.ArrowException, OSError) as error:
         damage = f"({str(error)[:80]})"
-    return Contents(len(data), hashlib.sha256(data).digest(), ledgers, damage)
+    return ObjectContents(len(data), hashlib.sha256(data).digest(), ledgers, damage)
 
 
-def look_at_drops(god: God, nodes: dict[str, BookieNode]) -> None:
-    """Whatever a bookie has dropped it may drop (I16)."""
+def check_drops(oracle: Oracle, nodes: dict[str, BookieNode]) -> None:
+    """Check that bookies dropped only ledgers that they may drop (I16)."""
     for node in nodes.values():
         if node.bookie is not None:
-            for ledger in list(node.bookie._parts.table):  # noqa: SLF001 - nobody else asks a bookie for this
+            for ledger in list(node.bookie._parts.table):  # noqa: SLF001 - no public way to get it
                 if ledger.deleted:
-                    god.gone(node.name, ledger.ledger_id)
+                    oracle.check_gone(node.name, ledger.ledger_id)

@@ -1,20 +1,20 @@
-"""After healing: what was begun comes to its end, and all that a client may want can be done (L0 to L11).
+"""Liveness checks after healing: clients finish, and every operation a client may need works again (L0 to L11).
 
     L0   every bookie serves and is registered
-    L2   writers whose ledger nobody takes from them confirm what they append now; a newcomer writes one on all bookies
-    L1   recoverers come to an end, and every ledger can be closed
-    L5   readers that follow a ledger, through all of this, see its end
-    L8   a recovery beside one slow member takes a bounded time (``slow_members``)
-    L10  what waits at a client is no silence of a bookie (``many_at_once``)
-    L6   what is closed gets into the archive, where there is one (``settling``)
-    L7   bookies that scrub know what is damaged (``scrubbed``)
-    L3   closed ledgers get back all of their copies, where there is a repair (``repairing``)
-    L9   and so do open ones, over a disk that was replaced (``open_ledgers``)
-    L11  and one that its writer holds open stays its writer's (``held_ledger``)
-    L4   bookies drop what was deleted, released to the archive, or given to others
+    L2   writers that still own their ledger confirm new entries; a new client writes a ledger on all bookies
+    L1   recoverers finish, and every ledger can be closed
+    L5   readers that follow a ledger meanwhile see its end
+    L8   a recovery beside one slow member takes a bounded time (``faults/slow_members``)
+    L10  batches that wait in a client do not count as silence of a bookie (``workload/simultaneous_appends``)
+    L6   closed ledgers get archived, if there is an archive (``archive_liveness``)
+    L7   bookies that scrub find all damage (``scrub_complete``)
+    L3   closed ledgers regain all copies, if there is a repair (``workload/repairers``)
+    L9   open ledgers do, too, after a disk was replaced (``workload/open_ledgers``)
+    L11  the repair leaves a ledger alone that its writer holds open (``workload/idle_ledger``)
+    L4   bookies drop ledgers that were deleted, released to the archive, or moved to other bookies
 
-Each of them has ``LIVENESS_SECONDS``. A client that the nemesis has left asleep does its part
-after it has woken, and its ledgers are closed without it.
+Each has ``LIVENESS_SECONDS``. A client that the nemesis left frozen finishes after it wakes up; its ledgers are closed
+without it.
 """
 
 from __future__ import annotations
@@ -23,33 +23,33 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Final
 
 from tallybook.core.ids import NO_ENTRY
-from tallybook.metadata.model import LedgerState
+from tallybook.metadata.ledger.model import LedgerState
 
-from .halfway import halfway
-from .many_at_once import write_many_at_once
-from .repairing import mend
-from .scrubbed import know_their_damage
-from .settling import settle
-from .slow_members import recover_beside_a_slow_member
-from .stream_end import end_streams, write_streams
-from .vital import vital
-from .workload import ClientProcess
+from ..faults.slow_members import recover_beside_a_slow_member
+from ..supervised_tasks import vital
+from ..workload.ledgers import ClientProcess
+from ..workload.repairers import finish_repair
+from ..workload.simultaneous_appends import write_simultaneously
+from ..workload.tiering_reader import read_across_release
+from .archive_liveness import finish_archiving
+from .scrub_complete import check_scrub_finds_damage
+from .stream_liveness import end_streams, write_streams
 
 if TYPE_CHECKING:
-    from .run import Universe
+    from ..run import Universe
 
 LIVENESS_SECONDS: Final = 60.0
 FOLLOWED: Final = 3
-"""How many of the ledgers that are open after healing are followed to their end, at most."""
+"""Maximum number of open ledgers that are followed to their end after healing."""
 AWAKE_SECONDS: Final = 700.0
-"""Longer than anybody sleeps."""
-HISTORIANS_LATE: Final = "readers of the archive do not reach the end"
-MOST_LEDGERS: Final = 100_000
-"""More than there are in any run."""
+"""Longer than any client stays frozen."""
+TIERING_READERS_LATE: Final = "readers of the archive do not reach the end"
+MAX_LEDGERS: Final = 100_000
+"""More ledgers than any run has."""
 
 
-async def come_back(universe: Universe) -> None:
-    """Every bookie serves, and is registered (L0)."""
+async def await_bookies(universe: Universe) -> None:
+    """Wait until every bookie serves and is registered (L0)."""
 
     def all_listed() -> bool:
         return set(universe.nodes) <= set(universe.metadata.shared.bookies)
@@ -58,102 +58,107 @@ async def come_back(universe: Universe) -> None:
     await universe.until(all_listed, LIVENESS_SECONDS, "L0", "not every bookie is registered again")
 
 
-async def bring_to_an_end(universe: Universe) -> None:
-    """Writers finish, what they left open is closed, readers see all of it."""
-    god, workload = universe.god, universe.workload
-    if not universe.nemesis.struck and not universe.swarm.metadata_faults:
-        god.expect(universe.history.count_confirmed() > 0, "L2", "nothing goes wrong, and nothing is written")
-    async with workload.guest("follower") as follower:
+async def finish_clients(universe: Universe) -> None:
+    """Let writers finish, close what they left open, and let readers reach the ends."""
+    oracle, workload = universe.oracle, universe.workload
+    if not universe.nemesis.struck and not universe.config.metadata_faults:
+        oracle.expect(universe.history.count_confirmed() > 0, "L2", "no entry was confirmed in a run without faults")
+    async with workload.extra_client("follower") as follower:
         following = _follow(universe, follower)
         workload.finish()
         await _write_on_all(universe)
         await _finish(universe)
         await recover_beside_a_slow_member(universe)
-        await write_many_at_once(universe)
+        await write_simultaneously(universe)
         await write_streams(universe)
         await _all(universe, "reader", "L5", "readers do not reach the end", following)
-        await _all(universe, "historian", "L5", HISTORIANS_LATE)
-    async with halfway(universe):
+        await _all(universe, "historian", "L5", TIERING_READERS_LATE)
+    async with read_across_release(universe):
         await _come_to_rest(universe)
 
 
 async def _come_to_rest(universe: Universe) -> None:
-    """Offloaders do all there is to do, clients that sleep wake up and end, and bookies let go of what may go."""
-    god, workload = universe.god, universe.workload
+    """Wait until offloaders, repair and garbage collection have no work left, also after frozen clients woke up."""
+    oracle, workload = universe.oracle, universe.workload
     if not workload.asleep():
         await end_streams(universe)
-    await settle(universe)
+    await finish_archiving(universe)
     if workload.asleep():
-        god.mark("client: asleep until all was over")
+        oracle.mark("client: asleep until all was over")
         await universe.until(lambda: not workload.asleep(), AWAKE_SECONDS, "simulation", "a client does not wake up")
         await _finish(universe)
         await _all(universe, "reader", "L5", "readers do not reach the end")
-        await _all(universe, "historian", "L5", HISTORIANS_LATE)
+        await _all(universe, "historian", "L5", TIERING_READERS_LATE)
         await end_streams(universe)
-        await settle(universe)
-    await know_their_damage(universe)
-    await mend(universe)
+        await finish_archiving(universe)
+    await check_scrub_finds_damage(universe)
+    await finish_repair(universe)
     await _drop_garbage(universe)
 
 
 async def _drop_garbage(universe: Universe) -> None:
-    """Bookies to whose disks nothing was done have no rows of ledgers that were deleted, released or given away."""
-    god, clock, mended = universe.god, universe.world.clock, universe.repairing is not None
+    """Wait until undamaged bookies have no index rows of ledgers that were deleted, released or moved away (L4)."""
+    oracle, clock, mended = universe.oracle, universe.world.clock, universe.repairing is not None
     deadline = clock.monotonic() + LIVENESS_SECONDS
     for node in universe.nodes.values():
         while node.bookie is not None and not node.damaged:
-            index = node.bookie._parts.index  # noqa: SLF001 - nobody else asks a bookie for this
-            held = await index.ledgers_with_rows(NO_ENTRY, MOST_LEDGERS)
-            kept = [each for each in held if god.may_drop(each) or (mended and god.names_others(node.name, each))]
+            index = node.bookie._parts.index  # noqa: SLF001 - no public way to get it
+            held = await index.ledgers_with_rows(NO_ENTRY, MAX_LEDGERS)
+            kept = [
+                each
+                for each in held
+                if oracle.may_drop(each) or (mended and oracle.is_over_replicated(node.name, each))
+            ]
             if not kept:
                 break
             if clock.monotonic() > deadline:
-                god.violated(
-                    "L4", f"{node.name} still has ledgers {kept}, which were deleted, released or given to others"
+                oracle.violated(
+                    "L4",
+                    f"{node.name} still has ledgers {kept}, which were deleted, released or moved to other bookies",
                 )
                 return
             await clock.sleep(0.5)
 
 
 def _follow(universe: Universe, client: ClientProcess) -> Callable[[], bool]:
-    """Begin to follow some of the ledgers that are open; says when all of them were read to their ends."""
-    workload, god = universe.workload, universe.god
+    """Start to follow some open ledgers; return a function that tells whether all were read to their ends."""
+    workload, oracle = universe.workload, universe.oracle
     open_ones = [
         made
         for made in workload.ledgers
-        if (known := god.ledgers.get(made.ledger_id)) is not None and known.metadata.state is LedgerState.OPEN
+        if (known := oracle.ledgers.get(made.ledger_id)) is not None and known.metadata.state is LedgerState.OPEN
     ]
     tasks = [client.process.spawn(workload.follow(client, made)) for made in open_ones[-FOLLOWED:]]
     for task in tasks:
-        vital(god, task)
+        vital(oracle, task)
     return lambda: all(task.done() for task in tasks)
 
 
 async def _write_on_all(universe: Universe) -> None:
-    """A client that has met no fault writes a ledger of which every bookie has to take every entry."""
-    async with universe.workload.guest("newcomer") as client:
+    """Let a new client write a ledger whose every entry needs the ack of every bookie (L2)."""
+    async with universe.workload.extra_client("newcomer") as client:
 
         async def write() -> None:
             while not await universe.workload.write_on_all(client, len(universe.nodes)):
                 await universe.world.clock.sleep(0.2)
 
         writing = client.process.spawn(write())
-        vital(universe.god, writing)
+        vital(universe.oracle, writing)
         await universe.until(writing.done, LIVENESS_SECONDS, "L2", "no ledger can be written on all bookies")
 
 
 async def _finish(universe: Universe) -> None:
-    """Writers and recoverers that are awake come to an end, and every ledger is closed."""
-    await _all(universe, "writer", "L2", "writers do not get on")
-    await _all(universe, "recoverer", "L1", "recoverers do not come to an end")
+    """Wait for all clients that are not frozen, and close every ledger (L1, L2, S11)."""
+    await _all(universe, "writer", "L2", "writers make no progress")
+    await _all(universe, "recoverer", "L1", "recoverers do not finish")
     for kind in ("producer", "subscriber", "keeper", "meddler"):
-        await _all(universe, kind, "S11", f"{kind}s do not come to an end")
-    async with universe.workload.guest("closer") as client:
+        await _all(universe, kind, "S11", f"{kind}s do not finish")
+    async with universe.workload.extra_client("closer") as client:
         for made in universe.workload.ledgers:
             deadline = universe.world.clock.monotonic() + LIVENESS_SECONDS
             while not await universe.workload.recover(client, made):
                 if universe.world.clock.monotonic() > deadline:
-                    universe.god.violated("L1", f"ledger {made.ledger_id} cannot be closed")
+                    universe.oracle.violated("L1", f"ledger {made.ledger_id} cannot be closed")
                     return
                 await universe.world.clock.sleep(0.2)
 
@@ -161,7 +166,7 @@ async def _finish(universe: Universe) -> None:
 async def _all(
     universe: Universe, kind: str, invariant: str, detail: str, others: Callable[[], bool] = lambda: True
 ) -> None:
-    """Wait for the clients of one kind, and for others."""
+    """Wait until the clients of one kind are done and ``others()`` holds."""
 
     def done() -> bool:
         return not universe.workload.running(kind) and others()

@@ -1,4 +1,4 @@
-"""A bookie that is watched: every answer passes the god on its way out."""
+"""Wraps a bookie so that the oracle sees every answer before it leaves."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from typing import TypeVar
 
 from tallybook.bookie.bookie import Bookie
 from tallybook.bookie.port import AddCallback
+from tallybook.core.add_kind import AddKind
 from tallybook.core.answers import (
     AddAnswer,
     BookieStatus,
@@ -34,26 +35,26 @@ from tallybook.core.errors import (
 )
 from tallybook.core.ids import NO_ENTRY, NO_IDENTITY
 
-from .god import God
+from .oracle import Oracle
 
 T = TypeVar("T")
 
 
 class ObservedBookie:
-    """A ``LedgerStore`` over one life of a bookie.
+    """A ``LedgerStore`` over one incarnation of a bookie.
 
     Args:
-        memory_fails: whether what it gives out now is not what it holds.
+        memory_fails: returns whether reads currently return corrupted copies.
     """
 
-    def __init__(self, bookie: Bookie, god: God, memory_fails: Callable[[], bool]) -> None:
+    def __init__(self, bookie: Bookie, oracle: Oracle, memory_fails: Callable[[], bool]) -> None:
         self._bookie = bookie
-        self._god = god
+        self._oracle = oracle
         self._memory_fails = memory_fails
         self._early: dict[int, list[Buffer]] = {}
-        """Of each ledger what this life has acked before it was durable, and was not made so by a force."""
+        """Deferred adds acked by this incarnation and not forced yet, by ledger."""
         self._lacs: dict[int, int] = {}
-        """The last LAC that this life has told of each ledger."""
+        """The last LAC that this incarnation returned, by ledger."""
 
     @property
     def bookie_id(self) -> str:
@@ -76,35 +77,30 @@ class ObservedBookie:
         key: bytes,
         on_answer: AddCallback,
         *,
-        recovery: bool = False,
-        deferred: bool = False,
-        repair: bool = False,
-        beside: bool = False,
+        kind: AddKind = AddKind.ORDINARY,
+        others_in_flight: bool = False,
         identity: bytes = NO_IDENTITY,
     ) -> None:
         """See the port."""
-        god, bookie = self._god, self._bookie
-        by_writer = not (recovery or repair)
-        god.sent(bookie.bookie_id, bookie.incarnation, batch, by_writer=by_writer)
+        oracle, bookie = self._oracle, self._bookie
+        by_writer = not kind.from_recovery
+        oracle.sent(bookie.bookie_id, bookie.incarnation, batch, by_writer=by_writer)
 
         def answered(answer: AddAnswer) -> None:
-            if answer.code == OK_CODE and deferred:
-                god.mark("bookie: acked before it was durable")
+            if answer.code == OK_CODE and kind is AddKind.DEFERRED:
+                oracle.mark("bookie: acked before it was durable")
                 self._early.setdefault(answer.ledger_id, []).append(batch)
             elif answer.code == OK_CODE:
-                god.acked(bookie.bookie_id, bookie.incarnation, batch, by_writer=by_writer)
-                if recovery:
-                    god.mark("bookie: recovery add")
+                oracle.acked(bookie.bookie_id, bookie.incarnation, batch, by_writer=by_writer)
+                if kind is AddKind.RECOVERY:
+                    oracle.mark("bookie: recovery add")
             else:
                 too_large = answer.code == EntryTooLarge.wire_code and by_writer
-                god.expect(not too_large, "I24", f"{bookie.bookie_id} was sent a batch of {len(batch)} bytes")
-                god.mark(f"bookie: add refused, {error_class(answer.code).__name__}")
+                oracle.expect(not too_large, "I24", f"{bookie.bookie_id} was sent a batch of {len(batch)} bytes")
+                oracle.mark(f"bookie: add refused, {error_class(answer.code).__name__}")
             on_answer(answer)
 
-        bookie.add(
-            batch, key, answered,
-            recovery=recovery, deferred=deferred, repair=repair, beside=beside, identity=identity,
-        )  # fmt: skip
+        bookie.add(batch, key, answered, kind=kind, others_in_flight=others_in_flight, identity=identity)
 
     def identified(
         self, ledger_id: int, identity: bytes, *, for_write: bool = False, for_repair: bool = False
@@ -124,15 +120,15 @@ class ObservedBookie:
         except BaseException:
             self._early[ledger_id] = early + self._early.get(ledger_id, [])
             raise
-        self._god.mark("bookie: forced")
+        self._oracle.mark("bookie: forced")
         for batch in early:
-            self._god.acked(self.bookie_id, self.incarnation, batch, by_writer=True)
+            self._oracle.acked(self.bookie_id, self.incarnation, batch, by_writer=True)
 
     async def fence(self, ledger_id: int, key: bytes) -> FenceAnswer:
         """See the port."""
         answer = await self._bookie.fence(ledger_id, key)
-        self._god.fenced(self.bookie_id, self.incarnation, ledger_id)
-        self._look_at_lac(ledger_id, answer.lac)
+        self._oracle.fenced(self.bookie_id, self.incarnation, ledger_id)
+        self._check_lac(ledger_id, answer.lac)
         return answer
 
     async def read_batches(self, ledger_id: int, first: int, last: int, max_bytes: int) -> ReadAnswer:
@@ -146,7 +142,7 @@ class ObservedBookie:
         try:
             return self._given_out(ledger_id, await self._read(ledger_id, entry_id, read))
         except EntryAbsent:
-            self._god.fenced(self.bookie_id, self.incarnation, ledger_id)
+            self._oracle.fenced(self.bookie_id, self.incarnation, ledger_id)
             raise
 
     async def read_entry(self, ledger_id: int, entry_id: int) -> EntrySlice:
@@ -157,19 +153,19 @@ class ObservedBookie:
     async def read_lac(self, ledger_id: int) -> LacAnswer:
         """See the port."""
         answer = await self._bookie.read_lac(ledger_id)
-        self._look_at_lac(ledger_id, answer.lac)
+        self._check_lac(ledger_id, answer.lac)
         return answer
 
     async def wait_lac(self, ledger_id: int, above: int, timeout_ms: int) -> LacAnswer:
         """See the port."""
         answer = await self._bookie.wait_lac(ledger_id, above, timeout_ms)
-        self._look_at_lac(ledger_id, answer.lac)
+        self._check_lac(ledger_id, answer.lac)
         return answer
 
     async def write_lac(self, ledger_id: int, lac: int, key: bytes) -> None:
         """See the port."""
         await self._bookie.write_lac(ledger_id, lac, key)
-        self._god.mark("bookie: explicit LAC")
+        self._oracle.mark("bookie: explicit LAC")
 
     async def held(self, ledger_id: int, first: int, last: int) -> HeldAnswer:
         """See the port."""
@@ -184,25 +180,25 @@ class ObservedBookie:
         return await self._bookie.held_ledgers(after, limit)
 
     async def end_limbo(self, ledger_id: int) -> None:
-        """See the port. Whoever says that nothing is lost any more has all that it is named for."""
+        """See the port. After its limbo ends, a bookie must hold everything that the metadata name it for (I11)."""
         await self._bookie.end_limbo(ledger_id)
-        known = self._god.ledgers.get(ledger_id)
+        known = self._oracle.ledgers.get(ledger_id)
         if known is None:
             return
         metadata = known.metadata
         named = [first for first in known.firsts if self.bookie_id in metadata.bookies_of(first)]
         for first in named:
             if metadata.closed and first <= metadata.last_entry_id:
-                await self._look_for(ledger_id, first)
+                await self._check_held(ledger_id, first)
 
-    async def _look_for(self, ledger_id: int, entry_id: int) -> None:
+    async def _check_held(self, ledger_id: int, entry_id: int) -> None:
         try:
             await self._bookie.read_batches(ledger_id, entry_id, entry_id, 1)
         except EntryAbsent:
-            detail = f"{self.bookie_id} is told that nothing of ledger {ledger_id} is lost, and has no entry {entry_id}"
-            self._god.expect(ledger_id not in self._god.ledgers, "I11", detail)
+            detail = f"{self.bookie_id} ended the limbo of ledger {ledger_id}, and has no entry {entry_id}"
+            self._oracle.expect(ledger_id not in self._oracle.ledgers, "I11", detail)
         except (PeerError, StorageError):
-            self._god.mark("bookie: damaged, or gone, when its limbo ended")
+            self._oracle.mark("bookie: damaged, or gone, when its limbo ended")
 
     async def status(self) -> BookieStatus:
         """See the port."""
@@ -212,43 +208,43 @@ class ObservedBookie:
         """See the port."""
         return await self._bookie.trace(ledger_id, entry_id)
 
-    def _look_at_lac(self, ledger_id: int, lac: int) -> None:
-        known = self._god.ledgers.get(ledger_id)
+    def _check_lac(self, ledger_id: int, lac: int) -> None:
+        known = self._oracle.ledgers.get(ledger_id)
         if known is None:
             return
         if lac > known.confirmable:
             detail = f"{self.bookie_id} says that {lac} of ledger {ledger_id} is confirmed"
-            self._god.violated("I6", f"{detail}, an ack quorum holds up to {known.confirmable}")
+            self._oracle.violated("I6", f"{detail}, an ack quorum holds up to {known.confirmable}")
         before = self._lacs.get(ledger_id, NO_ENTRY)
         if lac < before:
             detail = f"{self.bookie_id} says that {lac} of ledger {ledger_id} is confirmed"
-            self._god.violated("I6", f"{detail}, and has said {before} in the same life")
+            self._oracle.violated("I6", f"{detail}, and has said {before} in the same life")
         self._lacs[ledger_id] = lac
 
     def _given_out(self, ledger_id: int, answer: ReadAnswer) -> ReadAnswer:
-        self._look_at_lac(ledger_id, answer.lac)
+        self._check_lac(ledger_id, answer.lac)
         if not self._memory_fails():
             return answer
-        self._god.mark("bookie: gave out a damaged copy")
+        self._oracle.mark("bookie: gave out a damaged copy")
         return answer._replace(batches=tuple(map(_damaged, answer.batches)))
 
     async def _read(self, ledger_id: int, entry_id: int, read: Callable[[], Awaitable[T]]) -> T:
         directory = self._bookie.incarnation.directory_uuid
-        held = self._god.may_hold(self.bookie_id, ledger_id, entry_id, directory)
+        held = self._oracle.may_hold(self.bookie_id, ledger_id, entry_id, directory)
         try:
             return await read()
         except EntryAbsent:
-            self._god.mark("bookie: read answered ABSENT")
-            if held and self._god.may_hold(self.bookie_id, ledger_id, entry_id, directory):
+            self._oracle.mark("bookie: read answered ABSENT")
+            if held and self._oracle.may_hold(self.bookie_id, ledger_id, entry_id, directory):
                 detail = f"{self.bookie_id} acked entry {entry_id} of ledger {ledger_id} and says that it is absent"
-                self._god.violated("I11", detail)
+                self._oracle.violated("I11", detail)
             raise
         except NoSuchLedger:
-            if ledger_id not in self._god.missed:
-                self._god.gone(self.bookie_id, ledger_id)
+            if ledger_id not in self._oracle.missed:
+                self._oracle.check_gone(self.bookie_id, ledger_id)
             raise
 
 
 def _damaged(batch: Buffer) -> bytes:
-    """With another last byte, which is one of a payload."""
+    """The batch with its last byte, a payload byte, changed."""
     return bytes(batch[:-1]) + bytes([batch[-1] ^ 1])

@@ -1,8 +1,8 @@
-"""The god's view of a simulated cluster: everything that was promised, and by whom.
+"""The oracle: knows every acknowledgement of a simulated cluster and checks invariants.
 
-It watches at the seams: what bookies answer, what the metadata becomes, what clients are told.
-What cannot be is written down as a violation, with the number of the invariant it breaks
-(docs/simulation.md lists them), and ends the run. Nothing here changes what happens.
+It observes three seams: answers of bookies, changes of metadata, results that clients get. It records each violation
+with the number of the broken invariant (docs/project/simulation.md lists them), which ends the run. It never changes
+the run.
 """
 
 from __future__ import annotations
@@ -17,80 +17,81 @@ from typing import Final, TypeVar
 from crc32c import crc32c
 
 from tallybook.bookie.bookie import Bookie
-from tallybook.bookie.journal.format import Mark
+from tallybook.bookie.journal.format import JournalMark
 from tallybook.bookie.storage.location import Location
+from tallybook.client.client import Client
 from tallybook.core.answers import Incarnation
 from tallybook.core.batch import Buffer, decode_header
 from tallybook.core.errors import EntryAbsent, EntryCorrupt, EntryUnknown, NoSuchLedger, PeerError, StorageError
 from tallybook.core.ids import NO_ENTRY
-from tallybook.metadata.model import LedgerMetadata, LedgerState
+from tallybook.metadata.ledger.model import LedgerMetadata, LedgerState
 
-from .harm import Harms
+from ..faults.injected_damage import InjectedDamageLog
 
 T = TypeVar("T")
 
 RECHECKED: Final = 16
-"""How many of the batches that a bookie acked, and of its fences, are looked at again each time it starts."""
+"""How many of its last acked batches and fences are rechecked each time a bookie restarts."""
 
 
 OF_COPIES: Final = ("missed", "archiving", "archived", "copies_released")
-"""What the metadata of a closed ledger say of its copies, beside who has them."""
+"""Metadata fields that may change after the ledger is closed, besides the bookies of its fragments."""
 
 ATTEMPT: Final = "attempt"
-"""Under this name a ledger carries which attempt to create one it comes from."""
+"""Custom metadata key that holds the id of the attempt that created the ledger."""
 
 
 class InvariantBroken(Exception):
-    """A run has shown something that must not be."""
+    """A run violated an invariant."""
 
 
 @dataclass(slots=True)
 class AckedBatch:
-    """One batch as bookies hold it."""
+    """A batch that at least one bookie acked."""
 
     count: int
     crc: int
     size_bytes: int = 0
     ackers: dict[str, Incarnation] = field(default_factory=dict)
-    """Bookie id to the life of it that acked it durably."""
-    told_writer: set[str] = field(default_factory=set)
-    """Bookies that acked it to the writer, and not only to a recovery."""
+    """Bookie id to the incarnation that acked the batch durably."""
+    acked_to_writer: set[str] = field(default_factory=set)
+    """Bookies that acked it to the writer, not only to a recovery."""
 
     def is_body(self, batch: Buffer) -> bool:
-        """Whether these are its bytes."""
+        """Whether ``batch`` has the acked bytes."""
         return crc32c(bytes(batch)) == self.crc
 
 
 @dataclass(slots=True)
 class KnownLedger:
-    """What is known of one ledger."""
+    """State of one ledger as the oracle knows it."""
 
     metadata: LedgerMetadata
     firsts: list[int] = field(default_factory=list)
     batches: dict[int, AckedBatch] = field(default_factory=dict)
     confirmable: int = NO_ENTRY
-    """Every entry up to here was once held by an ack quorum, so that its writer may have been told."""
-    told: int = NO_ENTRY
-    """The highest entry whose writer was told."""
-    lives: dict[str, str] = field(default_factory=dict)
-    """Bookie id to the uuid of the directory that the writer sent its last batch to."""
-    past: set[str] = field(default_factory=set)
-    """Directories that the writer knows to be lost: others have answered in their place."""
+    """Highest entry up to which every entry was once acked by an ack quorum; its writer may have been told."""
+    confirmed: int = NO_ENTRY
+    """Highest entry that was confirmed to the writer."""
+    writer_directories: dict[str, str] = field(default_factory=dict)
+    """Bookie id to the uuid of the directory to which the writer sent its last batch."""
+    lost_directories: set[str] = field(default_factory=set)
+    """Directories that the writer knows to be lost, because another directory answered for their bookie."""
     recovered: bool = False
-    """It was closed by a recovery."""
+    """Whether a recovery closed it."""
     ended_at: int | None = None
-    """The end that it was closed at, also where the metadata are an older copy by now."""
+    """Last entry at which it was closed; kept when the metadata store is replaced by an older copy."""
     written_to: LedgerMetadata | None = None
-    """Its metadata when its first recovery began: no writer can change it any more, so no ack counts elsewhere."""
+    """Its metadata when its first recovery began. Only acks of its members count, since writers cannot change it."""
     closing: bool = False
-    """Its writer may close it: it is at it, or does not know what became of it."""
+    """Its writer is closing it, or got no answer to an attempt to close it."""
     owner: str = ""
-    """The client that was told that the ledger is its own to write."""
+    """The client that was told that it is the writer."""
     fenced_by: dict[str, str] = field(default_factory=dict)
-    """Bookie id to the uuid of the directory that answered a fence."""
+    """Bookie id to the uuid of the directory that acknowledged a fence."""
 
     def batch_of(self, entry_id: int) -> tuple[int, AckedBatch] | None:
-        """The batch with this entry, if a bookie ever acked one."""
+        """First entry and batch that contain ``entry_id``; ``None`` if no bookie ever acked one."""
         at = bisect_right(self.firsts, entry_id) - 1
         if at < 0:
             return None
@@ -98,49 +99,50 @@ class KnownLedger:
         batch = self.batches[first]
         return (first, batch) if entry_id < first + batch.count else None
 
-    def held(self, first: int, metadata: LedgerMetadata) -> bool:
-        """Whether an ack quorum of those that ``metadata`` names has acked the batch from ``first``.
+    def on_ack_quorum(self, first: int, metadata: LedgerMetadata) -> bool:
+        """Whether an ack quorum of the bookies that ``metadata`` names acked the batch that starts at ``first``.
 
-        What a bookie acked before it lost its directory counts no more once the writer has spoken to the next one.
+        The ack of a lost directory stops to count as soon as the writer has connected to its replacement.
         """
         ackers = self.batches[first].ackers
         lives = [ackers[member] for member in metadata.bookies_of(first) if member in ackers]
-        good = sum(life.directory_uuid not in self.past for life in lives)
+        good = sum(life.directory_uuid not in self.lost_directories for life in lives)
         return good >= metadata.quorum.ack_quorum
 
     def sent_by_writer(self, bookie_id: str, directory_uuid: str) -> None:
-        """The writer has sent a batch to a directory, which told it who it is when they were connected."""
-        before = self.lives.get(bookie_id, directory_uuid)
+        """Record that the writer sent a batch to this directory, whose uuid it learned when it connected."""
+        before = self.writer_directories.get(bookie_id, directory_uuid)
         if before != directory_uuid:
-            self.past.add(before)
-        self.lives[bookie_id] = directory_uuid
+            self.lost_directories.add(before)
+        self.writer_directories[bookie_id] = directory_uuid
 
 
-class God:
-    """Knows it all.
+class Oracle:
+    """Collects acknowledgements and records violations.
 
     Args:
-        mark: told of rare branches that were taken.
-        missing: how many bookies do not serve now.
+        mark: called with the name of a coverage mark.
+        note: adds a line to the trace.
+        missing: returns how many bookies are not serving.
     """
 
     def __init__(self, mark: Callable[[str], None], note: Callable[..., None], missing: Callable[[], int]) -> None:
         self.mark = mark
         self.situations: set[str] = set()
-        """In what kinds of situation the metadata of ledgers were changed."""
+        """Distinct situations (states, fragments, missing bookies, confirmed entries) in which metadata changed."""
         self._missing = missing
         self.violations: list[tuple[str, str]] = []
         self.ledgers: dict[int, KnownLedger] = {}
         self.missed: set[int] = set()
-        """Ledgers whose rows were away for a while: clients may have been told that there is no such ledger."""
+        """Ledgers whose metadata rows were missing for a while; clients may have seen NoSuchLedger."""
         self._forgotten: set[int] = set()
-        self.harms = Harms()
-        """What was done on purpose to what is durable."""
+        self.injected_damage = InjectedDamageLog()
+        """Damage that faults did to durable data."""
         self._acks: dict[tuple[str, str], deque[tuple[int, int]]] = {}
-        """Ledger and first entry of what each directory acked last; directories by bookie id and uuid."""
+        """Last acked batches (ledger, first entry) of each directory (bookie id, uuid)."""
         self._fences: dict[tuple[str, str], deque[int]] = {}
-        """Ledgers that each directory fenced last."""
-        self._marks: dict[tuple[str, str, str], Mark] = {}
+        """Last fenced ledgers of each directory."""
+        self._marks: dict[tuple[str, str, str], JournalMark] = {}
         self._created: set[bytes] = set()
         self._not_created: set[bytes] = set()
         self._note = note
@@ -148,20 +150,20 @@ class God:
     # -- verdicts -------------------------------------------------------------------------
 
     def violated(self, invariant: str, detail: str) -> None:
-        """Something that must not be has happened."""
+        """Record a violation."""
         self.violations.append((invariant, detail))
         self._note("VIOLATION", invariant, detail)
 
     def expect(self, condition: bool, invariant: str, detail: str) -> None:
-        """Write a violation down unless ``condition`` holds."""
+        """Record a violation unless ``condition`` holds."""
         if not condition:
             self.violated(invariant, detail)
 
     def raise_violations(self) -> None:
-        """End the run with the first violation, if there is one.
+        """Raise the first violation, if there is one.
 
         Raises:
-            InvariantBroken: there is one.
+            InvariantBroken: a violation was recorded.
         """
         if self.violations:
             invariant, detail = self.violations[0]
@@ -170,7 +172,7 @@ class God:
     # -- metadata -------------------------------------------------------------------------
 
     def changed(self, ledger_id: int, before: LedgerMetadata | None, after: LedgerMetadata | None) -> None:
-        """The metadata of a ledger has changed."""
+        """Check one change of a ledger's metadata."""
         if after is None or ledger_id in self._forgotten:
             self.ledgers.pop(ledger_id, None)
             return
@@ -184,7 +186,8 @@ class God:
             return
         states = f"{before.state.value} {after.state.value}"
         pieces = f"{min(len(after.fragments), 4)} {min(len(after.missed), 4)}"
-        self.situations.add(f"{states} {pieces} {self._missing()} {known.told >= 0} {known.confirmable > known.told}")
+        progress = f"{known.confirmed >= 0} {known.confirmable > known.confirmed}"
+        self.situations.add(f"{states} {pieces} {self._missing()} {progress}")
         self._check_fragments(before, after)
         if len(after.fragments) > len(before.fragments):
             self.mark("ledger: its ensemble changed")
@@ -202,7 +205,7 @@ class God:
             self._check_close(known, before, after)
         if after.closed:
             known.ended_at = after.last_entry_id
-        self._check_told_stays(known, before, after)
+        self._check_confirmed_stay(known, before, after)
         known.metadata = after
         self._advance(known)
 
@@ -213,14 +216,14 @@ class God:
         forward = order.index(after.state) >= order.index(before.state)
         self.expect(forward, "I3", f"ledger {after.ledger_id} went from {before.state} back to {after.state}")
 
-    def _check_told_stays(self, known: KnownLedger, before: LedgerMetadata, after: LedgerMetadata) -> None:
-        """Whoever newly holds a position has what callers were told of, or the position begins after it."""
+    def _check_confirmed_stay(self, known: KnownLedger, before: LedgerMetadata, after: LedgerMetadata) -> None:
+        """A bookie that newly takes an ensemble position has every confirmed entry, or starts after them (I1)."""
         if after.fragments == before.fragments:
             return
         entry_id = next(now for now, old in zip_longest(after.fragments, before.fragments) if now != old).first_entry_id
-        while entry_id <= known.told and (batch := known.batches.get(entry_id)) is not None:
+        while entry_id <= known.confirmed and (batch := known.batches.get(entry_id)) is not None:
             detail = f"entry {entry_id} of ledger {after.ledger_id} was confirmed, and is now to be where it is not"
-            self.expect(known.held(entry_id, after), "I1", detail)
+            self.expect(known.on_ack_quorum(entry_id, after), "I1", detail)
             entry_id += batch.count
 
     def _check_still_closed(self, before: LedgerMetadata, after: LedgerMetadata) -> None:
@@ -228,27 +231,28 @@ class God:
         self.expect(same, "I3", f"closed ledger {after.ledger_id} was changed from {before} to {after}")
 
     def _check_close(self, known: KnownLedger, before: LedgerMetadata, after: LedgerMetadata) -> None:
-        """Nothing that was confirmed, or may have been, lies above the end."""
+        """No entry that was confirmed, or may have been, lies above the end of the ledger (I2)."""
         ledger_id, last = after.ledger_id, after.last_entry_id
-        self.expect(last >= known.told, "I2", f"ledger {ledger_id} was closed at {last}, {known.told} was confirmed")
+        detail = f"ledger {ledger_id} was closed at {last}, {known.confirmed} was confirmed"
+        self.expect(last >= known.confirmed, "I2", detail)
         if before.state is not LedgerState.IN_RECOVERY:
-            detail = f"ledger {ledger_id} is closed by its writer, which was told that this has not been done"
+            detail = f"ledger {ledger_id} is closed by its writer, which was told that the close was not done"
             self.expect(known.closing or not known.owner, "I21", detail)
-            return  # the writer closes at what it knows to be confirmed, although more may be held by now
+            return  # the writer closes at its last confirmed entry, although an ack quorum may have more by now
         self.mark("recovery: closed a ledger")
         known.recovered = True
-        held = self._held_by_quorum(known, before)
+        held = self._acked_by_quorum(known, before)
         self.expect(last >= held, "I2", f"ledger {ledger_id} was closed at {last}, an ack quorum holds up to {held}")
 
-    def _held_by_quorum(self, known: KnownLedger, metadata: LedgerMetadata) -> int:
-        """Up to which entry an ack quorum of the ensembles of ``metadata`` has acked every entry to the writer.
+    def _acked_by_quorum(self, known: KnownLedger, metadata: LedgerMetadata) -> int:
+        """Highest entry up to which an ack quorum of ``metadata``'s ensembles acked every entry to the writer.
 
-        What recoveries add does not count: of two at once, one may close before what the other is still adding.
+        Recovery adds do not count: of two concurrent recoveries, one may close below what the other still adds.
         """
         end = NO_ENTRY
         while (batch := known.batches.get(end + 1)) is not None:
             members = metadata.bookies_of(end + 1)
-            holders = sum(member in batch.told_writer for member in members)
+            holders = sum(member in batch.acked_to_writer for member in members)
             if holders < metadata.quorum.ack_quorum:
                 break
             end += batch.count
@@ -263,7 +267,7 @@ class God:
             known.confirmable += batch.count
 
     def forget(self, ledger_ids: Iterable[int]) -> None:
-        """The metadata store has lost these ledgers: their ids may come to be those of others, which nobody watches."""
+        """Stop to check these ledgers: the metadata store lost them, and their ids may be assigned again."""
         for ledger_id in ledger_ids:
             self.ledgers.pop(ledger_id, None)
             self._forgotten.add(ledger_id)
@@ -271,7 +275,7 @@ class God:
     # -- bookies --------------------------------------------------------------------------
 
     def sent(self, bookie_id: str, incarnation: Incarnation, batch: Buffer, *, by_writer: bool = True) -> None:
-        """A batch has arrived at a bookie, whose own checks it has not passed yet."""
+        """Check the LAC of a batch that arrived at a bookie, before the bookie's own checks (I6)."""
         header = decode_header(batch)
         known = self.ledgers.get(header.ledger_id)
         if known is not None and by_writer:
@@ -284,7 +288,7 @@ class God:
             )
 
     def acked(self, bookie_id: str, incarnation: Incarnation, batch: Buffer, *, by_writer: bool = True) -> None:
-        """A bookie says, to a writer or to a recovery, that it holds a batch durably."""
+        """Record that a bookie acked a batch as durable, to a writer or to a recovery (I8)."""
         header = decode_header(batch)
         known = self.ledgers.get(header.ledger_id)
         if known is None:
@@ -300,29 +304,29 @@ class God:
         self.expect(same, "I8", f"ledger {header.ledger_id} has two batches from entry {first}, one at {bookie_id}")
         found.ackers[bookie_id] = incarnation
         if by_writer:
-            found.told_writer.add(bookie_id)
+            found.acked_to_writer.add(bookie_id)
             self._check_beyond_end(known, first)
         self._remember(self._acks, bookie_id, incarnation, (header.ledger_id, first))
         if first == known.confirmable + 1:
             self._advance(known)
 
     def _check_beyond_end(self, known: KnownLedger, first: int) -> None:
-        """What a recovery has found absent, and closed the ledger before, is never held by an ack quorum.
+        """The entry directly above the end that a recovery chose never gets an ack quorum (I5).
 
-        It has asked for no entry above that one: those may still reach an ack quorum, and are never confirmed.
+        The recovery read no entry beyond that one: later ones may still reach an ack quorum, but are never confirmed.
         """
         metadata = known.metadata
         if not known.recovered or known.written_to is None or first != metadata.last_entry_id + 1:
             return
-        told = known.batches[first].told_writer
-        holders = [member for member in known.written_to.bookies_of(first) if member in told]
+        acked = known.batches[first].acked_to_writer
+        holders = [member for member in known.written_to.bookies_of(first) if member in acked]
         detail = (
             f"{holders} have acked entry {first} of ledger {metadata.ledger_id}, closed at {metadata.last_entry_id}"
         )
         self.expect(len(holders) < metadata.quorum.ack_quorum, "I5", detail)
 
     def fenced(self, bookie_id: str, incarnation: Incarnation, ledger_id: int) -> None:
-        """A bookie says that a ledger is fenced, durably."""
+        """Record that a bookie acknowledged a durable fence."""
         known = self.ledgers.get(ledger_id)
         if known is not None:
             known.fenced_by[bookie_id] = incarnation.directory_uuid
@@ -335,7 +339,7 @@ class God:
         where.setdefault(key, deque(maxlen=RECHECKED)).append(what)
 
     def acked_last(self, bookie_id: str, incarnation: Incarnation) -> list[tuple[int, int]]:
-        """Ledger and first entry of what this directory acked last, without what was deleted since."""
+        """Last acked batches (ledger, first entry) of this directory, without ledgers deleted since."""
         acks = self._acks.get((bookie_id, incarnation.directory_uuid), ())
         return [
             (ledger_id, first)
@@ -343,18 +347,18 @@ class God:
             if ledger_id in self.ledgers and bookie_id in self.ledgers[ledger_id].batches[first].ackers
         ]
 
-    def left(self, bookie_id: str, ledger_id: int) -> None:
-        """A bookie drops its copies of a ledger, because others have them now."""
+    def copies_dropped(self, bookie_id: str, ledger_id: int) -> None:
+        """Check that a bookie may drop its over-replicated copies of a ledger (I16)."""
         known = self.ledgers.get(ledger_id)
         if known is None:
             return
         detail = f"{bookie_id} drops its copies of ledger {ledger_id}, {known.metadata.state.value}"
-        self.expect(self.names_others(bookie_id, ledger_id), "I16", f"{detail}, as if it were for others alone")
+        self.expect(self.is_over_replicated(bookie_id, ledger_id), "I16", f"{detail}, as if it were for others alone")
         for batch in known.batches.values():
             batch.ackers.pop(bookie_id, None)
 
-    def names_others(self, bookie_id: str, ledger_id: int) -> bool:
-        """Whether a ledger is closed, or gone, and its metadata do not name a bookie."""
+    def is_over_replicated(self, bookie_id: str, ledger_id: int) -> bool:
+        """Whether the ledger is gone, or is closed and its metadata do not name this bookie."""
         known = self.ledgers.get(ledger_id)
         if known is None:
             return True
@@ -362,11 +366,11 @@ class God:
         return known.metadata.closed and not named
 
     def may_hold(self, bookie_id: str, ledger_id: int, entry_id: int, directory_uuid: str = "") -> bool:
-        """Whether the bookie of this id has ever acked the entry.
+        """Whether this bookie has ever acked the entry.
 
         Args:
-            directory_uuid: of the directory that answers for it: once the ledger is closed, no other one is given what
-                lies above the end.
+            directory_uuid: directory that answers for the bookie now; after the ledger is closed, a replacement
+                directory gets no entries above the end.
         """
         known = self.ledgers.get(ledger_id)
         batch = None if known is None else known.batch_of(entry_id)
@@ -376,7 +380,7 @@ class God:
         return not cut_off or directory_uuid in ("", acked_by.directory_uuid)
 
     async def restarted(self, bookie_id: str, bookie: Bookie, excused: Callable[[], bool]) -> None:
-        """A bookie serves again: does it still hold what it acked and fenced last?"""
+        """Recheck the last acked batches and fences of a bookie that serves again."""
         uuid = bookie.incarnation.directory_uuid
         for ledger_id in list(self._fences.get((bookie_id, uuid), ())):
             await self.recheck_fence(bookie_id, bookie, ledger_id, excused)
@@ -387,45 +391,45 @@ class God:
     async def recheck_fence(
         self, bookie_id: str, bookie: Bookie, ledger_id: int, excused: Callable[[], bool] = lambda: False
     ) -> None:
-        """Whether a bookie still knows that it fenced a ledger.
+        """Check that a bookie still knows that it fenced a ledger (I13).
 
         Args:
-            excused: its disk fails now, so that it may be unable to tell.
+            excused: returns whether its disk is failing, so it may answer UNKNOWN.
         """
         try:
             fenced = (await bookie.read_lac(ledger_id)).fenced
         except (EntryAbsent, NoSuchLedger):
             fenced = self.may_drop(ledger_id)
         except EntryUnknown:
-            # It knows that it may have forgotten, which is as good, if anything was done to it, or to a directory that
-            # it stands for: beside an older copy of the metadata it cannot tell which ledgers were made since.
-            fenced = excused() or bookie_id in self.harms.bookies()
+            # UNKNOWN is a correct answer if this bookie's directory, or an earlier one, was damaged: with an older copy
+            # of the metadata it cannot tell which ledgers were created since.
+            fenced = excused() or bookie_id in self.injected_damage.bookies()
         self.expect(fenced, "I13", f"{bookie_id} has forgotten that it fenced ledger {ledger_id}")
 
     async def recheck(
         self, bookie_id: str, bookie: Bookie, ledger_id: int, first: int, excused: Callable[[], bool] = lambda: False
     ) -> bool:
-        """Whether a bookie still has a good copy of a batch that it acked. One that it lost is a violation.
+        """Check that a bookie still has a good copy of a batch that it acked (I11, I12, I15); return whether it has.
 
-        Unless, that is, something was done to just this copy.
+        A lost copy is a violation unless a fault damaged this very copy.
 
         Args:
-            excused: its disk fails now, so that it may be unable to tell.
+            excused: returns whether its disk is failing, so the read may fail.
         """
         expected = self.ledgers[ledger_id].batches[first]
         try:
             batch = (await bookie.read_batches(ledger_id, first, first, 1)).batches[0]
         except NoSuchLedger:
-            return self.gone(bookie_id, ledger_id)
+            return self.check_gone(bookie_id, ledger_id)
         except EntryAbsent:
             if not self.may_hold(bookie_id, ledger_id, first):
-                return True  # deleted, or dropped because others have it, meanwhile
+                return True  # deleted, or dropped as over-replicated, during the read
             self.violated("I11", f"{bookie_id} acked entry {first} of ledger {ledger_id} and says that it is absent")
             return False
         except (EntryCorrupt, EntryUnknown, StorageError, PeerError) as error:
             acked_by, location = expected.ackers[bookie_id], await _location(bookie, ledger_id, first)
             self.expect(
-                excused() or self.harms.explain(acked_by, (ledger_id, first), location),
+                excused() or self.injected_damage.explain(acked_by, (ledger_id, first), location),
                 "I12",
                 f"{bookie_id} acked entry {first} of ledger {ledger_id}, now: {error!r}",
             )
@@ -434,19 +438,19 @@ class God:
         self.expect(good, "I15", f"{bookie_id} acked other bytes as entry {first} of ledger {ledger_id}")
         return good
 
-    def gone(self, bookie_id: str, ledger_id: int) -> bool:
-        """A bookie says that there is no such ledger. Whether that is so: it was deleted, or may be dropped."""
+    def check_gone(self, bookie_id: str, ledger_id: int) -> bool:
+        """Check NoSuchLedger of a bookie (I16); return whether it may have dropped the ledger."""
         if not self.may_drop(ledger_id):
             self.violated("I16", f"{bookie_id} has dropped ledger {ledger_id}, which is to be kept")
         return self.may_drop(ledger_id)
 
     def may_drop(self, ledger_id: int) -> bool:
-        """Whether bookies need not have this ledger: it was deleted, or released to the archive."""
+        """Whether bookies may drop this ledger: it was deleted, or its copies were released to the archive."""
         known = self.ledgers.get(ledger_id)
         return known is None or known.metadata.copies_released
 
-    def marked(self, bookie_id: str, directory_uuid: str, journal: str, mark: Mark) -> None:
-        """This journal of a bookie needs nothing below ``mark`` any more."""
+    def trimmed(self, bookie_id: str, directory_uuid: str, journal: str, mark: JournalMark) -> None:
+        """Check that the trim mark of a journal did not go back (I14)."""
         key = (bookie_id, directory_uuid, journal)
         before = self._marks.get(key, mark)
         self.expect(mark >= before, "I14", f"the mark of {bookie_id} went back from {before} to {mark}")
@@ -455,17 +459,17 @@ class God:
     # -- clients --------------------------------------------------------------------------
 
     def not_created(self, attempt: bytes) -> None:
-        """A client was told that the ledger which carries this has not been, and will not be, created."""
+        """Record that a client was told that this attempt did not and will not create a ledger (I21)."""
         self._not_created.add(attempt)
         self._check_created(attempt)
 
     def _check_created(self, attempt: bytes) -> None:
-        told = attempt in self._not_created
+        denied = attempt in self._not_created
         there = attempt in self._created
-        self.expect(not (told and there), "I21", f"what was told not to be created is there: {attempt!r}")
+        self.expect(not (denied and there), "I21", f"a ledger that was reported as not created exists: {attempt!r}")
 
     def closing(self, ledger_id: int) -> bool:
-        """A writer begins to close its ledger; whether it may be doing so already."""
+        """Record that a writer begins to close its ledger; return whether an earlier attempt may still be in flight."""
         known = self.ledgers.get(ledger_id)
         if known is None:
             return False
@@ -473,7 +477,7 @@ class God:
         return before
 
     def not_closed(self, ledger_id: int) -> None:
-        """A writer was told that none of its attempts to close its ledger has been, or will be, made."""
+        """Record that a writer was told that none of its attempts closed, or will close, its ledger (I21)."""
         known = self.ledgers.get(ledger_id)
         if known is not None:
             ended = known.metadata.closed and not known.recovered
@@ -481,7 +485,7 @@ class God:
             known.closing = False
 
     def adopted(self, ledger_id: int, client: str) -> None:
-        """A client was told that a ledger is its own to write."""
+        """Record that a client was told that it is the writer of a ledger (I22)."""
         known = self.ledgers.get(ledger_id)
         if known is not None:
             detail = f"ledger {ledger_id} was given to {client}, and to {known.owner} before"
@@ -489,26 +493,39 @@ class God:
             known.owner = client
 
     def confirmed(self, ledger_id: int, entry_id: int) -> None:
-        """A writer was told that its entry is confirmed."""
+        """Check an entry that was confirmed to its writer (I1, I5)."""
         known = self.ledgers.get(ledger_id)
         if known is None:
             return
         found = known.batch_of(entry_id)
-        if entry_id > known.confirmable or found is None or not known.held(found[0], known.metadata):
+        if entry_id > known.confirmable or found is None or not known.on_ack_quorum(found[0], known.metadata):
             self.violated("I1", f"entry {entry_id} of ledger {ledger_id} was confirmed, no ack quorum holds it")
         if known.metadata.closed and entry_id > known.metadata.last_entry_id:
             end = known.metadata.last_entry_id
             self.violated("I5", f"entry {entry_id} of ledger {ledger_id} was confirmed after it was closed at {end}")
-        known.told = max(known.told, entry_id)
+        known.confirmed = max(known.confirmed, entry_id)
+
+
+async def check_listing(client: Client, oracle: Oracle) -> set[int]:
+    """List all ledgers; each one that exists throughout must be listed (I1).
+
+    Raises:
+        TallybookError: the listing failed before its end, so nothing was checked.
+    """
+    before = set(oracle.ledgers)
+    found = {ledger_id async for ledger_id in client.list_ledgers()}
+    missing = sorted(before & set(oracle.ledgers) - oracle.missed - found)
+    oracle.expect(not missing, "I1", f"a complete listing lacks ledgers {missing}")
+    return found
 
 
 async def _location(bookie: Bookie, ledger_id: int, first: int) -> Location | None:
-    """Where in its entry logs a bookie keeps a batch."""
-    row = await bookie._parts.index.find(ledger_id, first)  # noqa: SLF001 - nobody else asks a bookie for this
+    """Location of a batch in the entry logs of a bookie."""
+    row = await bookie._parts.index.find(ledger_id, first)  # noqa: SLF001 - no public way to get it
     return None if row is None else row.location
 
 
 def _apart_from_members(metadata: LedgerMetadata) -> dict[str, object]:
-    """What stays as it is once the ledger is closed: all but who holds its fragments, and where else it is."""
-    settled = {each.name: getattr(metadata, each.name) for each in fields(metadata) if each.name not in OF_COPIES}
-    return settled | {"fragments": [fragment.first_entry_id for fragment in metadata.fragments]}
+    """Fields that must not change after the ledger is closed: all but ``OF_COPIES`` and the fragments' bookies."""
+    fixed = {each.name: getattr(metadata, each.name) for each in fields(metadata) if each.name not in OF_COPIES}
+    return fixed | {"fragments": [fragment.first_entry_id for fragment in metadata.fragments]}

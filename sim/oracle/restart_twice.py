@@ -1,4 +1,4 @@
-"""Whether a bookie that starts twice is the same as one that starts once (I19)."""
+"""Checks that starting a bookie twice gives the same state as starting it once (I19)."""
 
 from __future__ import annotations
 
@@ -8,19 +8,19 @@ from typing import TYPE_CHECKING, TypeAlias
 from tallybook.bookie.bookie import Bookie
 from tallybook.core.batch import decode_header
 from tallybook.core.errors import TallybookError
-from tallybook.runtime.deterministic import SimClock
 
-from .stage.disk_bookie import DiskBookie, KnownMetadata
+from ..deterministic import SimClock
+from ..stage.disk_bookie import DiskBookie, KnownMetadata
 
 if TYPE_CHECKING:
-    from .run import Universe
+    from ..run import Universe
 
 Picture: TypeAlias = list[tuple[object, ...]]
 
 
-async def restarts_alike(universe: Universe) -> None:
-    """Start one bookie once and, from the same disk, twice; compare what both of them hold."""
-    god, rng = universe.god, universe.world.rng.fork("twice")
+async def check_restart_idempotence(universe: Universe) -> None:
+    """Boot one bookie once and, from a copy of the same disk, twice; compare what both hold."""
+    oracle, rng = universe.oracle, universe.world.rng.fork("twice")
     nodes = [node for node in universe.nodes.values() if not node.damaged]
     if not nodes:
         return
@@ -34,20 +34,20 @@ async def restarts_alike(universe: Universe) -> None:
         each.metadata.cluster = shared.cluster_id
     await twice.boot()
     await twice.kill()
-    pictures = [await picture(await each.boot(), god.ledgers) for each in (once, twice)]
-    god.expect(pictures[0] == pictures[1], "I19", f"{node.name} is another one after two starts")
+    pictures = [await picture(await each.boot(), oracle.ledgers) for each in (once, twice)]
+    oracle.expect(pictures[0] == pictures[1], "I19", f"{node.name} holds other data after two starts than after one")
     for each in (once, twice):
         await each.kill()
 
 
 async def picture(bookie: Bookie, ledger_ids: Iterable[int]) -> Picture:
-    """What a bookie says of these ledgers."""
+    """LAC, fence flag and batch CRCs that a bookie reports for these ledgers."""
     lines: Picture = []
     for ledger_id in ledger_ids:
         entry_id = 0
         try:
-            told = await bookie.read_lac(ledger_id)
-            lines.append((ledger_id, told.lac, told.fenced))
+            answer = await bookie.read_lac(ledger_id)
+            lines.append((ledger_id, answer.lac, answer.fenced))
             while True:
                 batch = (await bookie.read_batches(ledger_id, entry_id, entry_id, 1)).batches[0]
                 header = decode_header(batch)

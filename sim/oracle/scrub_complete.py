@@ -1,6 +1,6 @@
-"""After healing: a bookie that scrubs knows of every damaged batch (L7).
+"""Scrub check after healing: a bookie that scrubs knows every damaged batch (L7).
 
-Few runs come so far with damage that nobody has met by then, so one more batch is damaged, at a bookie that may be.
+Few runs still have undetected damage at this point, so one more batch is damaged, at a bookie that may be.
 """
 
 from __future__ import annotations
@@ -13,21 +13,21 @@ from tallybook.core.errors import EntryCorrupt, EntryUnknown
 from tallybook.core.ids import NO_ENTRY
 from tallybook.core.limits import SECTOR_BYTES
 
-from .swarm import pick
+from ..faults.run_configuration import pick
 
 if TYPE_CHECKING:
-    from .run import Universe
+    from ..run import Universe
 
 SCRUB_SECONDS: Final = 60.0
-"""Many periods of any run."""
-LOOK_SECONDS: Final = 0.5
-MOST_ROWS: Final = 100_000
-"""More than there are in any run."""
+"""Many scrub periods of any run."""
+POLL_SECONDS: Final = 0.5
+MAX_ROWS: Final = 100_000
+"""More rows than any bookie of a run has."""
 
 
-async def know_their_damage(universe: Universe) -> None:
-    """Damage something, and wait until no bookie that scrubs has damage that is not on its list."""
-    if not universe.swarm.scrub_period_s:
+async def check_scrub_finds_damage(universe: Universe) -> None:
+    """Damage one batch and wait until every bookie that scrubs has all of its damage on its damage list."""
+    if not universe.config.scrub_period_s:
         return
     await _damage_a_batch(universe)
     clock = universe.world.clock
@@ -35,9 +35,9 @@ async def know_their_damage(universe: Universe) -> None:
     for node in universe.nodes.values():
         while node.bookie is not None and node.damaged and (unknown := await _unknown_damage(node.bookie)):
             if clock.monotonic() > deadline:
-                universe.god.violated("L7", f"{node.name} scrubs, and does not know that {unknown} is damaged")
+                universe.oracle.violated("L7", f"the scrub of {node.name} did not find that {unknown} is damaged")
                 return
-            await clock.sleep(LOOK_SECONDS)
+            await clock.sleep(POLL_SECONDS)
 
 
 async def _damage_a_batch(universe: Universe) -> None:
@@ -51,20 +51,20 @@ async def _damage_a_batch(universe: Universe) -> None:
         path = node.bookie._parts.logs._directories.path_of(row.location.log_id)  # noqa: SLF001 - it may be on any disk
         node.damage(path, at // SECTOR_BYTES, at // SECTOR_BYTES)
         node.disk.rot.flip_bit(path, at)
-        universe.god.mark("scrub: a batch was damaged for it to be found")
+        universe.oracle.mark("scrub: a batch was damaged for it to be found")
 
 
 async def _rows(bookie: Bookie) -> list[IndexRow]:
-    """All that it has."""
-    # Reading as a client does would put what is damaged on the list.
-    return await bookie._parts.index.rows_after(NO_ENTRY, NO_ENTRY, MOST_ROWS)  # noqa: SLF001
+    """All index rows of a bookie."""
+    # Read from the index: a client read would put a damaged batch on the damage list.
+    return await bookie._parts.index.rows_after(NO_ENTRY, NO_ENTRY, MAX_ROWS)  # noqa: SLF001
 
 
 async def _unknown_damage(bookie: Bookie) -> str:
-    """A batch whose copy is damaged and that the bookie does not say so of; empty if there is none."""
-    parts = bookie._parts  # noqa: SLF001 - as below
+    """A damaged batch that is not on the bookie's damage list; empty if there is none."""
+    parts = bookie._parts  # noqa: SLF001 - as above
     rows = await _rows(bookie)
-    listed = {each[:2] for each in parts.damage.page((NO_ENTRY, NO_ENTRY), MOST_ROWS)}
+    listed = {each[:2] for each in parts.damage.page((NO_ENTRY, NO_ENTRY), MAX_ROWS)}
     for row in rows:
         if (row.ledger_id, row.first_entry_id) not in listed:
             try:

@@ -1,7 +1,7 @@
-"""Whether correct streams can have told their clients what they were told (S1 to S8).
+"""Checks a stream history against invariants S1 to S8; pure functions, no I/O.
 
-Pure. All that anybody has read of a stream is put together by its numbers, which must fit; then every attempt to append
-is compared with it. What was given up on purpose excuses what is missing before it, and nothing else does.
+First all records that readers saw are merged by sequence number and must agree. Then every append attempt is compared
+with the merged stream. Only records that were truncated on purpose may be missing at the beginning.
 """
 
 from __future__ import annotations
@@ -12,47 +12,57 @@ from typing import Final, NamedTuple
 
 from tallybook.stream.start import StartKind
 
-from .history import Outcome
-from .stream_history import ANYTHING, Attempt, Missing, Place, Seen, Story, StreamHistory, StreamReading, Writing
+from ..workload.history import OperationOutcome
+from ..workload.stream_history import (
+    ANYTHING,
+    AppendAttempt,
+    ReadGap,
+    ReadRecord,
+    RecordPlace,
+    StreamFacts,
+    StreamHistory,
+    StreamReading,
+    WriterSession,
+)
 
 SEARCHED: Final = (StartKind.SEQUENCE, StartKind.TIMESTAMP, StartKind.TXID)
-"""Ways to begin with the first record of some kind."""
+"""Start kinds that search for the first matching record."""
 
 
 class StreamViolation(NamedTuple):
-    """Something that correct streams cannot have told their clients."""
+    """A result that correct streams cannot have given to their clients."""
 
     invariant: str
     detail: str
 
 
 def check_streams(history: StreamHistory) -> list[StreamViolation]:
-    """Everything that is wrong with ``history``."""
-    readings: dict[str, list[StreamReading]] = {tag: [] for tag in history.stories}
+    """All violations in ``history``."""
+    readings: dict[str, list[StreamReading]] = {tag: [] for tag in history.facts_by_tag}
     for reading in history.readings:
         if reading.items:
             readings.setdefault(reading.tag, []).append(reading)
     found: list[StreamViolation] = []
     for tag, mine in readings.items():
-        checked = _Checked(history, history.story(tag), mine)
+        checked = _Checked(history, history.facts_of(tag), mine)
         found += [StreamViolation(each.invariant, f"stream {tag}: {each.detail}") for each in checked.violations()]
     return found
 
 
 class _Checked:
-    """One stream."""
+    """Checks one stream."""
 
-    def __init__(self, history: StreamHistory, story: Story, readings: list[StreamReading]) -> None:
+    def __init__(self, history: StreamHistory, facts: StreamFacts, readings: list[StreamReading]) -> None:
         self._history = history
-        self._story = story
+        self._facts = facts
         self._readings = readings
-        self._attempts = {attempt.key: attempt for writing in story.writings for attempt in writing.attempts}
-        self._by_sequence: dict[int, Seen] = {}
-        self._records: list[Seen] = []
-        """All that anybody has seen, in order."""
+        self._attempts = {attempt.key: attempt for session in facts.writer_sessions for attempt in session.attempts}
+        self._by_sequence: dict[int, ReadRecord] = {}
+        self._records: list[ReadRecord] = []
+        """All records that any reader saw, in order."""
 
     def violations(self) -> Iterator[StreamViolation]:
-        """Everything that is wrong with it."""
+        """All violations of this stream."""
         for reading in self._readings:
             yield from self._wrong_union(reading)
         self._records = [self._by_sequence[sequence] for sequence in sorted(self._by_sequence)]
@@ -63,9 +73,9 @@ class _Checked:
         yield from self._strangers()
         yield from self._lost()
         yield from self._repeated()
-        for writing in self._story.writings:
-            yield from self._wrong_writing(writing)
-            yield from self._torn_sets(writing)
+        for session in self._facts.writer_sessions:
+            yield from self._wrong_session(session)
+            yield from self._torn_sets(session)
         yield from self._out_of_producers_order()
         yield from self._several_owners()
         yield from self._broken_conditions()
@@ -73,7 +83,7 @@ class _Checked:
     # -- readers -----------------------------------------------------------------------------------------------------
 
     def _wrong_union(self, reading: StreamReading) -> Iterator[StreamViolation]:
-        """A record of one number is the same for everybody."""
+        """All readers see the same record under one sequence number."""
         for record in reading.records:
             known = self._by_sequence.setdefault(record.sequence, record)
             if known != record:
@@ -81,18 +91,18 @@ class _Checked:
                 return
 
     def _wrong_order(self, reading: StreamReading) -> Iterator[StreamViolation]:
-        """Numbers follow each other but where something was given up, which is said."""
+        """Sequence numbers are consecutive, except at gaps that were reported and truncated on purpose."""
         due: int | None = None
-        place: Place = (0, 0, 0)
+        place: RecordPlace = (0, 0, 0)
         for item in reading.items:
-            if isinstance(item, Missing):
+            if isinstance(item, ReadGap):
                 if item.lost and not self._history.bookies_lie:
                     yield _wrong("S1", f"{reading.actor} is told that {item.detail}")
                 elif not item.lost and item.following is not None and not self._may_be_gone(item.following, reading):
-                    yield _wrong("S7", f"{reading.actor} is told that {item.detail}, and nobody gave it up")
+                    yield _wrong("S7", f"{reading.actor} is told that {item.detail}, and it was not truncated")
                 if due is not None and item.first is not None and item.first != due:
                     yield _wrong("S7", f"{reading.actor} misses {item.first}, where {due} was due")
-                # Who looks for the first record of some kind passes over others behind a gap.
+                # A reader that searches for its first record may skip records behind a gap.
                 due = None if due is None and reading.start.kind in SEARCHED else item.following
                 continue
             if due is not None and item.sequence != due:
@@ -104,8 +114,8 @@ class _Checked:
             due, place = item.sequence + 1, item.place
 
     def _may_be_gone(self, sequence: int, reading: StreamReading) -> bool:
-        """Whether all before a record may have been given up by the time of a reading."""
-        if sequence <= self._story.given_up:
+        """Whether all records before ``sequence`` may have been truncated or expired by the time of the reading."""
+        if sequence <= self._facts.truncated_before:
             return True
         retention_s = self._history.retention_s
         if retention_s is None:
@@ -117,16 +127,16 @@ class _Checked:
         return attempt is None or attempt.began_at + retention_s <= reading.last_at
 
     def _wrong_start(self, reading: StreamReading) -> Iterator[StreamViolation]:
-        """A reader begins where it was asked to, or behind what was given up by then."""
+        """A reader starts where it was asked to, or behind the records that were truncated by then."""
         first = reading.items[0]
-        if isinstance(first, Missing) or self._may_be_gone(first.sequence, reading):
+        if isinstance(first, ReadGap) or self._may_be_gone(first.sequence, reading):
             return
         due = self._first_of(reading, first)
         if due is not None and first.sequence != due:
             yield _wrong("S7", f"{reading.actor} begins with record {first.sequence}, {reading.start} is {due}")
 
-    def _first_of(self, reading: StreamReading, first: Seen) -> int | None:
-        """The number of the record that a reader begins with, if that can be told."""
+    def _first_of(self, reading: StreamReading, first: ReadRecord) -> int | None:
+        """Sequence number at which a reader must start; ``None`` if it cannot be determined."""
         start = reading.start
         match start.kind:
             case StartKind.EARLIEST:
@@ -139,9 +149,11 @@ class _Checked:
                 known = any(each.place <= place for each in self._records)
                 return behind[0].sequence if behind and known else None
             case StartKind.TIMESTAMP:
-                kept = [each for each in self._records if self._story.given_up <= each.sequence <= first.sequence]
+                kept = [
+                    each for each in self._records if self._facts.truncated_before <= each.sequence <= first.sequence
+                ]
                 fitting = [each.sequence for each in kept if each.timestamp_ms >= start.number]
-                # Times of records need not ascend, so one that fits may be gone by its age, though one between is not.
+                # Timestamps need not ascend: a matching record may have expired although a later one between has not.
                 there = (each for each in fitting if each == first.sequence or not self._may_be_gone(each + 1, reading))
                 return next(there, -1)
             case StartKind.LATEST | StartKind.AT | StartKind.AFTER | StartKind.TXID:
@@ -150,7 +162,7 @@ class _Checked:
     # -- the stream --------------------------------------------------------------------------------------------------
 
     def _wrong_places(self) -> Iterator[StreamViolation]:
-        """Places and transaction ids have the order of the numbers."""
+        """Positions and transaction ids ascend with the sequence numbers."""
         txid: int | None = None
         for one, other in pairwise(self._records):
             if other.place <= one.place:
@@ -162,19 +174,19 @@ class _Checked:
                 txid = record.txid
 
     def _strangers(self) -> Iterator[StreamViolation]:
-        """What is read was appended, and not said to be refused."""
+        """Every record that was read was appended, and its append was not reported as failed."""
         for record in self._records:
             attempt = self._attempts.get(record.key)
             if attempt is None or attempt.payload != record.payload:
-                yield _wrong("S8", f"record {record.sequence} = {record.payload[:40]!r} was appended by nobody")
-            elif attempt.outcome is Outcome.FAILED:
+                yield _wrong("S8", f"record {record.sequence} = {record.payload[:40]!r} was never appended")
+            elif attempt.outcome is OperationOutcome.FAILED:
                 yield _wrong("S8", f"record {record.sequence} = {record.payload[:40]!r} was said not to be appended")
 
     def _lost(self) -> Iterator[StreamViolation]:
-        """What was confirmed is where it was said to be."""
+        """Every confirmed record is at the position that its append returned."""
         at = {record.place: record for record in self._records}
         for attempt in self._attempts.values():
-            if attempt.outcome is not Outcome.OK or attempt.place is None:
+            if attempt.outcome is not OperationOutcome.OK or attempt.place is None:
                 continue
             found = at.get(attempt.place)
             if found is not None and found.payload != attempt.payload:
@@ -182,13 +194,13 @@ class _Checked:
             elif found is None and self._is_due(attempt.place):
                 yield _wrong("S1", f"{attempt.payload[:40]!r}, confirmed at {attempt.place}, is not there")
 
-    def _is_due(self, place: Place) -> bool:
-        """Whether there is a record at a place, by what was read around it."""
-        final, retention_s = self._story.final, self._history.retention_s
+    def _is_due(self, place: RecordPlace) -> bool:
+        """Whether the records that were read before and after ``place`` prove that there must be one."""
+        final, retention_s = self._facts.final, self._history.retention_s
         if final is not None:
             if final.records and place >= final.records[0].place:
                 return True
-            if not self._story.given_up and retention_s is None:
+            if not self._facts.truncated_before and retention_s is None:
                 return True
         return any(
             one.place < place < other.place and other.sequence == one.sequence + 1
@@ -196,7 +208,7 @@ class _Checked:
         )
 
     def _repeated(self) -> Iterator[StreamViolation]:
-        """One attempt makes one record; so do all with one id, as far as the window goes."""
+        """One attempt makes one record, and so do all attempts with one dedup id within the dedup window."""
         last: dict[bytes, int] = {}
         keys: dict[bytes, int] = {}
         for record in self._records:
@@ -206,54 +218,54 @@ class _Checked:
             last[record.payload] = record.sequence
             if before is None or record.sequence - before > self._history.dedup_records or self._history.bookies_lie:
                 continue
-            if self._story.final is None and self._history.retention_s is not None:
+            if self._facts.final is None and self._history.retention_s is not None:
                 continue
-            # A writer that takes over learns nothing of what is not there any more.
-            if before >= max(self._story.first_sequence, self._story.given_up):
+            # A writer that takes over cannot learn the ids of records that are gone.
+            if before >= max(self._facts.first_sequence, self._facts.truncated_before):
                 yield _wrong("S2", f"{record.payload[:40]!r} is there as {before} and as {record.sequence}")
 
     # -- writers -----------------------------------------------------------------------------------------------------
 
-    def _wrong_writing(self, writing: Writing) -> Iterator[StreamViolation]:
-        """What one writer has appended is there in that order, and without holes."""
+    def _wrong_session(self, session: WriterSession) -> Iterator[StreamViolation]:
+        """Records of one writer session are in append order and without holes."""
         there: list[tuple[int, int]] = []
         for record in self._records:
             attempt = self._attempts.get(record.key)
-            if attempt is not None and attempt.writing is writing:
+            if attempt is not None and attempt.session is session:
                 there.append((attempt.number, record.sequence))
         for (one, _), (other, sequence) in pairwise(there):
             if other < one:
-                yield _wrong("S3", f"append {other} of {writing.actor} is record {sequence}, behind append {one}")
+                yield _wrong("S3", f"append {other} of {session.actor} is record {sequence}, behind append {one}")
                 return
-        place: Place = (0, 0, 0)
-        for attempt in writing.attempts:
-            if attempt.outcome is not Outcome.OK or attempt.place is None or attempt.identified:
+        place: RecordPlace = (0, 0, 0)
+        for attempt in session.attempts:
+            if attempt.outcome is not OperationOutcome.OK or attempt.place is None or attempt.identified:
                 continue
             if attempt.place <= place:
                 yield _wrong("S3", f"{attempt.payload[:40]!r} was confirmed at {attempt.place}, behind {place}")
             place = attempt.place
-        yield from self._holes(writing, dict(there))
+        yield from self._holes(session, dict(there))
 
-    def _holes(self, writing: Writing, there: dict[int, int]) -> Iterator[StreamViolation]:
+    def _holes(self, session: WriterSession, there: dict[int, int]) -> Iterator[StreamViolation]:
         payloads = {record.payload for record in self._records}
         for number, following in pairwise(sorted(there)):
-            for attempt in writing.attempts[number + 1 : following]:
-                if attempt.sent and attempt.outcome is not Outcome.FAILED and attempt.payload not in payloads:
+            for attempt in session.attempts[number + 1 : following]:
+                if attempt.sent and attempt.outcome is not OperationOutcome.FAILED and attempt.payload not in payloads:
                     span = range(there[number] + 1, there[following])
                     if all(sequence in self._by_sequence for sequence in span) and not self._elsewhere(attempt):
-                        yield _wrong("S3", f"append {attempt.number} of {writing.actor} is missing among the others")
+                        yield _wrong("S3", f"append {attempt.number} of {session.actor} is missing among the others")
                         return
 
-    def _elsewhere(self, attempt: Attempt) -> bool:
-        """Whether a record of the same id may be there where nobody has read, or has been given up."""
+    def _elsewhere(self, attempt: AppendAttempt) -> bool:
+        """Whether a record with the same dedup id may be in a part that was not read, or was truncated."""
         return attempt.identified and self._records[-1].sequence != len(self._records) - 1
 
     def _out_of_producers_order(self) -> Iterator[StreamViolation]:
-        """What a producer appends again until it is confirmed is there in the order in which it wanted it."""
+        """Records that a producer retries until they are confirmed keep the producer's order."""
         last: dict[bytes, int] = {}
         seen: set[bytes] = set()
         if not self._records or self._records[-1].sequence != len(self._records) - 1:
-            return  # what is there a second time may have been there first where nobody has read
+            return  # the first copy of a repeated record may be in the part that was not read
         for record in self._records:
             attempt = self._attempts.get(record.key)
             if attempt is None or not attempt.identified or record.payload in seen:
@@ -265,28 +277,28 @@ class _Checked:
             last[producer] = int(number)
 
     def _several_owners(self) -> Iterator[StreamViolation]:
-        """The records of one writing are together, and writings have the order in which they were given."""
-        owners: list[Writing] = []
+        """Records of one writer session are contiguous, and sessions follow in the order in which they began."""
+        owners: list[WriterSession] = []
         for record in self._records:
             attempt = self._attempts.get(record.key)
-            if attempt is None or (owners and owners[-1] is attempt.writing):
+            if attempt is None or (owners and owners[-1] is attempt.session):
                 continue
-            writing = attempt.writing
-            if any(known is writing for known in owners):
+            session = attempt.session
+            if any(known is session for known in owners):
                 behind = owners[-1].actor
-                yield _wrong("S4", f"{writing.actor} has added record {record.sequence} behind what {behind} has added")
+                yield _wrong("S4", f"{session.actor} has added record {record.sequence} behind what {behind} has added")
                 return
-            owners.append(writing)
+            owners.append(session)
         for at, later in enumerate(owners):
             for earlier in owners[:at]:
                 if later.given_at < earlier.asked_at:
                     yield _wrong("S4", f"{later.actor} has added behind {earlier.actor}, which came after it")
                     return
 
-    def _torn_sets(self, writing: Writing) -> Iterator[StreamViolation]:
-        """All of a set is there, in one entry, or nothing of it."""
-        sets: dict[int, list[Attempt]] = {}
-        for attempt in writing.attempts:
+    def _torn_sets(self, session: WriterSession) -> Iterator[StreamViolation]:
+        """A set is either complete, in one entry, or absent."""
+        sets: dict[int, list[AppendAttempt]] = {}
+        for attempt in session.attempts:
             if attempt.set_number:
                 sets.setdefault(attempt.set_number, []).append(attempt)
         by_key = {record.key: record for record in self._records} if sets else {}
@@ -295,22 +307,22 @@ class _Checked:
             if not there:
                 continue
             first = there[0].sequence
-            # Of a set, the beginning may have been given up, or not been read.
+            # The beginning of a set may have been truncated, or not been read.
             cut_off = first == self._records[0].sequence or first - 1 not in self._by_sequence
             cut_off = cut_off or there[-1].sequence + 1 not in self._by_sequence
-            whole = len(there) == len(attempts) or (cut_off and self._story.final is None) or first <= self._gone
+            whole = len(there) == len(attempts) or (cut_off and self._facts.final is None) or first <= self._gone
             together = len({record.place[:2] for record in there}) == 1
             if not whole or not together:
-                detail = f"{len(there)} of {len(attempts)} records of a set of {writing.actor}, at {there[0].place}"
+                detail = f"{len(there)} of {len(attempts)} records of a set of {session.actor}, at {there[0].place}"
                 yield _wrong("S5", f"{detail} to {there[-1].place}")
 
     @property
     def _gone(self) -> int:
-        """Number of the first record that is there for certain."""
-        return max(self._story.first_sequence, self._story.given_up)
+        """Sequence number of the first record that certainly still exists."""
+        return max(self._facts.first_sequence, self._facts.truncated_before)
 
     def _broken_conditions(self) -> Iterator[StreamViolation]:
-        """What was appended behind a certain record is right behind it."""
+        """A conditional append directly follows the record that its condition named."""
         at = {record.key: record for record in self._records}
         for attempt in self._attempts.values():
             record = at.get(attempt.key)

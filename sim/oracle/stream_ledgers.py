@@ -1,56 +1,56 @@
-"""Which ledgers belong to streams and subscriptions, and which of them nobody names (S10).
+"""Tracks ledgers of streams and subscriptions, and finds orphans that no stream names (S10).
 
-A ledger is announced in a head, or in the record of a subscription, before it is made. If it is made while it is
-announced there, it is named ever after, until it is deleted. One that is made later, by a process that has slept, or
-by a request that was on its way for long, may stay: nobody knows of it. That it is still among the doomed ones does
-not help it, for it may have been looked for a moment before, and not been there.
+A stream head or subscription record announces a ledger before it is created. A ledger that is created while it is
+announced stays named until it is deleted. One that is created later (by a process that was frozen, or by a delayed
+request) may stay as an orphan, because no record knows it. A doomed ledger counts as not announced: the janitor may
+have looked for it just before it was created.
 """
 
 from __future__ import annotations
 
 from typing import Final
 
-from tallybook.metadata.ledger_use import CURSOR, HEADS, STREAM
+from tallybook.metadata.ledger.model import LedgerMetadata
 from tallybook.metadata.memory import MemoryMetadata
-from tallybook.metadata.model import LedgerMetadata
+from tallybook.metadata.stream_use import CURSOR, HEADS, STREAM
 from tallybook.stream.head_codec import decode_chapter, decode_head
 from tallybook.stream.names import CHAPTERS, SUBSCRIPTIONS
 from tallybook.stream.subscription import record as subscription
 
-from .god import God
+from .oracle import Oracle
 
 KEYS: Final = (STREAM, CURSOR)
-"""One of them is among the custom metadata of every such ledger."""
+"""Custom metadata keys: every ledger of a stream or subscription has one of them."""
 
 
 class StreamLedgers:
-    """Looks at the records of the store whenever a ledger is made."""
+    """Checks the records of the metadata store whenever a ledger is created."""
 
-    def __init__(self, shared: MemoryMetadata, god: God) -> None:
+    def __init__(self, shared: MemoryMetadata, oracle: Oracle) -> None:
         self._shared = shared
-        self._god = god
+        self._oracle = oracle
         self._announced: set[int] = set()
-        """Of those that are there, the ones that were announced when they were made."""
+        """Existing ledgers that were announced when they were created."""
 
     def changed(self, ledger_id: int, before: LedgerMetadata | None, after: LedgerMetadata | None) -> None:
-        """The metadata of a ledger have changed."""
+        """Take note of one change of a ledger's metadata."""
         if after is None:
             self._announced.discard(ledger_id)
         elif before is None and any(key in after.custom for key in KEYS):
             if ledger_id in self._named(with_doomed=False):
                 self._announced.add(ledger_id)
             else:
-                self._god.mark("streams: a ledger is made when nobody waits for it any more")
+                self._oracle.mark("streams: a ledger is made after its writer stopped waiting")
 
-    def nobodys(self) -> list[int]:
-        """Ledgers that were announced when they were made, and that nobody names."""
+    def unnamed(self) -> list[int]:
+        """Ledgers that were announced when they were created and that no record names now."""
         named = self._named()
         return [ledger_id for ledger_id in self._announced if ledger_id not in named]
 
     def doomed(self) -> list[int]:
-        """Ledgers that are to be deleted."""
+        """Existing ledgers that a head lists for deletion."""
         heads = [decode_head(name, value) for name, value in self._records(HEADS)]
-        return [ledger_id for head in heads for ledger_id in head.doomed if ledger_id in self._god.ledgers]
+        return [ledger_id for head in heads for ledger_id in head.doomed if ledger_id in self._oracle.ledgers]
 
     def _named(self, *, with_doomed: bool = True) -> set[int]:
         found: set[int] = set()

@@ -1,4 +1,4 @@
-"""After healing, where there are streams: each can be written, read and ended; nothing is left behind (S10, S11)."""
+"""Stream checks after healing: each stream can be written, read and ended, without leftovers (S10, S11)."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from tallybook.core.errors import NoSuchStream, StreamEnded, TallybookError
 from tallybook.stream import Start, StreamStore
 from tallybook.stream.position import TAG_CHARS
 
+from ..supervised_tasks import vital
+from ..workload.ledgers import ClientProcess
+from ..workload.stream_history import RecordPlace, StreamReading
+from ..workload.streams import Streaming
 from .stream_check import check_streams
-from .stream_history import Place, StreamReading
-from .streaming import Streaming
-from .vital import vital
-from .workload import ClientProcess
 
 if TYPE_CHECKING:
-    from .run import Universe
+    from ..run import Universe
 
 LIVENESS_SECONDS: Final = 60.0
 PAUSE_SECONDS: Final = 0.2
@@ -24,14 +24,14 @@ LAST_RECORDS: Final = 3
 
 
 async def write_streams(universe: Universe) -> None:
-    """A client that has met no fault writes every stream, and reads what it has committed."""
+    """Let a new client append to every stream and read what it committed."""
     streaming = universe.streaming
     if streaming is not None:
         await _in_time(universe, "stream-newcomer", "a stream cannot be written", _write_all(streaming))
 
 
 async def end_streams(universe: Universe) -> None:
-    """Every stream is ended, its followers see that, and the keeper comes to an end with all there is to do."""
+    """End every stream; its followers must see the end and the janitor must finish without orphan ledgers."""
     streaming = universe.streaming
     if streaming is None or streaming.all_ended:
         return
@@ -43,32 +43,32 @@ async def end_streams(universe: Universe) -> None:
 
     await universe.until(followed, LIVENESS_SECONDS, "S11", "followers of streams do not reach the end")
     await _in_time(universe, "stream-keeper", "streams cannot be kept", _keep(universe))
-    left = universe.stream_ledgers.nobodys()
-    universe.god.expect(not left, "S10", f"no stream names ledgers {left}, which were made for one")
+    left = universe.stream_ledgers.unnamed()
+    universe.oracle.expect(not left, "S10", f"no stream names ledgers {left}, which were made for one")
     doomed = universe.stream_ledgers.doomed()
-    universe.god.expect(not doomed, "S10", f"ledgers {doomed} are doomed, and are not deleted")
+    universe.oracle.expect(not doomed, "S10", f"ledgers {doomed} are doomed, and are not deleted")
 
 
 async def audit_streams(universe: Universe) -> None:
-    """Every stream is read from its first record to its last, and compared with what clients were told."""
-    streaming, god = universe.streaming, universe.god
+    """Read every stream from its first to its last record and check the history (S1 to S9)."""
+    streaming, oracle = universe.streaming, universe.oracle
     if streaming is None:
         return
     await _in_time(universe, "stream-auditor", "a stream cannot be read", _read_all(streaming))
-    for tag, story in streaming.history.stories.items():
-        there = story.final is not None or streaming.history.deletions or not story.writings
-        god.expect(there, "S1", f"stream {tag} is gone, and nobody has deleted it")
+    for tag, facts in streaming.history.facts_by_tag.items():
+        there = facts.final is not None or streaming.history.deletions or not facts.writer_sessions
+        oracle.expect(there, "S1", f"stream {tag} is gone, and it was not deleted")
     for violation in check_streams(streaming.history):
-        god.violated(violation.invariant, violation.detail)
+        oracle.violated(violation.invariant, violation.detail)
 
 
 _Work = Callable[[ClientProcess, StreamStore], Awaitable[None]]
 
 
 async def _in_time(universe: Universe, name: str, detail: str, work: _Work) -> None:
-    """Let a guest do something until it succeeds (S11)."""
+    """Let a client retry ``work`` until it succeeds; a violation after ``LIVENESS_SECONDS`` (S11)."""
     failed: list[TallybookError] = []
-    async with universe.workload.guest(name) as client:
+    async with universe.workload.extra_client(name) as client:
 
         async def run() -> None:
             while True:
@@ -84,12 +84,12 @@ async def _in_time(universe: Universe, name: str, detail: str, work: _Work) -> N
                     await streams.close()
 
         working = client.process.spawn(run())
-        vital(universe.god, working)
+        vital(universe.oracle, working)
         deadline = universe.world.clock.monotonic() + LIVENESS_SECONDS
         while not working.done():
             if universe.world.clock.monotonic() > deadline:
-                universe.god.violated("S11", f"{detail}: {failed[-1:]!r}")
-                universe.god.raise_violations()
+                universe.oracle.violated("S11", f"{detail}: {failed[-1:]!r}")
+                universe.oracle.raise_violations()
             await universe.world.clock.sleep(0.05)
 
 
@@ -110,22 +110,22 @@ def _write_all(streaming: Streaming, *, end: bool = False) -> _Work:
 
 
 async def _write(streaming: Streaming, client: ClientProcess, streams: StreamStore, name: str, *, end: bool) -> None:
-    """Append some records, which are read at once by whoever comes; then close the stream, or end it."""
+    """Append some records, check that a new reader sees them at once, then close the writer or end the stream."""
     asked_at = streaming.clock.monotonic()
     try:
         writer = await streams.writer(name)
     except StreamEnded:
         return
     except NoSuchStream:
-        # A deletion that was cut off goes on.
+        # Finish a deletion that was interrupted.
         await streams.delete(name)
         return
-    story = streaming.history.story(writer.stream_id[:TAG_CHARS])
-    streaming.god.expect(not story.ended, "S4", f"stream {name} has ended, and has a writer again")
-    writing = streaming.history.writing(client.name, story.tag, asked_at)
-    places: list[Place] = []
+    facts = streaming.history.facts_of(writer.stream_id[:TAG_CHARS])
+    streaming.oracle.expect(not facts.ended, "S4", f"stream {name} has ended, and has a writer again")
+    session = streaming.history.writer_session(client.name, facts.tag, asked_at)
+    places: list[RecordPlace] = []
     for number in range(LAST_RECORDS):
-        attempt = writing.append(b"%s/%d/%d" % (client.name.encode(), writing.number, number))
+        attempt = session.append(b"%s/%d/%d" % (client.name.encode(), session.number, number))
         position = await writer.append(attempt.payload, key=attempt.key)
         attempt.ok(position.place)
         places.append(position.place)
@@ -133,10 +133,10 @@ async def _write(streaming: Streaming, client: ClientProcess, streams: StreamSto
     reading = await _read(streaming, client, streams, name)
     seen = {record.place for record in reading.records}
     missing = [place for place in places if place not in seen]
-    streaming.god.expect(not missing, "S1", f"committed records {missing} of stream {name} are not read")
+    streaming.oracle.expect(not missing, "S1", f"committed records {missing} of stream {name} are not read")
     if end:
         await writer.end_stream()
-        story.ended = True
+        facts.ended = True
     else:
         await writer.close()
 
@@ -150,7 +150,7 @@ async def _read(streaming: Streaming, client: ClientProcess, streams: StreamStor
 
 
 def _keep(universe: Universe) -> _Work:
-    """Rounds of the keeper, until one has seen to all streams with nothing left to do."""
+    """Janitor passes until two had nothing left to do."""
 
     async def keep(_client: ClientProcess, streams: StreamStore) -> None:
         rounds = 0
@@ -169,19 +169,19 @@ def _read_all(streaming: Streaming) -> _Work:
                 info = await streams.info(name)
             except NoSuchStream:
                 continue
-            story = streaming.history.story(info.stream_id[:TAG_CHARS])
-            reading.tag = story.tag
-            story.final, story.first_sequence = reading, info.first_sequence
+            facts = streaming.history.facts_of(info.stream_id[:TAG_CHARS])
+            reading.tag = facts.tag
+            facts.final, facts.first_sequence = reading, info.first_sequence
             if reading.records:
                 last = reading.records[-1].sequence
                 same = last + 1 == info.next_sequence
                 detail = f"stream {name} ends with record {last}, and its next one is {info.next_sequence}"
-                streaming.god.expect(same, "S1", detail)
+                streaming.oracle.expect(same, "S1", detail)
             for subscription in [each.name async for each in streams.subscriptions(name)]:
                 handle = await streams.subscribe(name, subscription)
-                advances = story.advances(subscription)
-                problem = "" if story.deleted else advances.problem(advances.promised(), handle.cursor)
+                advances = facts.advances(subscription)
+                problem = "" if facts.deleted else advances.problem(advances.promised(), handle.cursor)
                 await handle.close()
-                streaming.god.expect(not problem, "S9", f"in the end subscription {subscription} {problem}")
+                streaming.oracle.expect(not problem, "S9", f"in the end subscription {subscription} {problem}")
 
     return read_all

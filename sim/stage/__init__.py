@@ -1,9 +1,11 @@
-"""The stage for plays of one part: equipment with which a test puts a client, or a bookie, before what it has to meet.
+"""Test equipment: a client, a bookie, an offloader or a gateway alone, with simulated surroundings.
 
-    MemoryCluster    real clients on whole bookies in memory, without a wire (``cluster``, ``scenario``, ``tail``)
-    held_stores      metadata stores in which updates wait, get lost or are refused
-    DiskBookie       a real bookie on a simulated disk, life after life (``disk_bookie``)
-    real_bookie      real bookies behind a simulated wire
+    MemoryCluster    real clients on in-memory bookies, without a wire (``cluster``, ``scenario``, ``tail``)
+    metadata_faults  metadata stores that delay, lose or refuse updates
+    DiskBookie       a real bookie on a simulated disk, through restarts (``disk_bookie``)
+    real_bookie      a real bookie with RocksDB on the local disk
+    ArchiveStage     an object store and offloaders beside a MemoryCluster (``archive``, ``steps``)
 
-The whole cluster that lives from one seed is another matter: that is ``sim/run.py`` and what it uses.
+Simulated runs of a whole cluster are elsewhere (``sim/run.py``); they use only ``disk_bookie``, ``left_disk`` and
+``memory_index`` of this.
 """

@@ -1,8 +1,8 @@
-"""An object store and an offloader beside a small cluster, for short plays.
+"""An object store and an offloader beside a small cluster, for short tests.
 
 async with ArchiveStage(cluster) as stage:
     await stage.archive(ledger.id)
-    stage.client     # reads from the archive what bookies do not give
+    stage.client     # reads from the archive what bookies do not have
 """
 
 from __future__ import annotations
@@ -14,10 +14,10 @@ from tallybook.archive.objects.memory import MemoryStore
 from tallybook.archive.objects.port import ObjectStore
 from tallybook.archive.reader import ArchiveReader
 from tallybook.client.client import Client
-from tallybook.core.config import OffloadSettings
 from tallybook.core.errors import InvariantViolation
-from tallybook.metadata.archived import release_copies
-from tallybook.metadata.update import LedgerUpdater
+from tallybook.core.settings import OffloadSettings
+from tallybook.metadata.ledger.archived import release_copies
+from tallybook.metadata.ledger_update import LedgerUpdater
 from tallybook.offload.mover import Moved, Mover
 from tallybook.offload.policy import PlannedObject, planned_of
 from tallybook.runtime.tasks import InlineWorkers, Tasks
@@ -34,14 +34,14 @@ TINY = OffloadSettings(
     attempt_ttl_s=100,
     orphan_delay_s=20,
 )
-"""Limits so small that every edge is near."""
+"""Offload settings with tiny limits."""
 
 
 class ArchiveStage:
-    """One object store, one client that reads from it, and what an offloader does, step by step.
+    """An object store, a client that reads from it, and the steps of an offloader.
 
     Args:
-        store: in place of one in memory; whoever gives it closes it.
+        store: instead of one in memory; the caller closes it.
     """
 
     def __init__(
@@ -67,7 +67,7 @@ class ArchiveStage:
         await self._tasks.close()
 
     def mover(self, store: ObjectStore | None = None, client: Client | None = None) -> Mover:
-        """Somebody who writes objects; ``store`` and ``client`` in place of the stage's own."""
+        """A new mover; ``store`` and ``client`` default to those of the stage."""
         world = self.cluster.world
         self._movers += 1
         rng = world.rng.fork(f"mover-{self._movers}")
@@ -83,19 +83,19 @@ class ArchiveStage:
         )
 
     async def planned(self, *ledger_ids: int) -> PlannedObject:
-        """An object for these ledgers, wherever they are."""
+        """Plan of one object with these ledgers."""
         ledgers = [await self.client.ledger_metadata(ledger_id) for ledger_id in sorted(ledger_ids)]
         return planned_of(ledgers)
 
     async def archive(self, *ledger_ids: int) -> Moved:
-        """Put these ledgers into one object."""
+        """Archive these ledgers in one object."""
         return await self.mover().move(await self.planned(*ledger_ids))
 
     async def release(self, ledger_id: int) -> None:
-        """Let bookies drop their copies, and drop them."""
+        """Release the copies of an archived ledger, and drop them at all bookies."""
         metadata = await self.client.ledger_metadata(ledger_id)
         if metadata.archived is None:
-            raise InvariantViolation(f"ledger {ledger_id} is in no archive")
+            raise InvariantViolation(f"ledger {ledger_id} is not archived")
         object_id = metadata.archived.object_id
         await self.cluster.edit(ledger_id, lambda current: release_copies(current, object_id))
         for bookie in self.cluster.bookies.values():

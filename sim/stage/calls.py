@@ -1,11 +1,11 @@
-"""A call of a client that is here: what it says, and what it is told.
+"""A fake gateway call: the test sends requests and sees the replies.
 
     call = FakeCall(pb.AppendReply)
     call.say(pb.AppendRequest(...))
     await handler(call)
     call.replies
 
-It takes everything at once, unless it is told to take nothing.
+It accepts all replies at once, unless ``taking`` is cleared.
 """
 
 from __future__ import annotations
@@ -15,22 +15,22 @@ from typing import Generic, TypeVar
 
 from google.protobuf.message import Message
 
-from tallybook.core.access import ANYBODY, NOTHING, Presented, Principal
-from tallybook.gateway.authorizer import Caller
+from tallybook.core.access import NOTHING, UNRESTRICTED, Presented, Principal
+from tallybook.gateway.auth import Caller
 
 R = TypeVar("R", bound=Message)
 
 
-def caller(peer: str, principal: Principal = ANYBODY) -> Caller:
-    """Somebody on a connection, whoever he is."""
+def caller(peer: str, principal: Principal = UNRESTRICTED) -> Caller:
+    """A caller on this connection with this principal."""
     return Caller(peer, principal)
 
 
 class FakeCall(Generic[R]):
-    """The client's end of a call, and the server's end of it.
+    """Both ends of a call.
 
     Args:
-        kind: what the client is told.
+        kind: message class of the replies.
     """
 
     def __init__(self, kind: type[R], peer: str = "here", presented: Presented = NOTHING) -> None:
@@ -38,29 +38,29 @@ class FakeCall(Generic[R]):
         self.presented = presented
         self.replies: list[R] = []
         self.taking = asyncio.Event()
-        """Cleared: nothing is taken."""
+        """While cleared, ``send`` blocks."""
         self.taking.set()
         self._kind = kind
         self._requests: asyncio.Queue[bytes | None] = asyncio.Queue()
 
     def say(self, *requests: Message) -> None:
-        """Send messages."""
+        """Send requests."""
         for request in requests:
             self._requests.put_nowait(request.SerializeToString())
 
     def say_bytes(self, request: bytes) -> None:
-        """Send whatever that is."""
+        """Send raw bytes as a request."""
         self._requests.put_nowait(request)
 
     def end(self) -> None:
-        """Send no more."""
+        """End the requests."""
         self._requests.put_nowait(None)
 
     async def receive(self) -> bytes | None:
-        """The next message; see the port."""
+        """The next request; see the port."""
         return await self._requests.get()
 
     async def send(self, message: bytes) -> None:
-        """Hand over one message; see the port."""
+        """Take one reply; see the port."""
         await self.taking.wait()
         self.replies.append(self._kind.FromString(message))

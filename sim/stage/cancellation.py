@@ -1,7 +1,7 @@
-"""Work that is cancelled at one of its awaits: the first, the second, and so on, each of them in its turn.
+"""Cancels a coroutine at each of its awaits in turn.
 
 async for _ in each_cut(lambda: reader.read_last_add_confirmed()):
-    ...                                  # it was cancelled at another await; the last time it came to its end
+    ...                                  # it was cancelled at one more await; the last time it ran to its end
 """
 
 from __future__ import annotations
@@ -10,11 +10,11 @@ import asyncio
 from collections.abc import AsyncIterator, Callable, Coroutine, Generator
 from typing import Any
 
-MOST_AWAITS = 1_000
+MAX_AWAITS = 1_000
 
 
 class _CutAt:
-    """Awaits a coroutine, and cancels the task that does so where it waits for the ``at``-th time."""
+    """Awaits a coroutine, and cancels its task at the ``at``-th wait."""
 
     def __init__(self, work: Coroutine[Any, Any, object], at: int) -> None:
         self._steps = work.__await__()
@@ -36,23 +36,23 @@ class _CutAt:
             try:
                 yield waits
                 failure = None
-            except BaseException as error:  # noqa: BLE001 - whatever it is belongs to the work
+            except BaseException as error:  # noqa: BLE001 - passed on to the coroutine
                 failure = error
 
 
 async def each_cut(begin: Callable[[], Coroutine[Any, Any, object]]) -> AsyncIterator[int]:
-    """Cancel the work at its first await, then anew at its second one, and so on, until it ends before that.
+    """Run the work again and again, cancelled at its first await, its second one, and so on, until it ends first.
 
     Yields:
-        At which await it was cancelled, and at the end how many it had.
+        The number of the await at which it was cancelled; the last time, how many awaits it had.
     """
-    for at in range(1, MOST_AWAITS):
+    for at in range(1, MAX_AWAITS):
         cut = _CutAt(begin(), at)
 
         async def run(cut: _CutAt = cut) -> None:
             await cut
 
-        # A task of a group may be cancelled alone; what else befalls it is raised.
+        # In a task group the cancellation stays in this task, and other errors are raised.
         async with asyncio.TaskGroup() as group:
             group.create_task(run())
         yield min(at, cut.awaits)

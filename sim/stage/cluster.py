@@ -1,12 +1,11 @@
-"""A whole small cluster in one process and on one seed: real clients, in-memory bookies.
+"""A small cluster in one process, from one seed: real clients and in-memory bookies.
 
     def scenario(world): ...
         cluster = MemoryCluster(world, bookies=3)
         async with cluster.client() as client:
             ledger = await client.create_ledger()
 
-Clients run the code that they run against real bookies; only the bookies, the metadata store
-and the wire between them are simulated.
+Clients run production code; bookies, metadata store and the wire between them are simulated.
 """
 
 from __future__ import annotations
@@ -16,28 +15,29 @@ from dataclasses import replace
 from functools import partial
 from typing import TypeAlias
 
-from tallybook.bookie.settled import closed_up_to
-from tallybook.bookie.verifiers import LedgerFacts, facts_of
+from tallybook.bookie.ledgers.confirmed_prefix import confirmed_prefix_of
+from tallybook.bookie.ledgers.key_verification import LedgerFacts, facts_of
 from tallybook.client.client import Client
-from tallybook.client.ports import Archive, ClientWorld
+from tallybook.client.ports import ClientWorld, LedgerArchive
+from tallybook.core.add_kind import AddKind
 from tallybook.core.answers import Incarnation
 from tallybook.core.batch import decode_header
-from tallybook.core.config import ClientSettings
 from tallybook.core.errors import InvariantViolation
+from tallybook.core.settings import ClientSettings
+from tallybook.metadata.ledger.model import LedgerMetadata
+from tallybook.metadata.ledger_update import Transition
 from tallybook.metadata.memory import MemoryMetadata
-from tallybook.metadata.model import LedgerMetadata
 from tallybook.metadata.store import BookieInfo, BookieMode, MetadataStore, Ok
-from tallybook.metadata.update import Transition
 from tallybook.runtime.clock import Clock
-from tallybook.runtime.deterministic import World
 from tallybook.runtime.tasks import Tasks
 
+from ..deterministic import World
+from ..memory_bookie.bookie import MemoryBookie
 from .direct import DirectConnections
-from .memory_bookie import MemoryBookie
 
 SeenThrough: TypeAlias = Callable[[MetadataStore], MetadataStore]
 
-LONGEST_DELAY_SECONDS = 0.002
+MAX_DELAY_SECONDS = 0.002
 
 
 class MemoryCluster:
@@ -66,30 +66,30 @@ class MemoryCluster:
             await self.register(name)
 
     def add(self, name: str) -> MemoryBookie:
-        """One more bookie, which nobody knows of until ``register``."""
+        """Add a bookie, which is not in the metadata store until ``register``."""
         bookie = MemoryBookie(
             name,
             facts_of=self._facts_of,
             clock=self.world.clock,
             tasks=self._tasks,
-            closed_up_to=partial(closed_up_to, self._admin.store),
+            confirmed_prefix_of=partial(confirmed_prefix_of, self._admin.store),
         )
         self.bookies[name] = bookie
         return bookie
 
     async def register(self, name: str) -> None:
-        """Let everybody know of a bookie, in the life it is in."""
+        """Register a bookie with its present incarnation."""
         incarnation: Incarnation = self.bookies[name].incarnation
         await self._admin.membership.register(BookieInfo(name, f"sim:{name}", incarnation))
 
     async def make_read_only(self, name: str) -> None:
-        """Let a registered bookie take no new writes, and everybody know of that."""
+        """Make a registered bookie read-only, also in its registration."""
         self.bookies[name].read_only = True
         registration = self.metadata.bookies[name]
         await registration.update(replace(registration.info, mode=BookieMode.READ_ONLY))
 
     def die(self, name: str) -> MemoryBookie:
-        """Kill a bookie, and let everybody know at once."""
+        """Kill a bookie, expire its registration and break all connections to it."""
         self.bookies[name].kill()
         self.metadata.expire(name)
         for connections in self._connections:
@@ -101,15 +101,15 @@ class MemoryCluster:
         settings: ClientSettings | None = None,
         *,
         seen_through: SeenThrough | None = None,
-        archive: Archive | None = None,
+        archive: LedgerArchive | None = None,
         clock: Clock | None = None,
     ) -> Client:
-        """One more client, with connections of its own.
+        """A new client with its own connections.
 
         Args:
-            seen_through: wraps the metadata store that this client gets, to make it misbehave.
-            archive: where it reads archived ledgers.
-            clock: its own, in place of that of the world.
+            seen_through: wraps the metadata store of this client, to make it misbehave.
+            archive: from which it reads archived ledgers.
+            clock: its own clock instead of that of the world.
         """
         self._clients += 1
         clock = clock or self.world.clock
@@ -128,21 +128,21 @@ class MemoryCluster:
         return Client(ClientWorld(store, shared.membership, connections, clock, rng, archive), settings)
 
     async def edit(self, ledger_id: int, change: Transition) -> None:
-        """Change a ledger's metadata, as somebody else would."""
+        """Change a ledger's metadata, as another client would."""
         store = self._admin.store
         current = await store.read_ledger(ledger_id, linearizable=True)
         if not isinstance(await store.update_ledger(change(current.value), current.version), Ok):
             raise InvariantViolation(f"the metadata of ledger {ledger_id} changed meanwhile")
 
     def copy_ledger(self, ledger_id: int, source: str, target: str) -> None:
-        """Give a bookie what another one durably holds of a ledger, as a repair would."""
+        """Copy the durable batches of a ledger from one bookie to another, as a repair would."""
         for batch in self.bookies[source].durable_batches(ledger_id).values():
-            self.bookies[target].add(batch, b"", lambda _answer: None, recovery=True)
+            self.bookies[target].add(batch, b"", lambda _answer: None, kind=AddKind.RECOVERY)
 
-    def held_by_too_few(self, metadata: LedgerMetadata, copies: int | None = None) -> list[int]:
-        """Entries of a closed ledger that not so many of the bookies that the metadata name hold durably.
+    def under_replicated(self, metadata: LedgerMetadata, copies: int | None = None) -> list[int]:
+        """Entries of a closed ledger with fewer than ``copies`` durable copies at the bookies of its metadata.
 
-        Without a number: as many as an ack quorum.
+        The default is the ack quorum.
         """
         enough = copies or metadata.quorum.ack_quorum
         return [
@@ -156,12 +156,12 @@ class MemoryCluster:
         return any(first <= entry_id <= decode_header(batch).last_entry_id for first, batch in batches.items())
 
     async def stop(self) -> None:
-        """End the background work of the bookies."""
+        """Stop the background work of the bookies."""
         await self._tasks.close()
         await self._admin.close()
 
     def _delay(self) -> float:
-        return self._delays.random() * LONGEST_DELAY_SECONDS
+        return self._delays.random() * MAX_DELAY_SECONDS
 
     async def _facts_of(self, ledger_id: int) -> LedgerFacts | None:
         return await facts_of(self._admin.store, ledger_id)

@@ -1,4 +1,4 @@
-"""A driver that brings batches into a stream as Spark does: it stages and delivers them, and may be cut off."""
+"""A driver that delivers batches to a stream as Spark does: it stages and delivers them, and may die at any point."""
 
 from __future__ import annotations
 
@@ -10,28 +10,28 @@ from dataclasses import dataclass, field
 import pyarrow as pa
 
 from tallybook.client.client import Client
-from tallybook.metadata.commits import note_attempt
+from tallybook.metadata.ledger_update import LedgerUpdater
+from tallybook.metadata.records.listing import record_names
 from tallybook.metadata.store import MetadataStore
-from tallybook.metadata.transactions import names
-from tallybook.metadata.update import LedgerUpdater
+from tallybook.metadata.transactions.commit import record_attempt
 from tallybook.runtime.rng import SystemRng
-from tallybook.spark.records.staging import Staging
+from tallybook.spark.streams.staging import EnvelopeStager
 from tallybook.stream import StreamStore
-from tallybook.stream.deliveries import Deliveries
-from tallybook.stream.delivery_record import PART, staging
+from tallybook.stream.delivery.deliveries import Deliveries
+from tallybook.stream.delivery.record import PART, staging
 
 from .cluster import MemoryCluster
 from .scenario import SMALL
 
 
 def rows(count: int, of: str = "row") -> list[bytes]:
-    """Payloads that tell which row of what they are."""
+    """Payloads that contain their row number."""
     return [f"{of} {number}".encode() for number in range(count)]
 
 
 @dataclass
-class Driver:
-    """A process that delivers, with a client of its own, which may end anywhere."""
+class DeliveryDriver:
+    """A delivering process with its own client."""
 
     cluster: MemoryCluster
     client: Client
@@ -40,8 +40,8 @@ class Driver:
     staged: list[int] = field(default_factory=list)
 
     @classmethod
-    async def start(cls, cluster: MemoryCluster) -> Driver:
-        """One that writes to the stream ``s``, if that is there."""
+    async def start(cls, cluster: MemoryCluster) -> DeliveryDriver:
+        """Start a driver for the stream ``s``, which need not exist yet."""
         client = cluster.client(SMALL)
         driver = cls(cluster, client, StreamStore(client))
         if await driver.streams.exists("s"):
@@ -50,29 +50,29 @@ class Driver:
 
     @property
     def store(self) -> MetadataStore:
-        """The metadata store, as this process sees it."""
+        """The metadata store of this process."""
         return self.client.world.store
 
     @property
     def updater(self) -> LedgerUpdater:
-        """Changes ledgers."""
+        """Updater of ledger metadata."""
         return LedgerUpdater(self.store, self.cluster.world.clock, SystemRng())
 
     @property
     def deliveries(self) -> Deliveries:
-        """What it delivers by."""
+        """Deliveries to the stream ``s``."""
         return Deliveries(self.streams, self.client, self.updater, "s", self.stream_id)
 
     async def stage(
         self, number: int, *parts: Sequence[bytes], sink: str = "sales", owner: str = "", txids: Sequence[int] = ()
     ) -> list[int]:
-        """The ledgers of a batch, the last part first, three rows in an entry."""
+        """Stage a batch, three rows per entry; return its ledgers, the last part first."""
         transaction, found = staging(self.stream_id, sink, number, owner), []
         for part, payloads in reversed(list(enumerate(parts))):
             custom = {**transaction.marks, PART: b"%d" % part}
             ledger = await self.client.create_ledger(ensemble=3, write_quorum=3, ack_quorum=2, custom=custom)
-            await note_attempt(self.store, transaction, ledger.id)
-            staging_ = Staging(ledger.id, self.client.max_entry_bytes, lambda: 17)
+            await record_attempt(self.store, transaction, ledger.id)
+            staging_ = EnvelopeStager(ledger.id, self.client.max_entry_bytes, lambda: 17)
             for at in range(0, len(payloads), 3):
                 columns: dict[str, list[object]] = {"payload": list(payloads[at : at + 3])}
                 if txids:
@@ -86,11 +86,11 @@ class Driver:
         self, number: int, ledger_ids: Sequence[int], *, sink: str = "sales", owner: str = "",
         txids: Sequence[tuple[int, int]] = (),
     ) -> bool:  # fmt: skip
-        """Bring a batch that was staged into the stream."""
+        """Deliver a staged batch to the stream."""
         return await self.deliveries.deliver(sink, staging(self.stream_id, sink, number, owner), ledger_ids, txids)
 
     async def cut_off_after(self, seconds: float, work: asyncio.Task[bool]) -> bool:
-        """Let work go on for so long; whether it was done by then. What it holds is dropped, as by a crash."""
+        """Cancel ``work`` after ``seconds``, as a crash would; return whether it was done by then."""
         await asyncio.wait([work], timeout=seconds)
         done = work.done()
         work.cancel()
@@ -99,14 +99,14 @@ class Driver:
         return done
 
     async def payloads(self) -> list[bytes]:
-        """All records that readers see."""
+        """Payloads of all records of the stream."""
         return [record.payload async for record in self.streams.reader("s", follow=False)]
 
-    async def words(self, prefix: str) -> list[str]:
-        """The names of records in the metadata store."""
-        return [name async for name in names(self.store, prefix)]
+    async def record_names(self, prefix: str) -> list[str]:
+        """Names of records in the metadata store."""
+        return [name async for name in record_names(self.store, prefix)]
 
     async def close(self) -> None:
-        """Leave the cluster."""
+        """Close stream store and client."""
         await self.streams.close()
         await self.client.close()

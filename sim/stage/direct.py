@@ -1,9 +1,9 @@
-"""Connections to bookies of the same process, without a wire.
+"""Connections of a client to bookies in the same process, without a wire.
 
-``DirectConnection`` puts the client's port (``client/bookie_port``) straight onto a bookie's
-port (``bookie/port``), with a delay each way, so that whole client machines run against
-in-memory bookies from one seed. Like a stream it keeps order, breaks as a whole, and belongs
-to one life of the bookie. ``DirectConnections`` stands where the client's pool stands.
+``DirectConnection`` connects the client's port (``client/connection/port``) to a bookie's port (``bookie/port``), with
+a delay in each direction, so that complete clients run against in-memory bookies from one seed. Like a stream it keeps
+order, breaks as a whole, and belongs to one incarnation of the bookie. ``DirectConnections`` replaces the client's
+pool.
 """
 
 from __future__ import annotations
@@ -14,13 +14,14 @@ from collections.abc import Callable, Coroutine, Mapping, Sequence
 from typing import Any, Final, NamedTuple, NoReturn, TypeAlias, TypeVar
 from weakref import WeakKeyDictionary
 
-from tallybook.bookie.attached_ledgers import AttachedLedgers, StreamAttachments
 from tallybook.bookie.port import LedgerStore
-from tallybook.bookie.tailing import with_batches
-from tallybook.client.bookie_port import AddCallback
+from tallybook.bookie.rpc.attached_ledgers import AttachedLedgers, StreamAttachments
+from tallybook.bookie.rpc.long_poll import with_batches
+from tallybook.client.connection.lac_updates import LacSender
+from tallybook.client.connection.port import AddCallback
 from tallybook.client.open_ledgers import LedgersAtBookie, OpenLedgers
-from tallybook.client.rpc_lacs import LacLine
 from tallybook.core.access import Permission
+from tallybook.core.add_kind import AddKind
 from tallybook.core.answers import (
     AddAnswer,
     BookieStatus,
@@ -37,18 +38,18 @@ from tallybook.core.batch import EntrySlice, decode_header
 from tallybook.core.errors import OK_CODE, BookieUnavailable, RequestTimeout, error_from_wire
 from tallybook.core.ids import NO_IDENTITY
 from tallybook.runtime.clock import Clock
-from tallybook.runtime.grpc_messages import Attach, LedgerLac, RefusedLac
-from tallybook.runtime.progress import Progress
+from tallybook.runtime.concurrency.progress_deadline import ProgressTracker
 from tallybook.runtime.rng import Rng, SeededRng
 from tallybook.runtime.tasks import Tasks
+from tallybook.wire.messages import Attach, LedgerLac, RefusedLac
 
 T = TypeVar("T")
 
 RETURN_PAUSE_SECONDS: Final = 0.5
-"""Longest pause before the first try to reach a bookie that died."""
+"""Maximum pause before the first attempt to reconnect to a dead bookie."""
 
 Delay: TypeAlias = Callable[[], float]
-"""Seconds until the next message arrives; drawn anew for each."""
+"""Draws the delay of one message, in seconds."""
 
 
 def no_delay() -> float:
@@ -61,55 +62,55 @@ def _always(_bookie_id: str) -> bool:
     return True
 
 
-class _Way:
-    """One direction: what was sent arrives later, in order, unless the connection breaks first."""
+class _OneWayLink:
+    """One direction: messages arrive later and in order, unless the connection breaks first."""
 
     def __init__(self, clock: Clock, tasks: Tasks, delay: Delay, name: str) -> None:
         self._clock = clock
         self._tasks = tasks
         self._delay = delay
         self._name = name
-        self._under_way: deque[tuple[float, Callable[[], None]]] = deque()
+        self._in_flight: deque[tuple[float, Callable[[], None]]] = deque()
         self._broken = False
 
     def send(self, deliver: Callable[[], None]) -> None:
         """Call ``deliver`` when the message has arrived."""
         if self._broken:
             return
-        self._under_way.append((self._clock.monotonic() + self._delay(), deliver))
-        if len(self._under_way) == 1:
+        self._in_flight.append((self._clock.monotonic() + self._delay(), deliver))
+        if len(self._in_flight) == 1:
             self._tasks.spawn(self._carry(), name=self._name)
 
     def cut(self) -> None:
-        """Lose what is under way and everything sent from now on."""
+        """Lose messages in flight and all later ones."""
         self._broken = True
 
     async def _carry(self) -> None:
-        while self._under_way:
-            due, deliver = self._under_way[0]
+        while self._in_flight:
+            due, deliver = self._in_flight[0]
             await self._clock.sleep(max(due - self._clock.monotonic(), 0.0))
             if self._broken:
-                self._under_way.clear()
+                self._in_flight.clear()
                 return
             deliver()
-            self._under_way.popleft()
+            self._in_flight.popleft()
 
 
 class _Sent(NamedTuple):
-    """An add: it leaves at once."""
+    """Handle of an add, which is sent at once."""
 
     owed_since: float
 
     def withdraw(self) -> None:
-        """Nothing waits here."""
+        """Do nothing: the add was sent."""
 
 
 _lives: Final[WeakKeyDictionary[LedgerStore, tuple[Incarnation, AttachedLedgers]]] = WeakKeyDictionary()
-"""What is attached in the last life of each bookie of which a connection was opened."""
+"""Attached ledgers of each bookie to which a connection was opened, in its last incarnation."""
 
 
 def _attached_in(store: LedgerStore, clock: Clock) -> AttachedLedgers:
-    """What connections to the present life of a bookie have attached."""
+    """Attached ledgers of all connections to the present incarnation of a bookie."""
     life = _lives.get(store)
     if life is None or life[0] != store.incarnation:
         life = _lives[store] = store.incarnation, AttachedLedgers(clock)
@@ -117,14 +118,14 @@ def _attached_in(store: LedgerStore, clock: Clock) -> AttachedLedgers:
 
 
 class _Attached:
-    """What one connection has attached in one life of a bookie."""
+    """Attached ledgers of one connection."""
 
     def __init__(self, by_all: AttachedLedgers) -> None:
         self.by_all = by_all
         self._own = by_all.begin(may_write=True)
 
     def attach(self, attach: Attach) -> None:
-        """Attach a ledger, unless it is; messages about that take no time."""
+        """Attach a ledger unless it is attached; takes effect at once."""
         if self._own.get(attach.ledger_id) != attach:
             self._own.attach(attach)
 
@@ -133,19 +134,19 @@ class _Attached:
         self._own.detach(ledger_id)
 
     def end(self) -> None:
-        """The connection has ended."""
+        """End the attachments of a closed connection."""
         self.by_all.end(self._own)
         self._own = StreamAttachments(may_write=True)
 
 
 class DirectConnection:
-    """A connection to one life of a bookie in this process.
+    """A connection to one incarnation of a bookie in this process.
 
     Args:
         store: the bookie.
-        delay: how long each message takes, in either direction.
-        request_timeout_seconds: deadline of everything but adds.
-        ledgers: that the client has open at this bookie.
+        delay: draws the delay of each message, in either direction.
+        request_timeout_seconds: deadline of all requests but adds.
+        ledgers: ledgers that the client has open at this bookie.
     """
 
     def __init__(
@@ -164,43 +165,43 @@ class DirectConnection:
         self._tasks = tasks
         self._clock = clock
         self._progress_at = clock.monotonic()
-        self._adding = Progress(clock)
+        self._adding = ProgressTracker(clock)
         self._timeout_seconds = request_timeout_seconds
-        self._there = _Way(clock, tasks, delay, f"to {store.bookie_id}")
-        self._back = _Way(clock, tasks, delay, f"from {store.bookie_id}")
+        self._there = _OneWayLink(clock, tasks, delay, f"to {store.bookie_id}")
+        self._back = _OneWayLink(clock, tasks, delay, f"from {store.bookie_id}")
         self._pending: dict[int, tuple[AddAnswer, AddCallback]] = {}
         self._calls: dict[int, Callable[[], None]] = {}
         self._sent = 0
         self._attached = _Attached(_attached_in(store, clock))
         self._ledgers = LedgersAtBookie() if ledgers is None else ledgers
         self._broken = False
-        self._lacs = LacLine(self._send_lacs, clock, rng or SeededRng(0), tasks, f"LACs to {store.bookie_id}")
-        self._ledgers.carried_by(self._attached, self._incarnation.directory_uuid)
+        self._lacs = LacSender(self._send_lacs, clock, rng or SeededRng(0), tasks, f"LACs to {store.bookie_id}")
+        self._ledgers.connection_opened(self._attached, self._incarnation.directory_uuid)
 
     @property
     def bookie_id(self) -> str:
-        """Whom this leads to."""
+        """Id of the bookie."""
         return self._store.bookie_id
 
     @property
     def incarnation(self) -> Incarnation:
-        """The life it was opened to."""
+        """Incarnation to which it was opened."""
         return self._incarnation
 
     @property
     def max_batch_bytes(self) -> int:
-        """The largest batch that the bookie takes."""
+        """Maximum batch size of the bookie."""
         return self._store.max_batch_bytes
 
     @property
     def broken(self) -> bool:
-        """Whether it was cut, or the bookie has begun another life."""
+        """Whether it was cut, or the bookie has another incarnation now."""
         return self._broken or self._store.incarnation != self._incarnation
 
     def cut(self) -> None:
-        """Break the connection: what is in flight is lost, everyone who waits hears BookieUnavailable."""
+        """Break the connection: messages in flight are lost, waiting calls fail with BookieUnavailable."""
         self._broken = True
-        self._ledgers.left_by(self._attached)
+        self._ledgers.connection_ended(self._attached)
         self._attached.end()
         self._lacs.end()
         self._there.cut()
@@ -219,7 +220,7 @@ class DirectConnection:
 
     @property
     def progress_at(self) -> float:
-        """When it last took an ack, or sent something with nothing unanswered."""
+        """When the last ack arrived, or the last add was sent while none was unanswered."""
         return self._progress_at if self._pending else self._clock.monotonic()
 
     def attach(
@@ -231,12 +232,12 @@ class DirectConnection:
         identity: bytes = NO_IDENTITY,
         on_replaced: Callable[[], None] = lambda: None,
     ) -> None:
-        """A ledger has a writer; see the port."""
+        """Attach the ledger of a writer; see the port."""
         attach = Attach(ledger_id, key, deferred, identity)
         self._ledgers.attach(attach, self._incarnation.directory_uuid, on_replaced)
 
     def forget(self, ledger_id: int) -> None:
-        """Nothing is to be added to a ledger any more; see the port."""
+        """Detach a ledger; see the port."""
         self._ledgers.forget(ledger_id)
 
     def add(
@@ -259,13 +260,14 @@ class DirectConnection:
         def answered(answer: AddAnswer) -> None:
             self._back.send(lambda: self._answer(number, answer))
 
+        kind = AddKind.DEFERRED if deferred else AddKind.ORDINARY
         self._there.send(
-            lambda: self._deliver(lambda: self._store.add(batch, key, answered, deferred=deferred, identity=identity))
+            lambda: self._deliver(lambda: self._store.add(batch, key, answered, kind=kind, identity=identity))
         )
         return sent
 
     async def force(self, ledger_id: int, key: bytes, *, identity: bytes = NO_IDENTITY) -> None:
-        """Make durable what was acked; see the port."""
+        """Make all adds of the ledger durable; see the port."""
         await self._call(
             self._about(ledger_id, identity, lambda: self._store.force(ledger_id, key), for_write=True),
             self._timeout_seconds,
@@ -274,14 +276,14 @@ class DirectConnection:
     async def recovery_add(self, batch: bytes, key: bytes, *, identity: bytes = NO_IDENTITY) -> None:
         """Send one batch as a recovery add; see the port."""
         await self._urgent_add(
-            lambda on_answer: self._store.add(batch, key, on_answer, recovery=True, identity=identity),
+            lambda on_answer: self._store.add(batch, key, on_answer, kind=AddKind.RECOVERY, identity=identity),
             "recovery add refused",
         )
 
     async def repair_add(self, batch: bytes, *, identity: bytes = NO_IDENTITY) -> None:
-        """Give it a copy that it should have; see the port."""
+        """Send one batch as a repair add; see the port."""
         await self._urgent_add(
-            lambda on_answer: self._store.add(batch, b"", on_answer, repair=True, identity=identity),
+            lambda on_answer: self._store.add(batch, b"", on_answer, kind=AddKind.REPAIR, identity=identity),
             "repair add refused",
         )
 
@@ -358,7 +360,7 @@ class DirectConnection:
             self._timeout_seconds,
         )
 
-    def tell_lac(
+    def queue_lac(
         self,
         ledger_id: int,
         lac: int,
@@ -368,7 +370,7 @@ class DirectConnection:
         on_lost: Callable[[], None] = lambda: None,
     ) -> None:
         """Tell the bookie a LAC, without an answer; see the port."""
-        self._lacs.tell(LedgerLac(ledger_id, lac, key, identity), on_lost)
+        self._lacs.queue(LedgerLac(ledger_id, lac, key, identity), on_lost)
 
     async def _send_lacs(self, lacs: Sequence[LedgerLac]) -> Sequence[RefusedLac]:
         each = (self.write_lac(ledger_id, lac, key, identity=identity) for ledger_id, lac, key, identity in lacs)
@@ -413,7 +415,7 @@ class DirectConnection:
         )
 
     async def authorize(self, permission: Permission, command: str, arguments: str) -> None:
-        """In a simulation everybody may everything; see the port."""
+        """See the port; in a simulation everything is allowed."""
         await self._call(self._store.status, self._timeout_seconds)
 
     def _about(
@@ -425,7 +427,7 @@ class DirectConnection:
         for_write: bool = False,
         for_repair: bool = False,
     ) -> Callable[[], Coroutine[Any, Any, T]]:
-        """The same work, for a request that states which ledger it means."""
+        """The same work, with a check of the ledger's identity if the request has one."""
         if not identity:
             return work
 
@@ -448,9 +450,12 @@ class DirectConnection:
             lost_and_callback[1](answer)
 
     async def _call(
-        self, work: Callable[[], Coroutine[Any, Any, T]], deadline_seconds: float, progress: Progress | None = None
+        self,
+        work: Callable[[], Coroutine[Any, Any, T]],
+        deadline_seconds: float,
+        progress: ProgressTracker | None = None,
     ) -> T:
-        """Do ``work`` at the bookie: a message there, the call, a message back, in time after the last ``progress``."""
+        """Do ``work`` at the bookie: a message there, the call, a message back; ``progress`` extends the deadline."""
         if self.broken:
             raise BookieUnavailable(f"the connection to {self.bookie_id} is broken")
         self._sent += 1
@@ -460,7 +465,7 @@ class DirectConnection:
 
         def spawn() -> None:
             task = self._tasks.spawn(work(), name=f"call at {self.bookie_id}")
-            # ``task.result`` gives what the call returned, or raises what it raised, where it is called.
+            # ``task.result`` returns or raises the outcome of the call when it is called.
             task.add_done_callback(lambda done: self._back.send(lambda: _settle(arrived, done.result)))
 
         self._there.send(lambda: self._deliver(spawn))
@@ -478,11 +483,11 @@ class DirectConnection:
 
 
 class DirectConnections:
-    """Connections to the bookies of one process, made when asked for and kept until they break.
+    """Connections to in-process bookies, opened on demand and kept until they break.
 
     Args:
-        alive: whether the bookie of this id runs: nobody can connect to one that does not.
-        rng: for pauses before a bookie is reached again.
+        alive: tells whether the bookie of this id runs; connections to others fail.
+        rng: for pauses before reconnects.
     """
 
     def __init__(
@@ -539,14 +544,14 @@ class DirectConnections:
         return made
 
     def lost(self, bookie_id: str) -> None:
-        """A bookie has died: clients notice, though they ask it for nothing."""
+        """Break the connection to a dead bookie, so that idle clients notice."""
         held = self._open.get(bookie_id)
         if held is not None and not held.broken:
             held.cut()
         self._ledgers.lost(bookie_id)
 
     async def close(self) -> None:
-        """Break every connection, and make no other."""
+        """Break every connection; later ``get`` calls fail."""
         self._closed = True
         await self._ledgers.close()
         held, self._open = self._open, {}

@@ -1,13 +1,13 @@
-"""A real bookie on a simulated disk, through its lives.
+"""A real bookie on a simulated disk, through restarts and crashes.
 
     node = DiskBookie(disk, clock, metadata)
     bookie = await node.boot()
     ...
-    await node.lose_power()                 # what was not durable meets its fate
+    await node.lose_power()                 # writes that were not durable are lost, kept or torn
     bookie = await node.boot()
 
-The bookie is the one that runs in production; the disk, the clock and what it knows of the
-metadata are simulated, and its index keeps its rows in memory over a log on the same disk.
+The bookie runs production code. Disk, clock and metadata are simulated; the index keeps its rows in memory, over a log
+on the same disk.
 """
 
 from __future__ import annotations
@@ -18,16 +18,20 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from tallybook.bookie.bookie import Bookie
-from tallybook.bookie.boot import BookieWorld, boot
-from tallybook.bookie.garbage import Fate
-from tallybook.bookie.settled import Settled
-from tallybook.bookie.storage.index import Index
-from tallybook.bookie.storage.index_memory import MemoryIndex
-from tallybook.bookie.store_check import BehindNotes, NeverBehind
-from tallybook.bookie.verifiers import LedgerFacts
+from tallybook.bookie.ledgers.confirmed_prefix import ConfirmedPrefix
+from tallybook.bookie.ledgers.disposition import LedgerDisposition
+from tallybook.bookie.ledgers.key_verification import LedgerFacts
+from tallybook.bookie.process.boot import boot
+from tallybook.bookie.process.world import BookieWorld
+from tallybook.bookie.recovery.store_check import BehindNotes, NeverBehind
+from tallybook.bookie.storage.index.port import Index
+from tallybook.core.add_kind import AddKind
 from tallybook.core.answers import AddAnswer
 from tallybook.core.batch import Buffer, encode_batch
-from tallybook.core.config import (
+from tallybook.core.errors import InvariantViolation, MetadataConflict, MetadataUnavailable, NoSuchLedger, check
+from tallybook.core.ids import NO_ENTRY, NO_IDENTITY
+from tallybook.core.limits import KIB
+from tallybook.core.settings import (
     AdmissionSettings,
     BookieSettings,
     CollectionSettings,
@@ -35,14 +39,13 @@ from tallybook.core.config import (
     ScrubSettings,
     StorageSettings,
 )
-from tallybook.core.errors import InvariantViolation, MetadataConflict, MetadataUnavailable, NoSuchLedger, check
-from tallybook.core.ids import NO_ENTRY, NO_IDENTITY
-from tallybook.core.limits import KIB
 from tallybook.runtime.clock import Clock
-from tallybook.runtime.deterministic.disk import SimDisk
-from tallybook.runtime.pace import Pace
+from tallybook.runtime.concurrency.rate_limit import RateLimiter
 from tallybook.runtime.rng import Rng, SeededRng
 from tallybook.runtime.tasks import InlineWorkers, Tasks
+
+from ..deterministic.disk import SimDisk
+from ..memory_bookie.index import MemoryIndex
 
 ROOT: Final = "/data/bookie"
 
@@ -65,8 +68,8 @@ def tiny_settings(
     ledger_directories: Sequence[str] = (),
     journal_directories: Sequence[str] = (),
 ) -> BookieSettings:
-    """A bookie whose every limit is near. It collects garbage only when it is told to, unless an interval is given, and
-    copies no logs unless it is said of which part. It scrubs where a period is given."""
+    """Settings with tiny limits. By default the bookie collects garbage only on request, does not compact logs and does
+    not scrub."""
     return BookieSettings(
         bookie_id="b1",
         data_directory=ROOT,
@@ -100,7 +103,7 @@ def tiny_settings(
 def batch_of(
     first: int, count: int = 1, *, ledger_id: int = 1, lac: int | None = None, payload: bytes = b"entry"
 ) -> bytes:
-    """A batch whose bytes follow from the arguments."""
+    """A batch whose bytes depend on the arguments only."""
     payloads = [payload + b" %d" % entry_id for entry_id in range(first, first + count)]
     known = first - 1 if lac is None else lac
     return encode_batch(ledger_id, first, payloads, lac=known, ledger_length=10**12, written_at_us=17)
@@ -108,36 +111,36 @@ def batch_of(
 
 @dataclass
 class KnownMetadata:
-    """What a bookie asks of the metadata, as plain values."""
+    """The metadata that a bookie reads, as plain values."""
 
     verifiers: dict[int, bytes] = field(default_factory=dict)
-    """Key verifiers of the ledgers there are; empty for no password."""
+    """Key verifiers of existing ledgers; empty for no password."""
     identities: dict[int, bytes] = field(default_factory=dict)
-    """Identities of the ledgers that have one."""
+    """Identities of ledgers that have one."""
     open_to_all: bool = True
-    """A ledger that is not in ``verifiers`` exists, without a password."""
-    fates: dict[int, Fate] = field(default_factory=dict)
-    """What is said of a ledger that a bookie holds; of all others, that they are kept."""
-    settled: dict[int, Settled] = field(default_factory=dict)
-    """At which entries there can be no writer; of all other ledgers, at none."""
+    """Whether ledgers that are not in ``verifiers`` exist, without a password."""
+    dispositions: dict[int, LedgerDisposition] = field(default_factory=dict)
+    """Dispositions of ledgers; all others are kept."""
+    confirmed_prefixes: dict[int, ConfirmedPrefix] = field(default_factory=dict)
+    """Confirmed prefixes of ledgers; empty for all others."""
     away: bool = False
-    """They do not say what is settled."""
-    settled_lookups: int = 0
+    """Whether lookups of the confirmed prefix fail."""
+    confirmed_prefix_lookups: int = 0
     id_counter: int = 1_000
     cookies: dict[str, bytes] = field(default_factory=dict)
     lookups: int = 0
     cluster: str = "cluster-a"
 
     async def cluster_id(self) -> str:
-        """The same for everybody."""
+        """The cluster id."""
         return self.cluster
 
     async def read_cookie(self, bookie_id: str) -> bytes | None:
-        """The recorded identity."""
+        """The recorded cookie."""
         return self.cookies.get(bookie_id)
 
     async def write_cookie(self, bookie_id: str, cookie: bytes, *, replace: bool = False) -> None:
-        """Record an identity."""
+        """Record a cookie."""
         if not replace and self.cookies.get(bookie_id, cookie) != cookie:
             raise MetadataConflict(f"bookie {bookie_id} has another cookie")
         self.cookies[bookie_id] = cookie
@@ -148,31 +151,31 @@ class KnownMetadata:
         verifier = self.verifiers.get(ledger_id, b"" if self.open_to_all else None)
         return None if verifier is None else LedgerFacts(verifier, self.identities.get(ledger_id, NO_IDENTITY))
 
-    async def fate_of(self, ledger_id: int, _bookie_id: str = "", _identity: bytes = b"") -> Fate:
-        """What becomes of a ledger."""
-        return self.fates.get(ledger_id, Fate.KEPT)
+    async def disposition_of(self, ledger_id: int, _bookie_id: str = "", _identity: bytes = b"") -> LedgerDisposition:
+        """Disposition of a ledger."""
+        return self.dispositions.get(ledger_id, LedgerDisposition.KEPT)
 
-    async def closed_up_to(self, ledger_id: int) -> Settled:
-        """At which entries of a ledger there can be no writer."""
-        self.settled_lookups += 1
+    async def confirmed_prefix_of(self, ledger_id: int) -> ConfirmedPrefix:
+        """Confirmed prefix of a ledger."""
+        self.confirmed_prefix_lookups += 1
         if self.away:
             raise MetadataUnavailable("the metadata are away")
         if not self.open_to_all and ledger_id not in self.verifiers:
             raise NoSuchLedger(f"there is no ledger {ledger_id}")
-        return self.settled.get(ledger_id, Settled(NO_ENTRY, closed=False))
+        return self.confirmed_prefixes.get(ledger_id, ConfirmedPrefix(NO_ENTRY, closed=False))
 
     async def read_id_counter(self) -> int:
-        """All ids lie below."""
+        """The id counter; all ledger ids are below it."""
         return self.id_counter
 
 
 class DiskBookie:
-    """One bookie, life after life.
+    """One bookie, through all lives.
 
     Args:
-        disk: where its data is.
-        metadata: what it knows of the metadata.
-        settings: ``tiny_settings()`` unless given.
+        disk: has its data.
+        metadata: the metadata that it sees.
+        settings: default ``tiny_settings()``.
     """
 
     def __init__(
@@ -187,11 +190,11 @@ class DiskBookie:
         self.metadata = metadata or KnownMetadata()
         self.settings = settings or tiny_settings()
         self.behind: BehindNotes = NeverBehind()
-        """Where it is noted that the metadata store was restored from an older copy."""
-        self.named: Callable[[str, int, Pace], AsyncIterator[int]] | None = None
+        """Notes whether the metadata store was restored from an older copy."""
+        self.named: Callable[[str, int, RateLimiter], AsyncIterator[int]] | None = None
         """See ``limbo_count.NamedLedgers``."""
         self.failures: list[str] = []
-        """Why the node was ended, in its present life."""
+        """Reasons of fail-safes and dead tasks, in the present life."""
         self._clock = clock
         self._rng = rng or SeededRng("disk bookie")
         self._crashes = 0
@@ -206,7 +209,7 @@ class DiskBookie:
         return self._bookie
 
     async def boot(self, *, enrols: bool = True) -> Bookie:
-        """Begin a life; where it ``enrols``, in the place that its id has among the bookies."""
+        """Boot the bookie; with ``enrols``, also as registered."""
         check(self._tasks is None, "the bookie runs already")
         self.failures = []
         self._tasks = Tasks("b1", lambda name, error: self.failures.append(f"task {name} died: {error!r}"))
@@ -218,9 +221,9 @@ class DiskBookie:
             workers=InlineWorkers(),
             open_index=self._open_index,
             facts_of=self.metadata.facts_of,
-            fate_of=self.metadata.fate_of,
+            disposition_of=self.metadata.disposition_of,
             id_counter=self.metadata.read_id_counter,
-            closed_up_to=self.metadata.closed_up_to,
+            confirmed_prefix_of=self.metadata.confirmed_prefix_of,
             registry=self.metadata,
             fail_safe=self.failures.append,
             behind=self.behind,
@@ -229,7 +232,7 @@ class DiskBookie:
         try:
             self._bookie = await boot(self.settings, world)
             if enrols:
-                await self._bookie.enrolled()
+                await self._bookie.registered()
         except BaseException:
             await self._end()
             raise
@@ -240,30 +243,29 @@ class DiskBookie:
         batch: Buffer,
         key: bytes = b"",
         *,
-        recovery: bool = False,
-        repair: bool = False,
-        beside: bool = False,
+        kind: AddKind = AddKind.ORDINARY,
+        others_in_flight: bool = False,
         identity: bytes = NO_IDENTITY,
     ) -> asyncio.Future[AddAnswer]:
-        """Send one batch to the running bookie. A second answer to it is an error of the loop."""
+        """Send one batch to the running bookie. A second answer is reported as an error by the loop."""
         answered: asyncio.Future[AddAnswer] = asyncio.get_running_loop().create_future()
         self.bookie.add(
-            batch, key, answered.set_result, recovery=recovery, repair=repair, beside=beside, identity=identity
-        )  # fmt: skip
+            batch, key, answered.set_result, kind=kind, others_in_flight=others_in_flight, identity=identity
+        )
         return answered
 
     async def stop(self, *, clean: bool = True) -> None:
-        """End a life in order."""
+        """Stop the bookie."""
         await self.bookie.close(clean=clean)
         await self._end()
 
     async def kill(self) -> None:
-        """End the process, as ``kill -9`` does: what was written stays, what was in memory is gone."""
+        """Kill the process: written data stay, memory is lost."""
         await self._end()
         self.disk = self.disk.fork()
 
     async def lose_power(self, rng: Rng | None = None) -> None:
-        """End the process and the machine: what was not durable meets a random fate."""
+        """Power off the machine: writes that were not durable are lost, kept or torn at random."""
         await self._end()
         self._crashes += 1
         self.disk = self.disk.lose_power(rng or self._rng.fork(f"crash {self._crashes}"))

@@ -1,7 +1,7 @@
-"""Gateways on a simulated cluster, and clients of their streams.
+"""Gateways on a simulated cluster, and clients of their stream service.
 
 async with gateways(cluster, 2) as [one, two]:
-    call = Appending(opening(), records(lines(5)), CLOSE)
+    call = AppendCall(opening(), records(lines(5)), CLOSE)
     await one.call("Append", call)
     call.positions()
 """
@@ -20,18 +20,19 @@ from google.rpc.status_pb2 import Status
 from tallybook.client.background import client_tasks
 from tallybook.client.client import Client
 from tallybook.core.access import Access, OpenAccess
-from tallybook.core.config import GatewaySettings
 from tallybook.core.errors import InvariantViolation
 from tallybook.core.limits import KIB
-from tallybook.gateway.authorizer import Authorizer
-from tallybook.gateway.limits import Limits
-from tallybook.gateway.metrics import Counts, numbers
-from tallybook.gateway.stores import Stores
-from tallybook.gateway.stream_service import StreamService
+from tallybook.core.settings import GatewaySettings
+from tallybook.gateway.auth import Authorizer
+from tallybook.gateway.context import GatewayContext
+from tallybook.gateway.limits import GatewayLimits
+from tallybook.gateway.metrics import GatewayCounters, readings
+from tallybook.gateway.streams.service import StreamService
+from tallybook.gateway.streams.stores import StreamStores
 from tallybook.proto import stream_pb2 as pb
 from tallybook.runtime.calls import CallFailed
-from tallybook.runtime.histogram import Histogram
-from tallybook.runtime.refusals import Refusals
+from tallybook.runtime.metrics.histogram import Histogram
+from tallybook.runtime.security.denial_log import DenialLog
 
 from .calls import FakeCall
 from .cluster import MemoryCluster
@@ -41,7 +42,7 @@ CLOSE = pb.StreamAppendRequest(close=pb.StreamAppendClose())
 COMMIT = pb.StreamAppendRequest(commit=pb.StreamCommit())
 NO_WAIT = {"wait_ms": 0}
 SEEN_SECONDS = 0.5
-"""After so much silence readers see what was appended."""
+"""After so long without appends readers see all records."""
 
 
 def opening(name: str = "s", **more: Any) -> pb.StreamAppendRequest:
@@ -50,12 +51,12 @@ def opening(name: str = "s", **more: Any) -> pb.StreamAppendRequest:
 
 
 def records(payloads: list[bytes], *, ids: bool = False, **more: Any) -> pb.StreamAppendRequest:
-    """A message of records; with ids, they are known again."""
+    """A message with records; ``ids`` gives them dedup ids."""
     found = [pb.NewRecord(payload=each, dedup_id=each if ids else None) for each in payloads]
     return pb.StreamAppendRequest(records=found, **more)
 
 
-class Appending(FakeCall[pb.StreamAppendReply]):
+class AppendCall(FakeCall[pb.StreamAppendReply]):
     """A client that appends."""
 
     def __init__(self, *requests: pb.StreamAppendRequest) -> None:
@@ -63,11 +64,11 @@ class Appending(FakeCall[pb.StreamAppendReply]):
         self.say(*requests)
 
     def acked(self) -> int:
-        """How many records are acknowledged."""
+        """Number of acknowledged records."""
         return sum(reply.ack.count for reply in self.replies)
 
     def positions(self) -> list[str]:
-        """Of the records that were acknowledged, in the order in which they were sent."""
+        """Positions of the acknowledged records, in the order in which they were sent."""
         found = []
         for run in (run for reply in self.replies for run in reply.ack.positions):
             front, _, tag = run.first.partition("@")
@@ -76,12 +77,12 @@ class Appending(FakeCall[pb.StreamAppendReply]):
         return found
 
     def last(self) -> str | None:
-        """Which reply came last."""
+        """Kind of the last reply."""
         return self.replies[-1].WhichOneof("step") if self.replies else None
 
 
-class Gateway:
-    """One gateway, and the calls to it."""
+class SimGateway:
+    """One gateway, with the calls to it."""
 
     def __init__(
         self, cluster: MemoryCluster, name: str, client: Client, access: Access | None = None, **settings: Any
@@ -89,12 +90,13 @@ class Gateway:
         self.client = client
         chosen = GatewaySettings(metadata="memory:", client=SMALL.model_dump(), **settings)
         self.tasks = client_tasks(name)
-        self.limits, self.counts = Limits(chosen), Counts()
-        self.stores = Stores(client, name, self.tasks, int(chosen.max_id_bytes))
+        self.limits, self.counts = GatewayLimits(chosen), GatewayCounters()
+        self.stores = StreamStores(client, name, self.tasks, int(chosen.max_id_bytes))
         self._clock = cluster.world.clock
         access = access or OpenAccess()
-        authorizer = Authorizer(access, client, Refusals(self._clock, access))
-        self.service = StreamService(self.stores, chosen, self.limits, self.counts, self._clock, self.tasks, authorizer)
+        authorizer = Authorizer(access, client, DenialLog(self._clock, access))
+        context = GatewayContext(client, chosen, self.limits, self.counts, self._clock, self.tasks, authorizer)
+        self.service = StreamService(self.stores, context)
         self._calls = client_tasks("calls")
         self._dead = False
 
@@ -107,14 +109,14 @@ class Gateway:
         return self._calls.spawn(serve(), name=method)
 
     async def ask(self, method: str, request: Message, kind: type[Any]) -> Any:
-        """The answer of a call with one."""
+        """Make a unary call and return its reply."""
         call = FakeCall(kind)
         call.say(request)
         await self.call(method, call)
         return call.replies[0]
 
     async def describe(self, name: str = "s") -> pb.StreamDescription:
-        """What is known of a stream, once readers see all of it."""
+        """Describe a stream, after readers can see all of it."""
         await self._clock.sleep(SEEN_SECONDS)
         found: pb.StreamDescription = await self.ask(
             "Describe", pb.DescribeStreamRequest(name=name), pb.StreamDescription
@@ -122,27 +124,27 @@ class Gateway:
         return found
 
     async def payloads(self, name: str = "s") -> list[bytes]:
-        """All that is in a stream, once readers see it."""
+        """All payloads of a stream, after readers can see them."""
         await self._clock.sleep(SEEN_SECONDS)
         return [each.payload async for each in self.stores.default.reader(name, follow=False)]
 
     async def pause(self) -> None:
-        """Wait a little."""
+        """Wait a millisecond."""
         await self._clock.sleep(0.001)
 
     def number(self, name: str) -> float:
-        """One of its metrics; of a histogram, how many values it has."""
-        found = numbers(self.counts, self.limits.total)[name]
+        """Value of one metric; of a histogram its number of values."""
+        found = readings(self.counts, self.limits.total)[name]
         return found.count if isinstance(found, Histogram) else found
 
     def idle(self) -> bool:
-        """Whether nobody is served, and nothing is held for anybody."""
+        """Whether no call is active and no memory is reserved."""
         busy = ("writers", "reserved_bytes", "streams", "subscribed", "open_StreamService/Append")
         return not any(map(self.number, busy))
 
     async def die(self) -> None:
-        """Be gone at once, as a process is that is killed: nothing is closed, and nobody is told."""
-        # What a process that is killed does not do any more, its store must not do either.
+        """End at once like a killed process: nothing is closed."""
+        # The stream store must not do any more work either.
         await self.stores.default._tasks.close()  # noqa: SLF001
         await self._calls.close()
         await self.tasks.close()
@@ -160,10 +162,10 @@ class Gateway:
 
 
 @asynccontextmanager
-async def gateways(cluster: MemoryCluster, count: int = 1, **settings: Any) -> AsyncIterator[list[Gateway]]:
-    """Gateways of one cluster, in which there is a stream ``s``."""
+async def gateways(cluster: MemoryCluster, count: int = 1, **settings: Any) -> AsyncIterator[list[SimGateway]]:
+    """Gateways of one cluster that has a stream ``s``."""
     clients = [cluster.client(SMALL) for _ in range(count)]
-    found = [Gateway(cluster, f"10.0.0.{index}:7450", client, **settings) for index, client in enumerate(clients)]
+    found = [SimGateway(cluster, f"10.0.0.{index}:7450", client, **settings) for index, client in enumerate(clients)]
     await found[0].ask("Create", pb.CreateStreamRequest(name="s"), pb.Stream)
     try:
         yield found
@@ -175,7 +177,7 @@ async def gateways(cluster: MemoryCluster, count: int = 1, **settings: Any) -> A
 
 
 async def refusal(serving: asyncio.Task[None]) -> tuple[int, str, dict[str, str]]:
-    """The status, the reason and what else is said when a call fails."""
+    """Status code, reason and metadata of a failed call."""
     try:
         await serving
     except CallFailed as failed:

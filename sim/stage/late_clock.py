@@ -1,4 +1,4 @@
-"""The clock of a process whose event loop stands still now and then, on a simulated loop, which never does."""
+"""Clock of a process whose event loop stalls now and then; a simulated loop itself never stalls."""
 
 from __future__ import annotations
 
@@ -6,18 +6,18 @@ from tallybook.runtime.clock import Clock
 
 
 class LateClock:
-    """Like the clock that it is made of, but for what ``stand_still`` adds."""
+    """A clock that is ahead of another one by the sum of all ``stand_still`` calls."""
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
         self._stood_s = 0.0
 
     def stand_still(self, seconds: float) -> None:
-        """The loop has done nothing for so long; what is due meanwhile comes now."""
+        """Simulate a stall of the loop: everything that was due meanwhile is due now."""
         self._stood_s += seconds
 
     def monotonic(self) -> float:
-        """Seconds of this process's clock."""
+        """Monotonic time in seconds."""
         return self._clock.monotonic() + self._stood_s
 
     def wall_us(self) -> int:

@@ -1,4 +1,4 @@
-"""A disk that a bookie has left behind, and the bookie that finds it: the set-up of whoever enumerates crashes."""
+"""Disks left by a stopped bookie, and checks of what a boot finds on them; for crash enumeration tests."""
 
 from __future__ import annotations
 
@@ -6,20 +6,20 @@ from collections.abc import Iterable
 from typing import Any
 
 from tallybook.bookie.bookie import Bookie
-from tallybook.core.config import BookieSettings
 from tallybook.core.errors import DamagedFile
 from tallybook.core.ids import MAX_ID, NO_ENTRY
 from tallybook.core.limits import KIB
-from tallybook.runtime.deterministic import SimClock, SimDisk, World, run_seed
+from tallybook.core.settings import BookieSettings
 
+from ..deterministic import SimClock, SimDisk, World, run_seed
 from .disk_bookie import ROOT, DiskBookie, KnownMetadata
 
-_MOST_LEDGERS = 100
-_MOST_ROWS = 1000
+_MAX_LEDGERS = 100
+_MAX_ROWS = 1000
 
 
 def disk_after(settings: BookieSettings, groups: Iterable[Iterable[bytes]]) -> SimDisk:
-    """The disk of a bookie that was stopped cleanly; each group of batches was moved to entry logs by itself."""
+    """Disk of a bookie that was stopped cleanly; each group of batches was flushed to entry logs separately."""
 
     async def scenario(world: World) -> SimDisk:
         node = DiskBookie(SimDisk(world.rng), world.clock, None, settings)
@@ -38,10 +38,10 @@ def disk_after(settings: BookieSettings, groups: Iterable[Iterable[bytes]]) -> S
 
 
 async def bookie_on(disk: SimDisk, settings: BookieSettings, **known: Any) -> DiskBookie:
-    """The bookie whose disk this is, not started yet.
+    """The bookie of a disk, not started yet.
 
     Args:
-        known: what the metadata know besides its cookie; see ``KnownMetadata``.
+        known: fields of ``KnownMetadata`` besides its cookie.
 
     Raises:
         DamagedFile: the disk has no cookie.
@@ -52,9 +52,9 @@ async def bookie_on(disk: SimDisk, settings: BookieSettings, **known: Any) -> Di
     return DiskBookie(disk, SimClock(), KnownMetadata(cookies={"b1": cookie}, **known), settings)
 
 
-def logs_cut_short(disk: SimDisk, bookie: Bookie) -> list[int]:
-    """Entry logs of which less is there than was durable: not even one that is being removed may ever be found so."""
-    directories = bookie._parts.logs._directories  # noqa: SLF001 - nobody else asks a bookie for this
+def truncated_logs(disk: SimDisk, bookie: Bookie) -> list[int]:
+    """Entry logs that are shorter than their noted length; a boot must never find one, not even during a removal."""
+    directories = bookie._parts.logs._directories  # noqa: SLF001 - no public way to get it
     found = []
     for log_id, size in directories.noted.items():
         inode = disk.state.inode(directories.path_of(log_id))
@@ -64,16 +64,16 @@ def logs_cut_short(disk: SimDisk, bookie: Bookie) -> list[int]:
 
 
 def pieces_cut(disk: SimDisk) -> int:
-    """How many pieces of removed entry logs were given back."""
+    """Number of truncations of removed entry logs."""
     return sum(operation.name == "truncate" and "/entrylog-" in operation.path for operation in disk.trace)
 
 
 async def rows_without_logs(node: DiskBookie) -> list[int]:
-    """Ledgers with a row in the index that points into an entry log which is not there."""
-    parts = node.bookie._parts  # noqa: SLF001 - nobody else asks a bookie for this
+    """Ledgers with an index row that points into a missing entry log."""
+    parts = node.bookie._parts  # noqa: SLF001 - no public way to get it
     found = []
-    for ledger_id in await parts.index.ledgers_with_rows(NO_ENTRY, _MOST_LEDGERS):
-        rows = await parts.index.find_range(ledger_id, 0, MAX_ID, _MOST_ROWS)
+    for ledger_id in await parts.index.ledgers_with_rows(NO_ENTRY, _MAX_LEDGERS):
+        rows = await parts.index.find_range(ledger_id, 0, MAX_ID, _MAX_ROWS)
         if not {row.location.log_id for row in rows} <= set(parts.logs.log_ids):
             found.append(ledger_id)
     return found

@@ -1,4 +1,4 @@
-"""Metadata stores that a test holds up: one client's view, in which updates wait, get lost or are refused.
+"""Metadata stores that delay, lose or refuse updates of one client.
 
 slow = Gated()
 async with cluster.client(seen_through=slow) as writer:
@@ -13,39 +13,39 @@ import asyncio
 from typing import Any, cast
 
 from tallybook.core.errors import InvariantViolation, MetadataUnavailable
-from tallybook.metadata.model import LedgerMetadata
+from tallybook.metadata.ledger.model import LedgerMetadata
 from tallybook.metadata.store import LedgerWatch, MetadataStore, Unknown, Versioned, WriteResult
 from tallybook.runtime.clock import Clock
 
 
 class _Through:
-    """One client's view of the store, which a test holds up."""
+    """Wraps the metadata store of one client."""
 
     def __init__(self) -> None:
         self._inner: MetadataStore | None = None
 
     def __call__(self, store: MetadataStore) -> MetadataStore:
-        """To be given to ``MemoryCluster.client`` as ``seen_through``."""
+        """Wrap the store; for ``seen_through`` of ``MemoryCluster.client``."""
         self._inner = store
         return cast("MetadataStore", self)
 
     @property
     def inner(self) -> MetadataStore:
-        """The store behind it."""
+        """The wrapped store."""
         if self._inner is None:
-            raise InvariantViolation("no client sees its store through this")
+            raise InvariantViolation("no client uses this store yet")
         return self._inner
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self.inner, name)
 
     def watch_ledger(self, ledger_id: int) -> LedgerWatch:
-        """As the store behind."""
+        """As the wrapped store."""
         return self.inner.watch_ledger(ledger_id)
 
 
 class Gated(_Through):
-    """Updates, and reads if asked for, wait while it is closed."""
+    """Delays updates, and optionally reads, while it is on hold."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -56,12 +56,12 @@ class Gated(_Through):
         self.waiting = 0
 
     def hold(self, *, reads: bool = False, after: int = 0) -> None:
-        """Let ``after`` more through, and then no more."""
+        """Delay operations from now on, after ``after`` more."""
         self._reads, self._passing = reads, after
         self._open.clear()
 
     def release(self) -> None:
-        """Let everybody through."""
+        """Let all waiting and later operations pass."""
         self._open.set()
 
     async def _pass(self) -> None:
@@ -85,7 +85,7 @@ class Gated(_Through):
 
 
 class AnswersLost(_Through):
-    """While it loses, updates are lost on the way, and whether they arrived is not known."""
+    """While ``losing``, updates are not done and their outcome is unknown."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -93,7 +93,7 @@ class AnswersLost(_Through):
         self.lost = 0
 
     async def update_ledger(self, metadata: LedgerMetadata, expected_version: int) -> WriteResult:
-        """Write, or not."""
+        """Write, or lose the update."""
         if self.losing:
             self.lost += 1
             return Unknown("lost on purpose")
@@ -101,7 +101,7 @@ class AnswersLost(_Through):
 
 
 class WritesRefused(_Through):
-    """While it refuses, what is written fails after a second, and was certainly not done."""
+    """While ``refuses``, updates fail after a second, and were certainly not done."""
 
     def __init__(self, clock: Clock) -> None:
         super().__init__()

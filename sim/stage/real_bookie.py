@@ -1,4 +1,4 @@
-"""A bookie on this machine's disk with RocksDB, in this process, for tests: all real but its metadata."""
+"""A bookie with RocksDB on the local disk, in this process, for tests; only its metadata are fake."""
 
 from __future__ import annotations
 
@@ -7,12 +7,13 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass
 
 from tallybook.bookie.bookie import Bookie
-from tallybook.bookie.boot import BookieWorld, boot
-from tallybook.bookie.server import IndexThreads
-from tallybook.core.config import BookieSettings, JournalSettings, StorageSettings
+from tallybook.bookie.process.boot import boot
+from tallybook.bookie.process.server import IndexThreads
+from tallybook.bookie.process.world import BookieWorld
 from tallybook.core.limits import MIB
+from tallybook.core.settings import BookieSettings, JournalSettings, StorageSettings
 from tallybook.runtime.clock import RealClock
-from tallybook.runtime.disk_real import RealDisk
+from tallybook.runtime.disk.os_disk import RealDisk
 from tallybook.runtime.rng import SystemRng
 from tallybook.runtime.tasks import Tasks
 
@@ -21,7 +22,7 @@ from .disk_bookie import KnownMetadata
 
 @dataclass(frozen=True)
 class RealBookie:
-    """The bookie and what it runs on."""
+    """A running bookie with its disk, threads and tasks."""
 
     bookie: Bookie
     disk: RealDisk
@@ -34,10 +35,10 @@ class RealBookie:
 async def real_bookie(
     root: str, metadata: KnownMetadata, fail: Callable[[str], None], *, read_threads: int = 2
 ) -> AsyncIterator[RealBookie]:
-    """A bookie with its data in ``root``; it stops in good order at the end.
+    """Run a bookie with its data in ``root``; it is closed at the end of the block.
 
     Args:
-        fail: called where the node would end itself, or an essential task has died.
+        fail: called with the reason of a fail-safe or of a dead essential task.
     """
     settings = BookieSettings(
         bookie_id="b1", data_directory=root, metadata="memory:",
@@ -49,8 +50,8 @@ async def real_bookie(
     world = BookieWorld(
         disk=disk, clock=RealClock(), rng=SystemRng(), tasks=tasks, workers=threads.changes,
         open_index=lambda directory, create: threads.open_index(disk, directory, settings.storage, create=create),
-        facts_of=metadata.facts_of, fate_of=metadata.fate_of, id_counter=metadata.read_id_counter,
-        closed_up_to=metadata.closed_up_to, registry=metadata, fail_safe=fail,
+        facts_of=metadata.facts_of, disposition_of=metadata.disposition_of, id_counter=metadata.read_id_counter,
+        confirmed_prefix_of=metadata.confirmed_prefix_of, registry=metadata, fail_safe=fail,
     )  # fmt: skip
     try:
         bookie = await boot(settings, world)

@@ -1,4 +1,4 @@
-"""Short plays on a simulated cluster: how a test gets one, with a client, and what most of them do with it.
+"""Short tests on a simulated cluster: a decorator that provides cluster and client, and common helpers.
 
 @scenario(bookies=4)
 async def test_something(cluster, client): ...
@@ -9,16 +9,16 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable
 
 from tallybook.client.client import Client
-from tallybook.core.config import ClientSettings
 from tallybook.core.errors import check
-from tallybook.runtime.deterministic import World, run_seed
+from tallybook.core.settings import ClientSettings
 
+from ..deterministic import World, run_seed
 from .cluster import MemoryCluster
 
 SMALL = ClientSettings(
     max_batch_bytes=1024, max_in_flight_batches=4, max_pending_bytes=64 * 1024, add_timeout_ms=2000, read_bytes=4096
 )
-"""Limits so small that every edge is near."""
+"""Client settings with tiny limits."""
 
 
 def scenario(
@@ -44,12 +44,12 @@ def scenario(
 
 
 def lines(count: int, start: int = 0) -> list[bytes]:
-    """Payloads that tell which entry they are."""
+    """Payloads that contain their entry number."""
     return [f"entry number {index}".encode() for index in range(start, start + count)]
 
 
 async def read_all(client: Client, ledger_id: int, password: bytes = b"") -> list[bytes]:
-    """Every payload of a ledger, which is recovered first if it is open."""
+    """All payloads of a ledger; an open ledger is recovered first."""
     reader = await client.open_ledger(ledger_id, password=password)
     if reader.last_add_confirmed < 0:
         return []
@@ -57,7 +57,7 @@ async def read_all(client: Client, ledger_id: int, password: bytes = b"") -> lis
 
 
 async def eventually(condition: Callable[[], bool], cluster: MemoryCluster, seconds: float = 60) -> None:
-    """Wait, in virtual time, until ``condition`` holds."""
+    """Wait in virtual time until ``condition`` holds."""
     deadline = cluster.world.clock.monotonic() + seconds
     while not condition():
         check(cluster.world.clock.monotonic() < deadline, "the condition never held")

@@ -1,11 +1,11 @@
-"""Stops an offloader, or troubles it, at one of its calls: each request to the object store, each to the metadata.
+"""Stops or disturbs an offloader at one of its calls to the object store or the metadata store.
 
-    steps = Steps(at=17, wrong=Wrong.DIES)
+    steps = CallSteps(at=17, wrong=StepFault.DIES)
     async with OffloadProcess(stage, steps, settings) as process:
         await process.round()
 
-Calls are counted from 1 on, in the order in which they begin. A process that dies at one gets no answer any more: this
-call and every later one end as a cancelled task does, and have no effect. To die after a call is to die at the next.
+Calls are counted from 1, in the order in which they begin. A process that dies at a call gets no more answers: this
+call and all later ones are cancelled and have no effect. To die after a call, die at the next one.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ from typing import Any, Final, Self, TypeVar, cast
 from tallybook.archive.objects.port import ObjectInfo, ObjectStore, UnfinishedUpload, Upload
 from tallybook.archive.reader import ArchiveReader
 from tallybook.core.batch import Buffer
-from tallybook.core.config import OffloadSettings
 from tallybook.core.errors import ArchiveUnavailable, MetadataUnavailable, Outcome, PeerError, StorageError
-from tallybook.metadata.model import LedgerMetadata
+from tallybook.core.settings import OffloadSettings
+from tallybook.metadata.ledger.model import LedgerMetadata
+from tallybook.metadata.ledger_update import LedgerUpdater
 from tallybook.metadata.store import LedgerWatch, MetadataStore, Unknown, WriteResult
-from tallybook.metadata.update import LedgerUpdater
 from tallybook.offload.mover import Mover
 from tallybook.offload.offloader import Offloader
-from tallybook.offload.survey import Survey
+from tallybook.offload.survey import LedgerSurvey
 from tallybook.runtime.tasks import InlineWorkers, Tasks
 
 from .archive import ArchiveStage
@@ -38,56 +38,56 @@ OBJECT_CHANGES: Final = frozenset({"put", "write", "finish", "delete", "abort_up
 """Calls that change the bucket."""
 
 
-class Wrong(Enum):
-    """What goes wrong at a call."""
+class StepFault(Enum):
+    """Fault of a call."""
 
     FAILS = "fails"
-    """It is not done, and nobody knows."""
+    """It is not done, and its outcome is unknown."""
     ANSWER_LOST = "answer lost"
-    """It is done, and nobody knows."""
+    """It is done, and its outcome is unknown."""
     DIES = "dies"
-    """The process ends, and the call is not made."""
+    """The process dies before the call."""
 
 
-class Steps:
-    """Counts the calls of one process, and lets one of them go wrong.
+class CallSteps:
+    """Counts the calls of one process and injects a fault into one of them.
 
     Args:
-        at: the number of that call; 0 for none.
+        at: number of that call; 0 for none.
     """
 
-    def __init__(self, at: int = 0, wrong: Wrong = Wrong.FAILS) -> None:
+    def __init__(self, at: int = 0, wrong: StepFault = StepFault.FAILS) -> None:
         self._at = at
         self._wrong = wrong
         self.calls: list[str] = []
-        """What was called."""
+        """Names of all calls."""
         self.dead = False
 
     async def call(self, what: str, work: Callable[[], Awaitable[T]], lost: Callable[[str], T]) -> T:
-        """Make a call; ``lost`` gives, or raises, what the caller sees if its answer is lost."""
+        """Make a call; ``lost`` returns or raises what the caller sees if the answer is lost."""
         if self.dead:
             raise asyncio.CancelledError
         self.calls.append(what)
         if len(self.calls) != self._at:
             return await work()
-        if self._wrong is Wrong.DIES:
+        if self._wrong is StepFault.DIES:
             self.dead = True
             raise asyncio.CancelledError
-        if self._wrong is Wrong.ANSWER_LOST:
+        if self._wrong is StepFault.ANSWER_LOST:
             await work()
         return lost(f"{what}: lost on purpose, at call {self._at}")
 
 
 class SteppedObjects:
-    """An ``ObjectStore`` every call of which is a step."""
+    """An ``ObjectStore`` whose calls are counted."""
 
-    def __init__(self, store: ObjectStore, steps: Steps) -> None:
+    def __init__(self, store: ObjectStore, steps: CallSteps) -> None:
         self._store = store
         self._steps = steps
 
     @property
     def url(self) -> str:
-        """Of the store behind."""
+        """URL of the wrapped store."""
         return self._store.url
 
     async def put(self, key: str, data: Buffer) -> None:
@@ -133,7 +133,7 @@ class SteppedObjects:
         await self.step("abort_upload", lambda: self._store.abort_upload(upload))
 
     async def close(self) -> None:
-        """The store is the stage's."""
+        """Do nothing: the stage closes the store."""
 
     async def step(self, what: str, work: Callable[[], Awaitable[T]]) -> T:
         """One call."""
@@ -160,13 +160,13 @@ class _SteppedUpload:
         try:
             await self._store.step("abort", self._upload.abort)
         except ArchiveUnavailable:
-            return  # it raises nothing: what is left behind is collected
+            return  # ``abort`` raises nothing: an unfinished upload is collected later
 
 
 class SteppedMetadata:
-    """A ``MetadataStore`` every call of which is a step, as far as an offloader and its client make any."""
+    """A ``MetadataStore`` whose calls are counted, for the calls of an offloader and its client."""
 
-    def __init__(self, store: MetadataStore, steps: Steps) -> None:
+    def __init__(self, store: MetadataStore, steps: CallSteps) -> None:
         self._store = store
         self._steps = steps
 
@@ -187,7 +187,7 @@ class SteppedMetadata:
         return self._store.watch_ledger(ledger_id)
 
     async def close(self) -> None:
-        """Leave, dead or not."""
+        """Close the wrapped store, also after the process died."""
         await self._store.close()
 
 
@@ -196,9 +196,9 @@ def _unavailable(message: str) -> Any:
 
 
 class OffloadProcess:
-    """An offloader with a client, a reader and a way to both stores of its own, every call of which is a step."""
+    """An offloader with its own client, reader and stores, whose calls are counted."""
 
-    def __init__(self, stage: ArchiveStage, steps: Steps, settings: OffloadSettings, name: str = "one") -> None:
+    def __init__(self, stage: ArchiveStage, steps: CallSteps, settings: OffloadSettings, name: str = "one") -> None:
         cluster, clock = stage.cluster, stage.cluster.world.clock
         rng = cluster.world.rng.fork(f"offloader {name}")
         store = SteppedObjects(stage.store, steps)
@@ -211,7 +211,7 @@ class OffloadProcess:
         updater = LedgerUpdater(metadata, clock, rng.fork("updater"))
         mover = Mover(self._client, updater, store, InlineWorkers(), settings, clock, rng)
         self.offloader = Offloader(
-            mover, Survey(metadata), updater, store, reader, InlineWorkers(), settings, clock, rng
+            mover, LedgerSurvey(metadata), updater, store, reader, InlineWorkers(), settings, clock, rng
         )
 
     async def __aenter__(self) -> Self:
@@ -225,7 +225,7 @@ class OffloadProcess:
         await self._tasks.close()
 
     async def round(self) -> bool:
-        """One round, as the service makes them: what a store refuses ends it early. Says whether the process lives."""
+        """Do one pass as the service does; store errors end it early. Return whether the process lives."""
         task = self._tasks.spawn(self.offloader.round(), name="round")
         await asyncio.wait([task])
         if task.cancelled():

@@ -1,35 +1,35 @@
-"""A reader that follows a ledger in the background, in a client of its own, whose metadata store can be cut off."""
+"""A background reader that tails a ledger with its own client, whose metadata store can be cut off."""
 
 from __future__ import annotations
 
 import asyncio
 
 from tallybook.client.background import client_tasks
-from tallybook.metadata.faulty import Fault, FaultyStore
 from tallybook.metadata.store import LedgerWatch, MetadataStore
 
+from ..cluster.faulty_metadata import Fault, FaultyStore
 from .cluster import MemoryCluster
 from .scenario import SMALL, eventually
 
 
-class Outage:
-    """A metadata store that one client cannot read while ``on``; how often it tried to read a ledger."""
+class MetadataOutage:
+    """Fault source that makes a metadata store unavailable while ``on``; counts reads of ledgers."""
 
     def __init__(self) -> None:
         self.on = False
         self.reads = 0
 
     def next(self, operation: str) -> Fault | None:
-        """What goes wrong with this operation; see ``FaultSource``."""
+        """The fault of this operation; see ``FaultSource``."""
         self.reads += operation == "read_ledger"
         return Fault.UNAVAILABLE if self.on and operation != "changed" else None
 
 
 class _DeafStore(FaultyStore):
-    """One whose watches were lost, as with a session that nobody noticed to be gone."""
+    """A store whose watches never fire, as after an unnoticed session loss."""
 
     def watch_ledger(self, ledger_id: int) -> LedgerWatch:
-        """A watch that never tells."""
+        """A watch that never fires."""
         return _DeafWatch()
 
 
@@ -41,18 +41,18 @@ class _DeafWatch:
         pass
 
 
-class Tail:
-    """A tail from the first entry on.
+class BackgroundTail:
+    """Tails a ledger from its first entry.
 
     Args:
-        deaf: it has lost its watch on the metadata.
+        deaf: whether its metadata watches never fire.
     """
 
     def __init__(self, cluster: MemoryCluster, ledger_id: int, *, deaf: bool = False) -> None:
         self._cluster = cluster
         self._ledger_id = ledger_id
         self._kind = _DeafStore if deaf else FaultyStore
-        self.outage = Outage()
+        self.outage = MetadataOutage()
         self.seen: list[bytes] = []
         self.task = client_tasks("tail").spawn(self._follow(), name="follow")
 
@@ -66,12 +66,12 @@ class Tail:
                 self.seen.append(entry.payload)
 
     async def until(self, payloads: list[bytes], seconds: float = 60) -> None:
-        """Wait until exactly these were seen; an error of the tail is raised here."""
+        """Wait until exactly these payloads were read; an error of the tail is raised here."""
         await eventually(lambda: self.seen == payloads or self.task.done(), self._cluster, seconds)
         if self.seen != payloads:
             await self.task
 
     async def stop(self) -> None:
-        """End it, wherever it is."""
+        """Cancel it."""
         self.task.cancel()
         await asyncio.gather(self.task, return_exceptions=True)

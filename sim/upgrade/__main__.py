@@ -1,4 +1,4 @@
-"""``python -m tallybook.sim.upgrade``: see --help of each command."""
+"""Command line of the upgrade tests: ``python -m tallybook.sim.upgrade``."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from typing import Annotated, Final
 
 import typer
 
-from tallybook.bench.programs import ProgramFailed
-from tallybook.bench.revisions import ROOT, Tree, unpack
+from tallybook.bench.compare.revisions import ROOT, Tree, unpack
+from tallybook.bench.equipment.programs import ProgramFailed
 from tallybook.core.errors import TallybookError
 
 from . import fixture
@@ -29,7 +29,7 @@ app = typer.Typer(add_completion=False, no_args_is_help=True)
 
 @contextmanager
 def _tree(revision: str) -> Iterator[Tree]:
-    """The code of a revision, with room beside it."""
+    """Check out a revision into a temporary directory, with a directory for its cluster."""
     directory = Path(tempfile.mkdtemp(prefix="tallybook-upgrade-"))
     try:
         code = directory / "code"
@@ -46,10 +46,10 @@ def _tree(revision: str) -> Iterator[Tree]:
 @app.command()
 def make_fixture(
     revision: Revision,
-    name: Annotated[str, typer.Argument(help="Of the fixture: the version of that revision.")],
-    target: Annotated[Path, typer.Option(help="Folder for it.")] = FIXTURES,
+    name: Annotated[str, typer.Argument(help="Name of the fixture: the version of that revision.")],
+    target: Annotated[Path, typer.Option(help="Folder for the fixture.")] = FIXTURES,
 ) -> None:
-    """Have a revision fill a cluster, and keep what it leaves."""
+    """Let a revision fill a cluster, and save its files as a fixture."""
     with _tree(revision) as tree:
         for make in (fixture.make, fixture.record_wire, fixture.keep_nodes):
             made = make(tree, name, target)
@@ -58,10 +58,10 @@ def make_fixture(
 
 @app.command()
 def keep_nodes(
-    name: Annotated[str, typer.Argument(help="Of a fixture that there is.")],
-    target: Annotated[Path, typer.Option(help="Folder of it.")] = FIXTURES,
+    name: Annotated[str, typer.Argument(help="Name of an existing fixture.")],
+    target: Annotated[Path, typer.Option(help="Folder of the fixture.")] = FIXTURES,
 ) -> None:
-    """Have the revision of a fixture say anew what its metadata would be in ZooKeeper."""
+    """Let the revision of a fixture write its metadata as ZooKeeper nodes again."""
     revision = json.loads((target / f"{name}.json").read_text())["revision"]
     with _tree(revision) as tree:
         print(fixture.keep_nodes(tree, name, target))
@@ -72,7 +72,7 @@ def mixed(
     revision: Annotated[str, typer.Argument(metavar="REV", help="A revision that git knows.")] = "",
     brief: Annotated[bool, typer.Option("--brief", help="One step instead of six.")] = False,
 ) -> None:
-    """Run a cluster of this revision and another one, by default that of the newest fixture, and read all of it."""
+    """Run a cluster of this revision and another one (default: that of the newest fixture), and read everything."""
     with _tree(revision or _newest_fixture()) as old:
         new = Tree("working tree", ROOT, old.directory)
         new.check()
@@ -80,7 +80,7 @@ def mixed(
         old.directory.mkdir()
         cluster = MixedCluster(old, new, old.directory, partial(print, flush=True))
         (cluster.run_briefly if brief else cluster.run)()
-        print("nothing that was confirmed is missing")
+        print("every confirmed entry and record was read")
 
 
 def _newest_fixture() -> str:

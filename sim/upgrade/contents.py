@@ -1,10 +1,10 @@
-"""Fills a cluster with one of everything that a later version has to read. A program; see the package.
+"""Fills a cluster with everything that a later version must be able to read. A program; see the package.
 
-    python -P contents.py METADATA settled      what is closed: goes to the entry logs, and part of it to the archive
-    python -P contents.py METADATA recent       what is not: most of it is in journals only
+    python -P contents.py METADATA settled      closed ledgers and streams, in entry logs and partly in the archive
+    python -P contents.py METADATA recent       open ledgers and streams, mostly in journals only
 
-It prints one line of JSON, with what there is to be read, and ``recent`` then waits to be killed. Where another process
-has to do something first it says so, ``{"wants": "..."}``, and goes on when it is given a line.
+It prints one JSON line, the manifest; ``recent`` then waits to be killed. When another process must do something first
+it prints ``{"wants": "..."}`` and waits for a line.
 """
 
 from __future__ import annotations
@@ -18,20 +18,20 @@ from typing import Any, Final
 
 import pyarrow as pa
 
-from tallybook.archive.entry_range import EntryRange
+from tallybook.archive.entry_range import LedgerEntryRange
 from tallybook.client import Client
-from tallybook.metadata.commits import commit, note_attempt
-from tallybook.metadata.model import DigestType
-from tallybook.metadata.transactions import PENDING, Transaction
-from tallybook.metadata.update import LedgerUpdater
+from tallybook.metadata.ledger.model import DigestType
+from tallybook.metadata.ledger_update import LedgerUpdater
+from tallybook.metadata.transactions.commit import commit, record_attempt
+from tallybook.metadata.transactions.model import PENDING, Transaction
 from tallybook.spark.id_ranges import IdRanges
-from tallybook.spark.records.offsets import Reached, RecordOffset
-from tallybook.spark.records.staging import Staging
-from tallybook.spark.snapshot import Snapshot
-from tallybook.spark.stream_offset import StreamOffset
+from tallybook.spark.ledgers.offset import StreamOffset
+from tallybook.spark.ledgers.snapshot import Snapshot
+from tallybook.spark.streams.offsets import RecordOffset, StreamProgress
+from tallybook.spark.streams.staging import EnvelopeStager
 from tallybook.stream import StreamStore
-from tallybook.stream.deliveries import Deliveries
-from tallybook.stream.delivery_record import Delivery, deliveries_of, staging
+from tallybook.stream.delivery.deliveries import Deliveries
+from tallybook.stream.delivery.record import Delivery, deliveries_of, staging
 
 PASSWORD: Final = b"correct horse"
 MADE_BY: Final = b"\x00an earlier version"
@@ -39,42 +39,42 @@ STREAM: Final = "orders/eu"
 ENDED_STREAM: Final = "audit"
 SUBSCRIPTION: Final = "billing"
 DOOMED: Final = "doomed"
-"""Key of the ledger that is deleted when bookies have it in their indexes, and not only in their journals."""
+"""Custom metadata key of the ledger that is deleted after bookies have it in their indexes."""
 SINK: Final = "sales"
 DELIVERED_STREAM: Final = "delivered"
 DELIVERED_RECORDS: Final = 40
-"""Of each of two batches; the second one is committed, and not in the stream yet."""
+"""Records in each of two batches; the second one is committed, but not delivered to the stream yet."""
 NAMESPACE: Final = "sensors"
 LONG_STREAM: Final = "long"
 LONG_SEGMENTS: Final = 202
-"""So many that the older ones of them are in a chapter."""
+"""So many segments that the older ones are in a chapter."""
 MADE_IN: Final = "an earlier version"
 SETTLED_RECORDS: Final = 600
 RECENT_RECORDS: Final = 120
 BIRTH_MS: Final = 1_790_000_000_000
-"""Timestamp of the first record; each one is a second after the one before."""
+"""Timestamp of the first record; each next one is a second later."""
 
 
 def payloads(tag: str, count: int, first: int = 0) -> list[bytes]:
-    """The entries of the ledger, or the records of the stream, that is called ``tag``."""
+    """Entries of the ledger, or records of the stream, called ``tag``."""
     return [f"{tag} {number} ".encode() + b"tally" * (number * 37 % 40) for number in range(first, first + count)]
 
 
 def checksum(found: Iterable[bytes]) -> str:
-    """Of payloads and of where each of them ends."""
+    """SHA-256 of payloads and their lengths."""
     digest = hashlib.sha256()
     for payload in found:
         digest.update(len(payload).to_bytes(4, "little") + payload)
     return digest.hexdigest()
 
 
-def told(ledger_id: int, tag: str, count: int, **more: object) -> dict[str, object]:
-    """What the manifest says of a ledger: ``entries`` of them are confirmed."""
+def manifest_of(ledger_id: int, tag: str, count: int, **more: object) -> dict[str, object]:
+    """Manifest entry of a ledger with ``count`` confirmed entries."""
     return {"id": ledger_id, "entries": count, "sha256": checksum(payloads(tag, count)), **more}
 
 
 def wanted(what: str) -> None:
-    """Have somebody else do something, and wait until it is done; nothing else goes on here meanwhile."""
+    """Request something from the controlling process and wait for its answer."""
     _say({"wants": what})
     sys.stdin.readline()
 
@@ -83,18 +83,18 @@ def _say(value: dict[str, Any]) -> None:
     print(json.dumps(value), flush=True)
 
 
-# --- what is settled --------------------------------------------------------------------------------------------------
+# --- settled ----------------------------------------------------------------------------------------------------------
 
 
 async def to_be_archived(client: Client, ledgers: dict[str, Any]) -> None:
-    """Ledgers that go to the archive: one alone, some together, and one of each kind that has its own way there.
+    """Ledgers for the archive: one in an object of its own, some in a set object, one with digest and password.
 
-    Those that come later go to an archive that is sealed by then.
+    The later ones are archived after encryption was enabled.
     """
     await archived_by(client, ledgers, (("archived", 400), ("small-1", 20), ("small-2", 1), ("small-3", 30)))
     async with await client.create_ledger(password=PASSWORD, digest=DigestType.HMAC_SHA256) as writer:
         await writer.append_many(payloads("signed-archived", 60))
-    ledgers["signed-archived"] = told(
+    ledgers["signed-archived"] = manifest_of(
         writer.id, "signed-archived", 60, state="closed", archived=True, password=PASSWORD.decode()
     )
     wanted("archive")
@@ -103,52 +103,52 @@ async def to_be_archived(client: Client, ledgers: dict[str, Any]) -> None:
 
 
 async def archived_by(client: Client, ledgers: dict[str, Any], counts: Iterable[tuple[str, int]]) -> None:
-    """Ledgers that the next run of the offloader takes, by how many entries they have."""
+    """Create closed ledgers, by tag and number of entries, which the next offloader run archives."""
     for tag, count in counts:
         async with await client.create_ledger() as writer:
             await writer.append_many(payloads(tag, count))
-        ledgers[tag] = told(writer.id, tag, count, state="closed", archived=True)
+        ledgers[tag] = manifest_of(writer.id, tag, count, state="closed", archived=True)
 
 
 async def closed(client: Client, ledgers: dict[str, Any]) -> None:
-    """Ledgers that stay with the bookies."""
+    """Closed ledgers that stay on the bookies."""
     async with await client.create_ledger() as writer:
         for entry in payloads("closed", 300):
             await writer.append(entry)
-    ledgers["closed"] = told(writer.id, "closed", 300, state="closed")
+    ledgers["closed"] = manifest_of(writer.id, "closed", 300, state="closed")
     async with await client.create_ledger(password=PASSWORD, digest=DigestType.HMAC_SHA256) as writer:
         await writer.append_many(payloads("signed", 80))
-    ledgers["signed"] = told(writer.id, "signed", 80, state="closed", password=PASSWORD.decode())
+    ledgers["signed"] = manifest_of(writer.id, "signed", 80, state="closed", password=PASSWORD.decode())
     async with await client.create_ledger(write_quorum=2, ack_quorum=2, stripe_entries=16) as writer:
         await writer.append_many(payloads("striped", 200))
-    ledgers["striped"] = told(writer.id, "striped", 200, state="closed")
+    ledgers["striped"] = manifest_of(writer.id, "striped", 200, state="closed")
     async with await client.create_ledger(custom={"made-by": MADE_BY}) as writer:
         chosen = writer.with_chosen_ids()
         entries = payloads("chosen", 40)
         await asyncio.gather(*(chosen.append(number, entries[number]) for number in reversed(range(40))))
-    ledgers["chosen"] = told(writer.id, "chosen", 40, state="closed", custom={"made-by": MADE_BY.hex()})
+    ledgers["chosen"] = manifest_of(writer.id, "chosen", 40, state="closed", custom={"made-by": MADE_BY.hex()})
     async with await client.create_ledger(deferred_sync=True) as writer:
         await writer.append_many(payloads("deferred", 50))
         await writer.force()
-    ledgers["deferred"] = told(writer.id, "deferred", 50, state="closed")
+    ledgers["deferred"] = manifest_of(writer.id, "deferred", 50, state="closed")
     async with await client.create_ledger() as writer:
         await writer.append_many(payloads("empty", 0))
-    ledgers["empty"] = told(writer.id, "empty", 0, state="closed")
+    ledgers["empty"] = manifest_of(writer.id, "empty", 0, state="closed")
     async with await client.create_ledger() as writer:
         await writer.append_many(payloads("deleted", 70))
     await client.delete_ledger(writer.id)
-    ledgers["deleted"] = told(writer.id, "deleted", 70, state="deleted")
+    ledgers["deleted"] = manifest_of(writer.id, "deleted", 70, state="deleted")
     async with await client.create_ledger(custom={DOOMED: b"1"}) as writer:
         await writer.append_many(payloads("dropped", 50))
-    ledgers["dropped"] = told(writer.id, "dropped", 50, state="deleted")
+    ledgers["dropped"] = manifest_of(writer.id, "dropped", 50, state="deleted")
     writer = await client.create_ledger()
     await writer.append_many(payloads("recovered", 90))
     await client.recover_ledger(writer.id)
-    ledgers["recovered"] = told(writer.id, "recovered", 90, state="closed")
+    ledgers["recovered"] = manifest_of(writer.id, "recovered", 90, state="closed")
 
 
 async def one_bookie_short(client: Client, ledgers: dict[str, Any]) -> None:
-    """A ledger of which one bookie has missed a part, which its metadata say."""
+    """A ledger with a missed range in its metadata."""
     writer = await client.create_ledger()
     await writer.append_many(payloads("missed", 30))
     wanted("one bookie less")
@@ -156,11 +156,11 @@ async def one_bookie_short(client: Client, ledgers: dict[str, Any]) -> None:
         await writer.append(entry)
     wanted("all bookies")
     await writer.close()
-    ledgers["missed"] = told(writer.id, "missed", 60, state="closed")
+    ledgers["missed"] = manifest_of(writer.id, "missed", 60, state="closed")
 
 
 async def streams_of(client: Client) -> None:
-    """A stream of several segments with a subscription in the midst of it, and one that has ended."""
+    """A stream of several segments with a subscription in the middle, and a stream that has ended."""
     async with StreamStore(client, name=MADE_IN) as streams:
         await streams.create(STREAM, roll_bytes="16KiB", compression="zstd")
         async with await streams.writer(STREAM) as writer:
@@ -183,7 +183,7 @@ async def streams_of(client: Client) -> None:
 
 
 async def transactions(client: Client, ledgers: dict[str, Any]) -> None:
-    """A sink with two transactions and an attempt at a third one, and a sink that has a single one."""
+    """A sink with two transactions and an uncommitted third one, and a sink with a single transaction."""
     store, updater = client.world.store, LedgerUpdater(client.world.store, client.world.clock, client.world.rng)
     for tag, transaction in (
         ("sold-1", Transaction(SINK, 1, MADE_IN)),
@@ -192,17 +192,17 @@ async def transactions(client: Client, ledgers: dict[str, Any]) -> None:
         ("sold-once", Transaction.once("0d3f1a52-6b0c-4f59-9f43-0c1b5b0a7e11")),
     ):
         async with await client.create_ledger(custom=transaction.marks) as writer:
-            await note_attempt(store, transaction, writer.id)
+            await record_attempt(store, transaction, writer.id)
             await writer.append_many(payloads(tag, 30))
         if tag != "sold-3":
             await commit(store, updater, transaction, [writer.id])
         custom = {key: value.hex() for key, value in (await client.ledger_metadata(writer.id)).custom.items()}
         seen = PENDING not in custom
-        ledgers[tag] = told(writer.id, tag, 30, state="closed", custom=custom, seen=seen)
+        ledgers[tag] = manifest_of(writer.id, tag, 30, state="closed", custom=custom, seen=seen)
 
 
 async def long_stream(client: Client) -> dict[str, Any]:
-    """A stream in a namespace of its own, of so many segments that the older ones are in a chapter."""
+    """A stream in its own namespace, with so many segments that the older ones are in a chapter."""
     count = segments = 0
     async with StreamStore(client, namespace=NAMESPACE, name=MADE_IN) as streams:
         await streams.create_namespace(roll_bytes="1KiB", dedup_records=0)
@@ -211,7 +211,7 @@ async def long_stream(client: Client) -> dict[str, Any]:
             while segments < LONG_SEGMENTS:
                 await writer.append_many(payloads(LONG_STREAM, 16, count))
                 count += 16
-                # The next segment is begun beside what is written meanwhile.
+                # The next segment is created in the background.
                 await asyncio.sleep(0.02)
                 segments = (await streams.info(LONG_STREAM)).segments
     records = payloads(LONG_STREAM, count)
@@ -219,7 +219,7 @@ async def long_stream(client: Client) -> dict[str, Any]:
 
 
 async def deliveries(client: Client) -> None:
-    """A stream into which a batch was brought, and another one whose driver was cut off behind its commit."""
+    """A stream with a delivered batch, and one whose driver died between commit and delivery."""
     store, updater = client.world.store, LedgerUpdater(client.world.store, client.world.clock, client.world.rng)
     async with StreamStore(client, name=MADE_IN) as streams:
         await streams.create(DELIVERED_STREAM)
@@ -235,12 +235,12 @@ async def deliveries(client: Client) -> None:
 
 
 async def staged(client: Client, stream_id: str, number: int) -> int:
-    """The ledger of a batch."""
+    """Stage a batch; return its ledger id."""
     transaction = staging(stream_id, SINK, number)
     async with await client.create_ledger(custom=transaction.marks) as writer:
-        await note_attempt(client.world.store, transaction, writer.id)
+        await record_attempt(client.world.store, transaction, writer.id)
         rows = payloads(DELIVERED_STREAM, DELIVERED_RECORDS, number * DELIVERED_RECORDS)
-        entries = Staging(writer.id, client.max_entry_bytes, lambda: BIRTH_MS)
+        entries = EnvelopeStager(writer.id, client.max_entry_bytes, lambda: BIRTH_MS)
         for first in range(0, DELIVERED_RECORDS, 10):
             batch = pa.RecordBatch.from_pydict({"payload": rows[first : first + 10]})
             await writer.append_many(list(entries.envelopes(batch)))
@@ -248,20 +248,22 @@ async def staged(client: Client, stream_id: str, number: int) -> int:
 
 
 async def spark_texts(client: Client, ledgers: dict[str, Any]) -> dict[str, Any]:
-    """What Spark keeps: offsets in the checkpoints of queries, and a snapshot that somebody has noted down."""
+    """Texts that Spark users keep: offsets in query checkpoints, and a snapshot."""
     cluster_id, ledger_id = await client.world.store.cluster_id(), ledgers["closed"]["id"]
-    read = EntryRange(ledger_id, 0, 99)
+    read = LedgerEntryRange(ledger_id, 0, 99)
     async with StreamStore(client) as streams:
         stream_id = (await streams.info(STREAM)).stream_id
     return {
-        "ledgers": StreamOffset(cluster_id, IdRanges.of([0, 1, 3]), EntryRange(ledger_id, 100, 299), (read,)).json(),
-        "streams": RecordOffset(cluster_id, {stream_id: Reached(STREAM, (2, 0, 1), 17)}).json(),
+        "ledgers": StreamOffset(
+            cluster_id, IdRanges.of([0, 1, 3]), LedgerEntryRange(ledger_id, 100, 299), (read,)
+        ).json(),
+        "streams": RecordOffset(cluster_id, {stream_id: StreamProgress(STREAM, (2, 0, 1), 17)}).json(),
         "snapshot": str(Snapshot(cluster_id, (read,))),
     }
 
 
 async def advance(streams: StreamStore, number: int) -> None:
-    """Move the subscription behind that record of the stream."""
+    """Advance the subscription past the record with this sequence number."""
     async with await streams.subscribe(STREAM, SUBSCRIPTION, follow=False) as reader:
         async for record in reader:
             if record.sequence == number:
@@ -270,7 +272,7 @@ async def advance(streams: StreamStore, number: int) -> None:
 
 
 async def settled(client: Client) -> dict[str, Any]:
-    """All of that."""
+    """Create all settled contents; return the manifest."""
     ledgers: dict[str, Any] = {}
     await to_be_archived(client, ledgers)
     await closed(client, ledgers)
@@ -282,11 +284,11 @@ async def settled(client: Client) -> dict[str, Any]:
     return {"ledgers": ledgers, "streams": {LONG_STREAM: long}, "spark": await spark_texts(client, ledgers)}
 
 
-# --- what is not ------------------------------------------------------------------------------------------------------
+# --- recent -----------------------------------------------------------------------------------------------------------
 
 
 async def recent(client: Client) -> dict[str, Any]:
-    """A ledger whose writer is about to die, one that somebody has begun to recover, and a stream with its writer."""
+    """A ledger whose writer will be killed, one with a recovery in progress, and a stream with its writer."""
     ledgers: dict[str, Any] = {}
     async for ledger_id in client.list_ledgers():
         if DOOMED in (await client.ledger_metadata(ledger_id)).custom:
@@ -295,15 +297,16 @@ async def recent(client: Client) -> dict[str, Any]:
     writer = await client.create_ledger()
     for entry in payloads("open", 250):
         await writer.append(entry)
-    ledgers["open"] = told(writer.id, "open", 250, state="open")
+    ledgers["open"] = manifest_of(writer.id, "open", 250, state="open")
     writer = await client.create_ledger(password=PASSWORD)
     await writer.append_many(payloads("open-with-password", 50))
-    ledgers["open-with-password"] = told(writer.id, "open-with-password", 50, state="open", password=PASSWORD.decode())
+    password = PASSWORD.decode()
+    ledgers["open-with-password"] = manifest_of(writer.id, "open-with-password", 50, state="open", password=password)
     writer = await client.create_ledger()
     await writer.append_many(payloads("fenced", 120))
     for bookie in writer.metadata.last_fragment.bookies[:2]:
         await (await client.world.connections.get(bookie)).fence(writer.id, b"")
-    ledgers["fenced"] = told(writer.id, "fenced", 120, state="open")
+    ledgers["fenced"] = manifest_of(writer.id, "fenced", 120, state="open")
     streams = await StreamStore(client, name=MADE_IN).__aenter__()
     await advance(streams, SETTLED_RECORDS // 2)
     stream = await streams.writer(STREAM)
@@ -329,7 +332,7 @@ async def recent(client: Client) -> dict[str, Any]:
 
 
 async def main(metadata: str, phase: str) -> None:
-    """Do one of the two."""
+    """Create the contents of one phase."""
     client = await Client(metadata).__aenter__()
     if phase == "settled":
         _say(await settled(client))

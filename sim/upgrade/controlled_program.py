@@ -1,4 +1,4 @@
-"""A program that says what it wants, one line of JSON at a time, and goes on when it is answered with a line."""
+"""Controls a program that prints requests as JSON lines and waits for a line in answer to each."""
 
 from __future__ import annotations
 
@@ -8,15 +8,15 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from tallybook.bench.programs import ProgramFailed
+from tallybook.bench.equipment.programs import ProgramFailed
 
 
-class AskingProgram:
-    """One that runs. It ends when nobody holds the other end of its standard input any more.
+class ControlledProgram:
+    """A running program. It ends when its standard input is closed.
 
     Args:
-        log: file for what it says to nobody.
-        environment: all of it.
+        log: file for its standard error.
+        environment: its complete environment.
     """
 
     def __init__(self, command: Sequence[str], log: Path, environment: Mapping[str, str]) -> None:
@@ -26,11 +26,11 @@ class AskingProgram:
                 command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=errors, text=True, env=environment
             )
 
-    def says(self) -> dict[str, Any]:
-        """What it says next.
+    def read_line(self) -> dict[str, Any]:
+        """Read its next line.
 
         Raises:
-            ProgramFailed: it has ended, or says something else.
+            ProgramFailed: it has ended, or the line is not a JSON object.
         """
         line = self._process.stdout.readline() if self._process.stdout else ""
         try:
@@ -39,31 +39,31 @@ class AskingProgram:
             found = None
         if not isinstance(found, dict):
             log = self._log.read_text(errors="replace").strip()
-            raise ProgramFailed(f"{self._log.stem} says {line!r}: {log[-2000:]}")
+            raise ProgramFailed(f"{self._log.stem} printed {line!r}, a JSON object was expected: {log[-2000:]}")
         return found
 
     def answer(self, line: str = "") -> None:
-        """What it wants is done."""
+        """Send it a line."""
         if self._process.stdin is not None:
             self._process.stdin.write(f"{line}\n")
             self._process.stdin.flush()
 
-    def until_done(self, wishes: Mapping[str, Callable[[], object]]) -> dict[str, Any]:
-        """Do what it wants, until it has something else to say, which is returned.
+    def serve_until_done(self, handlers: Mapping[str, Callable[[], object]]) -> dict[str, Any]:
+        """Execute its requests until it prints something else; return that.
 
         Raises:
-            ProgramFailed: as ``says``.
+            ProgramFailed: as ``read_line``.
         """
-        while set(found := self.says()) == {"wants"}:
-            wishes[found["wants"]]()
+        while set(found := self.read_line()) == {"wants"}:
+            handlers[found["wants"]]()
             self.answer()
         return found
 
     def terminate(self) -> None:
-        """Ask it to come to its end."""
+        """Send SIGTERM."""
         self._process.terminate()
 
     def kill(self) -> None:
-        """End it at once, if it has not ended."""
+        """Kill it, if it has not ended."""
         self._process.kill()
         self._process.communicate()

@@ -1,14 +1,14 @@
-"""What tests/fixtures keeps of a release: the files of a whole cluster as it left them, and what there is to be read.
+"""Fixtures of a release in tests/fixtures: the files of a whole cluster, and a manifest of its contents.
 
-    NAME.tar.xz         data directories of three bookies, metadata, archive, and the keys for what is sealed in it
-    NAME.json           the manifest: what has to be there
-    NAME.wire.json      what a client and a bookie said to each other
-    NAME.zookeeper.txt  what the metadata would be in ZooKeeper
+    NAME.tar.xz         data directories of three bookies, metadata, archive, and keys of its encrypted objects
+    NAME.json           manifest: what a later revision must read
+    NAME.wire.json      recorded messages between a client and a bookie
+    NAME.zookeeper.txt  the metadata as ZooKeeper nodes
 
-The cluster is a real one, of processes with the code of a revision. In the end all of them are killed at once, so that
-journals hold what nothing else has. Paths in it are relative but for the place of the archive, which the metadata keep
-as a URL: whoever unpacks it puts the new one there; and for the list of places that one bookie has elsewhere, which it
-brings up to date itself when it is started with other paths.
+A fixture is made by a real cluster of processes with the code of a revision. In the end all are killed, so that
+journals hold entries that are in no entry log. Paths are relative, with two exceptions: the URL of the archive in the
+metadata, which ``unpack`` replaces, and the list of directories of one bookie, which the bookie updates itself when it
+starts with other paths.
 """
 
 from __future__ import annotations
@@ -25,10 +25,10 @@ from pathlib import Path
 from typing import Any, Final
 from urllib.parse import quote
 
-from tallybook.archive.location import FORMAT, RECORD
-from tallybook.bench.bookies import Bookie, metadata_in
-from tallybook.bench.programs import ProgramFailed, Server, module, run_json_lines
-from tallybook.bench.revisions import Tree
+from tallybook.archive.url_record import FORMAT, RECORD
+from tallybook.bench.compare.revisions import Tree
+from tallybook.bench.equipment.bookies import RestartableBookie, metadata_in
+from tallybook.bench.equipment.programs import ProgramFailed, Server, module, run_json_lines
 from tallybook.core.errors import check
 from tallybook.metadata.store import Ok
 from tallybook.metadata.uri import open_metadata
@@ -36,7 +36,7 @@ from tallybook.repair.service import STATUS_RECORD
 from tallybook.runtime.clock import RealClock
 from tallybook.runtime.rng import SystemRng
 
-from .asking import AskingProgram
+from .controlled_program import ControlledProgram
 
 NAMES: Final = ("b0", "b1", "b2")
 SETTINGS: Final = (
@@ -46,27 +46,27 @@ SETTINGS: Final = (
     "storage.write_cache_bytes=2MiB",
     "storage.entry_log_bytes=4MiB",
     "storage.min_free_bytes=1MiB",
-    # What came last is to stay in the journal.
+    # The last entries must stay in the journal.
     "storage.flush_interval_ms=600000",
     "admission.max_inflight_bytes=384KiB",
     "admission.stream_credit_bytes=256KiB",
-    # What a bookie notes in a while, or says in its journal when it drops a ledger, is to be there, too.
+    # The fixture must have scrub state, and journal records of dropped ledgers.
     "collection.interval_ms=500",
     "scrub.period_s=2",
 )
-"""A small cluster, which packs well."""
+"""Settings of the bookies: small files, which compress well."""
 DROP_AT_ONCE: Final = "collection.deleted_delay_s=0"
-"""Deleted ledgers are dropped while the cluster is being filled."""
+"""Setting to drop deleted ledgers while the cluster is filled."""
 
 PLACES: Final = {
     "b2": {"journal_directories": ("b2-journal-0", "b2-journal-1"), "ledger_directories": ("b2-logs-0", "b2-logs-1")}
 }
-"""Directories of bookies that have them elsewhere."""
+"""Bookies with journal and ledger directories outside their data directory."""
 
 KEYS: Final = "archive-keys.json"
 
-AT_ONCE: Final = ("own_object_bytes=8KiB", "max_set_wait_s=0", "deletion_lag_s=0", "compact_below_bytes=0")
-"""An offloader that waits for nothing."""
+EAGER_OFFLOAD: Final = ("own_object_bytes=8KiB", "max_set_wait_s=0", "deletion_lag_s=0", "compact_below_bytes=0")
+"""Settings of an offloader that archives and releases without delay."""
 
 CONTENTS: Final = Path(__file__).with_name("contents.py")
 WIRE_PLAY: Final = Path(__file__).with_name("wire_play.py")
@@ -82,10 +82,10 @@ NODES_SUFFIX: Final = ".zookeeper.txt"
 
 
 def make(tree: Tree, name: str, target: Path) -> Path:
-    """Have the revision in ``tree`` fill a cluster, and put what it leaves into ``target`` under ``name``.
+    """Let the revision in ``tree`` fill a cluster, and save it as fixture ``name`` in ``target``.
 
     Raises:
-        ProgramFailed: a process did not do what it was started for.
+        ProgramFailed: a process failed.
     """
     cluster = _Cluster(tree)
     found = cluster.filled()
@@ -101,15 +101,15 @@ def make(tree: Tree, name: str, target: Path) -> Path:
 
 
 def record_wire(tree: Tree, name: str, target: Path) -> Path:
-    """Have a client and a bookie of the revision talk, and keep what they say.
+    """Record the messages between a client and a bookie of the revision.
 
     Raises:
-        ProgramFailed: a process did not do what it was started for.
+        ProgramFailed: a process failed.
     """
     directory = tree.directory.with_name("talk")
     directory.mkdir()
     metadata = metadata_in(directory)
-    bookie = Bookie("b0", directory / "b0", metadata, SETTINGS, environment=tree.environment)
+    bookie = RestartableBookie("b0", directory / "b0", metadata, SETTINGS, environment=tree.environment)
     try:
         bookie.start()
         bookie.ready()
@@ -125,10 +125,10 @@ def record_wire(tree: Tree, name: str, target: Path) -> Path:
 
 
 def keep_nodes(tree: Tree, name: str, target: Path) -> Path:
-    """Keep what the metadata of a fixture, as they were left, would be in ZooKeeper, as the revision lays them out.
+    """Save the metadata of a fixture as ZooKeeper nodes, in the layout of the revision.
 
     Raises:
-        ProgramFailed: they cannot be read.
+        ProgramFailed: the metadata cannot be read.
     """
     directory = tree.directory.with_name("nodes")
     with tarfile.open(target / f"{name}{SUFFIX}") as files:
@@ -138,14 +138,14 @@ def keep_nodes(tree: Tree, name: str, target: Path) -> Path:
         command, capture_output=True, text=True, timeout=PROGRAM_SECONDS, check=False, env=tree.environment
     )
     if done.returncode:
-        raise ProgramFailed(f"the nodes of {name} cannot be told: {done.stderr.strip()[-2000:]}")
+        raise ProgramFailed(f"cannot convert the metadata of {name} to nodes: {done.stderr.strip()[-2000:]}")
     kept = target / f"{name}{NODES_SUFFIX}"
     kept.write_text(done.stdout)
     return kept
 
 
 def _anonymous(member: tarfile.TarInfo) -> tarfile.TarInfo | None:
-    # RocksDB's own logs tell of the machine that it ran on, and nobody reads them.
+    # Leave out RocksDB's own logs: they are not needed and describe the machine.
     if not (member.isfile() or member.isdir()) or re.search(r"/rocksdb/LOG[^/]*$", member.name):
         return None
     member.uid = member.gid = member.mtime = 0
@@ -154,7 +154,7 @@ def _anonymous(member: tarfile.TarInfo) -> tarfile.TarInfo | None:
 
 
 class _Cluster:
-    """Bookies with the code of a revision, and what is done with them."""
+    """Fills a cluster of bookies with the code of a revision."""
 
     def __init__(self, tree: Tree) -> None:
         self._tree = tree
@@ -164,7 +164,7 @@ class _Cluster:
         self._logs.mkdir()
         self._metadata = metadata_in(self.root)
         self._bookies = [
-            Bookie(
+            RestartableBookie(
                 name,
                 self.root / name,
                 self._metadata,
@@ -176,10 +176,10 @@ class _Cluster:
         ]
 
     def filled(self) -> dict[str, Any]:
-        """Do everything, and end as a power cut would; what there is to be read."""
+        """Fill the cluster, kill all bookies, and return the manifest."""
         self._start()
         with self._program("settled") as program:
-            manifest = program.until_done({
+            manifest = program.serve_until_done({
                 "archive": self._archive,
                 "sealed archive": self._sealed_archive,
                 "one bookie less": self._bookies[1].kill,
@@ -191,35 +191,35 @@ class _Cluster:
             bookie.stop()
         self._start()
         with self._program("recent") as program:
-            last = program.until_done({"a collection": self._collected})
+            last = program.serve_until_done({"a collection": self._collected})
             asyncio.run(_until(self._scrubbed))
             for bookie in self._bookies:
                 bookie.kill()
         return {part: {**found, **last.get(part, {})} for part, found in manifest.items()}
 
-    def _start(self, *bookies: Bookie) -> None:
+    def _start(self, *bookies: RestartableBookie) -> None:
         for bookie in bookies or self._bookies:
             bookie.start()
         for bookie in bookies or self._bookies:
             bookie.ready()
 
     def _archive(self, *settings: str) -> None:
-        """Everything that is closed goes to the archive; by the second time, its copies are let go."""
+        """Archive all closed ledgers; the second pass releases their copies."""
         (self.root / "archive").mkdir(exist_ok=True)
         for _ in range(2):
-            self._offload(*AT_ONCE, *settings)
+            self._offload(*EAGER_OFFLOAD, *settings)
 
     def _offload(self, *settings: str) -> None:
         options = ["--metadata", self._metadata, "--archive", archive_url(self.root), "--once"]
         self._run("offload", "run", *options, *(word for each in settings for word in ("--set", each)))
 
     def _sealed_archive(self) -> None:
-        """What is archived from here on is sealed, beside what is there and is not."""
+        """Create an archive key and archive again: new objects are encrypted, older ones stay plain."""
         self._run("security", "archive-key", str(self.root / KEYS))
         self._archive(self._with_keys)
 
     def _tidied(self) -> None:
-        """The archive has its manifest, and the copy of what is known of streams; no more ledgers move."""
+        """Run the offloader once more for its manifest and the copy of stream records, without moving ledgers."""
         self._offload(self._with_keys, "min_age_s=86400")
 
     @property
@@ -227,14 +227,14 @@ class _Cluster:
         return f"archive_keys={self.root / KEYS}"
 
     def _collected(self) -> None:
-        """Every bookie that had the ledger which was deleted has said so in its journal."""
+        """Wait until every bookie has dropped the deleted ledger."""
         asyncio.run(_until(lambda: all(each.metrics()[DROPPED] for each in self._bookies)))
 
     def _scrubbed(self) -> bool:
         return all((each.directory / "scrub").exists() for each in self._bookies)
 
     def _audit(self) -> None:
-        """The auditor of the repair goes over all of it once, and writes that down."""
+        """Run the repair until its auditor has written its status record."""
         command = module("tallybook.cli", "repair", "run", "--metadata", self._metadata, "--set", "interval_s=1")
         command += ["--set", self._with_keys]
         repair = Server(command, self._logs / "repair.out", self._tree.environment)
@@ -252,9 +252,9 @@ class _Cluster:
             raise ProgramFailed(f"{' '.join(words)} ended with {done.returncode}: {done.stderr.strip()[-2000:]}")
 
     @contextmanager
-    def _program(self, phase: str) -> Iterator[AskingProgram]:
+    def _program(self, phase: str) -> Iterator[ControlledProgram]:
         command = [sys.executable, "-P", str(CONTENTS), self._metadata, phase]
-        program = AskingProgram(command, self._logs / f"{phase}.log", self._tree.environment)
+        program = ControlledProgram(command, self._logs / f"{phase}.log", self._tree.environment)
         try:
             yield program
         finally:
@@ -262,7 +262,7 @@ class _Cluster:
 
 
 async def _until(done: Callable[[], bool]) -> None:
-    """Wait until bookies have done something by themselves."""
+    """Wait until ``done()`` holds."""
     clock = RealClock()
     async with asyncio.timeout(BY_THEMSELVES_SECONDS):
         while not done():
@@ -270,7 +270,7 @@ async def _until(done: Callable[[], bool]) -> None:
 
 
 async def _until_there(metadata: str, record: str) -> None:
-    """Wait for a record that somebody writes."""
+    """Wait until a metadata record exists."""
     clock = RealClock()
     client = await open_metadata(metadata, clock=clock, rng=SystemRng(), timeout_seconds=AUDIT_SECONDS)
     try:
@@ -285,12 +285,12 @@ async def _until_there(metadata: str, record: str) -> None:
 
 
 def names_in(folder: Path) -> list[str]:
-    """The fixtures that there are."""
+    """Names of all fixtures."""
     return sorted(path.name.removesuffix(SUFFIX) for path in folder.glob(f"*{SUFFIX}"))
 
 
 async def unpack(folder: Path, name: str, target: Path) -> dict[str, Any]:
-    """Put the files of a fixture into ``target``, as an operator would who has moved a cluster; its manifest."""
+    """Unpack a fixture into ``target``, as if a cluster were moved there; return its manifest."""
     with tarfile.open(folder / f"{name}{SUFFIX}") as files:
         files.extractall(target, filter="data")
     await say_where(metadata_in(target), target)
@@ -299,31 +299,31 @@ async def unpack(folder: Path, name: str, target: Path) -> dict[str, Any]:
 
 
 async def say_where(metadata: str, root: Path) -> None:
-    """Say in the metadata of a fixture that its archive is below ``root`` by now."""
+    """Set the archive URL in the metadata of a fixture to a directory below ``root``."""
     client = await open_metadata(metadata, clock=RealClock(), rng=SystemRng())
     try:
         found = await client.store.read_record(RECORD, linearizable=True)
         check(found is not None, "the fixture has no archive")
         moved = json.dumps({"format": FORMAT, "url": archive_url(root)}).encode()
         written = await client.store.write_record(RECORD, moved, found.version if found else None)
-        check(isinstance(written, Ok), "somebody else uses the fixture")
+        check(isinstance(written, Ok), "another process changed the metadata of the fixture")
     finally:
         await client.close()
 
 
 def nodes_of(folder: Path, name: str) -> dict[str, bytes]:
-    """What the metadata of a fixture would be in ZooKeeper, by the path below the root of a cluster; parents first."""
+    """ZooKeeper nodes of a fixture's metadata, by path below the root of the cluster; parents first."""
     lines = (folder / f"{name}{NODES_SUFFIX}").read_text().splitlines()
     parted = (line.partition(" ") for line in lines)
     return {path: bytes.fromhex(value) for path, _, value in parted}
 
 
 def places_of(bookie: str, places: Mapping[str, Mapping[str, Sequence[str]]], root: Path) -> list[str]:
-    """Settings that say where a bookie has its directories, for the cluster in ``root``."""
+    """Settings for the directories of a bookie, for a cluster in ``root``."""
     found = places.get(bookie, {})
     return [f"{name}={','.join(str(root.resolve() / each) for each in paths)}" for name, paths in found.items()]
 
 
 def archive_url(root: Path) -> str:
-    """Where the archive of the cluster in a directory is."""
+    """URL of the archive of the cluster in ``root``."""
     return f"file://{quote(str(root.resolve()))}/archive"

@@ -1,13 +1,12 @@
-"""A cluster of two revisions: processes of both, an upgrade bookie by bookie under load, and the way back.
+"""A cluster of two revisions: bookies are upgraded one by one under load, and downgraded again.
 
-In each step two loads write ledgers all the time, one with the code of each revision, and two more a stream each,
-through a gateway of the other revision than their own. A repair looks on, and at the end an offloader moves what is
-closed to the archive and has its copies dropped; of either, one revision's turn comes after the other's. Then programs
-of both revisions read everything that was ever confirmed: ledgers from bookies and archive, streams through the other's
-gateway.
+In each step four loads run: one writes ledgers with the code of each revision, one writes a stream with each, through a
+gateway of the other revision. A repair runs, and at the end of the step an offloader archives closed ledgers and
+releases their copies; both alternate between the revisions. Then programs of both revisions read everything that was
+ever confirmed: ledgers from bookies and archive, streams through the other revision's gateway.
 
-Bookies change their revision with a clean stop on the way up and on the way back, and then once more by a kill, so that
-each revision replays a journal of the other.
+Bookies are upgraded and downgraded first with a clean stop and then with a kill, so that each revision replays a
+journal of the other.
 """
 
 from __future__ import annotations
@@ -22,15 +21,15 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any, Final
 
-from tallybook.bench.bookies import Bookie, metadata_in
-from tallybook.bench.programs import ProgramFailed, Server, module
-from tallybook.bench.revisions import Tree
+from tallybook.bench.compare.revisions import Tree
+from tallybook.bench.equipment.bookies import RestartableBookie, metadata_in
+from tallybook.bench.equipment.programs import ProgramFailed, Server, module
 
-from .asking import AskingProgram
-from .fixture import AT_ONCE, SETTINGS, archive_url
+from .controlled_program import ControlledProgram
+from .fixture import EAGER_OFFLOAD, SETTINGS, archive_url
 
 BOOKIES: Final = 4
-"""One more than a ledger needs, so that writers have somewhere to go while one is away."""
+"""One more than a ledger needs, so that writers have a replacement while one bookie restarts."""
 LOAD: Final = Path(__file__).with_name("mixed_load.py")
 STREAMS: Final = Path(__file__).with_name("mixed_streams.py")
 OTHER: Final = {"old": "new", "new": "old"}
@@ -42,11 +41,11 @@ Say = Callable[[str], None]
 
 
 class MixedCluster:
-    """Bookies of which each has the code of one revision or the other.
+    """A cluster whose bookies run one of two revisions each.
 
     Args:
-        directory: for everything.
-        say: told of each step.
+        directory: for all files.
+        say: called with a line for each step.
         hold_seconds: how long the loads run between two changes.
     """
 
@@ -57,7 +56,9 @@ class MixedCluster:
         self._hold_seconds = hold_seconds
         self._metadata = metadata_in(directory)
         self._bookies = [
-            Bookie(f"b{number}", directory / f"b{number}", self._metadata, SETTINGS, environment=old.environment)
+            RestartableBookie(
+                f"b{number}", directory / f"b{number}", self._metadata, SETTINGS, environment=old.environment
+            )
             for number in range(BOOKIES)
         ]
         self._written: dict[Path, list[dict[str, Any]]] = {LOAD: [], STREAMS: []}
@@ -86,7 +87,7 @@ class MixedCluster:
                 self._change("new", self._bookies[BOOKIES // 2 :], kill=True)
 
     def run_briefly(self) -> None:
-        """One step, with bookies of both revisions and one that changes its own by a kill.
+        """Do one step, with bookies of both revisions and one that is killed and upgraded.
 
         Raises:
             ProgramFailed: as ``run``.
@@ -98,7 +99,7 @@ class MixedCluster:
 
     @contextmanager
     def _cluster(self) -> Iterator[None]:
-        """Bookies, and a gateway of each revision."""
+        """Start all bookies, and a gateway of each revision."""
         with ExitStack() as stack:
             for bookie in self._bookies:
                 stack.callback(bookie.stop)
@@ -109,13 +110,13 @@ class MixedCluster:
                 self._gateways[side] = gateway.ready(START_SECONDS)["ready"]
             yield
 
-    def _start(self, bookies: Sequence[Bookie]) -> None:
+    def _start(self, bookies: Sequence[RestartableBookie]) -> None:
         for bookie in bookies:
             bookie.start()
         for bookie in bookies:
             bookie.ready()
 
-    def _change(self, side: str, bookies: Sequence[Bookie], *, kill: bool) -> None:
+    def _change(self, side: str, bookies: Sequence[RestartableBookie], *, kill: bool) -> None:
         for bookie in bookies:
             time.sleep(self._hold_seconds)
             if kill:
@@ -128,7 +129,7 @@ class MixedCluster:
 
     @contextmanager
     def _step(self, what: str) -> Iterator[None]:
-        """All loads run through it; then both sides read everything."""
+        """Run all loads during the block; then programs of both revisions read everything."""
         self._steps += 1
         turn = list(self._trees)[self._steps % 2]
         with ExitStack() as stack:
@@ -142,11 +143,11 @@ class MixedCluster:
             for _, load in loads:
                 stack.callback(load.kill)
             for _, load in loads:
-                load.says()
+                load.read_line()
             yield
             for _, load in loads:
                 load.terminate()
-            found = [(kind, load.says()) for kind, load in loads]
+            found = [(kind, load.read_line()) for kind, load in loads]
             if repair.ended is not None:
                 raise ProgramFailed(f"a repair of the {turn} side ended with {repair.ended}")
         self._offload(turn)
@@ -165,9 +166,14 @@ class MixedCluster:
                 self._read(kind, side)
 
     def _offload(self, side: str) -> None:
-        """What is closed goes to the archive, and its copies are let go of."""
+        """Archive closed ledgers and release their copies."""
         (self._directory / "archive").mkdir(exist_ok=True)
-        words = ["--archive", archive_url(self._directory), "--once", *(w for each in AT_ONCE for w in ("--set", each))]
+        words = [
+            "--archive",
+            archive_url(self._directory),
+            "--once",
+            *(w for each in EAGER_OFFLOAD for w in ("--set", each)),
+        ]
         command = module("tallybook.cli", "offload", "run", "--metadata", self._metadata, *words)
         for _ in range(2):
             done = subprocess.run(
@@ -181,11 +187,11 @@ class MixedCluster:
         reading = self._program(kind, side, "read")
         try:
             reading.answer(json.dumps(self._written[kind]))
-            found = reading.says()
+            found = reading.read_line()
         finally:
             reading.kill()
         if found["lost"]:
-            raise ProgramFailed(f"not as it was confirmed, to a client of the {side} side: {found['lost'][:10]}")
+            raise ProgramFailed(f"a client of the {side} side read other data than confirmed: {found['lost'][:10]}")
         what = "records" if kind is STREAMS else "entries"
         self._say(f"    all {found['entries']:,} {what} until now are read by the {side} client")
 
@@ -193,9 +199,9 @@ class MixedCluster:
         command = module("tallybook.cli", *words, "--metadata", self._metadata)
         return Server(command, self._directory / f"{side}-{words[0]}.out", self._trees[side].environment)
 
-    def _program(self, kind: Path, side: str, *words: str) -> AskingProgram:
+    def _program(self, kind: Path, side: str, *words: str) -> ControlledProgram:
         where = self._gateways[OTHER[side]] if kind is STREAMS else self._metadata
         command = [sys.executable, "-P", str(kind), where, *words]
-        return AskingProgram(
+        return ControlledProgram(
             command, self._directory / f"{side}-{kind.stem}-{words[0]}.log", self._trees[side].environment
         )

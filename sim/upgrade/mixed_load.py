@@ -1,9 +1,9 @@
-"""Writes ledgers, or reads them, while bookies of another revision come and go. A program; see the package.
+"""Writes or reads ledgers while bookies change their revision. A program; see the package.
 
-    python -P mixed_load.py METADATA write TAG      until SIGTERM; then it prints how many entries were confirmed
-    python -P mixed_load.py METADATA read           what it is given of that on standard input
+    python -P mixed_load.py METADATA write TAG      write until SIGTERM; then print how many entries were confirmed
+    python -P mixed_load.py METADATA read           read the ledgers in such a report, given on standard input
 
-What is read has to be all that was confirmed, byte for byte. It prints one line of JSON.
+Reading checks that every confirmed entry is there, byte for byte. The result is one JSON line.
 """
 
 from __future__ import annotations
@@ -19,21 +19,21 @@ from tallybook.client import Client
 from tallybook.core.errors import TallybookError
 
 ENTRIES_OF_A_LEDGER: Final = 300
-AT_ONCE: Final = 8
+BATCH_ENTRIES: Final = 8
 PAUSE_SECONDS: Final = 0.2
 
 
 def payload(tag: str, ledger_id: int, number: int) -> bytes:
-    """One entry of a ledger that the load called ``tag`` has written."""
+    """Entry ``number`` of a ledger of the load ``tag``."""
     return f"{tag} {ledger_id} {number} ".encode() + b"tally" * (number * 37 % 100)
 
 
-class Load:
+class LedgerLoad:
     """Writes one ledger after the other.
 
     Attributes:
-        confirmed: how many entries, by ledger.
-        errors: how often each kind was met. What was being appended then may be there or not.
+        confirmed: number of confirmed entries, by ledger.
+        errors: counts of errors by class. Appends that failed may have been done or not.
     """
 
     def __init__(self, client: Client, tag: str) -> None:
@@ -44,7 +44,7 @@ class Load:
         self.stopping = asyncio.Event()
 
     async def run(self) -> None:
-        """Until told to stop."""
+        """Write until ``stopping`` is set."""
         while not self.stopping.is_set():
             try:
                 await self._ledger()
@@ -57,14 +57,14 @@ class Load:
         self.confirmed[writer.id] = 0
         while self.confirmed[writer.id] < ENTRIES_OF_A_LEDGER and not self.stopping.is_set():
             first = self.confirmed[writer.id]
-            await writer.append_many([payload(self._tag, writer.id, first + each) for each in range(AT_ONCE)])
-            self.confirmed[writer.id] = first + AT_ONCE
+            await writer.append_many([payload(self._tag, writer.id, first + each) for each in range(BATCH_ENTRIES)])
+            self.confirmed[writer.id] = first + BATCH_ENTRIES
         await writer.close()
 
 
 async def write(client: Client, tag: str) -> dict[str, Any]:
-    """Write until SIGTERM, which it can be told once it has said that it begins."""
-    load = Load(client, tag)
+    """Print a line, then write until SIGTERM."""
+    load = LedgerLoad(client, tag)
     asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, load.stopping.set)
     print(json.dumps({"begins": tag}), flush=True)
     await load.run()
@@ -72,7 +72,7 @@ async def write(client: Client, tag: str) -> dict[str, Any]:
 
 
 async def read(client: Client, written: list[dict[str, Any]]) -> dict[str, Any]:
-    """Read all of it; ``lost`` names what is not as it was confirmed."""
+    """Read all ledgers; ``lost`` lists those that differ from what was confirmed."""
     count, lost = 0, []
     for load in written:
         for ledger_id, confirmed in ((int(each), number) for each, number in load["confirmed"].items()):
@@ -81,14 +81,14 @@ async def read(client: Client, written: list[dict[str, Any]]) -> dict[str, Any]:
             found = [entry.payload async for entry in reader.read(0, last)] if last >= 0 else []
             count += len(found)
             expected = [payload(load["tag"], ledger_id, number) for number in range(len(found))]
-            # Of an append that failed any part may be there, behind what was confirmed.
-            if found != expected or not confirmed <= len(found) <= confirmed + AT_ONCE:
+            # A failed append may have stored some entries after the confirmed ones.
+            if found != expected or not confirmed <= len(found) <= confirmed + BATCH_ENTRIES:
                 lost.append([ledger_id, confirmed, len(found)])
     return {"entries": count, "lost": lost}
 
 
 async def main(metadata: str, what: str, *rest: str) -> None:
-    """Do one of the two."""
+    """Write or read."""
     async with Client(metadata) as client:
         found = await write(client, *rest) if what == "write" else await read(client, json.loads(sys.stdin.readline()))
     print(json.dumps(found), flush=True)

@@ -1,9 +1,9 @@
-"""Writes a stream through a gateway, or reads streams through it, as a program in any language would; see the package.
+"""Writes or reads a stream through a gateway, with plain gRPC as in any language. A program; see the package.
 
-    python -P mixed_streams.py GATEWAY write TAG      until SIGTERM; then it prints how many records were confirmed
-    python -P mixed_streams.py GATEWAY read           what it is given of that on standard input
+    python -P mixed_streams.py GATEWAY write TAG      write until SIGTERM; then print how many records were confirmed
+    python -P mixed_streams.py GATEWAY read           read the streams in such a report, given on standard input
 
-What is read has to be all that was confirmed, once, in its order. It prints one line of JSON.
+Reading checks that every confirmed record is there once and in order. The result is one JSON line.
 """
 
 from __future__ import annotations
@@ -21,25 +21,25 @@ import grpc.aio
 from tallybook.proto import stream_pb2 as pb
 from tallybook.proto.stream_pb2_grpc import StreamServiceStub
 
-AT_ONCE: Final = 8
+BATCH_ENTRIES: Final = 8
 PAUSE_SECONDS: Final = 0.2
 
 
 def payload(tag: str, number: int) -> bytes:
-    """One record of the stream that the load called ``tag`` has written."""
+    """Record ``number`` of the stream of the load ``tag``."""
     return f"{tag} {number} ".encode() + b"tally" * (number * 37 % 100)
 
 
 class CutOff(Exception):
-    """The gateway has ended a call."""
+    """The gateway ended a call."""
 
 
-class Load:
-    """Appends records, each with an id by which it is known again when it is sent once more.
+class StreamLoad:
+    """Appends records with dedup ids, so that they can be sent again.
 
     Attributes:
-        confirmed: how many records.
-        errors: how often each kind was met.
+        confirmed: number of confirmed records.
+        errors: counts of errors by status code.
     """
 
     def __init__(self, stub: Any, tag: str) -> None:
@@ -51,7 +51,7 @@ class Load:
         self.stopping = asyncio.Event()
 
     async def run(self) -> None:
-        """Until told to stop."""
+        """Write until ``stopping`` is set."""
         while not self.stopping.is_set():
             try:
                 await self._call()
@@ -68,13 +68,13 @@ class Load:
         await call.write(pb.StreamAppendRequest(open=pb.StreamAppendOpen(name=self._tag)))
         await self._reply(call)
         while not self.stopping.is_set():
-            numbers = range(self.confirmed, self.confirmed + AT_ONCE)
+            numbers = range(self.confirmed, self.confirmed + BATCH_ENTRIES)
             records = [pb.NewRecord(payload=payload(self._tag, each), dedup_id=b"%d" % each) for each in numbers]
             await call.write(pb.StreamAppendRequest(records=records))
             acked = 0
-            while acked < AT_ONCE:
+            while acked < BATCH_ENTRIES:
                 acked += (await self._reply(call)).ack.count
-            self.confirmed += AT_ONCE
+            self.confirmed += BATCH_ENTRIES
         await call.write(pb.StreamAppendRequest(close=pb.StreamAppendClose()))
         while not (await self._reply(call)).HasField("closed"):
             pass
@@ -83,7 +83,7 @@ class Load:
         try:
             await self._stub.Create(pb.CreateStreamRequest(name=self._tag))
         except grpc.aio.AioRpcError as error:
-            # An attempt of ours that came to no answer.
+            # An earlier attempt without an answer may have created it.
             if error.code() is not grpc.StatusCode.ALREADY_EXISTS:
                 raise
         self._made = True
@@ -96,8 +96,8 @@ class Load:
 
 
 async def write(stub: Any, tag: str) -> dict[str, Any]:
-    """Write until SIGTERM, which it can be told once it has said that it begins."""
-    load = Load(stub, tag)
+    """Print a line, then write until SIGTERM."""
+    load = StreamLoad(stub, tag)
     asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, load.stopping.set)
     print(json.dumps({"begins": tag}), flush=True)
     await load.run()
@@ -105,7 +105,7 @@ async def write(stub: Any, tag: str) -> dict[str, Any]:
 
 
 async def read(stub: Any, written: list[dict[str, Any]]) -> dict[str, Any]:
-    """Read all of it; ``lost`` names what is not as it was confirmed."""
+    """Read all streams; ``lost`` lists those that differ from what was confirmed."""
     count, lost = 0, []
     for load in written:
         tag, confirmed = load["tag"], load["confirmed"][load["tag"]]
@@ -113,14 +113,14 @@ async def read(stub: Any, written: list[dict[str, Any]]) -> dict[str, Any]:
         found = [record.payload async for reply in replies for record in reply.records.records]
         count += len(found)
         expected = [payload(tag, number) for number in range(len(found))]
-        # Of an append that failed any part may be there, behind what was confirmed.
-        if found != expected or not confirmed <= len(found) <= confirmed + AT_ONCE:
+        # A failed append may have stored some records after the confirmed ones.
+        if found != expected or not confirmed <= len(found) <= confirmed + BATCH_ENTRIES:
             lost.append([tag, confirmed, len(found)])
     return {"entries": count, "lost": lost}
 
 
 async def main(gateway: str, what: str, *rest: str) -> None:
-    """Do one of the two."""
+    """Write or read."""
     async with grpc.aio.insecure_channel(gateway) as channel:
         stub = StreamServiceStub(channel)  # type: ignore[no-untyped-call]
         found = await write(stub, *rest) if what == "write" else await read(stub, json.loads(sys.stdin.readline()))

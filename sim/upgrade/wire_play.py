@@ -1,11 +1,11 @@
-"""A conversation with one bookie in which every kind of request is made, and what was said. A program; see the package.
+"""Makes every kind of request to one bookie and records all messages. A program; see the package.
 
     python -P wire_play.py METADATA BOOKIE
 
-It talks to a real bookie and prints one line of JSON: each message of each stream, in the order in which they passed,
-and what the client made of the answers. One request is made at a time, so that the order is that of the rules alone.
+It talks to a real bookie and prints one JSON line: each message of each stream in order, and the results that the
+client got. It makes one request at a time, so that the order is deterministic.
 
-``play`` is also played to recorded bookies, and what recorded clients have said in it is said to today's; see
+Tests also run ``play`` against recorded bookies, and replay the messages of recorded clients to the present bookie; see
 tests/sim/test_upgrade_wire.py.
 """
 
@@ -20,17 +20,19 @@ from typing import Any, Final
 
 from tallybook.client import Client
 from tallybook.client.background import client_tasks
-from tallybook.client.bookie_rpc import BookieRpc, open_bookie
+from tallybook.client.connection.connection import BookieRpc, open_bookie
 from tallybook.client.load import ClientLoad
 from tallybook.core.answers import AddAnswer, Incarnation
 from tallybook.core.batch import encode_batch
-from tallybook.core.config import ClientSettings
 from tallybook.core.errors import TallybookError
 from tallybook.core.keys import ledger_key
-from tallybook.metadata.model import close
+from tallybook.core.settings import ClientSettings
+from tallybook.metadata.ledger.model import close
 from tallybook.runtime.clock import RealClock
-from tallybook.runtime.grpc_transport import GrpcTransport
-from tallybook.runtime.transport import Lane, MessageStream
+from tallybook.runtime.grpc.stream_client import GrpcTransport
+from tallybook.runtime.transport import MessageStream
+from tallybook.wire.bookie_transport import SERVICE
+from tallybook.wire.lanes import Lane
 
 PLAIN, LOCKED, DEFERRED, SETTLED, UNUSED = "plain", "locked", "deferred", "settled", "unused"
 NAMES: Final = (PLAIN, LOCKED, DEFERRED, SETTLED, UNUSED)
@@ -41,31 +43,35 @@ CLIENT_ID: Final = "an earlier version"
 WRONG_KEY: Final = bytes(32)
 
 Open = Callable[..., Awaitable[BookieRpc]]
-"""Connects to the bookie; takes what is to differ from the usual hello."""
+"""Connects to the bookie; keyword arguments override fields of the hello."""
 
 
 def batch_of(ledger_id: int, number: int, text: bytes = b"entry") -> bytes:
-    """The batch of that number of a ledger. Always the same bytes."""
+    """Batch ``number`` of a ledger, always with the same bytes."""
     first = number * PER_BATCH
     entries = [text + b" %d" % entry for entry in range(first, first + PER_BATCH)]
     return encode_batch(ledger_id, first, entries, lac=first - 1, ledger_length=1000 * (number + 1), written_at_us=17)
 
 
 async def added(connection: BookieRpc, batch: bytes, key: bytes = b"", *, deferred: bool = False) -> AddAnswer:
-    """The fate of a batch."""
+    """Add a batch and return the answer."""
     answer: asyncio.Future[AddAnswer] = asyncio.get_running_loop().create_future()
     connection.add(batch, key, answer.set_result, deferred=deferred)
     return await answer
 
 
 class Notes:
-    """What came of each request."""
+    """Results of all requests."""
 
     def __init__(self) -> None:
         self.taken: list[list[Any]] = []
 
     async def take(self, what: str, asking: Awaitable[object], told: Callable[[Any], object] | None = None) -> None:
-        """Wait for an answer and note it, or the error."""
+        """Await a request and record its result, or the class of its error.
+
+        Args:
+            told: selects the part of the result to record.
+        """
         try:
             found = await asking
         except TallybookError as error:
@@ -75,7 +81,7 @@ class Notes:
 
 
 def plain(value: object) -> Any:
-    """As JSON has it."""
+    """Convert a result to JSON types."""
     if isinstance(value, bytes | memoryview | bytearray):
         return bytes(value).hex()
     if isinstance(value, tuple | list):
@@ -86,15 +92,15 @@ def plain(value: object) -> Any:
 async def play(
     open_connection: Open, ids: Mapping[str, int], key: bytes, settle: Callable[[], Awaitable[None]]
 ) -> list[list[Any]]:
-    """Ask a bookie that has nothing for everything, one after the other.
+    """Make all requests to an empty bookie, one after the other.
 
     Args:
-        ids: of the ledgers, by ``NAMES``; the second one has a password.
-        key: what shows that one knows it.
-        settle: called when the metadata are to say that the fourth one is closed.
+        ids: ids of the ledgers, by ``NAMES``; ``LOCKED`` has a password.
+        key: ledger key of ``LOCKED``.
+        settle: closes ``SETTLED`` in the metadata when it is called.
 
     Returns:
-        What came of it.
+        The results.
     """
     notes = Notes()
     connection = await open_connection()
@@ -110,7 +116,7 @@ async def play(
 
 
 async def adds(connection: BookieRpc, notes: Notes, ids: Mapping[str, int], key: bytes) -> None:
-    """Adds that are taken, and some that are not."""
+    """Adds that are acked, and some that are refused."""
     for number in range(4):
         await notes.take("add", added(connection, batch_of(ids[PLAIN], number)))
     await notes.take("add again", added(connection, batch_of(ids[PLAIN], 1)))
@@ -124,7 +130,7 @@ async def adds(connection: BookieRpc, notes: Notes, ids: Mapping[str, int], key:
 
 
 async def reads(connection: BookieRpc, notes: Notes, ledger_id: int, unused: int) -> None:
-    """Reads of what is there, and of what is not."""
+    """Reads of existing and of missing entries."""
     await notes.take("read", connection.read_batches(ledger_id, 0, 3 * PER_BATCH - 1, 1 << 20))
     await notes.take("read a part", connection.read_batches(ledger_id, PER_BATCH + 1, PER_BATCH + 1, 1))
     await notes.take("read beyond", connection.read_batches(ledger_id, 1000, 1001, 1000))
@@ -144,20 +150,20 @@ async def reads(connection: BookieRpc, notes: Notes, ledger_id: int, unused: int
 
 
 async def repair(connection: BookieRpc, notes: Notes, ids: Mapping[str, int]) -> None:
-    """What repair and inspection ask."""
+    """Requests of repair and inspection."""
     await notes.take("repair", connection.repair_add(batch_of(ids[SETTLED], 1)))
     await notes.take("repair what is open", connection.repair_add(batch_of(ids[PLAIN], 0)))
     await notes.take(
         "held",
         connection.held(ids[PLAIN], 0, 1000),
-        # What was told from the first release on.
+        # Fields that exist since the first release.
         lambda found: (found.ranges, found.looked_up_to, found.limbo),
     )
     await notes.take("damaged", connection.damaged((-1, -1), 10))
     await notes.take(
         "held ledgers",
         connection.held_ledgers(-1, 10),
-        # What was told from the first release on.
+        # Fields that exist since the first release.
         lambda found: ([(each.ledger_id, each.fenced, each.limbo) for each in found.ledgers], found.complete),
     )
     await notes.take("end of limbo", connection.end_limbo(ids[SETTLED]))
@@ -171,7 +177,7 @@ async def repair(connection: BookieRpc, notes: Notes, ids: Mapping[str, int]) ->
 
 
 async def recovery(connection: BookieRpc, notes: Notes, ids: Mapping[str, int], key: bytes) -> None:
-    """Fences, and what is refused and taken behind them."""
+    """Fences, and adds and reads after them."""
     await notes.take("recovery read", connection.recovery_read(ids[PLAIN], 2 * PER_BATCH, b""))
     await notes.take("recovery read beyond", connection.recovery_read(ids[PLAIN], 4 * PER_BATCH, b""))
     await notes.take("add behind a fence", added(connection, batch_of(ids[PLAIN], 4)))
@@ -186,7 +192,7 @@ async def recovery(connection: BookieRpc, notes: Notes, ids: Mapping[str, int], 
 
 
 class _RecordingStream:
-    """A stream of which every message is noted."""
+    """A stream that records every message."""
 
     def __init__(self, stream: MessageStream, lane: Lane, number: int, events: list[list[Any]]) -> None:
         self._stream = stream
@@ -201,12 +207,12 @@ class _RecordingStream:
         self._events.append([self._number, self._lane.value, who, b64encode(message).decode()])
 
     async def send(self, message: bytes) -> None:
-        """Note it and pass it on."""
+        """Record a message and send it."""
         self._note("client", message)
         await self._stream.send(message)
 
     async def receive(self) -> bytes | None:
-        """Pass it on and note it."""
+        """Receive a message and record it."""
         message = await self._stream.receive()
         if message is not None:
             self._note("bookie", message)
@@ -214,23 +220,23 @@ class _RecordingStream:
 
 
 class RecordingTransport(GrpcTransport):
-    """Real streams of which every message is noted in ``events``: stream, lane, who said it, and what, in base64."""
+    """Real streams that record every message in ``events``: stream number, lane, sender, message in base64."""
 
     def __init__(self) -> None:
-        super().__init__()
+        super().__init__(SERVICE, tuple(Lane))
         self.events: list[list[Any]] = []
         self._opened = 0
 
-    async def connect(self, address: str, lane: Lane, *, timeout_seconds: float) -> MessageStream:
-        """Open a stream, and note it."""
+    async def connect(self, address: str, kind: str, *, timeout_seconds: float) -> MessageStream:
+        """Open a recording stream."""
         self._opened += 1
         number = self._opened
-        stream = await super().connect(address, lane, timeout_seconds=timeout_seconds)
-        return _RecordingStream(stream, lane, number, self.events)
+        stream = await super().connect(address, kind, timeout_seconds=timeout_seconds)
+        return _RecordingStream(stream, Lane(kind), number, self.events)
 
 
 async def record(client: Client, bookie_id: str) -> dict[str, Any]:
-    """Play to a real bookie; everything that a replay needs."""
+    """Run ``play`` against a real bookie; return everything that a replay needs."""
     bookie = (await client.bookies())[bookie_id]
     ids, key, verifiers = {}, b"", {}
     for name in NAMES:
@@ -277,7 +283,7 @@ async def record(client: Client, bookie_id: str) -> dict[str, Any]:
 
 
 async def main(metadata: str, bookie_id: str) -> None:
-    """Record, and print it."""
+    """Record and print the result."""
     async with Client(metadata) as client:
         print(json.dumps(await record(client, bookie_id)), flush=True)
 

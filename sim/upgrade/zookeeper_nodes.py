@@ -1,10 +1,10 @@
-"""What the metadata of a cluster, which are in SQLite, would be in ZooKeeper. A program; see the package.
+"""Prints the SQLite metadata of a cluster as ZooKeeper nodes. A program; see the package.
 
     python -P zookeeper_nodes.py METADATA_FILE
 
-It prints a line for each node below the root of the cluster, parents first: the path from there, and the value in
-hexadecimal. Which node is where, and what those hold for which SQLite has no value of that form, is up to the code that
-it runs with; ledgers, cookies and records are the same bytes in both.
+It prints one line per node below the root of the cluster, parents first: the relative path, and the value in
+hexadecimal. The layout, and values that SQLite stores in another form, come from the code that it runs with; ledgers,
+cookies and records have the same bytes in both stores.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from tallybook.metadata.zookeeper.layout import FORMAT, Layout, with_deleted, wi
 
 
 def nodes(metadata_file: str) -> dict[str, bytes]:
-    """Values by path; each path begins with a slash."""
+    """Values by path; each path starts with a slash."""
     layout, connection = Layout(""), connect(metadata_file, metadata_file, "")
     try:
         facts = dict(connection.execute("SELECT name, value FROM facts"))

@@ -1,9 +1,8 @@
-"""What clients did and what they were told, and whether a correct cluster can have told them that.
+"""History of client operations and their results, and a check that a correct cluster can have produced it.
 
-Every operation is written down when it begins and again when its outcome is known: ``ok``,
-``failed`` (certainly not done), or neither, and then it counts as *unknown*: it may or may not
-have taken effect. What a reading handle shows is written down in a ``Reading``. ``check`` then
-goes through all of it once and returns what cannot be::
+Each operation is recorded when it begins and when its outcome is known: ``ok``, ``failed`` (certainly not done), or
+neither, which counts as *unknown*: it may or may not have taken effect. A ``Reading`` records what a reader returned.
+``check`` goes through the history once and returns all violations::
 
     history = History()
     operation = history.append("writer-1", ledger_id, payload)
@@ -11,12 +10,11 @@ goes through all of it once and returns what cannot be::
     operation.ok(entry_id=7)
     reading = history.reading("reader-1", ledger_id)
     reading.saw(0, payload)
-    reading.done(End(7, 640))
+    reading.done(LedgerEnd(7, 640))
     for violation in check(history): ...
 
-The payloads of one ledger must all differ, or no check could tell an entry from another. The
-module is pure: a simulation and a test with real processes use it alike. Numbers such as I1
-are those of docs/simulation.md.
+The payloads of one ledger must all differ, so that entries can be told apart. The module is pure; simulation and chaos
+runs use it. Invariants such as I1 are listed in docs/project/simulation.md.
 """
 
 from __future__ import annotations
@@ -29,8 +27,8 @@ from typing import Final, NamedTuple
 NO_ENTRY: Final = -1
 
 
-class Kind(Enum):
-    """What a client asked for."""
+class OperationKind(Enum):
+    """Kind of an operation."""
 
     CREATE = "create"
     APPEND = "append"
@@ -38,8 +36,8 @@ class Kind(Enum):
     RECOVER = "recover"
 
 
-class Outcome(Enum):
-    """What the client knows of it."""
+class OperationOutcome(Enum):
+    """OperationOutcome of an operation, as the client knows it."""
 
     UNKNOWN = "unknown"
     OK = "ok"
@@ -47,16 +45,16 @@ class Outcome(Enum):
     """Certainly not done."""
 
 
-class End(NamedTuple):
-    """Where a ledger ends, as a close, a recovery or a reader reports it."""
+class LedgerEnd(NamedTuple):
+    """End of a ledger as reported by a close, a recovery or a reader."""
 
     last_entry_id: int
     length: int
-    """Payload bytes of the whole ledger."""
+    """Payload bytes of the ledger."""
 
 
 class Violation(NamedTuple):
-    """Something that a correct cluster cannot have told its clients."""
+    """A result that a correct cluster cannot have given to its clients."""
 
     invariant: str
     ledger_id: int
@@ -68,105 +66,105 @@ class Violation(NamedTuple):
 
 @dataclass(slots=True)
 class Operation:
-    """One call of one client."""
+    """One operation of one client."""
 
     actor: str
-    kind: Kind
+    kind: OperationKind
     ledger_id: int
     payload: bytes = b""
-    outcome: Outcome = Outcome.UNKNOWN
+    outcome: OperationOutcome = OperationOutcome.UNKNOWN
     entry_id: int = NO_ENTRY
-    """The id that an append was given; known when it is ok."""
-    end: End | None = None
-    """What a close or a recovery reported."""
+    """Entry id of a successful append."""
+    end: LedgerEnd | None = None
+    """End that a close or a recovery reported."""
     confirmed: list[Operation] | None = None
-    """Where successful appends of the ledger are put, in the order in which their callers heard of it."""
+    """List of successful appends of the ledger, in the order of their confirmations; ``ok`` adds to it."""
 
-    def ok(self, *, entry_id: int = NO_ENTRY, end: End | None = None) -> None:
-        """It succeeded: an append with its entry id, a close or a recovery with the end of the ledger."""
-        self.outcome, self.entry_id, self.end = Outcome.OK, entry_id, end
+    def ok(self, *, entry_id: int = NO_ENTRY, end: LedgerEnd | None = None) -> None:
+        """Record success: of an append with its entry id, of a close or recovery with the end of the ledger."""
+        self.outcome, self.entry_id, self.end = OperationOutcome.OK, entry_id, end
         if self.confirmed is not None:
             self.confirmed.append(self)
 
     def failed(self) -> None:
-        """It was certainly not done."""
-        self.outcome = Outcome.FAILED
+        """Record that it was certainly not done."""
+        self.outcome = OperationOutcome.FAILED
 
 
 @dataclass(slots=True)
 class Reading:
-    """What one reading handle showed, in order.
+    """What one reader returned, in order.
 
-    A handle may be asked for several ranges; ``begin`` starts the next one.
+    A reader may read several ranges; ``begin`` starts the next one.
     """
 
     actor: str
     ledger_id: int
     ranges: list[list[tuple[int, bytes]]] = field(default_factory=lambda: [[]])
     lacs: list[int] = field(default_factory=list)
-    end: End | None = None
-    """The ledger was closed, and this handle has read everything from entry 0 to the end."""
+    end: LedgerEnd | None = None
+    """Set if the ledger was closed and this reader read it from entry 0 to the end."""
 
     def begin(self) -> None:
-        """Another range follows."""
+        """Start the next range."""
         self.ranges.append([])
 
     def saw(self, entry_id: int, payload: bytes) -> None:
-        """The next entry of the present range."""
+        """Record the next entry of the present range."""
         self.ranges[-1].append((entry_id, payload))
 
     def lac(self, entry_id: int) -> None:
-        """The last add confirmed, as the handle shows it now."""
+        """Record the last add confirmed that the reader shows now."""
         if not self.lacs or self.lacs[-1] != entry_id:
             self.lacs.append(entry_id)
 
-    def done(self, end: End) -> None:
-        """The ledger is closed at ``end``, and the last range went from entry 0 to it."""
+    def done(self, end: LedgerEnd) -> None:
+        """Record that the ledger is closed at ``end`` and the last range covered all of it."""
         self.end = end
 
 
 class History:
-    """Everything that clients did, in the order in which it began."""
+    """All operations of clients, in the order in which they began."""
 
     def __init__(self) -> None:
         self.operations: list[Operation] = []
         self.readings: list[Reading] = []
         self.confirmed: dict[int, list[Operation]] = {}
-        """Successful appends by ledger, in the order in which their callers heard of it."""
+        """Successful appends by ledger, in the order of their confirmations."""
 
     def create(self, actor: str) -> Operation:
-        """A ledger is about to be created; its id is not known yet."""
-        return self._begin(Operation(actor, Kind.CREATE, -1))
+        """Record that a create begins; the ledger id is not known yet."""
+        return self._begin(Operation(actor, OperationKind.CREATE, -1))
 
     def append(self, actor: str, ledger_id: int, payload: bytes) -> Operation:
-        """An entry is about to be appended."""
+        """Record that an append begins."""
         confirmed = self.confirmed.setdefault(ledger_id, [])
-        return self._begin(Operation(actor, Kind.APPEND, ledger_id, payload, confirmed=confirmed))
+        return self._begin(Operation(actor, OperationKind.APPEND, ledger_id, payload, confirmed=confirmed))
 
     def close(self, actor: str, ledger_id: int) -> Operation:
-        """A writer is about to close its ledger."""
-        return self._begin(Operation(actor, Kind.CLOSE, ledger_id))
+        """Record that a close begins."""
+        return self._begin(Operation(actor, OperationKind.CLOSE, ledger_id))
 
     def recover(self, actor: str, ledger_id: int) -> Operation:
-        """A ledger is about to be recovered."""
-        return self._begin(Operation(actor, Kind.RECOVER, ledger_id))
+        """Record that a recovery begins."""
+        return self._begin(Operation(actor, OperationKind.RECOVER, ledger_id))
 
     def reading(self, actor: str, ledger_id: int) -> Reading:
-        """A ledger was opened for reading."""
+        """Record that a reader was opened."""
         reading = Reading(actor, ledger_id)
         self.readings.append(reading)
         return reading
 
     def highest_confirmed(self, ledger_id: int) -> int:
-        """The highest entry id that a writer was told is confirmed, -1 for none."""
+        """The highest entry id that was confirmed to a writer, -1 for none."""
         return max((append.entry_id for append in self.confirmed.get(ledger_id, ())), default=NO_ENTRY)
 
     def count_confirmed(self, actors: str = "") -> int:
-        """How many entries were confirmed to clients whose names begin so."""
+        """Number of entries confirmed to clients whose names begin with ``actors``."""
         return sum(append.actor.startswith(actors) for appends in self.confirmed.values() for append in appends)
 
     def ledger_ids(self) -> list[int]:
-        """Every ledger that anything was done to, ascending."""
+        """Ids of all ledgers with an operation or a reading, ascending."""
         known = {operation.ledger_id for operation in self.operations if operation.ledger_id >= 0}
         return sorted(known | {reading.ledger_id for reading in self.readings})
 
@@ -176,7 +174,7 @@ class History:
 
 
 def check(history: History) -> list[Violation]:
-    """Everything that is wrong with ``history``; takes time in proportion to its length."""
+    """All violations in ``history``; the time is proportional to its length."""
     ledgers = {ledger_id: _Ledger(ledger_id) for ledger_id in history.ledger_ids()}
     for operation in history.operations:
         if operation.ledger_id in ledgers:
@@ -189,24 +187,24 @@ def check(history: History) -> list[Violation]:
 
 
 class _Ledger:
-    """All that is known of one ledger."""
+    """Checks the history of one ledger."""
 
     def __init__(self, ledger_id: int) -> None:
         self._id = ledger_id
         self._appends: dict[bytes, Operation] = {}
-        self._ends: list[tuple[str, End]] = []
+        self._ends: list[tuple[str, LedgerEnd]] = []
         self.confirmed: list[Operation] = []
         self.readings: list[Reading] = []
 
     def take(self, operation: Operation) -> None:
-        """One operation on this ledger."""
-        if operation.kind is Kind.APPEND:
+        """Add one operation on this ledger."""
+        if operation.kind is OperationKind.APPEND:
             self._appends[operation.payload] = operation
         elif operation.end is not None:
             self._ends.append((f"{operation.kind.value} of {operation.actor}", operation.end))
 
     def violations(self) -> Iterator[Violation]:
-        """Everything that is wrong with it."""
+        """All violations of this ledger."""
         for reading in self.readings:
             if reading.end is not None:
                 self._ends.append((f"read of {reading.actor}", reading.end))
@@ -222,9 +220,9 @@ class _Ledger:
         return Violation(invariant, self._id, detail)
 
     def _wrong_confirmations(self) -> Iterator[Violation]:
-        """Ids follow the order of the appends; callers hear in the order of ids; none is given twice, or left out.
+        """Entry ids ascend in append order and in confirmation order, without duplicates and gaps (I7, I8).
 
-        A caller who dies, or gives up, hears no more; what it was told until then begins with entry 0 all the same.
+        A client that dies gets no more confirmations, but those that it got start with entry 0.
         """
         before = NO_ENTRY
         for append in self.confirmed:
@@ -235,7 +233,7 @@ class _Ledger:
             before = max(before, append.entry_id)
         before = NO_ENTRY
         for append in self._appends.values():
-            if append.outcome is Outcome.OK:
+            if append.outcome is OperationOutcome.OK:
                 if append.entry_id <= before:
                     yield self._violation("I7", f"entry {append.entry_id} was appended after entry {before}")
                 before = append.entry_id
@@ -246,7 +244,7 @@ class _Ledger:
                 return
 
     def _wrong_ends(self) -> Iterator[Violation]:
-        """There is one end, and nothing confirmed lies above it."""
+        """All reports agree on one end, and no confirmed entry lies above it (I2, I4)."""
         if not self._ends:
             return
         told_by, end = self._ends[0]
@@ -283,7 +281,7 @@ class _Ledger:
     def _wrong_range(
         self, actor: str, entries: list[tuple[int, bytes]], seen: dict[int, tuple[bytes, str]]
     ) -> Iterator[Violation]:
-        """Ids follow each other, bytes are what was appended and what others read, and no entry comes twice."""
+        """Entry ids are consecutive and unique; payloads are those that were appended and that other readers got."""
         expected = entries[0][0] if entries else 0
         payloads: dict[bytes, int] = {}
         for entry_id, payload in entries:
@@ -292,8 +290,8 @@ class _Ledger:
             expected = entry_id + 1
             append = self._appends.get(payload)
             if append is None:
-                yield self._violation("I8", f"{actor} read entry {entry_id} = {payload[:40]!r}, which nobody appended")
-            elif append.outcome is Outcome.FAILED:
+                yield self._violation("I8", f"{actor} read entry {entry_id}, never appended: {payload[:40]!r}")
+            elif append.outcome is OperationOutcome.FAILED:
                 yield self._violation("I8", f"{actor} read entry {entry_id}, whose append was refused")
             if payloads.setdefault(payload, entry_id) != entry_id:
                 yield self._violation("I9", f"{actor} read one entry as {payloads[payload]} and as {entry_id}")

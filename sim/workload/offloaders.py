@@ -1,7 +1,8 @@
-"""Offloaders and historians: what takes part in a run because there is an archive.
+"""Offloaders and tiering readers: actors of runs with an archive.
 
-An offloader is a client in a process of its own, like the others, and runs the service of production until it is
-killed. A historian reads what is archived, slowly: the ledger is released, dropped, moved or deleted meanwhile.
+An offloader is a client in its own process that runs the production offload service until it is killed. A tiering
+reader reads archived ledgers slowly, while they are released, dropped, moved or deleted. Its slots and coverage marks
+are named "historian", because slot names seed the random generators.
 """
 
 from __future__ import annotations
@@ -10,30 +11,30 @@ from collections.abc import Callable
 from typing import Final
 
 from tallybook.client.background import client_tasks
-from tallybook.core.config import OffloadSettings
 from tallybook.core.errors import NoSuchLedger, TallybookError, is_defect
+from tallybook.core.settings import OffloadSettings
 from tallybook.offload.offloader import Offloader
 from tallybook.offload.process import Archive
 from tallybook.offload.service import OffloadService
-from tallybook.runtime.deterministic import SimClock
 from tallybook.runtime.tasks import InlineWorkers
 
-from .archive_swarm import ArchiveSwarm
-from .bucket import Bucket
-from .god import God
-from .history import End, History
-from .process import SimProcess
-from .workload import ClientProcess, Workload
+from ..cluster.bucket import Bucket
+from ..cluster.process import SimProcess
+from ..deterministic import SimClock
+from ..faults.archive_configuration import ArchiveConfiguration
+from ..oracle.oracle import Oracle
+from .history import History, LedgerEnd
+from .ledgers import ClientProcess, Workload
 
 READ_PAUSE_SECONDS: Final = 0.5
-"""Mean pause of a historian between two batches, where it is a slow one."""
+"""Mean pause of a slow tiering reader between two batches."""
 
 
 class _WatchedService(OffloadService):
-    """A service that says when it begins to lead, and when it ends.
+    """An offload service that reports when it starts and stops to lead.
 
     Args:
-        rivals: it leads at once, whoever else does.
+        rivals: whether it leads at once, without asking for the lead.
     """
 
     def __init__(
@@ -50,7 +51,7 @@ class _WatchedService(OffloadService):
         self._rivals = rivals
 
     async def run(self) -> None:
-        """As in production, but for what it serves, and unless there are rivals."""
+        """Run as in production, without HTTP server; with rivals, without asking for the lead."""
         await (self._rounds() if self._rivals else self.lead())
 
     async def _rounds(self) -> None:
@@ -62,26 +63,26 @@ class _WatchedService(OffloadService):
 
 
 class Offloading:
-    """What offloaders do."""
+    """Runs offloaders, and counts those that believe to lead."""
 
-    def __init__(self, swarm: ArchiveSwarm, bucket: Bucket, god: God) -> None:
-        self._settings = swarm.settings()
-        self.rivals = swarm.rivals
-        """All of them lead, all of the time."""
-        self.offloaders = swarm.offloaders
-        """How many take part in a run at once."""
+    def __init__(self, config: ArchiveConfiguration, bucket: Bucket, oracle: Oracle) -> None:
+        self._settings = config.settings()
+        self.rivals = config.rivals
+        """Whether all of them lead at the same time."""
+        self.offloaders = config.offloaders
+        """Number of concurrent offloaders."""
         self._bucket = bucket
-        self._god = god
+        self._oracle = oracle
         self._leaders: dict[SimProcess, None] = {}
-        """Processes that believe to lead, those that have died so included."""
+        """Processes that believe to lead, including those that died in the lead."""
 
     async def work(self, client: ClientProcess) -> None:
-        """Be an offloader, for as long as the process lives."""
+        """Actor: run an offloader for as long as the process lives."""
         process = client.process
         tasks = client_tasks(f"{process.name} offloader")
         archive = Archive(
             process.session.store,
-            self._bucket.door(process),
+            self._bucket.client_store(process),
             InlineWorkers(),
             tasks,
             process.clock,
@@ -95,7 +96,7 @@ class Offloading:
         try:
             await _WatchedService(archive, offloader, self._settings, leads, rivals=self.rivals).run()
         except TallybookError as error:
-            self._god.violated("client", f"{process.name} ends with {error!r}")
+            self._oracle.violated("client", f"{process.name} ends with {error!r}")
         finally:
             await tasks.close()
 
@@ -104,26 +105,26 @@ class Offloading:
             self._leaders.pop(process, None)
             return
         if any(not other.dead for other in self._leaders):
-            self._god.mark("offloaders: two believe that they lead")
+            self._oracle.mark("offloaders: two believe that they lead")
         self._leaders[process] = None
 
 
-class Historians:
-    """Readers of what is archived."""
+class TieringReaders:
+    """Actors that read archived ledgers."""
 
-    def __init__(self, workload: Workload, god: God, history: History) -> None:
+    def __init__(self, workload: Workload, oracle: Oracle, history: History) -> None:
         self._workload = workload
-        self._god = god
+        self._oracle = oracle
         self._history = history
         self._clock = SimClock()
 
     async def work(self, client: ClientProcess) -> None:
-        """Read one ledger that is archived, a few entries by themselves and then all of it."""
+        """Read one archived ledger: a few single entries, then all of it."""
         await self._clock.sleep(client.rng.random())
         archived = [
             made
             for made in self._workload.ledgers
-            if (known := self._god.ledgers.get(made.ledger_id)) is not None and known.metadata.archived is not None
+            if (known := self._oracle.ledgers.get(made.ledger_id)) is not None and known.metadata.archived is not None
         ]
         if not archived:
             return
@@ -131,12 +132,12 @@ class Historians:
         try:
             await self._read(client, made.ledger_id, made.password)
         except NoSuchLedger:
-            gone = made.ledger_id not in self._god.ledgers
-            self._god.expect(gone, "I1", f"archived ledger {made.ledger_id} is not found")
+            gone = made.ledger_id not in self._oracle.ledgers
+            self._oracle.expect(gone, "I1", f"archived ledger {made.ledger_id} is not found")
         except TallybookError as error:
             if is_defect(error):
                 raise
-            self._god.mark(f"historian: {type(error).__name__}")
+            self._oracle.mark(f"historian: {type(error).__name__}")
 
     async def _read(self, client: ClientProcess, ledger_id: int, password: bytes) -> None:
         rng = client.rng
@@ -154,5 +155,5 @@ class Historians:
                     reading.saw(entry.entry_id, entry.payload)
                 if pause_seconds:
                     await self._clock.sleep(pause_seconds)
-        reading.done(End(last, reader.metadata.length))
-        self._god.mark("historian: read a ledger to its end")
+        reading.done(LedgerEnd(last, reader.metadata.length))
+        self._oracle.mark("historian: read a ledger to its end")

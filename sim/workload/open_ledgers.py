@@ -1,7 +1,7 @@
-"""Open ledgers over replaced disks: with a repair, none of them stays below its number of good copies (L9).
+"""Checks that a repair recovers open ledgers with a replaced disk: all keep their number of good copies (L9).
 
-After healing, an owner leaves a ledger open, all members of which hold all of it. One of them then comes back with an
-empty disk, where the run may damage one more bookie. The repair has to recover the ledger: nobody copies what grows.
+After healing, a writer abandons a ledger whose members all hold all of it. One member then gets an empty disk, if the
+run may damage another bookie. The repair must recover the ledger, because it copies closed ledgers only.
 """
 
 from __future__ import annotations
@@ -10,64 +10,64 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Final
 
 from tallybook.core.errors import PeerError, StorageError
-from tallybook.metadata.model import LedgerMetadata
+from tallybook.metadata.ledger.model import LedgerMetadata
 
-from .god import AckedBatch, KnownLedger
-from .workload import ClientProcess, MadeLedger
+from ..oracle.oracle import AckedBatch, KnownLedger
+from .ledgers import ClientProcess, CreatedLedger
 
 if TYPE_CHECKING:
-    from .run import Universe
+    from ..run import Universe
 
 BATCHES: Final = 2
 ATTEMPTS: Final = 4
-"""Ledgers that are left until one of the bookies that may be damaged is a member."""
+"""Maximum number of ledgers to abandon until one has a member that may be damaged."""
 CLOSING_SECONDS: Final = 60.0
 
 
-async def leave_over_a_replaced_disk(universe: Universe) -> MadeLedger | None:
-    """Leave a ledger open and replace the disk of one of its members; return that ledger."""
-    if len(universe.nodes) < 3 or universe.swarm.passwords or universe.swarm.hmac:
-        return None  # nobody but its users recovers a ledger with a password
-    async with universe.workload.guest("deserter") as owner:
+async def leave_over_a_replaced_disk(universe: Universe) -> CreatedLedger | None:
+    """Abandon an open ledger and replace the disk of one of its members; return the ledger, or ``None``."""
+    if len(universe.nodes) < 3 or universe.config.passwords or universe.config.hmac:
+        return None  # a repair cannot recover a ledger with a password
+    async with universe.workload.extra_client("deserter") as owner:
         for _ in range(ATTEMPTS):
             if universe.nemesis.damageable() is None:
                 return None
-            left = await universe.workload.leave(owner, BATCHES, _hear_all)
+            left = await universe.workload.abandon_unacked(owner, BATCHES, _hear_all)
             if left is None:
                 return None
             made, members = left
             if universe.nemesis.replace_disk_of(members):
-                universe.god.mark("nemesis: a disk is replaced under an open ledger")
+                universe.oracle.mark("nemesis: a disk is replaced under an open ledger")
                 return made
             await _close(universe, owner, made)
     return None
 
 
-async def end_left(universe: Universe, left: MadeLedger) -> None:
-    """Recover a ledger that was left, once it is mended, for who reads it to its end.
+async def end_left(universe: Universe, left: CreatedLedger) -> None:
+    """Recover the abandoned ledger after its repair, so that readers see its end.
 
-    Its writer may have changed the ensemble before it left: the repair then copies, and has no reason to end it.
+    If its writer had changed the ensemble before, the repair copies entries and has no reason to close the ledger.
     """
-    async with universe.workload.guest("heir") as client:
+    async with universe.workload.extra_client("heir") as client:
         await _close(universe, client, left)
 
 
-async def _close(universe: Universe, client: ClientProcess, made: MadeLedger) -> None:
-    """Recover a ledger that the repair has no reason to recover."""
+async def _close(universe: Universe, client: ClientProcess, made: CreatedLedger) -> None:
+    """Recover a ledger that the repair need not recover."""
     deadline = universe.world.clock.monotonic() + CLOSING_SECONDS
     while not await universe.workload.recover(client, made):
         if universe.world.clock.monotonic() > deadline:
-            universe.god.violated("L1", f"ledger {made.ledger_id} cannot be closed")
+            universe.oracle.violated("L1", f"ledger {made.ledger_id} cannot be closed")
             return
         await universe.world.clock.sleep(0.2)
 
 
 async def _hear_all(_members: Sequence[str]) -> None:
-    """Every ack reaches the writer."""
+    """Suppress no acks."""
 
 
 async def problem_of_open(universe: Universe, known: KnownLedger) -> str | None:
-    """What lacks of a ledger that is not closed, at those that it names."""
+    """What an open ledger lacks at its bookies; ``None`` if nothing."""
     metadata = known.metadata
     if metadata.closed or metadata.key_verifier:
         return None
@@ -79,16 +79,17 @@ async def problem_of_open(universe: Universe, known: KnownLedger) -> str | None:
             if (await bookie.held(metadata.ledger_id, 0, 0)).limbo:
                 return f"is open, and {member} may lack its copies"
         except (PeerError, StorageError) as error:
-            return f"is open, and {member} does not say what it holds: {error!r}"
+            return f"is open, and {member} does not report its inventory: {error!r}"
     problem = await missing_copy(universe, known, known.confirmable)
     return problem and f"is open, and {problem}"
 
 
 async def missing_copy(universe: Universe, known: KnownLedger, last: int) -> str | None:
-    """The first copy up to an entry that a member of its write set does not give as it was acked.
+    """The first missing or wrong copy of an entry up to ``last`` at a member of its write set; ``None`` if all are
+    good.
 
-    Where an open ledger grows, a member is asked for what it has acked: its writer may have ended once an ack quorum
-    had an entry, and until the ledger is recovered nobody can know that the others never got it.
+    In the last fragment of an open ledger a member needs only the entries that it acked: the writer may have died when
+    an ack quorum had an entry, and only a recovery can find out that the others never got it.
     """
     metadata, entry_id = known.metadata, 0
     while entry_id <= last and (batch := known.batches.get(entry_id)) is not None:
@@ -110,7 +111,7 @@ async def missing_copy(universe: Universe, known: KnownLedger, last: int) -> str
 
 
 def fits_nowhere(universe: Universe, metadata: LedgerMetadata, member: str, entry_id: int, batch: AckedBatch) -> bool:
-    """Whether neither a member nor any bookie that could take its place takes a batch that others hold."""
+    """Whether a batch is too large for a member and for every bookie that could replace it."""
     named = metadata.fragment_of(entry_id).bookies
     able = [name for name in universe.nodes if name == member or name not in named]
     serving = [bookie for name in able if (bookie := universe.nodes[name].bookie) is not None]

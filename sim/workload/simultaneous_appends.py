@@ -1,8 +1,7 @@
-"""Many ledgers of one client that append at the same moment, over a way that takes few batches at a time (L10).
+"""Checks that a bookie is not taken to be silent for adds that wait in the client (L10).
 
-After healing, a client writes many ledgers at once. Its connections are slow, and let only a few batches be unanswered,
-so that most of them wait at the client for longer than the add timeout, while acks come all the time. No bookie may be
-taken to be silent for that.
+After healing, a client writes many ledgers at the same moment over slow connections that allow only a few unanswered
+batches. Most adds wait in the client for longer than the add timeout, while acks arrive all the time.
 """
 
 from __future__ import annotations
@@ -10,36 +9,36 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING, Final
 
-from tallybook.client.add_window import AddWindow
+from tallybook.client.connection.add_window import AddWindow
 from tallybook.core.limits import KIB
 
 if TYPE_CHECKING:
-    from .run import Universe
+    from ..run import Universe
 
 LEDGERS: Final = 60
 CREDIT_BYTES: Final = 4 * KIB
-"""A few small batches."""
+"""Add window of each connection: a few small batches."""
 ROUND_TRIPS: Final = 4
-"""In one add timeout."""
+"""Round trips of a connection in one add timeout."""
 DISK_STALLS: Final = 6
-"""Longest operations of a disk in one add timeout, at least: a bookie whose disk stands still for longer is silent."""
-LEAST_PENDING_BYTES: Final = 16 * KIB
-MOST_ENTRY_BYTES: Final = 100
+"""The add timeout must allow so many of the slowest disk operations; otherwise a bookie with a slow disk is silent."""
+MIN_PENDING_BYTES: Final = 16 * KIB
+MAX_ENTRY_BYTES: Final = 100
 SILENT: Final = "writer: a member owes an ack for too long"
 
 
-async def write_many_at_once(universe: Universe) -> None:
-    """Write and close many ledgers at the same moment; no bookie is to be lost for what was not sent to it."""
-    swarm, net, workload = universe.swarm, universe.around.net, universe.workload
-    plain = swarm.archive is None and swarm.streams is None and swarm.repair is None and not swarm.unequal
-    small = swarm.entry_bytes <= MOST_ENTRY_BYTES and swarm.pending_bytes >= LEAST_PENDING_BYTES
-    if not (plain and small) or swarm.add_timeout_ms > swarm.request_timeout_ms or workload.asleep():
+async def write_simultaneously(universe: Universe) -> None:
+    """Write and close many ledgers at the same moment; no bookie may be replaced for adds that were not sent to it."""
+    config, net, workload = universe.config, universe.env.net, universe.workload
+    plain = config.archive is None and config.streams is None and config.repair is None and not config.unequal
+    small = config.entry_bytes <= MAX_ENTRY_BYTES and config.pending_bytes >= MIN_PENDING_BYTES
+    if not (plain and small) or config.add_timeout_ms > config.request_timeout_ms or workload.asleep():
         return
-    if DISK_STALLS * swarm.latency().longest_seconds * 1000 > swarm.add_timeout_ms:
+    if DISK_STALLS * config.latency().longest_seconds * 1000 > config.add_timeout_ms:
         return
-    usual = (swarm.net_delay_ms / 10_000, swarm.net_delay_ms / 1000)
-    delay_s = swarm.add_timeout_ms / 1000 / ROUND_TRIPS / 2
-    async with workload.guest("crowd") as client:
+    usual = (config.net_delay_ms / 10_000, config.net_delay_ms / 1000)
+    delay_s = config.add_timeout_ms / 1000 / ROUND_TRIPS / 2
+    async with workload.extra_client("crowd") as client:
         between = [pair for name in universe.nodes for pair in ((name, client.name), (client.name, name))]
         for name in universe.nodes:
             connection = await client.client.world.connections.get(name)
@@ -52,6 +51,6 @@ async def write_many_at_once(universe: Universe) -> None:
         for source, target in between:
             net.set_delay(source, target, usual)
     detail = f"{lost} members were taken to be silent while {LEDGERS} ledgers shared their connections"
-    universe.god.expect(lost == 0, "L10", detail)
+    universe.oracle.expect(lost == 0, "L10", detail)
     if all(written):
-        universe.god.mark("many ledgers at once")
+        universe.oracle.mark("many ledgers at once")

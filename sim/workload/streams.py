@@ -1,13 +1,13 @@
-"""What clients do with streams during a run, each in a process of its own.
+"""Stream clients of a run, each in a process of its own.
 
-    producer     takes a stream, writes it, and loses it (``producers``)
-    follower     reads one, from wherever, and goes on for a while
-    subscriber   reads one under a name, and says how far it has come
-    keeper       looks after all of them, and truncates
-    meddler      renames, deletes and changes streams, and recovers segments behind the backs of their writers
+    producer     takes a stream over, writes it, and loses it (``producers``)
+    follower     reads from some start position for a while
+    subscriber   reads under a subscription and advances it
+    keeper       runs the stream janitor, and truncates
+    meddler      renames, deletes and changes streams, and recovers segments that are being written
 
-What they do and are told goes into a history of its own (``stream_history``), which ``stream_check`` goes through in
-the end; what cannot be for a subscription is found at once.
+Operations and results go into a stream history (``stream_history``), which ``oracle/stream_check`` checks at the end of
+the run. Subscription violations are found at once.
 """
 
 from __future__ import annotations
@@ -26,80 +26,82 @@ from tallybook.core.errors import (
     TallybookError,
     is_defect,
 )
-from tallybook.metadata.ledger_use import STREAM
-from tallybook.metadata.model import LedgerState
-from tallybook.runtime.deterministic import SimClock
+from tallybook.metadata.ledger.model import LedgerState
+from tallybook.metadata.stream_use import STREAM
 from tallybook.stream import Cursor, Gap, Position, Start, StreamReader, StreamStore, SubscriptionReader
 from tallybook.stream.position import TAG_CHARS
 
-from .god import God
-from .producers import Producer, Source
-from .stream_history import Advances, Seen, StreamHistory, StreamReading
-from .stream_swarm import LIES, StreamSwarm
-from .swarm import Swarm, pick
+from ..deterministic import SimClock
+from ..faults.run_configuration import RunConfiguration, pick
+from ..faults.stream_configuration import LIES, StreamConfiguration
+from ..oracle.oracle import Oracle
+from .producers import RecordSource, StreamProducer
+from .stream_history import ReadRecord, StreamHistory, StreamReading, SubscriptionProgress
 
 if TYPE_CHECKING:
-    from .workload import ClientProcess, Workload
+    from .ledgers import ClientProcess, Workload
 
 SUBSCRIPTIONS: Final = ("billing", "audit")
 RESETS: Final = 0.06
-"""Share of what subscribers do that sets a subscription anew."""
+"""Share of a subscriber's operations that reset or delete a subscription."""
 TRUNCATIONS: Final = 0.15
-"""Share of a keeper's rounds after which a stream is truncated."""
+"""Share of a keeper's passes after which it truncates a stream."""
 DELETIONS: Final = 0.1
-"""Share of what meddlers do that deletes a stream."""
+"""Share of a meddler's operations that delete a stream."""
 
 
 class Streaming:
-    """What clients do with streams."""
+    """Actors that work with streams."""
 
-    def __init__(self, swarm: Swarm, streams: StreamSwarm, workload: Workload, god: God) -> None:
-        self.swarm = streams
+    def __init__(
+        self, config: RunConfiguration, streams: StreamConfiguration, workload: Workload, oracle: Oracle
+    ) -> None:
+        self.config = streams
         self.workload = workload
-        self.god = god
+        self.oracle = oracle
         self.clock = SimClock()
-        clock_faults = any(name in {"clock_jump", "offloader_clock"} for name, _ in swarm.faults)
-        skewed = swarm.archive is not None and swarm.archive.skew_s > 0
+        clock_faults = any(name in {"clock_jump", "offloader_clock"} for name, _ in config.faults)
+        skewed = config.archive is not None and config.archive.skew_s > 0
         self.history = StreamHistory(
             self.clock.monotonic,
             retention_s=streams.retention_s,
             dedup_records=streams.dedup_records,
             clocks_agree=not clock_faults and not skewed,
-            bookies_lie=LIES in dict(swarm.faults),
+            bookies_lie=LIES in dict(config.faults),
         )
         self.all_ended = False
-        """Every stream was ended, after healing."""
-        self._cluster = swarm
-        self._sources: dict[tuple[str, str], Source] = {}
+        """Whether every stream was ended, after healing."""
+        self._cluster = config
+        self._sources: dict[tuple[str, str], RecordSource] = {}
         self._names = [f"s{number}" for number in range(streams.streams)]
 
-    def employ(self) -> None:
-        """Let all of them begin."""
-        swarm, workload = self.swarm, self.workload
-        workload.employ("producer", swarm.producers, self._produce)
-        workload.employ("follower", swarm.followers, self._follow)
-        workload.employ("subscriber", swarm.subscribers, self._subscribe)
-        workload.employ("keeper", swarm.keepers, self._keep)
-        workload.employ("meddler", swarm.meddlers, self._meddle)
+    def start_actors(self) -> None:
+        """Start all actors."""
+        config, workload = self.config, self.workload
+        workload.start_actors("producer", config.producers, self._produce)
+        workload.start_actors("follower", config.followers, self._follow)
+        workload.start_actors("subscriber", config.subscribers, self._subscribe)
+        workload.start_actors("keeper", config.keepers, self._keep)
+        workload.start_actors("meddler", config.meddlers, self._meddle)
 
-    def source(self, slot: str, tag: str) -> Source:
-        """Of a producer, for one stream."""
-        return self._sources.setdefault((slot, tag), Source(slot))
+    def source(self, slot: str, tag: str) -> RecordSource:
+        """Record source of a producer for one stream."""
+        return self._sources.setdefault((slot, tag), RecordSource(slot))
 
     def expected(self, actor: str, error: TallybookError) -> None:
-        """An error that a client may meet, or a violation."""
+        """Record a violation if the error is a defect."""
         if is_defect(error):
-            self.god.violated("defect", f"{actor} met {error!r}")
+            self.oracle.violated("defect", f"{actor} met {error!r}")
 
     @asynccontextmanager
     async def streams(self, client: ClientProcess) -> AsyncIterator[StreamStore]:
-        """The streams, as a client sees them. What it may meet is counted, and ends the block."""
+        """A stream store over this client. A TallybookError ends the block and is counted as a coverage mark."""
         store = StreamStore(client.client, name=client.name)
         try:
             yield store
         except TallybookError as error:
             self.expected(client.name, error)
-            self.god.mark(f"{client.name.partition('-')[0]}: {type(error).__name__}")
+            self.oracle.mark(f"{client.name.partition('-')[0]}: {type(error).__name__}")
         finally:
             await store.close()
 
@@ -125,16 +127,16 @@ class Streaming:
                 if rng.random() < 0.3:
                     await self.delete(streams, name)
                 return
-            story = self.history.story(writer.stream_id[:TAG_CHARS])
-            self.god.expect(not story.ended, "S4", f"{client.name} is the writer of stream {name}, which has ended")
-            writing = self.history.writing(client.name, story.tag, asked_at)
-            await Producer(self, client, writer, writing, story).work()
+            facts = self.history.facts_of(writer.stream_id[:TAG_CHARS])
+            self.oracle.expect(not facts.ended, "S4", f"{client.name} is the writer of stream {name}, which has ended")
+            session = self.history.writer_session(client.name, facts.tag, asked_at)
+            await StreamProducer(self, client, writer, session, facts).work()
 
     async def create(self, client: ClientProcess, streams: StreamStore, name: str) -> None:
-        """Make a stream, unless there is one.
+        """Create a stream unless it exists.
 
         Raises:
-            TallybookError: it may not be there.
+            TallybookError: it may not exist.
         """
         quorum = self._cluster.quorum(client.rng)
         try:
@@ -143,11 +145,11 @@ class Streaming:
                 ensemble=quorum.ensemble,
                 write_quorum=quorum.write_quorum,
                 ack_quorum=quorum.ack_quorum,
-                **self.swarm.policy(),
+                **self.config.policy(),
             )
         except StreamExists:
             return
-        self.god.mark("streams: created one")
+        self.oracle.mark("streams: created one")
 
     # -- readers -----------------------------------------------------------------------------------------------------
 
@@ -165,23 +167,23 @@ class Streaming:
             )
             reading = self.history.reading(client.name, start)
             try:
-                async with self.workload.patience(0.5 + 6.0 * rng.random()):
+                async with self.workload.read_timeout(0.5 + 6.0 * rng.random()):
                     await self.read_on(client, reader, reading)
             except TimeoutError:
-                self.god.mark("follower: gone before the end")
+                self.oracle.mark("follower: gone before the end")
 
     async def read_on(self, client: ClientProcess, reader: StreamReader, reading: StreamReading) -> None:
-        """Read to the end, from where the reader is again where that fails.
+        """Read to the end; after an error continue from the reader's position.
 
         Raises:
-            TallybookError: the stream is gone, or has never been there.
+            TallybookError: the stream does not exist, or no longer.
         """
         while True:
             try:
                 async with aclosing(reader.batches()) as batches:
                     async for batch in batches:
                         reading.saw(batch)
-                return  # noqa: TRY300 - an else would stand behind all that may go wrong
+                return  # noqa: TRY300 - an else branch would be far away
             except StreamGap as error:
                 if isinstance(error.gap, Gap):
                     reading.saw(error.gap)
@@ -189,11 +191,11 @@ class Streaming:
                 raise
             except TallybookError as error:
                 self.expected(client.name, error)
-                self.god.mark(f"reader of a stream: {type(error).__name__}")
+                self.oracle.mark(f"reader of a stream: {type(error).__name__}")
                 await self._pause(client, 0.2)
 
     def _start(self, client: ClientProcess) -> Start:
-        """Mostly from the beginning; or from what somebody has seen, in one of the ways there are."""
+        """Draw a start position: earliest, latest, or one of a record that a reader has seen."""
         rng = client.rng
         known = self._known(client)
         if known is None or rng.random() < 0.4:
@@ -211,8 +213,8 @@ class Streaming:
             ),
         )
 
-    def _known(self, client: ClientProcess, part: float = 1.0) -> tuple[str, Seen] | None:
-        """A record that somebody has seen lately, in the first part of what he has seen."""
+    def _known(self, client: ClientProcess, part: float = 1.0) -> tuple[str, ReadRecord] | None:
+        """Draw tag and record of a recent reading, from the first ``part`` of its records."""
         readings = [reading for reading in self.history.readings[-10:] if reading.records]
         if not readings:
             return None
@@ -227,27 +229,27 @@ class Streaming:
         rng, name = client.rng, pick(client.rng, SUBSCRIPTIONS)
         async with self.streams(client) as streams:
             if rng.random() < RESETS:
-                await self._begin_anew(client, streams, name)
+                await self._reset(client, streams, name)
                 return
-            promised = {tag: story.advances(name).promised() for tag, story in self.history.stories.items()}
+            promised = {tag: facts.advances(name).promised() for tag, facts in self.history.facts_by_tag.items()}
             handle = await streams.subscribe(
                 self._name(client), name, wait_s=pick(rng, (None, None, 2.0)), gaps="yield"
             )
             cursor = handle.cursor
             tag = cursor.position.tag
-            advances = self.history.story(tag).advances(name)
-            # While a stream is deleted, so are its subscriptions, and the ledgers that tell how far they have come.
-            deleted = self.history.story(tag).deleted
+            advances = self.history.facts_of(tag).advances(name)
+            # The deletion of a stream also deletes its subscriptions and their cursor ledgers.
+            deleted = self.history.facts_of(tag).deleted
             before = promised.get(tag, advances.promised())
             problem = "" if deleted else advances.problem(before, cursor)
-            self.god.expect(not problem, "S9", f"subscription {name} of stream {tag}, for {client.name}, {problem}")
-            turn = before.turn
-            advances.tell(cursor, turn)
-            start = cursor.start if cursor.after or advances.turn else Start.earliest()
+            self.oracle.expect(not problem, "S9", f"subscription {name} of stream {tag}, for {client.name}, {problem}")
+            epoch = before.epoch
+            advances.advance_stored(cursor, epoch)
+            start = cursor.start if cursor.after or advances.epoch else Start.earliest()
             reading = self.history.reading(client.name, start)
             with suppress(TimeoutError):
                 async with asyncio.timeout(0.5 + 3.0 * rng.random()):
-                    await self._advance(client, handle, reading, advances, turn)
+                    await self._advance(client, handle, reading, advances, epoch)
             draw = rng.random()
             if draw < 0.5:
                 await handle.close()
@@ -259,8 +261,8 @@ class Streaming:
         client: ClientProcess,
         handle: SubscriptionReader,
         reading: StreamReading,
-        advances: Advances,
-        turn: int,
+        advances: SubscriptionProgress,
+        epoch: int,
     ) -> None:
         rng = client.rng
         async with aclosing(handle.batches()) as batches:
@@ -270,34 +272,34 @@ class Streaming:
                     continue
                 position = pick(rng, batch).position
                 cursor = Cursor(position, after=True)
-                advances.want(cursor)
+                advances.advance_requested(cursor)
                 if rng.random() < 0.3:
                     handle.advance_nowait(position)
                     continue
                 await handle.advance(position)
-                advances.tell(cursor, turn)
-                self.god.mark("subscriber: an advance is stored")
+                advances.advance_stored(cursor, epoch)
+                self.oracle.mark("subscriber: an advance is stored")
 
-    async def _begin_anew(self, client: ClientProcess, streams: StreamStore, name: str) -> None:
-        """Set a subscription back or forth, or delete it."""
+    async def _reset(self, client: ClientProcess, streams: StreamStore, name: str) -> None:
+        """Reset a subscription to another position, or delete it."""
         stream, rng = self._name(client), client.rng
-        self.history.story((await streams.info(stream)).stream_id[:TAG_CHARS])
-        # Of all streams: by the time it is done, the name may lead to another one.
-        stories = [(story, story.advances(name)) for story in self.history.stories.values()]
-        turns = [advances.begin_anew() for _, advances in stories]
+        self.history.facts_of((await streams.info(stream)).stream_id[:TAG_CHARS])
+        # For all streams, because the name may belong to another stream by the time of the reset.
+        facts_by_tag = [(facts, facts.advances(name)) for facts in self.history.facts_by_tag.values()]
+        epochs = [advances.begin_reset() for _, advances in facts_by_tag]
         done, cursor = False, None
         try:
             if rng.random() < 0.3:
                 await streams.unsubscribe(stream, name)
-                self.god.mark("subscriber: deleted a subscription")
+                self.oracle.mark("subscriber: deleted a subscription")
             else:
                 cursor = (await streams.reset_subscription(stream, name, self._start(client))).cursor
-                self.god.mark("subscriber: set a subscription anew")
+                self.oracle.mark("subscriber: set a subscription anew")
             done = True
         finally:
-            for (story, advances), turn in zip(stories, turns, strict=True):
-                other = cursor is not None and cursor.position.tag != story.tag
-                advances.end_anew(turn, done=done, cursor=advances.told if other else cursor)
+            for (facts, advances), epoch in zip(facts_by_tag, epochs, strict=True):
+                other = cursor is not None and cursor.position.tag != facts.tag
+                advances.end_reset(epoch, done=done, cursor=advances.stored if other else cursor)
 
     # -- keepers and meddlers ----------------------------------------------------------------------------------------
 
@@ -305,7 +307,7 @@ class Streaming:
         await self._pause(client, 0.7)
         async with self.streams(client) as streams:
             failed = await streams.keep()
-            self.god.mark("keeper: a round of all" if not failed else "keeper: some are left for later")
+            self.oracle.mark("keeper: a round of all" if not failed else "keeper: some are left for later")
             if client.rng.random() < TRUNCATIONS:
                 await self._truncate(client, streams)
 
@@ -314,15 +316,15 @@ class Streaming:
         if known is None:
             return
         tag, record = known
-        story = self.history.story(tag)
-        story.given_up = max(story.given_up, record.sequence)
+        facts = self.history.facts_of(tag)
+        facts.truncated_before = max(facts.truncated_before, record.sequence)
         by_number = client.rng.random() < 0.3
         before = Start.sequence(record.sequence) if by_number else Position(*record.place, tag=tag)
-        # A number says nothing of which stream is meant, and there may be another one of that name by now.
-        for other in self.history.stories.values() if by_number else ():
-            other.given_up = max(other.given_up, record.sequence)
+        # A sequence number does not identify the stream, and another one may have the name by now.
+        for other in self.history.facts_by_tag.values() if by_number else ():
+            other.truncated_before = max(other.truncated_before, record.sequence)
         await streams.truncate(self._name(client), before=before)
-        self.god.mark("keeper: truncated a stream")
+        self.oracle.mark("keeper: truncated a stream")
 
     async def _meddle(self, client: ClientProcess) -> None:
         await self._pause(client, 1.0)
@@ -333,7 +335,7 @@ class Streaming:
                 await self.delete(streams, name)
             elif draw < 0.2:
                 await streams.rename(name, pick(rng, (f"{name}x", name.rstrip("x"))))
-                self.god.mark("meddler: renamed a stream")
+                self.oracle.mark("meddler: renamed a stream")
             elif draw < 0.35:
                 await streams.set_policy(name, roll_bytes=pick(rng, (1024, 4096)))
             elif draw < 0.45:
@@ -342,29 +344,29 @@ class Streaming:
                 await self._recover(client)
 
     async def _recover(self, client: ClientProcess) -> None:
-        """Recover a segment that is written, so that its writer has to go on in another one."""
+        """Recover a segment that is being written, so that its writer must continue in a new one."""
         segments = [
             ledger_id
-            for ledger_id, known in self.god.ledgers.items()
+            for ledger_id, known in self.oracle.ledgers.items()
             if STREAM in known.metadata.custom and known.metadata.state is LedgerState.OPEN
         ]
         if segments:
             await client.client.recover_ledger(pick(client.rng, segments[-3:]))
-            self.god.mark("meddler: recovered a segment that is written")
+            self.oracle.mark("meddler: recovered a segment that is written")
 
     async def _list(self, streams: StreamStore, name: str) -> None:
         async for each in streams.list():
             if each == name:
                 async for _ in streams.subscriptions(name):
-                    self.god.mark("meddler: looked at subscriptions")
+                    self.oracle.mark("meddler: looked at subscriptions")
 
     async def delete(self, streams: StreamStore, name: str) -> None:
         """Delete a stream.
 
         Raises:
-            TallybookError: it may be there yet, or in part.
+            TallybookError: all or a part of it may still exist.
         """
         self.history.deletions = True
-        self.history.story((await streams.info(name)).stream_id[:TAG_CHARS]).deleted = True
+        self.history.facts_of((await streams.info(name)).stream_id[:TAG_CHARS]).deleted = True
         await streams.delete(name)
-        self.god.mark("meddler: deleted a stream")
+        self.oracle.mark("meddler: deleted a stream")

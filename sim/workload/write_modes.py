@@ -1,7 +1,7 @@
-"""The ways in which a writer of the workload writes a ledger: plainly, with deferred sync, or under chosen ids.
+"""Write modes of the workload: plain, with deferred sync, or with entry ids chosen by the client.
 
-A *pen* takes a burst of payloads and gives, for each, what to await for its id; ``reliable`` then
-says up to where callers may rely on what they were told.
+A ``WorkloadWriter`` appends a burst of payloads and returns an awaitable of the entry id for each; ``durable_up_to``
+tells up to which entry successful appends are durable.
 """
 
 from __future__ import annotations
@@ -12,30 +12,30 @@ from typing import Any, TypeAlias
 
 from tallybook.client.writer.handle import LedgerWriter
 from tallybook.core.errors import TallybookError
-from tallybook.metadata.model import LedgerMetadata
+from tallybook.metadata.ledger.model import LedgerMetadata
 from tallybook.runtime.rng import Rng
 
 from .history import Operation
 
 Written: TypeAlias = Awaitable[int] | TallybookError
-"""What to await for the id of an entry, or why it was refused at once."""
+"""Awaitable of an entry id, or the error with which the append was refused at once."""
 
 
-class Pen:
-    """Writes plainly: what is confirmed may be relied on."""
+class WorkloadWriter:
+    """Plain mode: a confirmed entry is durable."""
 
-    steadfast = True
-    """Whether it gets on once all bookies are well, unless somebody takes the ledger away."""
+    makes_progress = True
+    """Whether it must make progress after healing, unless the ledger was fenced or recovered."""
 
     def __init__(self, ledger: LedgerWriter, rng: Rng) -> None:
         self._ledger = ledger
         self._rng = rng
-        self.told: list[tuple[Operation, int]] = []
-        """Appends that have succeeded, with their ids, and may not be relied on yet."""
+        self.succeeded: list[tuple[Operation, int]] = []
+        """Successful appends with their entry ids that are not known to be durable yet."""
 
     @property
     def id(self) -> int:
-        """Of the ledger."""
+        """Id of the ledger."""
         return self._ledger.id
 
     @property
@@ -53,12 +53,12 @@ class Pen:
         except TallybookError as error:
             return error
 
-    async def reliable(self, last_entry_id: int) -> int:
-        """Up to which entry all may be relied on, after the appends up to ``last_entry_id`` have succeeded."""
+    async def durable_up_to(self, last_entry_id: int) -> int:
+        """Highest durable entry, after the appends up to ``last_entry_id`` have succeeded."""
         return last_entry_id
 
     def failed(self) -> None:
-        """An append has failed."""
+        """Called when an append has failed."""
 
     async def close(self) -> LedgerMetadata:
         """As the handle does."""
@@ -69,14 +69,14 @@ class Pen:
         self._ledger.abandon()
 
 
-class DeferredPen(Pen):
-    """Forces now and then; nothing may be relied on before."""
+class DeferredSyncModeWriter(WorkloadWriter):
+    """Deferred sync: forces now and then; entries are not durable before."""
 
-    steadfast = False
-    """A bookie that was started again since it acked ends it."""
+    makes_progress = False
+    """A restart of a bookie after its ack makes the writer fail."""
 
-    async def reliable(self, last_entry_id: int) -> int:
-        """See ``Pen``."""
+    async def durable_up_to(self, last_entry_id: int) -> int:
+        """See ``WorkloadWriter``."""
         if self._rng.random() < 0.5:
             return self._ledger.last_add_confirmed
         try:
@@ -85,11 +85,11 @@ class DeferredPen(Pen):
             return self._ledger.last_add_confirmed
 
 
-class ChosenPen(Pen):
-    """Gives the ids itself, and the entries of a burst in any order."""
+class ChosenIdsModeWriter(WorkloadWriter):
+    """Chosen entry ids: appends the entries of a burst in random order."""
 
-    steadfast = False
-    """An entry for which there is no room ends it."""
+    makes_progress = False
+    """A refused entry leaves a gap, after which the ledger is abandoned."""
 
     def __init__(self, plain: LedgerWriter, rng: Rng, spawn: Callable[[Coroutine[Any, Any, None]], object]) -> None:
         super().__init__(plain, rng)
@@ -98,7 +98,7 @@ class ChosenPen(Pen):
         self._next = 0
 
     def write(self, payloads: Sequence[bytes]) -> list[Written]:
-        """See ``Pen``."""
+        """See ``WorkloadWriter``."""
         first, self._next = self._next, self._next + len(payloads)
         loop = asyncio.get_running_loop()
         written: list[asyncio.Future[int]] = [loop.create_future() for _ in payloads]
@@ -111,16 +111,16 @@ class ChosenPen(Pen):
             written.set_result(await self._chosen.append(entry_id, payload))
         except TallybookError as error:
             written.set_exception(error)
-            written.exception()  # whoever awaits it hears it; a process that was killed awaits nothing
+            written.exception()  # mark as retrieved: a killed process never awaits it
 
     def failed(self) -> None:
-        """A gap stays, which holds up what is above it for ever."""
+        """Abandon the ledger: entries above the gap would never be confirmed."""
         self._chosen.abandon()
 
     async def close(self) -> LedgerMetadata:
-        """See ``Pen``."""
+        """See ``WorkloadWriter``."""
         return await self._chosen.close()
 
     def abandon(self) -> None:
-        """See ``Pen``."""
+        """See ``WorkloadWriter``."""
         self._chosen.abandon()

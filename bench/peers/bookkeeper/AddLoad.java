@@ -13,7 +13,7 @@ import org.apache.bookkeeper.client.api.WriteHandle;
  *
  * <p>Arguments: METADATA PROTOCOL SIZE LEDGERS WINDOW SECONDS RATE. WINDOW is the number of unacked entries over all
  * ledgers. RATE 0 is a closed loop, where latency runs from the append; any other RATE (entries a second) is an open
- * loop, where it runs from the moment the append was planned for. Eight seconds of warm-up are not counted.
+ * loop, where it runs from the planned time of the append. Eight seconds of warm-up are not counted.
  */
 public final class AddLoad {
   private static final double WARM_UP_SECONDS = 8;

@@ -13,11 +13,11 @@ import org.apache.bookkeeper.client.api.ReadHandle;
 import org.apache.bookkeeper.client.api.WriteHandle;
 
 /**
- * Readers that catch up: they read whole ledgers in order, one after the other, together at a rate.
+ * Catch-up readers: read whole ledgers in order, one after the other, with a common rate limit.
  *
  * <p>Arguments: METADATA PROTOCOL fill SIZE ENTRIES LEDGERS writes ledgers, closes them and prints one line of JSON with
- * their ids. METADATA PROTOCOL read BYTES_PER_SECOND SECONDS LEDGER... reads them, again and again, and prints every half
- * second how far it is. A rate of 0 is as fast as it goes.
+ * their ids. METADATA PROTOCOL read BYTES_PER_SECOND SECONDS LEDGER... reads them repeatedly and prints its progress every
+ * half second. A rate of 0 is unlimited.
  */
 public final class CatchUp {
   private static final int WINDOW = 1000;

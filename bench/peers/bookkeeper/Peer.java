@@ -7,7 +7,7 @@ import org.apache.bookkeeper.client.api.ReadHandle;
 import org.apache.bookkeeper.client.api.WriteHandle;
 import org.apache.bookkeeper.conf.ClientConfiguration;
 
-/** What both load programs share: a client without throttling, and ledgers with E = Qw = 3, Qa = 2. */
+/** Common parts of the load programs: a client without throttling, and ledgers with E = Qw = 3, Qa = 2. */
 final class Peer {
   private static final byte[] PASSWORD = "benchmark".getBytes();
   private static final long CREATE_DEADLINE_NANOS = TimeUnit.SECONDS.toNanos(30);
@@ -23,7 +23,7 @@ final class Peer {
     return BookKeeper.newBuilder(configuration).build();
   }
 
-  /** Creates a ledger; waits for the bookies where they listen already but are not yet registered. */
+  /** Creates a ledger; waits until the bookies are registered. */
   static WriteHandle create(BookKeeper client) throws Exception {
     long deadline = System.nanoTime() + CREATE_DEADLINE_NANOS;
     while (true) {

@@ -1,0 +1,6 @@
+"""What the clients of a simulated run do, and the history of what they were told.
+
+``ledgers`` is the entrance: it runs every actor in a process of its own, and is used by the actors of the other modules
+(producers, offloaders, repairers ...). ``history`` and ``stream_history`` record operations and results; they are pure,
+so that chaos runs use them, too. Faults do not belong here.
+"""
